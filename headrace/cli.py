@@ -22,6 +22,7 @@ from headrace.tools.doctor.cli import check, doctor
 from headrace.tools.dryrun.cli import reduce
 from headrace.tools.groups.cli import group
 from headrace.tools.offsets.cli import app as offsets
+from headrace.tools.state.cli import app as state
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ app.command()(reduce)
 register(app)
 app.add_typer(local, name="local")
 app.add_typer(offsets, name="offsets")
+app.add_typer(state, name="state")
 app.add_typer(connector, name="connector")
 app.add_typer(collector, name="collector")
 app.add_typer(workflow, name="workflow")

@@ -22,6 +22,7 @@ from headrace.health import LEAST_TIMEOUT, TIMEOUT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from headrace.admin.client import ClientOptions
     from headrace.admin.commands import Command
 
 
@@ -64,10 +65,14 @@ def _options(
     """Stand for the options in a signature."""
 
 
-def connected(command: Callable[..., Command]) -> Callable[..., None]:
+def connected(
+    command: Callable[..., Command],
+    instead: Callable[[ClientOptions, dict[str, Any]], int | None] = lambda *_: None,
+) -> Callable[..., None]:
     """Return what typer runs: the options that ``command`` takes, and those above.
 
     ``command`` returns what is to be done with the process, and the exit code is that of this.
+    ``instead`` may do without a process, by what the command was told, and return the exit code.
     """
     # what is only imported for the type checker stands in no option
     own = inspect.signature(command, eval_str=True, globals=_names(command))
@@ -79,7 +84,8 @@ def connected(command: Callable[..., Command]) -> Callable[..., None]:
         from headrace.admin import client, commands  # noqa: PLC0415 - takes a moment to import
 
         options = client.ClientOptions(**{name: arguments.pop(name) for name in common.parameters})
-        raise typer.Exit(commands.run(options, command(**arguments)))
+        code = instead(options, arguments)
+        raise typer.Exit(commands.run(options, command(**arguments)) if code is None else code)
 
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # typer asks for it

@@ -11,9 +11,11 @@ from difflib import get_close_matches
 from http import HTTPStatus
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote, urlencode
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from headrace.admin.client import (
     AdminClient,
@@ -23,12 +25,13 @@ from headrace.admin.client import (
     find,
     process_url,
 )
-from headrace.admin.tables import show
+from headrace.admin.document import restoring
+from headrace.admin.tables import plain_table, show
 from headrace.core.errors import ConfigError, HeadraceError
 from headrace.health import UNWELL, ask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 EXIT_REFUSED = 1
@@ -38,6 +41,9 @@ EXIT_NOT_YET = 4
 
 #: More than any row takes: a terminal breaks long lines by itself, others want them whole.
 _WIDTH = 10_000
+
+#: Keys that are asked for at a time.
+_PAGE = 1000
 
 Command: TypeAlias = Callable[[AdminClient], int]
 
@@ -189,6 +195,114 @@ def channel_change(
     return command
 
 
+def state_of_key(
+    channel: str | None, key: str, *, partition: int | None, is_hex: bool, as_json: bool
+) -> Command:
+    """Return what shows the state of a key."""
+
+    def command(client: AdminClient) -> int:
+        name = _channel(client, channel, None, with_state=True)
+        query = _query(partition=partition, hex=is_hex or None)
+        try:
+            found = client.get(f"/api/v1/channels/{name}/state/{quote(key, safe='')}{query}")
+        except AnswerError as error:
+            if error.problem.get("error") != "restoring":
+                raise
+            _complain(str(error))
+            return EXIT_NOT_YET
+        print_key(found, as_json=as_json)
+        return 0
+
+    return command
+
+
+def states(
+    channel: str | None,
+    prefix: str,
+    limit: int,
+    *,
+    partition: int | None,
+    is_hex: bool,
+    as_json: bool,
+) -> Command:
+    """Return what lists keys with their states, page after page."""
+
+    def command(client: AdminClient) -> int:
+        name = _channel(client, channel, None, with_state=True)
+        found: list[dict[str, Any]] = []
+        after: str | None = None
+        while True:
+            query = _query(
+                prefix=prefix,
+                limit=min(limit - len(found), _PAGE),
+                after=after,
+                partition=partition,
+                hex=is_hex or None,
+            )
+            page = client.get(f"/api/v1/channels/{name}/state{query}")
+            found += page["keys"]
+            after = page["next"]
+            if after is None or len(found) >= limit:
+                break
+        print_keys(found, as_json=as_json)
+        if after is not None:
+            _complain(f"there are more; say --limit, which is {limit}, or --prefix")
+        if page["elsewhere"]:
+            _complain(f"{page['elsewhere']} partitions are not this process's; ask the others")
+        for each in page["restoring"]:
+            progress = each["progress"]
+            said = restoring(progress["percent"], progress["left_s"])
+            _complain(f"partition {each['partition']} is not in it: {said}")
+        return EXIT_NOT_YET if page["restoring"] else 0
+
+    return command
+
+
+def _query(**given: object) -> str:
+    """Return the query of what is given."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return f"?{urlencode(chosen)}" if chosen else ""
+
+
+def print_key(found: dict[str, Any], *, as_json: bool) -> None:
+    """Print one key as the API has it."""
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    place = [f"partition {found['partition']}"]
+    if found["offset"] is not None:
+        place.append(f"of the records before offset {found['offset']}")
+    if found["stream_time"] is not None:
+        place.append(f"stream time {found['stream_time']}")
+    typer.echo(f"{found['key']} · {' · '.join(place)}")
+    typer.echo(_compact(found["state"]))
+    for timer in found["timers"]:
+        typer.echo(f"timer {timer['name']}: {timer['due']} ({timer['clock']})")
+    if found["quarantined"] is not None:
+        typer.echo(f"in quarantine: {found['quarantined']}")
+    if found["problem"] is not None:
+        typer.echo(f"shown in base64: {found['problem']}")
+
+
+def print_keys(found: Iterable[dict[str, Any]], *, as_json: bool) -> None:
+    """Print keys as the API has them."""
+    if as_json:
+        for each in found:
+            typer.echo(json.dumps(each))
+        return
+    table = plain_table("partition", "key", "state", "timers", right={"partition"})
+    for each in found:
+        timers = ", ".join(f"{timer['name']} {timer['due']}" for timer in each["timers"])
+        note = "" if each["quarantined"] is None else " (in quarantine)"
+        cells = map(Text, (f"{each['key']}{note}", _compact(each["state"]), timers))
+        table.add_row(str(each["partition"]), *cells)
+    _console().print(table)
+
+
+def _compact(state: object) -> str:
+    return json.dumps(state, ensure_ascii=False, separators=(",", ":"))
+
+
 def who() -> str:
     """Return who runs the command, for the log."""
     try:
@@ -198,8 +312,14 @@ def who() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def _channel(client: AdminClient, channel: str | None, topic: str | None) -> str:
+def _channel(
+    client: AdminClient, channel: str | None, topic: str | None, *, with_state: bool = False
+) -> str:
     found = client.get("/api/v1/channels")["channels"]
+    if with_state and channel is None:
+        found = [each for each in found if each["processor"] == "keyed"]
+        if not found:
+            raise UsageError("no channel of the process keeps state by key; see headrace status")
     if channel is not None:
         return _named(channel, found)
     fitting = [each["name"] for each in found if topic is None or topic in each["topics"]]

@@ -363,8 +363,8 @@ def _absent(channel: InboundKafkaChannel, key: str, number: int | None) -> ApiEr
         "unknown_key",
         f"channel {channel.name} has no state of key {key}{place}",
         value=key,
-        next_step="see the channel's keys at .../state?prefix=; producers that do not partition as "
-        "Kafka's own put keys elsewhere: name the partition",
+        next_step="headrace state list shows the channel's keys. Producers that do not partition "
+        "as Kafka's own put keys elsewhere: name the partition",
     )
 
 

@@ -297,7 +297,8 @@ class KeyedSink:
         named = ", ".join(str(move.partition) for move in moves)
         raise HeadraceError(
             f"{named}: the offset of a channel with state cannot be moved, because its state is of "
-            "exactly the records before it; take another group to begin again"
+            "exactly the records before it; headrace state forget begins again, and import goes on "
+            "elsewhere"
         )
 
     def checkpoint(

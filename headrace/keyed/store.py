@@ -223,12 +223,15 @@ def _put(
 
 def _add(sums: list[int], key: bytes, change: Change) -> None:
     """Add what a change does to rows, bytes and keys in quarantine, in the order of Size."""
-    for row, sign in ((change.after, 1), (change.before, -1)):
-        if row is not None:
-            taken = len(key) + _LENGTH.size + len(row.extra or b"") + len(row.state or b"")
-            sums[0] += sign
-            sums[1] += sign * taken
-            sums[3] += sign * _is_quarantined(row)
+    before, after = change
+    if after is not None:
+        sums[0] += 1
+        sums[1] += len(key) + _LENGTH.size + len(after.state or b"") + len(after.extra or b"")
+    if before is not None:
+        sums[0] -= 1
+        sums[1] -= len(key) + _LENGTH.size + len(before.state or b"") + len(before.extra or b"")
+    if (after is not None and after.extra) or (before is not None and before.extra):
+        sums[3] += _is_quarantined(after) - _is_quarantined(before)
 
 
 #: Rows that are counted at a time.

@@ -239,11 +239,11 @@ def change(
         refuse_subscribers(group)
         hold.fence(group.store, Deadline.after(FENCE_TIMEOUT, group.clock))
         found = [_read(hold, read, partition) for partition in partitions]
-        made = _while_held(hold, lambda: plan(found))
+        made = while_held(hold, lambda: plan(found))
         hold.raise_above(found)
         refuse_subscribers(group)
         hold.confirm()
-        moved = _while_held(hold, lambda: _move_sink(group, made, note, replay))
+        moved = while_held(hold, lambda: _move_sink(group, made, note, replay))
         if moved:
             _confirm_again(hold)
         _commit(group, made, hold, moved=moved)
@@ -279,7 +279,7 @@ def refuse_subscribers(group: GroupOffsets) -> None:
         )
 
 
-def _while_held(hold: Hold, work: Callable[[], T]) -> T:
+def while_held(hold: Hold, work: Callable[[], T]) -> T:
     """Do what may take longer than a lease, as looking through a large table does."""
     with ThreadPoolExecutor(1, thread_name_prefix="offsets") as pool:
         future = pool.submit(work)

@@ -63,6 +63,16 @@ def held(site: Site, member: str) -> set[int]:
     return {each["partition"] for each in found["tasks"] if each["restored"]}
 
 
+def reduced(site: Site, members: set[str], count: int) -> None:
+    """Wait until the members' state is of so many facts, and can be read."""
+
+    def all_of_them() -> bool:
+        tasks = [each for name in members for each in get(site, name, "tasks")[1]["tasks"]]
+        return sum(each["offset"] or 0 for each in tasks if each["restored"]) == count
+
+    assert wait_for(all_of_them, Deadline.after(WAIT))
+
+
 def test_a_daemon_shows_the_keys_that_it_has(site: Site) -> None:
     """Each with what was committed; how much there is stands beside it."""
     output = site.broker.create_topic(1)
@@ -70,6 +80,7 @@ def test_a_daemon_shows_the_keys_that_it_has(site: Site) -> None:
     daemon.wait_event("controller_started")
     produce(site, 3)
     arrived(site, daemon, output, 3 * len(KEYS))
+    reduced(site, {"one"}, 3 * len(KEYS))
     status, found = get(site, "one", f"state/{quote(KEYS[0])}")
     number = partition_of(KEYS[0].encode(), 2)
     assert (status, found["state"], found["partition"]) == (200, {"n": 3}, number)
@@ -84,8 +95,6 @@ def test_a_daemon_shows_the_keys_that_it_has(site: Site) -> None:
         return None not in rows and sum(rows) == len(KEYS)
 
     assert wait_for(counted, Deadline.after(WAIT)), daemon.text()
-    _, found = get(site, "one", "tasks")
-    assert sum(each["offset"] for each in found["tasks"]) == 3 * len(KEYS)
     assert get(site, "one", "state/nobody")[1]["error"] == "unknown_key"
 
 
@@ -108,6 +117,7 @@ def test_a_key_of_another_daemon_names_it(site: Site) -> None:
     first, _ = both(site, output)
     produce(site)
     arrived(site, first, output, len(KEYS))
+    reduced(site, {"one", "two"}, len(KEYS))
     other = held(site, "two")
     for key in KEYS:
         is_others = partition_of(key.encode(), 2) in other

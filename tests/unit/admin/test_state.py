@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from headrace.admin.client import AnswerError
+from headrace.admin.commands import UsageError, state_of_key, states
 from headrace.coordinators.znodes import GroupPaths, MemberDocument
 from headrace.keyed import at_clock, at_event
 from headrace.keyed.codecs import partition_of
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from headrace.admin.client import AdminClient
     from tests.unit.admin.scene import Scene
 
 STATE = "/api/v1/channels/member/state"
@@ -375,3 +380,102 @@ def test_states_take_the_token_also_on_loopback(bare: Scene, kept: Kept) -> None
         for path in (STATE, f"{STATE}/a", f"{STATE}/x/y", f"{STATE}/%0a"):
             assert bare.client.get(path).status_code == 401, path
         assert bare.client.get("/api/v1/channels/member/tasks").status_code == 200
+
+
+#: How a line of the log begins, which goes there as well.
+_LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[")
+
+
+class Asked:
+    """The commands' client, without a network."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    def get(self, path: str) -> Any:
+        """Read something, or raise what the command is told."""
+        answer = self._scene.get(path)
+        if answer.is_success:
+            return answer.json()
+        found = answer.json()
+        raise AnswerError(found["message"], answer.status_code, found)
+
+
+def asked(scene: Scene) -> AdminClient:
+    """Return a client of the scene's process."""
+    return cast("AdminClient", Asked(scene))
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
+    """Return the lines that commands printed, without those of the log, and their complaints."""
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    return [line for line in lines if not _LOGGED.match(line)], shown.err
+
+
+def test_the_command_shows_a_key_for_people_and_for_scripts(
+    bare: Scene, kept: Kept, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Key, place, state, timers and quarantine; with JSON the API's document in one line."""
+    row = KeyRow(b'{"n":2}', {"quiet": at_event(61_000)}, "it raised")
+    kept.commit(0, {b"a": row})
+    with with_state(bare, kept):
+        for as_json in (False, True):
+            command = state_of_key(None, "a", partition=None, is_hex=False, as_json=as_json)
+            assert command(asked(bare)) == 0
+        expected = bare.get(f"{STATE}/a").json()
+    *lines, document = printed(capsys)[0]
+    assert lines == [
+        "a · partition 0 · of the records before offset 1 · stream time 1970-01-01T00:00:05Z",
+        '{"n":2}',
+        "timer quiet: 1970-01-01T00:01:01Z (event)",
+        "in quarantine: it raised",
+    ]
+    assert json.loads(document) == expected
+
+
+def test_the_commands_end_with_4_where_state_is_not_there_yet(
+    bare: Scene, kept: Kept, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They say how far it is; other refusals are errors."""
+    kept.commit(0, {b"a": KeyRow(b"1")})
+    kept.state.release(1)
+    kept.restoring[1] = RestoreProgress(34, 100, 12.2)
+    with with_state(bare, kept):
+        get = state_of_key("member", "d", partition=None, is_hex=False, as_json=False)
+        assert get(asked(bare)) == 4
+        assert "restoring 34 %, 12 s left" in printed(capsys)[1]
+        everything = states(None, "", 10, partition=None, is_hex=False, as_json=True)
+        assert everything(asked(bare)) == 4
+        lines, errors = printed(capsys)
+        assert [json.loads(line)["key"] for line in lines] == ["a"]
+        assert "partition 1 is not in it: restoring 34 %, 12 s left" in errors
+        with pytest.raises(AnswerError, match="no state of key b"):
+            state_of_key(None, "b", partition=None, is_hex=False, as_json=False)(asked(bare))
+
+
+def test_list_asks_for_pages_up_to_its_limit(
+    bare: Scene, kept: Kept, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each key once; what is left out is said."""
+    monkeypatch.setattr("headrace.admin.commands._PAGE", 3)
+    kept.commit(0, {b"%d" % number: KeyRow(b"1") for number in range(8)})
+    kept.held = {0}
+    with with_state(bare, kept):
+        for limit, count in ((8, 8), (7, 7), (100, 8)):
+            states(None, "", limit, partition=None, is_hex=False, as_json=True)(asked(bare))
+            lines, errors = printed(capsys)
+            found = [json.loads(line)["key"] for line in lines]
+            assert found == [str(number) for number in range(count)]
+            assert ("there are more" in errors) == (limit == 7)
+            assert "1 partitions are not this process's" in errors
+        states(None, "3", 9, partition=0, is_hex=False, as_json=False)(asked(bare))
+        heads, row = (line.split() for line in printed(capsys)[0])
+        assert heads == ["partition", "key", "state", "timers"]
+        assert row == ["0", "3", "1"]
+
+
+def test_a_command_without_a_channel_with_state_says_so(scene: Scene) -> None:
+    """There is a channel, and it keeps none."""
+    with pytest.raises(UsageError, match="no channel of the process keeps state by key"):
+        states(None, "", 1, partition=None, is_hex=False, as_json=False)(asked(scene))

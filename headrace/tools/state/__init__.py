@@ -1,0 +1,1 @@
+"""Looking at the state of a channel by key, and moving it; see docs/keyed.md."""
