@@ -235,7 +235,7 @@ def _add(sums: list[int], key: bytes, change: Change) -> None:
 
 
 #: Rows that are counted at a time.
-_STEP = 10_000
+STEP = 10_000
 
 _NONE: frozenset[DueTimer] = frozenset()
 
@@ -483,7 +483,7 @@ class RocksStore(StateStore):
                 key, row = name[len(prefix) :], decode_row(data)
                 _add(found, key, Change(None, row))
                 found[2] += len(timers_of(key, row))
-                if count % _STEP == 0:
+                if count % STEP == 0:
                     yield
             with self._lock:
                 counted = partition in self._growth

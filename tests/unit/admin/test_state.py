@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from headrace.admin.client import AnswerError
-from headrace.admin.commands import UsageError, state_of_key, states
+from headrace.admin.commands import UsageError, state_of_key, states, status
 from headrace.coordinators.znodes import GroupPaths, MemberDocument
 from headrace.keyed import at_clock, at_event
 from headrace.keyed.codecs import partition_of
@@ -479,3 +479,17 @@ def test_a_command_without_a_channel_with_state_says_so(scene: Scene) -> None:
     """There is a channel, and it keeps none."""
     with pytest.raises(UsageError, match="no channel of the process keeps state by key"):
         states(None, "", 1, partition=None, is_hex=False, as_json=False)(asked(scene))
+
+
+def test_the_table_of_partitions_says_how_far_one_is(
+    bare: Scene, kept: Kept, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the partition, as headrace status prints it."""
+    kept.state.release(1)
+    kept.restoring[1] = RestoreProgress(34, 100, 12.2)
+    with with_state(bare, kept) as channel:
+        eventually(lambda: len(channel.partitions()) == 2)
+        printed(capsys)
+        assert status(None, as_json=False, watch=None)(asked(bare)) == 0
+    lines = [line for line in printed(capsys)[0] if "events-" in line]
+    assert ["restoring 34 %, 12 s left" in line for line in lines] == [False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,14 +14,18 @@ from headrace.keyed.api import Timer, TimerClock
 from headrace.keyed.fold import KeyRow
 from headrace.keyed.state import KeyedState, Layer, Progress
 from headrace.keyed.store import (
+    STEP,
     Change,
     CorruptStoreError,
     PartitionKey,
     Position,
     RocksStore,
+    Size,
     StateStore,
     StateStoreError,
     StoredRow,
+    encode_row,
+    timers_of,
 )
 from headrace.testing.keyed import MemoryStore
 
@@ -275,3 +280,70 @@ def test_what_a_full_disk_did_not_take_is_seen_and_written_later() -> None:
     store.full = False
     assert state.apply([], {})
     assert (state.unwritten, dict(store.rows(0))) == (0, {b"a": row("one")})
+
+
+def counted(store: RocksStore, number: int = 0) -> Size:
+    """Return what is in a partition, row by row."""
+    rows = list(store.rows(number))
+    stored = sum(len(key) + len(encode_row(found)) for key, found in rows)
+    timers = sum(len(timers_of(key, found)) for key, found in rows)
+    quarantined = sum(KeyRow.of(*found).quarantined is not None for _, found in rows)
+    return Size(len(rows), stored, timers, quarantined)
+
+
+def test_a_size_follows_what_is_written_and_deleted(tmp_path: Path) -> None:
+    """Rows, bytes, timers and quarantine are those that a count of all rows finds."""
+    store, random = opened(tmp_path), Random(7)
+    made = [
+        None,
+        StoredRow(b"1"),
+        StoredRow(b"longer"),
+        row("2", a=at_event(3)),
+        row("3", a=at_event(4), b=at_clock(5)),
+        StoredRow(b"", KeyRow(None, {"quarantined": at_event(1)}).extra),
+        StoredRow(b"", KeyRow(None, {"a": at_event(1)}, "it raised").extra),
+    ]
+    for _ in store.measure(0):
+        pass
+    for _ in range(300):
+        put(store, 0, str(random.randrange(20)), random.choice(made))
+    assert store.size(0) == counted(store)
+    assert store.size(1) is None
+    store.close()
+
+
+def test_a_write_that_was_made_before_counting_began_is_counted(tmp_path: Path) -> None:
+    """Counting begins again where it cannot know whether it saw a batch."""
+    store = opened(tmp_path)
+    steps = store.measure(0)
+
+    def changes() -> Iterator[tuple[PartitionKey, Change]]:
+        for number in range(STEP + 1):
+            yield PartitionKey(0, b"%d" % number), Change(None, StoredRow(b"1"))
+
+    store.write(changes(), {})
+
+    def late() -> Iterator[tuple[PartitionKey, Change]]:
+        next(steps)  # the first rows are counted, and the batch below is not known of
+        yield PartitionKey(0, b"late"), Change(None, StoredRow(b"1"))
+
+    store.write(late(), {})
+    for _ in steps:
+        assert store.size(0) is None
+    assert store.size(0) == counted(store)
+    store.close()
+
+
+def test_a_partition_that_is_dropped_has_no_size(tmp_path: Path) -> None:
+    """Until it is counted again."""
+    store = opened(tmp_path)
+    for _ in store.measure(0):
+        pass
+    put(store, 0, "a", StoredRow(b"1"))
+    assert store.size(0) == counted(store)
+    store.drop(0)
+    assert store.size(0) is None
+    for _ in store.measure(0):
+        pass
+    assert store.size(0) == Size()
+    store.close()
