@@ -10,6 +10,7 @@ import pytest
 from headrace.config import ChannelConfig
 from headrace.core.errors import StartError
 from headrace.processors.factory import build_processor
+from headrace.processors.keyed import KeyedProcessor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,3 +61,35 @@ def test_a_reducer_that_cannot_be_used_stops_the_start(
     """It is missing, takes other arguments, is no function, or writes to what is not there."""
     with pytest.raises(StartError, match=words):
         build_processor(channel(**processor), no_spark, "m", None, tmp_path)
+
+
+def rekeying(key: str) -> ChannelConfig:
+    """Return a channel that re-keys, in this process."""
+    processor = {"type": "rekey", "engine": "inline", "key": key}
+    sink = {"type": "kafka", "topic": "out"}
+    return ChannelConfig.model_validate(
+        {"topics": ["in"], "group": "g", "processor": processor, "sink": sink}
+    )
+
+
+def test_re_keying_takes_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no store, so nothing of it is imported."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    processor = build_processor(rekeying("value.id"), no_spark, "m")
+    assert not isinstance(processor, KeyedProcessor)
+    assert processor.in_columns
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("no_such_module_here:key", "no_such_module_here"),
+        ("os.path:commonprefix_", "did you mean commonprefix"),
+        ("datetime:timezone.utc", "cannot be called|has no"),
+        ("operator:add", r"it is called with \(event\)"),
+    ],
+)
+def test_a_key_function_that_cannot_be_used_stops_the_start(key: str, words: str) -> None:
+    """It is missing, or takes other arguments than the event."""
+    with pytest.raises(StartError, match=words):
+        build_processor(rekeying(key), no_spark, "m")
