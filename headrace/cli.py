@@ -21,6 +21,7 @@ from headrace.tools.demo.cli import demo
 from headrace.tools.doctor.cli import check, doctor
 from headrace.tools.dryrun.cli import reduce
 from headrace.tools.groups.cli import group
+from headrace.tools.init import init
 from headrace.tools.offsets.cli import app as offsets
 from headrace.tools.state.cli import app as state
 from headrace.version import VERSION
@@ -42,6 +43,7 @@ app.command()(check)
 app.command()(demo)
 app.command()(group)
 app.command()(doctor)
+app.command()(init)
 app.command()(reduce)
 register(app)
 app.add_typer(local, name="local")

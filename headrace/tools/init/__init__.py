@@ -1,0 +1,65 @@
+"""``headrace init``: a project that runs, written into a folder.
+
+Exit codes: 0 written; 1 the folder cannot be used.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+#: What stands in the files for what is known when they are written.
+_BROKERS, _SERVERS, _FOLDER, _HEADRACE = "BROKERS", "SERVERS", "FOLDER", "HEADRACE"
+
+_SCHEMA = "headrace.schema.json"
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(file_okay=False, help="A folder, new or empty.")],
+    *,
+    brokers: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The Kafka brokers.")
+    ] = "localhost:9092",
+    zookeeper: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The ZooKeeper servers.")
+    ] = "localhost:2181",
+) -> None:
+    """Write a project that runs: a configuration, a reducer with its test, and records for it.
+
+    The reducer is of type arrow, which takes no Java. KAFKA and ZOOKEEPER in the environment go
+    before the addresses that are given here.
+    """
+    folder = directory.resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise FileExistsError(f"{folder} is not empty; name a new folder")
+        command = Path(sys.executable).with_name("headrace")
+        known = {_BROKERS: brokers, _SERVERS: zookeeper, _FOLDER: folder, _HEADRACE: command}
+        names = _write(folder, {word: str(value) for word, value in known.items()})
+    except OSError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    typer.echo(f"{directory}: {', '.join(names)}")
+    typer.echo(f"next: cd {directory} && python produce.py && headrace run -c headrace.yaml")
+
+
+def _write(folder: Path, known: dict[str, str]) -> list[str]:
+    """Write the files of the package's project, and return their names."""
+    from headrace.config.reference import schema  # noqa: PLC0415 - pydantic takes a while to import
+
+    texts = {_SCHEMA: json.dumps(schema(), indent=2) + "\n"}
+    for source in resources.files(__name__).joinpath("project").iterdir():
+        if source.is_file():
+            text = source.read_text(encoding="utf-8")
+            for word, value in known.items():
+                text = text.replace(word, value)
+            texts[source.name] = text
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return sorted(texts)
