@@ -60,7 +60,8 @@ def keeping_of(
             keeps = keeps_own_offsets(processor)
             return StartPrecedence(out_of_reach=f"processor {factory}" if keeps else None)
         case config.KeyedProcessorConfig():
-            return StartPrecedence(out_of_reach="state of the keyed processor")
+            moved_by = "which headrace state forget and import move,"
+            return StartPrecedence(out_of_reach=f"state of the keyed processor, {moved_by}")
         case config.SimpleProcessorConfig():
             return StartPrecedence()
 

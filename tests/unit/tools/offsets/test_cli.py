@@ -164,6 +164,14 @@ def test_a_processor_with_offsets_of_its_own_is_out_of_reach() -> None:
     assert (found.keeper, found.out_of_reach) == (None, f"processor {__name__}:Keeping_")
 
 
+def test_state_is_moved_with_its_offsets_by_other_commands() -> None:
+    """The message names them."""
+    keyed = {"type": "keyed", "reducer": "json:dumps"}
+    found = keeping_of(channel(processor=keyed, sink=None), [], KafkaConfig())
+    assert found.keeper is None
+    assert "headrace state forget and import" in (found.out_of_reach or "")
+
+
 @pytest.mark.parametrize(
     ("guarantee", "out_of_reach"),
     [(Guarantee.EXACTLY_ONCE, f"sink {__name__}:NoopLike"), (Guarantee.AT_LEAST_ONCE, None)],
