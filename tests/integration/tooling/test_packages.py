@@ -109,6 +109,15 @@ def test_the_base_install_reduces_with_arrow(headrace: Any, tmp_path: Path) -> N
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, '{"a":3}'), done.stderr
 
 
+def test_the_base_install_writes_a_project_that_it_can_run(headrace: Any, tmp_path: Path) -> None:
+    """The wheel has the project's files, and none of them takes an extra."""
+    done = headrace("init", "mine")
+    assert done.returncode == 0, done.stderr
+    checked = headrace("check", "-c", "mine/headrace.yaml")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert (tmp_path / "mine" / "headrace.service").is_file()
+
+
 def test_a_channel_that_takes_more_is_refused_with_what_installs_it(
     headrace: Any, tmp_path: Path
 ) -> None:

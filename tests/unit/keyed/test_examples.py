@@ -120,7 +120,7 @@ def test_the_sessions_are_those_that_pandas_finds(monkeypatch: pytest.MonkeyPatc
     flights = pd.DataFrame(example.records).dropna(subset=["plane"])
     flights["at"] = pd.to_datetime(flights["at"])
     flights = flights.sort_values(["plane", "at"], kind="stable")
-    apart = flights.groupby("plane")["at"].diff() >= pd.Timedelta(hours=8)
+    apart = flights.groupby("plane")["at"].diff() >= pd.Timedelta(8, "h")
     flights["session"] = apart.groupby(flights["plane"]).cumsum()
     flights["delay"] = flights["delay"].fillna(0).clip(lower=0).astype(int)
     expected = [
