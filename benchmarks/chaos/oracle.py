@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.chaos import delta
+from benchmarks.chaos import delta, keyed
+from benchmarks.chaos.world import TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -63,6 +64,8 @@ def stored(directory: Path) -> Iterator[Stored]:
     """Yield what one sink has, partition by partition."""
     if delta.is_table(directory):
         yield from _in_table(directory)
+    if keyed.is_counted(directory):
+        yield from _in_topic(directory)
     for path in sorted(directory.glob("*.sqlite")):
         database = sqlite3.connect(path)
         try:
@@ -79,11 +82,17 @@ def _in_table(directory: Path) -> Iterator[Stored]:
         yield Stored(number, partition, offset, member, epoch=0)
 
 
+def _in_topic(directory: Path) -> Iterator[Stored]:
+    """Yield outputs by offset: a transaction has them key by key."""
+    for partition, offset, number, member in sorted(keyed.rows(directory)):
+        yield Stored(number, f"{TOPIC}-{partition}", offset, member, epoch=0)
+
+
 def reached(directory: Path) -> dict[str, int]:
     """Return the highest offset that one sink has of each partition."""
     highest: dict[str, int] = {}
-    if delta.is_table(directory):
-        return {each.partition: each.offset for each in _in_table(directory)}
+    if delta.is_table(directory) or keyed.is_counted(directory):
+        return {each.partition: each.offset for each in stored(directory)}
     for path in directory.glob("*.sqlite"):
         database = sqlite3.connect(path)
         try:

@@ -20,6 +20,9 @@ from headrace.kafka import clients
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
+#: Keys of each partition: a key's records are all in one.
+_KEYS = 25
+
 #: Seconds between two turns.
 _TURN = 0.05
 
@@ -51,9 +54,10 @@ class NumberedProducer:
         """Send what is due; what the client has no room for is sent at a later turn."""
         while self.next_number < number:
             value, partition = b"%d" % self.next_number, self.next_number % self._partitions
+            key = b"%d" % (self.next_number % (self._partitions * _KEYS))
             try:
                 self._producer.produce(
-                    self._topic, value, partition=partition, on_delivery=self._delivered
+                    self._topic, value, key, partition=partition, on_delivery=self._delivered
                 )
             except BufferError:
                 break

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.chaos import oracle
+from benchmarks.chaos import keyed, oracle
 from benchmarks.chaos.attack import Attack
 from benchmarks.chaos.commits import backwards, read_commits
 from benchmarks.chaos.doubts import in_doubt
@@ -217,6 +217,11 @@ class Run:
                 for name, each in by_channel.items()
             },
             repeats={name: self._repeats(name, each) for name, each in by_channel.items()},
+            counted={
+                name: keyed.check(self._world.sink(name), self._world.stores(name))
+                for name in channels
+                if keyed.is_counted(self._world.sink(name))
+            },
             transactional=[name for name in channels if "offsets" not in channels[name]],
             events=events,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos.repeats import summary
@@ -13,6 +13,7 @@ from benchmarks.report import Report
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from benchmarks.chaos.keyed import Counted
     from benchmarks.chaos.oracle import Conservation
     from benchmarks.chaos.repeats import Repeat
 
@@ -64,8 +65,9 @@ class Evidence:
     """Everything that a run has left, by channel where that matters.
 
     ``clean`` are the duplicates before the first hard fault; ``transactional`` names the channels
-    whose sinks keep offsets; ``complete`` says that all was produced and stored; ``rate`` is in
-    records a second, as it was to be.
+    whose sinks keep offsets; ``counted`` has what is left where facts are counted by key;
+    ``complete`` says that all was produced and stored; ``rate`` is in records a second, as it was
+    to be.
     """
 
     seed: int
@@ -77,6 +79,7 @@ class Evidence:
     repeats: Mapping[str, Sequence[Repeat]]
     transactional: Sequence[str]
     events: Events
+    counted: Mapping[str, Counted] = field(default_factory=dict)
 
 
 def judge(evidence: Evidence) -> Report:
@@ -101,6 +104,7 @@ def judge(evidence: Evidence) -> Report:
         "backwards_by_channel": {name: each.backwards for name, each in evidence.offsets.items()},
         "clean_duplicates_by_channel": dict(evidence.clean),
         "by_channel": {name: asdict(each) for name, each in found.items()},
+        "counted_by_channel": {name: asdict(each) for name, each in evidence.counted.items()},
         "repeats_by_channel": {name: summary(each) for name, each in evidence.repeats.items()},
         "exits": {str(code): n for code, n in sorted(Counter(events.exits).items())},
     }
@@ -121,6 +125,8 @@ def _must_not(evidence: Evidence) -> dict[str, int]:
         "unexpected_exits": sum(code not in _EXPECTED_EXITS for code in events.exits),
         "bad_exits_by_clean_events": sum(code != 0 for code in events.clean_exits),
         "unreturned_by_clean_events": len(events.clean_unreturned),
+        "miscounted": sum(each.miscounted for each in evidence.counted.values()),
+        "wrong_rows": sum(each.wrong_rows for each in evidence.counted.values()),
     }
 
 
@@ -137,6 +143,7 @@ def _floors(evidence: Evidence) -> dict[str, bool]:
         "rate": rate >= _RATE_SHARE * evidence.rate,
         "moved": moved >= _MOVED_SHARE * claims,
         "commits_seen": all(each.commits > 0 for each in offsets.values()),
+        "rows_compared": all(each.rows > 0 for each in evidence.counted.values()),
         "offsets_watched": all(each.watched for each in offsets.values()),
     }
 

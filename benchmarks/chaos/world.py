@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from headrace.devstack import KafkaBroker, ZooKeeperServer
 from headrace.devstack.server import LOOPBACK, ProcessState, ServerProcess, free_port
 from headrace.devstack.waiting import wait_for
 from headrace.kafka.topic_producer import create_topic
+from headrace.keyed.topics import changelog_name
 from headrace.telemetry.metrics import read_metrics
 
 if TYPE_CHECKING:
@@ -38,12 +40,24 @@ _SCRAPE = 1.0
 
 _ROOT = Path(__file__).parents[2]
 
-#: A sink that keeps offsets, and one that does not with each of the places for them.
+#: The file in a channel's folder that says where its results are, where that is a topic.
+PLACE = "topics.json"
+
+#: A sink that keeps offsets, one that does not with each of the places for them, and counts by key.
 CHANNELS: Mapping[str, Mapping[str, Any]] = {
     "transactional": {"sink": "TransactionalSink"},
     "plain": {"sink": "PlainSink", "offsets": {"type": "kafka", "fencing": "metadata"}},
     "fenced": {"sink": "PlainSink", "offsets": {"type": "kafka", "fencing": "transactions"}},
     "zookeeper": {"sink": "PlainSink", "offsets": {"type": "zookeeper"}},
+    "keyed": {
+        "processor": {
+            "type": "keyed",
+            "reducer": "benchmarks.chaos.keyed:count",
+            "engine": "inline",
+            "state": {"checkpoint": "1s"},
+        },
+        "sink": {"type": "kafka", "topic": "counts"},
+    },
 }
 
 
@@ -245,9 +259,25 @@ class World:
         self.broker.start(Deadline.after(PATIENCE))
         client = {"bootstrap.servers": self.broker.address}
         create_topic(client, TOPIC, self.setting.partitions, Deadline.after(PATIENCE))
+        for name, channel in self.channels.items():
+            if channel.get("processor", {}).get("type") == "keyed":
+                self._keep_in_topic(name, channel["sink"]["topic"])
         for name, port in self._links.items():
             kafka = self.network.link(self.broker.member_ports[name], port)
             self.daemons[name] = Daemon(name, self, self.network.link(self.zookeeper.port), kafka)
+
+    def _keep_in_topic(self, channel: str, topic: str) -> None:
+        """Create a topic for results, of one partition: what is stored has one order."""
+        address = self.broker.address
+        create_topic({"bootstrap.servers": address}, topic, 1, Deadline.after(PATIENCE))
+        place = {"servers": address, "topic": topic, "changelog": changelog_name(channel, TOPIC)}
+        self.sink(channel).mkdir(parents=True)
+        (self.sink(channel) / PLACE).write_text(json.dumps(place), encoding="utf-8")
+
+    def stores(self, channel: str) -> list[Path]:
+        """Return the members' local stores of a channel with state."""
+        folders = (self.directory / name / "state" for name in self.daemons)
+        return [found for folder in folders for found in folder.glob(f"**/{channel}/db")]
 
     def sink(self, channel: str) -> Path:
         """Return the folder of a channel's sink."""

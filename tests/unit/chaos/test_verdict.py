@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.chaos.keyed import Counted
 from benchmarks.chaos.oracle import Conservation
 from benchmarks.chaos.schedule import Kind
 from benchmarks.chaos.verdict import Events, Evidence, Offsets, judge
@@ -13,6 +14,7 @@ from benchmarks.chaos.verdict import Events, Evidence, Offsets, judge
 _RIGHT = Conservation(
     acknowledged=1000, stored=1000, lost=0, duplicated=0, disordered=0, claims=8, moved=8, moves=9
 )
+_COUNTED = Counted(keys=5, facts=1000, miscounted=0, rows=5, wrong_rows=0)
 _SEEN = Offsets(commits=5, backwards=0, watched=True, fenced=True)
 _EVENTS = Events(
     seconds=60.0,
@@ -32,6 +34,7 @@ _EVIDENCE = Evidence(
     repeats={},
     transactional=["sure"],
     events=_EVENTS,
+    counted={"sure": _COUNTED},
 )
 
 
@@ -61,6 +64,8 @@ def test_a_run_with_nothing_wrong_holds() -> None:
             "unreturned_by_clean_events",
             {"events": replace(_EVENTS, clean_unreturned=("member-1",))},
         ),
+        ("miscounted", {"counted": {"sure": replace(_COUNTED, miscounted=1)}}),
+        ("wrong_rows", {"counted": {"sure": replace(_COUNTED, wrong_rows=1)}}),
     ],
 )
 def test_each_thing_that_must_not_happen_fails_a_run(figure: str, changed: dict[str, Any]) -> None:
@@ -77,6 +82,7 @@ def test_each_thing_that_must_not_happen_fails_a_run(figure: str, changed: dict[
         ("rate", {"rate": 1000.0}),
         ("moved", {"found": {"sure": replace(_RIGHT, moved=3)}}),
         ("commits_seen", {"offsets": {"sure": replace(_SEEN, commits=0)}}),
+        ("rows_compared", {"counted": {"sure": replace(_COUNTED, rows=0)}}),
         ("offsets_watched", {"offsets": {"sure": replace(_SEEN, watched=False)}}),
         ("faults_a_minute", {"events": replace(_EVENTS, done=Counter())}),
         ("every_kind", {"events": replace(_EVENTS, seconds=600.0, done=Counter({Kind.JOIN: 100}))}),
