@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from headrace.keyed import Fired
-    from headrace.keyed.store import StoredRow
+
+#: What ``headrace state verify`` says of a partition.
+_COMPARED = re.compile(r": (\d+) keys compared, (\d+) differ")
 
 #: Seconds for reading a topic, by readers of committed records.
 _PATIENCE = 60.0
@@ -46,8 +49,8 @@ class Counted:
     """What is left of counts by key.
 
     ``miscounted`` keys have outputs that are not 1, 2, 3 and so on, in the order of their facts, or
-    a state that is not the last of them. ``rows`` are the states in all members' stores together,
-    of which ``wrong_rows`` do not come to the changelog's by what follows their position in it.
+    a state that is not the last of them. ``rows`` of all members' stores together were compared
+    with the changelog by ``headrace state verify``, of which ``wrong_rows`` differ.
     """
 
     keys: int
@@ -81,16 +84,19 @@ def _place(directory: Path) -> _Place:
     return _Place(**json.loads((directory / PLACE).read_text(encoding="utf-8")))
 
 
-def check(directory: Path, stores: Iterable[Path]) -> Counted:
-    """Compare outputs, changelog and the stores of members that are gone. Blocks."""
+def check(directory: Path, verified: Iterable[str]) -> Counted:
+    """Compare outputs and changelog, and count what the members' stores were ``verified`` to be.
+
+    Blocks.
+    """
     place = _place(directory)
     outputs: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
     for message in committed(place.servers, place.topic):
         found = json.loads(message.value() or b"")
         outputs[message.key() or b""].append((found["offset"], found["n"]))
-    changes = changelog(place.servers, place.changelog)
-    states = {key: int(row.state or b"0") for rows in folded(changes).values() for key, row in rows}
-    compared = [compared_rows(store, changes) for store in stores]
+    rows = {each.key() or b"": each.value() for each in committed(place.servers, place.changelog)}
+    states = {key: int(value) for key, value in rows.items() if value is not None}
+    compared = [compared_rows(said) for said in verified]
     return Counted(
         keys=len(outputs),
         facts=sum(map(len, outputs.values())),
@@ -98,6 +104,12 @@ def check(directory: Path, stores: Iterable[Path]) -> Counted:
         rows=sum(count for count, _ in compared),
         wrong_rows=sum(wrong for _, wrong in compared),
     )
+
+
+def compared_rows(said: str) -> tuple[int, int]:
+    """Return how many rows ``headrace state verify`` says that it compared, and how many differ."""
+    found = _COMPARED.findall(said)
+    return sum(int(count) for count, _ in found), sum(int(wrong) for _, wrong in found)
 
 
 def miscounted(
@@ -115,59 +127,6 @@ def _is_right(found: Sequence[tuple[int, int]], state: int | None) -> bool:
         and offsets == sorted(set(offsets))
         and state == len(found)
     )
-
-
-#: A row of a key at an offset of the changelog, None for a deletion.
-Change = tuple[int, bytes, "StoredRow | None"]
-
-
-def changelog(servers: str, topic: str) -> dict[int, list[Change]]:
-    """Return what each partition of a changelog has, in order."""
-    from headrace.keyed.restore import row_of  # noqa: PLC0415 - not in the members' reducers
-
-    found: dict[int, list[Change]] = defaultdict(list)
-    for message in committed(servers, topic):
-        change = message.offset() or 0, message.key() or b"", row_of(message)  # type: ignore[arg-type]
-        found[message.partition() or 0].append(change)
-    return found
-
-
-def folded(
-    changes: Mapping[int, Iterable[Change]],
-) -> dict[int, Iterable[tuple[bytes, StoredRow]]]:
-    """Return the last row of each key that has one, by partition."""
-    last = {number: {key: row for _, key, row in rows} for number, rows in changes.items()}
-    return {
-        number: [(key, row) for key, row in rows.items() if row is not None]
-        for number, rows in last.items()
-    }
-
-
-def compared_rows(store: Path, changes: Mapping[int, Sequence[Change]]) -> tuple[int, int]:
-    """Return how many rows a store has, and how many are wrong, or missing.
-
-    A partition that is followed up to a position has to come to the changelog's rows by what is
-    behind it: a member that lost it has it as it was then.
-    """
-    from headrace.keyed.store import RocksStore  # noqa: PLC0415 - as above
-
-    expected = folded(changes)
-    opened = RocksStore(store, 0)
-    opened.open()
-    total = wrong = 0
-    try:
-        for number, rows in changes.items():
-            position = opened.position(number)
-            if position is None:
-                continue
-            found: dict[bytes, StoredRow | None] = dict(opened.rows(number))
-            total += len(found)
-            found.update((key, row) for at, key, row in rows if at >= position.offset)
-            kept = {(key, row) for key, row in found.items() if row is not None}
-            wrong += len({key for key, _ in kept ^ set(expected[number])})
-    finally:
-        opened.close()
-    return total, wrong
 
 
 def committed(servers: str, topic: str) -> Iterator[Message]:

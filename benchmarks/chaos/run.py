@@ -218,7 +218,7 @@ class Run:
             },
             repeats={name: self._repeats(name, each) for name, each in by_channel.items()},
             counted={
-                name: keyed.check(self._world.sink(name), self._world.stores(name))
+                name: keyed.check(self._world.sink(name), self._world.verified(name))
                 for name in channels
                 if keyed.is_counted(self._world.sink(name))
             },

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -223,6 +225,25 @@ class Daemon:
         if self._process is not None and self._process.identity.state is ProcessState.PAUSED:
             self._process.resume()
 
+    def verified(self, channel: str) -> str | None:
+        """Compare its state by key with the changelog; None where it never had any. Blocks."""
+        if not any(self._folder.glob(f"state/**/{channel}/db")):
+            return None
+        command = [sys.executable, "-m", "headrace", "state", "verify", "--channel", channel]
+        found = subprocess.run(
+            [*command, "-c", str(self._path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **self._environment},
+            timeout=PATIENCE,
+        )
+        (self._folder / "verified").write_text(found.stdout + found.stderr, encoding="utf-8")
+        has_compared = found.returncode == 0 or "keys differ" in found.stderr
+        if not has_compared:
+            raise AssertionError(f"{self.name}: {found.stdout}{found.stderr}")
+        return found.stdout
+
     def answers(self) -> bool:
         """Whether it is up: handlers for signals are there before the metrics. Blocks."""
         return self._samples() is not None
@@ -274,10 +295,9 @@ class World:
         self.sink(channel).mkdir(parents=True)
         (self.sink(channel) / PLACE).write_text(json.dumps(place), encoding="utf-8")
 
-    def stores(self, channel: str) -> list[Path]:
-        """Return the members' local stores of a channel with state."""
-        folders = (self.directory / name / "state" for name in self.daemons)
-        return [found for folder in folders for found in folder.glob(f"**/{channel}/db")]
+    def verified(self, channel: str) -> list[str]:
+        """Return what is said of the local stores of a channel by members that are gone. Blocks."""
+        return [found for each in self.daemons.values() if (found := each.verified(channel))]
 
     def sink(self, channel: str) -> Path:
         """Return the folder of a channel's sink."""
