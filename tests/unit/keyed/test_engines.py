@@ -1,0 +1,112 @@
+"""Both engines fold alike: in chunks that go to workers as bytes, or all keys in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.core.tables import SCHEMA
+from headrace.keyed import Event, Fired, Output, at_event
+from headrace.keyed.fold import Fold, FoldSettings
+from headrace.keyed.function import KeyedFunction
+from headrace.keyed.rows import RowSettings
+from headrace.keyed.sink import staged_state
+from headrace.keyed.state import KeyedState, Progress
+from headrace.sinks.micro_batch import MicroBatch, OffsetRange
+from headrace.spark.keyed import _result, _task, _to_bytes
+from headrace.testing.channel import FakeClock
+from headrace.testing.keyed import MemoryStore
+
+PARTITIONS = range(2)
+
+
+def tally(key: str, state: Any, facts: list[Event[Any] | Fired], now: int) -> Any:
+    """Count facts, refuse sevens, and close a key that was quiet for 30 ms."""
+    del now
+    (fact,) = facts
+    if isinstance(fact, Fired):
+        return None, [Output([key, "closed"])], {}
+    if fact.value == 7:
+        raise ValueError("a seven")
+    n = (state or 0) + 1
+    return n, [Output([key, n, fact.late])], {"quiet": at_event(fact.ts + 30)}
+
+
+class Engine:
+    """A channel's state, and its fold with so many tasks."""
+
+    def __init__(self, tasks: int, policy: str) -> None:
+        self.tasks = tasks
+        self.store = MemoryStore()
+        self.state = KeyedState(self.store)
+        for number in PARTITIONS:
+            self.state.admit(number)
+        self.fold = Fold(tally, FoldSettings(outputs=("out",), on_poison=policy))
+        rows = RowSettings(on_poison=policy)
+        self.function = KeyedFunction(self.fold, self.state, rows, FakeClock())
+
+    def take(self, number: int, table: pa.Table, parts: tuple[OffsetRange, ...]) -> list[Any]:
+        """Fold and commit a micro-batch; return the outputs, key by key."""
+        micro_batch = MicroBatch(str(number), "c", parts)
+        result = self.function.reduce(table, micro_batch, self._run, self.tasks)
+        staged = staged_state(micro_batch, result, self.state, lambda name: name)
+        self.state.stage(staged.layer)
+        progress = {
+            part.partition: Progress(part.next_offset, number, staged.layer.times[part.partition])
+            for part in parts
+            if part.partition in staged.layer.times
+        }
+        self.state.apply([staged.layer], progress)
+        return sorted(map(repr, staged.outputs))
+
+    def _run(self, chunks: Any) -> list[pa.Table]:
+        if self.tasks == 1:
+            return [self.fold(each) for each in chunks]
+        return [_result(_task(self.fold)(_to_bytes(each))) for each in chunks]
+
+
+FACTS = st.lists(
+    st.tuples(
+        st.sampled_from(PARTITIONS), st.sampled_from("abc"), st.integers(5, 8), st.integers(0, 200)
+    ),
+    max_size=15,
+)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    batches=st.lists(FACTS, max_size=4),
+    tasks=st.integers(2, 5),
+    policy=st.sampled_from(["dead_letter", "quarantine"]),
+)
+def test_chunks_in_workers_give_what_one_process_gives(
+    batches: list[list[tuple[int, str, int, int]]], tasks: int, policy: str
+) -> None:
+    """Outputs and dead letters of each micro-batch, rows and stream times, row by row."""
+    one, other = Engine(1, policy), Engine(tasks, policy)
+    ends = dict.fromkeys(PARTITIONS, 0)
+    for number, facts in enumerate(batches):
+        starts = dict(ends)
+        columns: list[list[Any]] = [[] for _ in range(6)]
+        for partition, key, value, ts in facts:
+            row = (f"{partition}{key}".encode(), b"%d" % value, "t", partition, ends[partition], ts)
+            for column, each in zip(columns, row, strict=True):
+                column.append(each)
+            ends[partition] += 1
+        types = [SCHEMA.field(n).type for n in range(4)]
+        arrays = [pa.array(*each) for each in zip(columns, types, strict=False)]
+        arrays.append(pa.array(columns[4], pa.int64()))
+        arrays.append(pa.array([ts * 1000 for ts in columns[5]], pa.timestamp("us", tz="UTC")))
+        arrays.append(pa.nulls(len(facts), SCHEMA.field("headers").type))
+        table = pa.Table.from_arrays(arrays, schema=SCHEMA)
+        parts = tuple(
+            OffsetRange("t", n, starts[n], ends[n], ends[n] - starts[n], f"i/{n}")
+            for n in PARTITIONS
+        )
+        assert one.take(number, table, parts) == other.take(number, table, parts)
+    for number in PARTITIONS:
+        assert list(one.store.rows(number)) == list(other.store.rows(number))
+        assert one.state.time(number) == other.state.time(number)
