@@ -86,11 +86,11 @@ class Wanted:
     @property
     def topics(self) -> Sequence[NewTopic]:
         """The topics that are read and written, as they would be created."""
-        written = [self.outcomes, *([] if self.rejected is None else [self.rejected])]
+        written = {self.outcomes, *([] if self.rejected is None else [self.rejected])}
         count = self.create or 0
         return [
             NewTopic(self.events, count, _EVENT_SETTINGS),
-            *(NewTopic(name, count) for name in written),
+            *(NewTopic(name, count) for name in sorted(written - {self.events})),
         ]
 
 
@@ -98,6 +98,8 @@ def configuration(wanted: Wanted) -> dict[str, Any]:
     """Return the configuration of a process with a collector."""
     options = {"mode": wanted.mode}
     sink: dict[str, Any] = {"type": "kafka", "topic": wanted.outcomes}
+    if wanted.outcomes == wanted.events:
+        sink["loop"] = True
     if wanted.rejected is not None:
         options |= {"outcomes": "outcomes", "rejected": "rejected"}
         rejected = {"type": "kafka", "topic": wanted.rejected}

@@ -524,11 +524,12 @@ class ChannelConfig(Section):
     def _kafka_sink_contradictions(
         self, steps: Steps, sink: KafkaSinkConfig
     ) -> Iterator[FieldConflict]:
-        if sink.topic is not None and self.subscription.covers(sink.topic):
+        comes_back = sink.topic is not None and self.subscription.covers(sink.topic)
+        if comes_back and not sink.loop:
             yield FieldConflict(
                 (*steps, "topic"),
                 f"is {sink.topic}, which the channel reads, so that each result would come back; "
-                "name another topic",
+                "name another topic, or write loop: true if the reducer passes over its own",
             )
         if isinstance(self.offsets, KafkaOffsetsConfig) and self.offsets.fencing != "metadata":
             yield FieldConflict(

@@ -140,6 +140,10 @@ class KafkaSinkConfig(Section):
     topic: Restarts[Topic | None] = None
     """The topic that rows go to, which is there already; null: the column ``topic`` says it."""
 
+    loop: Restarts[Flag] = False
+    """Whether the channel may read that topic itself: each result comes back as a record, which the
+    reducer has to know and pass over, or it goes round for ever."""
+
 
 class JsonLinesSinkConfig(Section):
     """JSON lines in a file."""

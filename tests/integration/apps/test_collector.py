@@ -93,8 +93,10 @@ def test_a_topic_that_is_not_there_is_named(bootstrap_servers: str, command: lis
 class Running:
     """``headrace collector run`` in a folder."""
 
-    def __init__(self, directory: Path, bootstrap_servers: str, zookeeper: str, topic: str) -> None:
-        options = ["--state-dir", str(directory), "--engine", "inline", "--create"]
+    def __init__(
+        self, directory: Path, bootstrap_servers: str, zookeeper: str, topic: str, *more: str
+    ) -> None:
+        options = ["--state-dir", str(directory), "--engine", "inline", "--create", *more]
         self._log = directory.with_suffix(".log")
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -122,6 +124,30 @@ def send_and_wait(servers: str, topic: str, event: list[str], *, changes: int) -
     return bool(sent) and bool(
         wait_for(lambda: len(committed_records(servers, states)) == changes, Deadline.after(WAIT))
     )
+
+
+def test_events_and_outcomes_may_share_a_topic(
+    bootstrap_servers: str, zookeeper_hosts: str, tmp_path: Path
+) -> None:
+    """As with the original, byte for byte: each outcome is there once, and sets nothing off."""
+    topic = f"eventbus-{uuid.uuid4().hex[:8]}"
+    mine = ["--mode", "compat", "--outcome-topic", topic]
+    running = Running(tmp_path / "state", bootstrap_servers, zookeeper_hosts, topic, *mine)
+    watch = ["watch", "--outcome-topic", topic, "--wait"]
+    try:
+        create = ["create", "g", "a"]
+        assert wait_for(
+            lambda: run(bootstrap_servers, topic, *create)[0] == 0, Deadline.after(WAIT)
+        ), running.text
+        assert run(bootstrap_servers, topic, "done", "g", "a", "--error", "<none>")[0] == 0
+        code, printed, _ = run(bootstrap_servers, topic, *watch, "30", "g")
+        assert run(bootstrap_servers, topic, *watch, "5")[:2] == (0, printed)
+    finally:
+        ended = running.end(signal.SIGTERM)
+    assert ended == 0, running.text
+    assert code == 1
+    assert '"error":"\\u003cnone\\u003e","created":' in printed
+    assert len(committed_records(bootstrap_servers, topic)) == 3
 
 
 def test_a_group_outlives_the_collector(

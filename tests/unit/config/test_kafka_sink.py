@@ -28,6 +28,14 @@ def test_results_must_not_come_back(tmp_path: Path) -> None:
     )
 
 
+def test_results_may_come_back_where_that_is_said(tmp_path: Path) -> None:
+    """A reducer that knows its own results again may write to the topic that it reads."""
+    sink = channel(processor=SPARK, sink={"type": "kafka", "topic": "flights", "loop": True}).sink
+    assert sink == KafkaSinkConfig(topic="flights", loop=True)
+    said = "".join(refused(tmp_path, CHANNELS.replace("noop", "{type: kafka, topic: flights}")))
+    assert "write loop: true if the reducer passes over its own" in said
+
+
 def test_a_member_has_one_transactional_producer(tmp_path: Path) -> None:
     """The sink's offsets win at a start, so that fencing the group's has no use."""
     text = CHANNELS.replace(

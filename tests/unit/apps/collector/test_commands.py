@@ -7,10 +7,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from headrace.apps.collector import group_of
-from headrace.apps.collector.commands import create_event, done_event, follow
+from headrace.apps.collector import commands, group_of
+from headrace.apps.collector.commands import Progress, create_event, done_event, follow
 from headrace.apps.collector.strict import Create, Done, read
 from headrace.cli import app
+from headrace.core.records import TopicPartition
 from headrace.keyed import Event
 
 _SUCCESS = b'{"type":"EventGroupCollectorSuccess","id":"g"}'
@@ -55,3 +56,29 @@ def test_a_command_line_that_cannot_be_used_is_refused(arguments: list[str], wor
     result = CliRunner().invoke(app, ["collector", *arguments], env={"COLLECTOR_BROKERLIST": None})
     assert result.exit_code == 2
     assert words in " ".join(result.stderr.split())
+
+
+def test_watch_says_once_that_it_is_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """When each partition's end was reached, and what it waits for then."""
+    one, other = TopicPartition("t", 0), TopicPartition("t", 1)
+    progress = Progress("t", "g")
+    progress.begin({one: (0, 5), other: (3, 3)})
+    progress.took(0, [other])
+    progress.took(4, [])
+    assert capsys.readouterr().err == ""
+    progress.took(1, [one])
+    progress.took(1, [one, other])
+    assert capsys.readouterr().err == "t was read to its end; waiting for that of group 'g'\n"
+
+
+def test_watch_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Now and then, while it reads what there is."""
+    monkeypatch.setattr(commands, "_PROGRESS_INTERVAL", 0.0)
+    progress = Progress("t", None)
+    progress.begin({TopicPartition("t", 0): (10, 50)})
+    progress.took(7, [])
+    progress.took(5, [])
+    said = ["t: 7 of 40 records read", "t: 12 of 40 records read"]
+    assert capsys.readouterr().err.splitlines() == said

@@ -99,6 +99,18 @@ def test_variables_stand_for_options() -> None:
     assert document["channels"]["collector"]["sink"]["topic"] == "events-outcomes"
 
 
+def test_outcomes_may_go_to_the_topic_of_the_events() -> None:
+    """As with the original; what the collector wrote itself it passes over."""
+    wanted = Wanted("one:1", "events", "events", "rejected", create=2)
+    config = checked(configuration(wanted), wanted.file)
+    outputs = single_sinks(config.channels["collector"].sink)
+    assert list(outputs.values()) == [
+        KafkaSinkConfig(topic="events", loop=True),
+        KafkaSinkConfig(topic="rejected"),
+    ]
+    assert [topic.name for topic in wanted.topics] == ["events", "rejected"]
+
+
 def test_missing_brokers_are_said_as_the_original_says_it() -> None:
     """With its words and its exit code, and how they are given."""
     result = invoke()
@@ -117,7 +129,6 @@ def test_missing_brokers_are_said_as_the_original_says_it() -> None:
         (["--group", "a b"], "--group is a b, and a topic cannot be called"),
         (["-event-topic", "^a", "--outcome-topic", "b"], "--event-topic has ^a, and the keyed"),
         (["-event-topic", "a b"], "--event-topic 'a b' is not a topic name"),
-        (["--outcome-topic", "eventbus-collector"], "--outcome-topic is eventbus-collector, which"),
         (["--rejected-topic", "eventbus-collector"], "--rejected-topic is eventbus-collector"),
         (["-X", "foo=1"], "--property foo is no property"),
         (["-X", "group.id=1"], "--property group.id is Headrace's own"),
