@@ -16,7 +16,11 @@ _MINUTE, _DAY = 60_000, 86_400_000
 DEADLINES = {"placed": (30 * _MINUTE, "abandoned"), "paid": (2 * _DAY, "overdue")}
 
 #: From what status an event leads on. Others are told as they come, and change nothing.
-STEPS = {"placed": {None}, "paid": {"placed"}, "shipped": {"paid", "overdue"}}
+STEPS: dict[str, set[str | None]] = {
+    "placed": {None},
+    "paid": {"placed"},
+    "shipped": {"paid", "overdue"},
+}
 
 
 def happened(value: bytes | None) -> int:

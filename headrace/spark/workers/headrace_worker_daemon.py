@@ -101,4 +101,5 @@ if __name__ == "__main__":
     importlib.invalidate_caches()
     daemon.worker = freezing(daemon.worker)
     freeze()
-    daemon.manager()  # type: ignore[no-untyped-call]
+    manage: Callable[[], None] = daemon.manager
+    manage()

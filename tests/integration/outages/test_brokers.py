@@ -12,7 +12,6 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import CommitFailedError
-from headrace.core.records import offset_of
 from headrace.devstack import Blueprint, LocalStack
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
@@ -179,7 +178,9 @@ def first_offset(cluster: Cluster, partition: TopicPartition) -> int:
         consumer.assign([ClientPartition(partition.topic, partition.partition, 0)])
         message = consumer.poll(WAIT)
         assert message is not None
-        return offset_of(message)
+        offset = message.offset()
+        assert offset is not None
+        return offset
 
 
 def _lag(controller: KafkaController, partition: TopicPartition) -> float | None:
