@@ -308,6 +308,23 @@ def test_reducer_and_workers_killed_on_the_way_lose_and_repeat_nothing(plant: Pl
     assert effects == [(1, 4 * (count + 1))]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_a_worker_killed_at_every_line_loses_no_call_and_doubles_no_effect(tmp_path: Path) -> None:
+    """Each effect is there once, each call is answered, and each instance has one outcome."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.apps.worker_killed", str(tmp_path)],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=450,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    kills, _, again, *_ = done.stdout.split()
+    assert int(kills) > 100
+    assert int(again) > 0
+
+
 def test_topics_are_created_once(plant: Plant, tmp_path: Path) -> None:
     """Asking again leaves them as they are."""
     assert tmp_path.exists()
