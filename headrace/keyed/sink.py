@@ -240,6 +240,9 @@ class KeyedSink:
                 )
             times = {number: time for layer in layers for number, time in layer.times.items()}
             moves = [self._move(share, times) for share in offsets]
+            # what fails here may be stored all the same: then the changelog has rows that the
+            # store has not, and no position is noted before a commit has gone on from ours
+            self._touched.difference_update(move.partition.partition for move in moves)
             try:
                 conflicts = self._transactions.commit(moves, chain(self._records(staged), records))
             except ResultRefusedError as error:

@@ -514,7 +514,11 @@ def build_keyed(
         sink,
         state,
         store,
-        catalog=lambda: KafkaTopicCatalog(properties, channel.group),
+        # a transaction that is committed is marked in the changelog a moment later than where the
+        # offset is: what is restored ends behind it, where logs end, and is waited for
+        catalog=lambda: KafkaTopicCatalog(
+            {**properties, "isolation.level": "read_uncommitted"}, channel.group
+        ),
         source=lambda: _changelog_source(properties, channel.group),
     )
     return KeyedProcessor(

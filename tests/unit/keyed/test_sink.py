@@ -198,6 +198,17 @@ def test_an_operator_may_not_move_the_offset() -> None:
         bench.sink.move_offsets([OffsetMove("id/0", P0, 0, 5)], "ann")
 
 
+def test_no_position_is_noted_while_the_outcome_of_a_commit_is_not_known() -> None:
+    """One that failed may be stored, and the store has none of it: the changelog is read again."""
+    bench = Bench()
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    bench.brokers.fails = HeadraceError("no answer")
+    with pytest.raises(HeadraceError, match="no answer"):
+        bench.sink.commit(bench.stage("2", 10, []), [share(10, 20)])
+    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1), lambda _: True)
+    assert bench.store.position(0) is None
+
+
 def test_a_position_is_noted_for_what_was_committed_since() -> None:
     """The end of the changelog is where the store stands, once nothing is under way."""
     bench = Bench()
