@@ -48,15 +48,24 @@ def pyspark_jars() -> Path:
     return Path(spec.origin).parent / "jars"
 
 
-def pick_jars(prefixes: Sequence[str]) -> list[Path]:
+def pick_jars(prefixes: Sequence[str], *, where_there: Sequence[str] = ()) -> list[Path]:
     """Return the jars of pyspark whose names begin so; all jars if one prefix has none.
+
+    ``where_there`` are prefixes that not every line of Spark has a jar of.
 
     A short class path starts a server in half the time; the full one is what pyspark itself
     uses, and right when a release renamed a jar.
     """
     folder = pyspark_jars()
-    found = [sorted(folder.glob(f"{prefix}[0-9]*.jar")) for prefix in prefixes]
-    return [jar for jars in found for jar in jars] if all(found) else [folder / "*"]
+    found = [_jars_of(folder, prefix) for prefix in prefixes]
+    if not all(found):
+        return [folder / "*"]
+    found += [_jars_of(folder, prefix) for prefix in where_there]
+    return [jar for jars in found for jar in jars]
+
+
+def _jars_of(folder: Path, prefix: str) -> list[Path]:
+    return sorted(folder.glob(f"{prefix}[0-9]*.jar"))
 
 
 def java_command(

@@ -35,6 +35,9 @@ _JARS = (
     *LOGGING_JARS,
 )
 
+#: What Netty has divided since 4.2, which Spark has since 4.2 too: TLS needs it.
+_NEWER_JARS = ("netty-codec-base-",)
+
 #: Short ticks, so that a test's session can be as short as a second.
 _SETTINGS = {
     "tickTime": "500",
@@ -100,7 +103,7 @@ class ZooKeeperServer(LocalServer):
         return java_command(
             _MEMBER if self._peers else _STANDALONE,
             [str(path)],
-            class_path=pick_jars(_JARS),
+            class_path=pick_jars(_JARS, where_there=_NEWER_JARS),
             heap="256m",
             flags=[SHORT_LIVED, log4j_flag(self.directory)],
         )

@@ -25,6 +25,15 @@ def test_jars_are_picked_by_name(jars: Path) -> None:
     assert jvm.pick_jars(["zookeeper-"]) == [jars / "zookeeper-3.9.3.jar"]
 
 
+def test_a_jar_that_only_newer_lines_have_is_picked_where_it_is(jars: Path) -> None:
+    """Without it the class path stays short."""
+    newer = ("commons-io-", "netty-codec-base-")
+    assert jvm.pick_jars(["zookeeper-"], where_there=newer) == [
+        jars / "zookeeper-3.9.3.jar",
+        jars / "commons-io-2.18.0.jar",
+    ]
+
+
 def test_a_missing_jar_widens_the_class_path_to_all(jars: Path) -> None:
     """When one prefix has no jar, the whole folder is the class path."""
     assert jvm.pick_jars(["zookeeper-", "renamed-"]) == [jars / "*"]
