@@ -11,9 +11,12 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
+from headrace.core.records import TopicPartition
 from headrace.telemetry.metrics import Metrics
+from headrace.testing.records import FakeRecord
 from tests.integration.daemon.prometheus import DEPLOY, Prometheus, prometheus, tool
 from tests.integration.daemon.rig import eventually
+from tests.integration.keyed.test_daemon import keyed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,13 +47,26 @@ def test_each_alert_fires_when_it_has_to_and_only_then() -> None:
     promtool("test", "rules", DEPLOY / "prometheus" / "alerts_test.yml")
 
 
-def busy(site: Site) -> Daemon:
+def counting(site: Site) -> dict[str, Any]:
+    """Return a channel with state by key, and a fact for it."""
+    topic, output = site.broker.create_topic(1), site.broker.create_topic(1)
+    site.broker.produce(TopicPartition(topic, 0), FakeRecord(key_=b"key", value_=b"v"))
+    channel = site.document(**keyed(site, output))["channels"]["main"]
+    return {**channel, "topics": [topic], "group": f"{site.group}.counts"}
+
+
+def busy(site: Site, besides: dict[str, Any] | None = None) -> Daemon:
     """Return a daemon that has processed records, and skipped one that failed."""
     quick = {"policy": "skip", "max_attempts": 2, "backoff": "1ms", "max_backoff": "10ms"}
     for number in (0, 1):
         site.broker.produce(site.partition(number), b"a", b"poison", b"c")
-    daemon = site.run("refuse_poison", on_error=quick)
+    document = site.document("refuse_poison", on_error=quick)
+    if besides is not None:
+        document["channels"]["besides"] = besides
+    daemon = site.daemon(document).start()
     eventually(lambda: site.offsets() == [3, 3])
+    if besides is not None:
+        eventually(lambda: daemon.metric("headrace_keyed_rows", channel="besides") == 1)
     return daemon
 
 
@@ -81,7 +97,7 @@ def test_the_lag_is_what_a_record_waits(site: Site) -> None:
 
 def test_each_query_has_an_answer(site: Site, tmp_path: Path) -> None:
     """Every expression of the dashboard has a series, and so has every part of every alert."""
-    daemon = busy(site)
+    daemon = busy(site, counting(site))
     port = daemon.wait_event("metrics_served")["port"]
     with prometheus(tmp_path, f"127.0.0.1:{port}") as server:
         # a rate takes two scrapes, and the deriv of an alert two minutes, which nobody waits for
