@@ -99,6 +99,7 @@ def done(site: Site, daemon: Daemon, output: str, left: str, count: int) -> None
 @pytest.mark.parametrize(
     ("kind", "shed"), [("keyed", "newest"), ("keyed", "sample"), ("spark", "oldest")]
 )
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_each_record_is_processed_or_copied_once(site: Site, kind: str, shed: str) -> None:
     """Though the daemon is killed among them: processed and shed together are what was read."""

@@ -69,7 +69,7 @@ def require_exact(site: Site, output: str, sent: list[dict[str, Any]]) -> None:
         assert each.partition() == partition_of(each.key() or b"", 2)
 
 
-@pytest.mark.parametrize("engine", ["inline", "spark"])
+@pytest.mark.parametrize("engine", ["inline", pytest.param("spark", marks=pytest.mark.slow)])
 @pytest.mark.timeout(400)
 def test_facts_are_counted_once_by_another_key(site: Site, engine: str) -> None:
     """Keyless and otherwise partitioned records, and a SIGKILL: each counts once, by its key."""
@@ -116,6 +116,7 @@ def test_a_re_keyed_record_is_as_it_was(site: Site) -> None:
     assert daemon.wait() == 0
 
 
+@pytest.mark.slow
 def test_what_is_processed_is_deleted_and_a_restart_goes_on(site: Site) -> None:
     """The by-key topic has no record below the committed offsets; a new start counts on."""
     output = site.broker.create_topic(2)
@@ -201,6 +202,7 @@ def test_the_re_keying_channel_rests_by_itself(site: Site) -> None:
     require_exact(site, output, [*sent, *left])
 
 
+@pytest.mark.slow
 def test_a_reload_has_a_channel_re_key(site: Site) -> None:
     """With another key in the file a channel comes before it, and all facts count by that key."""
     output = site.broker.create_topic(2)
