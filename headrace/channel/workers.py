@@ -229,9 +229,9 @@ class PartitionLoop:
         for batch in batches:
             self._callbacks.ask(owned, partial(processor.on_batch_processed, batch))
         self._runtime.skips.committed(owned)
-        # somebody may wait for the commit of a partition that was moved
-        if owned.state is PartitionState.PAUSED:
-            self._runtime.delivery_gate.pauses.progress()
+        # somebody may wait for the commit of a partition that was moved, and that delivers again
+        # already where nothing but a truncated log had halted it
+        self._runtime.delivery_gate.pauses.progress()
         if self._offset_reset.has_restarted(owned):
             owned.end(EndReason.LOST)
             self._runtime.coordinator.released(owned.claim, clean=False)

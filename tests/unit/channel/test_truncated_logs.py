@@ -88,11 +88,12 @@ def test_a_seek_accepts_what_stands_there_now(broker: InMemoryBroker) -> None:
     read_all(broker)
     broker.truncate(P0, 6)
     broker.produce(P0, *[b"new"] * 8)
-    recorder = Watching()
+    recorder, deadline = Watching(), Deadline.after(PATIENCE)
     channel = in_memory_channel(recorder, broker)
     with running(channel):
         halted(recorder, channel)
-        channel.seek(P0, 6, by="ann", deadline=Deadline.after(PATIENCE))
+        channel.seek(P0, 6, by="ann", deadline=deadline)
+        assert not deadline.expired, "the commit was not told of"
         assert broker.wait_committed("group", P0, 14, Deadline.after(PATIENCE))
     assert recorder.delivered() == [(6, 14, 1)]
     again = Recorder()
