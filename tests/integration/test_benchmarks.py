@@ -206,7 +206,7 @@ def test_keyed_counts_the_same_on_all_sides() -> None:
         seconds=0.1,
         shortest=0.0,
         probe=25_000,
-        warm_up=75_000,
+        warm_ups=2,
         most=25_000,
         partitions=2,
         keys=500,
