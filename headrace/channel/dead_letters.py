@@ -9,6 +9,7 @@ import structlog
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import DeadLetterLimitError, KafkaUnavailableError, UnknownTopicError
+from headrace.core.letter_headers import Failure, LetterHeaders, shortened
 from headrace.core.record_runs import UnreadRecord
 from headrace.kafka.ports import DeadLetter, DeadLetterError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.channel.settings import LiveSettings
     from headrace.config import ChannelConfig, DeadLetterConfig
     from headrace.core.clock import Clock
+    from headrace.core.letter_headers import LetterNames
     from headrace.core.records import Record
     from headrace.kafka.ports import DeadLetterStore, RecordReader, TopicCatalog
     from headrace.telemetry.metrics import Metrics
@@ -107,15 +109,12 @@ STORE_TIMEOUT = 5.0
 #: Seconds in which the brokers have to say whether the topic exists.
 CHECK_TIMEOUT = 15.0
 
-#: What the names of our headers begin with.
-PREFIX = "headrace."
-
-#: Characters of an error's message that go along. Spark's may fill pages, and end with the cause.
-MESSAGE_LENGTH = 1000
-
 
 class DeadLetters:
-    """The dead-letter topic of a channel, as the workers and the channel's start use it."""
+    """The dead-letter topic of a channel, as the workers and the channel's start use it.
+
+    ``code`` is the processor, whose name is said to whom Kafka Connect's names are for.
+    """
 
     def __init__(
         self,
@@ -126,6 +125,7 @@ class DeadLetters:
         catalog: TopicCatalog,
         metrics: Metrics,
         channel: str,
+        code: object,
         clock: Clock,
     ) -> None:
         self._settings = settings
@@ -134,6 +134,7 @@ class DeadLetters:
         self._catalog = catalog
         self._metrics = metrics
         self._channel = channel
+        self._code = code
         self._clock = clock
 
     def check(self, config: ChannelConfig, deadline: Deadline) -> None:
@@ -179,7 +180,8 @@ class DeadLetters:
                 f"{type(error).__name__}: {error}; fix what is wrong, or raise the limit"
             )
         deadline = Deadline.after(STORE_TIMEOUT, self._clock)
-        letter = self._letter(owned, item, error, self._record(owned, item, deadline))
+        record = self._record(owned, item, deadline)
+        letter = self._letter(owned, item, error, record, limits.headers)
         self._store.store(limits.topic, letter, deadline)
         topic = owned.partition.topic
         self._metrics.dead_lettered.labels(self._channel, topic).inc()
@@ -206,7 +208,12 @@ class DeadLetters:
         return found
 
     def _letter(
-        self, owned: OwnedPartition, item: Outstanding, error: BaseException, record: Record
+        self,
+        owned: OwnedPartition,
+        item: Outstanding,
+        error: BaseException,
+        record: Record,
+        names: LetterNames,
     ) -> DeadLetter:
         said = {
             "group": self._settings.config.group,
@@ -219,17 +226,10 @@ class DeadLetters:
             "message": shortened(str(error)),
             "attempt": str(item.batch.attempt),
         }
-        ours = [(PREFIX + name, text.encode("utf-8", "replace")) for name, text in said.items()]
+        failure = Failure(str(error), error, code=self._code)
+        ours = LetterHeaders(names, self._settings.config.group).of(said, failure)
         return DeadLetter(record.key(), record.value(), [*(record.headers() or ()), *ours])
 
     def close(self) -> None:
         """Release the client."""
         self._store.close()
-
-
-def shortened(text: str) -> str:
-    """Return the beginning and the end of a long message."""
-    if len(text) <= MESSAGE_LENGTH:
-        return text
-    half = MESSAGE_LENGTH // 2 - 2
-    return f"{text[:half]} … {text[-half:]}"

@@ -157,6 +157,7 @@ class ChannelRuntime:
             catalog=self.catalog,
             metrics=metrics,
             channel=name,
+            code=processor,
             clock=clock,
         )
         self.callbacks = Callbacks(processor, name, metrics, clock)

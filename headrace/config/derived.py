@@ -118,6 +118,7 @@ def _rekeying(channel: ChannelConfig) -> ChannelConfig:
         engine=chosen.engine,
         on_poison="dead_letter" if letters else chosen.on_poison,
         dead_letter=chosen.dead_letter if letters else None,
+        dead_letter_headers=chosen.dead_letter_headers if letters else "headrace",
         internal=ByKeyTopicConfig(**internal),
         max_records=chosen.max_records,
         target_duration=chosen.target_duration,

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.core.columns import HEADERS
 from headrace.core.errors import PoisonRecordError, RetryableError
+from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage, shortened
 from headrace.core.records import TopicPartition
 from headrace.keyed.api import Event, Fired, Output, Timer, TimerClock, is_batched
 from headrace.keyed.codecs import DECODERS, ENCODERS, key_bytes, output_bytes
@@ -87,15 +88,12 @@ DEAD_LETTERS = "headrace.dead_letters"
 #: The timer by which a key without facts is deleted. No reducer's timer begins so.
 TTL = "headrace.ttl"
 
-#: What the names of our headers, and of timers of our own, begin with.
+#: What the names of timers of our own begin with.
 PREFIX = "headrace."
 
 #: Timers that one key may have, and that may fire for it in one micro-batch: more are a mistake.
 MAX_TIMERS = 100
 MAX_FIRED = 10_000
-
-#: Characters of an error's message that go into a dead letter.
-_MESSAGE_LENGTH = 1000
 
 
 class KeyRow(NamedTuple):
@@ -139,7 +137,8 @@ class KeyRow(NamedTuple):
 class FoldSettings:
     """How values are read, and what becomes of what cannot be reduced. Sizes are in bytes.
 
-    ``grace`` and ``ttl`` are in milliseconds. ``outputs`` are the names that an output may go to.
+    ``grace`` and ``ttl`` are in milliseconds. ``outputs`` are the names that an output may go to,
+    ``letters`` says what headers dead letters have.
     """
 
     outputs: tuple[str, ...] = ()
@@ -152,6 +151,7 @@ class FoldSettings:
     ttl: int | None = None
     max_row: int = 512 << 10
     max_output: int = 1_000_000
+    letters: LetterHeaders = OUR_HEADERS
 
 
 class Fact(NamedTuple):
@@ -460,7 +460,7 @@ class _Run:
         try:
             value = None if fact.value is None else self._fold.read_value(fact.value)
         except ValueError as error:
-            self._give_up(fact, error)
+            self._give_up(fact, error, Stage.VALUE)
             return None
         partition, late = self._touched.partition, fact.late_by > 0
         headers = _pairs(fact.headers)
@@ -617,7 +617,9 @@ class _Run:
 
     # --- poison -----------------------------------------------------------------------------
 
-    def _give_up(self, last: Fact | Fired, reason: BaseException | str) -> None:
+    def _give_up(
+        self, last: Fact | Fired, reason: BaseException | str, stage: Stage = Stage.PROCESS
+    ) -> None:
         """Deal with what cannot be reduced, as ``on_poison`` says."""
         error = _PoisonError(reason)
         if not self._careful:
@@ -631,10 +633,13 @@ class _Run:
         elif isinstance(last, Fired):
             self._result.poison += 1
             said = {"partition": str(self._touched.partition), "timer": last.name}
-            letter = dead_letter(self._touched.key, None, last.due, str(error), said, None)
+            failure = self._failure(str(error), reason, stage)
+            letter = dead_letter(
+                self._settings.letters, self._touched.key, None, last.due, failure, said, None
+            )
             self._result.outputs.append(letter)
         else:
-            self._set_aside(last, str(error))
+            self._set_aside(last, str(error), reason, stage)
         if self._settings.on_poison == "quarantine":
             self._called = True
             self._quarantined = str(error)
@@ -651,7 +656,19 @@ class _Run:
             f"{reason}"
         )
 
-    def _set_aside(self, fact: Fact, reason: str) -> None:
+    def _failure(
+        self, message: str, reason: BaseException | str | None, stage: Stage = Stage.PROCESS
+    ) -> Failure:
+        error = reason if isinstance(reason, BaseException) else None
+        return Failure(message, error, stage, self._fold.reducer)
+
+    def _set_aside(
+        self,
+        fact: Fact,
+        message: str,
+        reason: BaseException | str | None = None,
+        stage: Stage = Stage.PROCESS,
+    ) -> None:
         """Make a dead letter of a fact."""
         self._result.poison += 1
         said = {
@@ -660,22 +677,28 @@ class _Run:
             "offset": str(fact.offset),
             "timestamp": str(fact.ts),
         }
-        letter = dead_letter(self._touched.key, fact.value, fact.ts, reason, said, fact.headers)
+        letter = dead_letter(
+            self._settings.letters,
+            self._touched.key,
+            fact.value,
+            fact.ts,
+            self._failure(message, reason, stage),
+            said,
+            fact.headers,
+        )
         self._result.outputs.append(letter)
 
 
 def dead_letter(  # noqa: PLR0917 - a record's parts
+    letters: LetterHeaders,
     key: bytes | None,
     value: bytes | None,
     ts: int,
-    reason: str,
+    failure: Failure,
     said: Mapping[str, str],
     headers: Any,
 ) -> OutputRow:
     """Return a record for the dead-letter topic, as in :data:`OUTPUT`."""
-    ours = {**said, "message": reason[:_MESSAGE_LENGTH]}
-    named = [
-        {"key": PREFIX + name, "value": text.encode("utf-8", "replace")}
-        for name, text in ours.items()
-    ]
+    ours = letters.of({**said, "message": shortened(failure.message)}, failure)
+    named = [{"key": name, "value": data} for name, data in ours]
     return DEAD_LETTERS, key, value, max(0, ts), [*(headers or ()), *named]

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from headrace.core.columns import HEADERS
 from headrace.core.errors import PoisonRecordError
+from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage
 from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA, with_left_out
 from headrace.keyed.api import Event
@@ -48,7 +49,8 @@ class RekeySettings:
     """Where records get their key from, and where they go.
 
     ``key`` is ``key``, ``value.<field>``, ``headers.<name>`` or an import path, whose function
-    comes with it. ``dead_letters`` is the topic for ``on_poison: dead_letter``.
+    comes with it. ``dead_letters`` is the topic for ``on_poison: dead_letter``, and ``letters``
+    says what headers they have.
     """
 
     key: str
@@ -56,6 +58,7 @@ class RekeySettings:
     value: str = "json"
     on_poison: str = "fail"
     dead_letters: str | None = None
+    letters: LetterHeaders = OUR_HEADERS
 
 
 class _Row(NamedTuple):
@@ -140,7 +143,11 @@ class Rekey:
             "offset": str(row.offset),
             "timestamp": str(row.ts),
         }
-        *_, headers = dead_letter(row.key, row.value, row.ts, reason, said, row.headers)
+        raised = None if isinstance(error, _NoKeyError) else error
+        failure = Failure(reason, raised, Stage.KEY, self.function or Rekey)
+        *_, headers = dead_letter(
+            settings.letters, row.key, row.value, row.ts, failure, said, row.headers
+        )
         return settings.dead_letters, row.key, headers
 
     def _key_of(self, row: _Row) -> bytes:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.errors import PoisonRecordError
+from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage
 from headrace.core.records import TopicPartition
 from headrace.keyed.fold import FACT, OUTPUT, RESULT, ROWS, OutputRow, dead_letter
 from headrace.keyed.store import PartitionKey
@@ -35,12 +36,14 @@ class RowSettings:
     """How records are grouped.
 
     ``key`` is ``record``, ``partition`` or ``constant``; ``time`` makes the time of a record, in
-    milliseconds, of its value's bytes, None for the record's own.
+    milliseconds, of its value's bytes, None for the record's own. ``letters`` says what headers
+    dead letters have.
     """
 
     key: str = "record"
     time: Callable[[bytes | None], int] | None = None
     on_poison: str = "fail"
+    letters: LetterHeaders = OUR_HEADERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +84,27 @@ def grouped(
     return Grouped(_rows(touched, due, ends, facts, times, state, now), times, poison)
 
 
+_NO_KEY = Failure("the record has no key", stage=Stage.KEY, code=grouped)
+_NO_RECORD_TIME = Failure(
+    "the record has no time, or one before 1970", stage=Stage.KEY, code=grouped
+)
+
+
 class _Records:
     """A micro-batch's records, without those that cannot be grouped."""
 
     def __init__(self, table: pa.Table, settings: RowSettings) -> None:
         self._settings = settings
         self._table = table.combine_chunks()
-        self._reasons: dict[int, str] = {}
+        self._reasons: dict[int, Failure] = {}
         keys = self._keys()
         ts = self._own_times()
         usable = np.ones(table.num_rows, dtype=bool)
         if settings.key == "record":
             for index in np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False)):
-                self._reasons.setdefault(int(index), "the record has no key")
+                self._reasons.setdefault(int(index), _NO_KEY)
         for index in np.flatnonzero(ts < 0):
-            self._reasons.setdefault(int(index), "the record has no time, or one before 1970")
+            self._reasons.setdefault(int(index), _NO_RECORD_TIME)
         usable[list(self._reasons)] = False
         self._usable = usable
         self._ts = ts
@@ -127,18 +136,19 @@ class _Records:
             try:
                 found[index] = _whole(self._settings.time(value))
             except Exception as error:  # noqa: BLE001 - a user's function, or one value
-                self._reasons[index] = f"it has no time: {type(error).__name__}: {error}"
+                message = f"it has no time: {type(error).__name__}: {error}"
+                self._reasons[index] = Failure(message, error, Stage.KEY, self._settings.time)
         return found
 
     def poison(self) -> dict[int, list[OutputRow | None]]:
         """Return what cannot be grouped, as dead letters by partition."""
         found: dict[int, list[OutputRow | None]] = {}
-        for index, reason in sorted(self._reasons.items()):
+        for index, failure in sorted(self._reasons.items()):
             record = self._table.slice(index, 1).to_pylist()[0]
             partition = record["partition"]
             if self._settings.on_poison == "fail":
                 source = TopicPartition(record["topic"], partition)
-                raise PoisonRecordError(source, record["offset"], reason)
+                raise PoisonRecordError(source, record["offset"], failure.message)
             if self._settings.on_poison == "drop":
                 found.setdefault(partition, []).append(None)
                 continue
@@ -148,9 +158,14 @@ class _Records:
                 "offset": str(record["offset"]),
             }
             letter = dead_letter(
-                record["key"], record["value"], int(self._ts[index]), reason, said,
+                self._settings.letters,
+                record["key"],
+                record["value"],
+                int(self._ts[index]),
+                failure,
+                said,
                 record["headers"],
-            )  # fmt: skip
+            )
             found.setdefault(partition, []).append(letter)
         return found
 

@@ -21,6 +21,7 @@ from headrace.core.errors import (
     SinkConflictError,
 )
 from headrace.core.importing import load_callable, make
+from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import Batch
 from headrace.inline.engine import InlineEngine
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
@@ -494,11 +495,12 @@ def build_keyed(
     store = RocksStore(folder / "db", chosen.state.cache)
     state = KeyedState(store)
     topics = _topics(channel, chosen)
-    settings = _fold_settings(chosen, topics)
+    letters = LetterHeaders(chosen.dead_letter_headers, channel.group)
+    settings = _fold_settings(chosen, topics, letters)
     reducer = _reducer(chosen, settings.outputs)
     fold = fold_of(reducer, settings)
     times = None if chosen.time == "record" else load_callable(chosen.time)
-    rows = RowSettings(chosen.key, times, chosen.on_poison)
+    rows = RowSettings(chosen.key, times, chosen.on_poison, letters)
     sink = KeyedSink(
         ResultTransactions(properties, channel.group, member), state, topics, SYSTEM_CLOCK
     )
@@ -578,7 +580,9 @@ def _topics(channel: ChannelConfig, chosen: KeyedProcessorConfig) -> Topics:
     return Topics(changelog_name(channel.group, channel.topics[0]), outputs)
 
 
-def _fold_settings(chosen: KeyedProcessorConfig, topics: Topics) -> FoldSettings:
+def _fold_settings(
+    chosen: KeyedProcessorConfig, topics: Topics, letters: LetterHeaders
+) -> FoldSettings:
     return FoldSettings(
         outputs=tuple(name for name in topics.outputs if name not in {DEAD_LETTERS, _SHED}),
         keys=chosen.keys,
@@ -589,6 +593,7 @@ def _fold_settings(chosen: KeyedProcessorConfig, topics: Topics) -> FoldSettings
         late=chosen.late,
         ttl=_milliseconds(chosen.ttl),
         max_row=chosen.state.max_row,
+        letters=letters,
     )
 
 

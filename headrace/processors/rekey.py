@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.config import KafkaSinkConfig, RekeyProcessorConfig
 from headrace.core.clock import Deadline
 from headrace.core.importing import load_callable
+from headrace.core.letter_headers import LetterHeaders
 from headrace.inline.engine import InlineEngine
 from headrace.kafka import KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties
@@ -43,7 +44,14 @@ def build_rekey(
     assert isinstance(target, KafkaSinkConfig), "the configuration demands it"
     assert target.topic is not None, "as above"
     topic, properties = target.topic, client_properties(kafka)
-    settings = RekeySettings(chosen.key, topic, chosen.value, chosen.on_poison, chosen.dead_letter)
+    settings = RekeySettings(
+        chosen.key,
+        topic,
+        chosen.value,
+        chosen.on_poison,
+        chosen.dead_letter,
+        LetterHeaders(chosen.dead_letter_headers, channel.group),
+    )
     user_code = None if chosen.code is None else load_callable(chosen.code, "event")
     rekey = Rekey(settings, user_code)
     function = RekeyFunction(rekey)

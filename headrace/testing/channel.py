@@ -13,6 +13,7 @@ from headrace.config import ChannelConfig
 from headrace.coordinators.coordinator import build_coordinator
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.letter_headers import read_letter
 from headrace.core.spans import NO_TRACER
 from headrace.kafka.ports import DeadLetter, DeadLetterError, NoDeadLetters
 from headrace.telemetry.metrics import Metrics
@@ -177,9 +178,8 @@ class InMemoryDeadLetters:
             self._changed.notify_all()
 
     def said(self, name: str) -> list[str]:
-        """Return what the records kept say under one of our headers, without its prefix."""
-        found = (dict(letter.headers).get(f"headrace.{name}") for _, letter in self.letters)
-        return ["" if text is None else text.decode() for text in found]
+        """Return what the records kept say, by the name that our header has without its prefix."""
+        return [read_letter(letter.headers).get(name, "") for _, letter in self.letters]
 
     def close(self) -> None:
         self.closed = True

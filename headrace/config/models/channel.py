@@ -39,6 +39,7 @@ from headrace.config.subscription import Subscription
 from headrace.config.types.scalars import Count, Distinct, Flag, Group, Topic, WholeNumber
 from headrace.config.types.topics import Partitions, TopicEntry
 from headrace.config.types.units import MIB, Pause, Size, Span, format_duration, format_size
+from headrace.core.letter_headers import LetterNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,6 +91,10 @@ class DeadLetterConfig(Section):
     max_per_thousand: Hot[Annotated[int, WholeNumber(1, 1000)]] = 100
     """The most records within a thousand successive offsets of one partition; the channel stops at
     the next."""
+
+    headers: Hot[LetterNames] = "headrace"
+    """What the headers are called that say where a record comes from and why it is there: as
+    Headrace does (headrace.topic), as Kafka Connect does (__connect.errors.topic), or both."""
 
 
 class OnErrorConfig(Section):

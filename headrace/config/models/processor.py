@@ -24,6 +24,7 @@ from headrace.config.types.scalars import (
 )
 from headrace.config.types.secrets import Options, Properties, PropertyValue, reveal_all
 from headrace.config.types.units import GIB, MIB, Duration, Pause, Size, Span
+from headrace.core.letter_headers import LetterNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -381,6 +382,10 @@ class KeyedProcessorConfig(Section):
     dead_letter: Restarts[Topic | None] = None
     """The dead-letter topic. It has to exist."""
 
+    dead_letter_headers: Restarts[LetterNames] = "headrace"
+    """What the headers of dead letters are called: as Headrace does (headrace.topic), as Kafka
+    Connect does (__connect.errors.topic), or both."""
+
     state: Restarts[StateConfig] = StateConfig()
     """The local store."""
 
@@ -423,7 +428,7 @@ class KeyedProcessorConfig(Section):
                 ("late",), f"is {self.late}, which has no effect without grace; give grace"
             )
         letters = self.on_poison in {"dead_letter", "quarantine"} or self.late == "dead_letter"
-        yield from _letters_contradictions(self.on_poison, self.dead_letter, letters=letters)
+        yield from _letters_contradictions(self, letters=letters)
         yield from _key_contradictions(self.key, self.value)
         if self.key in OWN_KEYS and self.internal.partitions is not None:
             yield FieldConflict(
@@ -443,18 +448,24 @@ OWN_KEYS = frozenset({"record", "partition", "constant"})
 
 
 def _letters_contradictions(
-    on_poison: str, topic: str | None, *, letters: bool
+    section: KeyedProcessorConfig | RekeyProcessorConfig, *, letters: bool
 ) -> Iterator[FieldConflict]:
-    if letters and topic is None:
+    if letters and section.dead_letter is None:
         yield FieldConflict(
             ("dead_letter",),
             "is missing; name the topic for facts that are set aside, as in events.dead",
         )
-    if not letters and topic is not None:
+    if not letters and section.dead_letter is not None:
         yield FieldConflict(
             ("dead_letter",),
-            f"has no effect with on_poison: {on_poison}; leave it out, or write on_poison: "
+            f"has no effect with on_poison: {section.on_poison}; leave it out, or write on_poison: "
             "dead_letter",
+        )
+    if not letters and section.dead_letter_headers != "headrace":
+        yield FieldConflict(
+            ("dead_letter_headers",),
+            f"is {section.dead_letter_headers}, which has no effect with on_poison: "
+            f"{section.on_poison}; leave it out",
         )
 
 
@@ -492,6 +503,10 @@ class RekeyProcessorConfig(Section):
     dead_letter: Restarts[Topic | None] = None
     """The dead-letter topic. It has to exist."""
 
+    dead_letter_headers: Restarts[LetterNames] = "headrace"
+    """What the headers of dead letters are called: as Headrace does (headrace.topic), as Kafka
+    Connect does (__connect.errors.topic), or both."""
+
     internal: Restarts[ByKeyTopicConfig] = ByKeyTopicConfig()
     """The topic that records go to."""
 
@@ -511,7 +526,7 @@ class RekeyProcessorConfig(Section):
 
     def contradictions(self) -> Iterator[FieldConflict]:
         letters = self.on_poison == "dead_letter"
-        yield from _letters_contradictions(self.on_poison, self.dead_letter, letters=letters)
+        yield from _letters_contradictions(self, letters=letters)
         yield from _key_contradictions(self.key, self.value)
         if self.reload and self.code is None:
             yield FieldConflict(

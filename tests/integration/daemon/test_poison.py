@@ -84,7 +84,7 @@ class Killed(BatchProcessor):
 """
 
 
-def _dead_letters(topic: str, **limits: int) -> dict[str, Any]:
+def _dead_letters(topic: str, **limits: int | str) -> dict[str, Any]:
     letters = {"topic": topic, **limits}
     return {"policy": "dead_letter", "max_attempts": 2, "dead_letter": letters, **QUICK}
 
@@ -93,7 +93,7 @@ def test_poison_goes_to_the_dead_letter_topic(site: Site) -> None:
     """It is there with its origin and counted; everything else is delivered, and committed."""
     _fill(site)
     dead = TopicPartition(site.broker.create_topic(), 0)
-    daemon = site.run("refuse_poison", on_error=_dead_letters(dead.topic))
+    daemon = site.run("refuse_poison", on_error=_dead_letters(dead.topic, headers="both"))
     eventually(lambda: site.offsets() == [4, 2])
     assert sorted(site.seen()) == ["a", "b", "c", "x", "y"]
     (letter,) = site.broker.read(dead, 1)
@@ -102,6 +102,8 @@ def test_poison_goes_to_the_dead_letter_topic(site: Site) -> None:
     assert headers["headrace.topic"] == site.topic.encode()
     assert (headers["headrace.offset"], headers["headrace.attempt"]) == (b"2", b"2")
     assert headers["headrace.message"] == b"cannot decode this"
+    assert headers["__connect.errors.topic"] == site.topic.encode()
+    assert headers["__connect.errors.exception.message"] == b"cannot decode this"
     where = {"channel": "main", "topic": site.topic}
     assert daemon.metric("headrace_dead_lettered_records_total", **where) == 1
     daemon.signal(signal.SIGTERM)

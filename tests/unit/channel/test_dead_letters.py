@@ -46,7 +46,7 @@ def letters(broker: InMemoryBroker) -> InMemoryDeadLetters:
     return InMemoryDeadLetters()
 
 
-def policy(attempts: int = 1, **limits: int) -> dict[str, Any]:
+def policy(attempts: int = 1, **limits: int | str) -> dict[str, Any]:
     """Return an ``on_error`` that gives up after so many attempts."""
     return {
         "policy": "dead_letter",
@@ -168,6 +168,26 @@ def test_a_letter_is_the_record_and_says_where_it_comes_from(
     ]
     assert (second.key, second.value) == (None, None)
     assert len(second.headers) == len(first.headers) - len(own)
+
+
+@pytest.mark.parametrize("names", ["connect", "both"])
+def test_a_letter_says_it_under_kafka_connects_names(
+    broker: InMemoryBroker, letters: InMemoryDeadLetters, names: str
+) -> None:
+    """Behind the record's own headers, with the error, its traceback and the processor's class."""
+    broker.produce(P0, FakeRecord(key_=b"k", value_=b"v", headers_=[("own", b"1")]))
+    with running(channel_of(refusing(0), broker, letters, on_error=policy(headers=names))):
+        assert committed(broker, P0, 1)
+    ((_, letter),) = letters.letters
+    assert next(iter(letter.headers)) == ("own", b"1")
+    found = dict(letter.headers)
+    said = {name: found[f"__connect.errors.{name}"] for name in ("topic", "offset", "stage")}
+    assert said == {"topic": b"events", "offset": b"0", "stage": b"TASK_PUT"}
+    assert found["__connect.errors.connector.name"] == b"group"
+    assert found["__connect.errors.class.name"] == b"tests.unit.channel.recorder.Recorder"
+    assert found["__connect.errors.exception.class.name"] == b"ValueError"
+    assert b"cannot take 0" in (found["__connect.errors.exception.stacktrace"] or b"")
+    assert ("headrace.topic" in found) == (names == "both")
 
 
 def test_what_is_no_records_fault_is_never_given_up(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.channel.buffer import BatchSlice
-from headrace.channel.dead_letters import MESSAGE_LENGTH, DeadLetterLimits, shortened
+from headrace.channel.dead_letters import DeadLetterLimits
 from headrace.config import DeadLetterConfig
 from headrace.testing.records import FakeRecord
 
@@ -85,11 +85,3 @@ def test_what_fails_from_the_start_has_no_rate() -> None:
     for offset in range(9):
         assert not letters.heads_for(one(offset), limits(max_consecutive=99))
         letters.note(one(offset), offset)
-
-
-@pytest.mark.parametrize("length", [0, MESSAGE_LENGTH, MESSAGE_LENGTH + 1, 50_000])
-def test_messages_are_kept_short(length: int) -> None:
-    """A long one keeps its beginning and its end, where the reason stands."""
-    text = shortened("b" + "." * length + "e") if length else shortened("")
-    assert len(text) <= MESSAGE_LENGTH
-    assert not length or (text[0], text[-1]) == ("b", "e")

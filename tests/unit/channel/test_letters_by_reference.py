@@ -62,6 +62,7 @@ def _by_reference(broker: InMemoryBroker, letters: InMemoryDeadLetters, log: Log
         catalog=broker.catalog(),
         metrics=Metrics(),
         channel="main",
+        code=None,
         clock=SYSTEM_CLOCK,
     )
     run = OffsetRun(7, 8, 100)

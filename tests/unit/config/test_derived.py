@@ -79,6 +79,16 @@ def test_what_has_no_key_meets_the_fate_of_poison(
     assert (made.processor.on_poison, made.processor.dead_letter) == (expected, letters)
 
 
+@pytest.mark.parametrize("late", ["deliver", "dead_letter"])
+def test_letters_of_both_have_the_same_headers(tmp_path: Path, late: str) -> None:
+    """What ``dead_letter_headers`` says holds for records without a key."""
+    given = ", on_poison: dead_letter, dead_letter: dead, dead_letter_headers: connect"
+    given += f", late: {late}, grace: 1s"
+    made = loaded(tmp_path, text(processor=given)).channels["orders.rekey"]
+    assert isinstance(made.processor, RekeyProcessorConfig)
+    assert made.processor.dead_letter_headers == "connect"
+
+
 def test_a_static_coordinator_names_the_partitions_of_both_topics(tmp_path: Path) -> None:
     """What is listed for the input holds for the by-key topic."""
     listed = "\n    coordinator: {type: static, partitions: {orders: [0, 2]}}"

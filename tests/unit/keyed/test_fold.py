@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import PoisonRecordError, RetryableError
+from headrace.core.letter_headers import LetterHeaders
 from headrace.keyed import Event, Fired, Output, at_clock, at_event, batched
 from headrace.keyed.fold import MAX_TIMERS, FoldSettings, KeyedTimerError, KeyRow
 from headrace.testing.keyed import KeyedTest, Sent, check_reducer
@@ -202,6 +203,27 @@ def test_a_dead_letter_says_where_it_comes_from_and_leaves_the_neighbours_alone(
     assert (letter.key, letter.value) == ("a", b"{")
     assert headers["headrace.offset"] == b"1"
     assert b"JSONDecodeError" in (headers["headrace.message"] or b"")
+
+
+def test_dead_letters_have_kafka_connects_names_where_that_is_said() -> None:
+    """Of what cannot be read, what the reducer refuses and a timer that fails: where and why."""
+    chosen = FoldSettings(
+        ("out",), on_poison="dead_letter", letters=LetterHeaders("connect", "group")
+    )
+    test = KeyedTest(fails_on_seven, chosen)
+    test.send(("a", b"{", 1), ("a", 7, 2))
+    found = [dict(letter.headers) for letter in test.dead_letters]
+    prefix = "__connect.errors."
+    assert [each[f"{prefix}offset"] for each in found] == [b"0", b"1"]
+    assert [each[f"{prefix}stage"] for each in found] == [b"VALUE_CONVERTER", b"TASK_PUT"]
+    assert {each[f"{prefix}class.name"] for each in found} == {
+        b"tests.unit.keyed.test_fold.fails_on_seven"
+    }
+    assert [each[f"{prefix}exception.class.name"] for each in found] == [
+        b"json.decoder.JSONDecodeError",
+        b"ValueError",
+    ]
+    assert not any(name.startswith("headrace.") for each in found for name in each)
 
 
 def test_what_is_dropped_is_counted_and_leaves_no_trace() -> None:

@@ -11,6 +11,7 @@ import pytest
 from headrace.apps.collector import group_of
 from headrace.core.clock import Deadline
 from headrace.core.errors import PoisonRecordError, StartError
+from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA, left_out
 from headrace.kafka.ports import TopicInfo
@@ -155,6 +156,21 @@ def test_a_record_without_a_key_is_a_dead_letter() -> None:
     assert headers["headrace.topic"] == b"orders"
     assert headers["headrace.offset"] == b"8"
     assert b"cannot be read" in headers["headrace.message"]
+
+
+def test_a_record_without_a_key_has_kafka_connects_names_where_that_is_said() -> None:
+    """With the error where its value cannot be read, and the reason alone where nothing raised."""
+    chosen = RekeySettings(
+        "value.id", "by-key", "json", "dead_letter", "dead", LetterHeaders("both", "group")
+    )
+    unread, keyless = Rekey(chosen)(table({"value": b"{"}, value({}))).to_pylist()
+    for letter, message in ((unread, b"Expecting"), (keyless, b"it has no value.id")):
+        found = {each["key"]: each["value"] for each in letter["headers"]}
+        assert found["__connect.errors.stage"] == b"TRANSFORMATION"
+        assert found["__connect.errors.topic"] == found["headrace.topic"] == b"orders"
+        assert message in found["__connect.errors.exception.message"]
+        raised = "__connect.errors.exception.stacktrace" in found
+        assert raised == (letter is unread)
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 9])

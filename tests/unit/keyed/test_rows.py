@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import PoisonRecordError
+from headrace.core.letter_headers import LetterHeaders
 from headrace.core.tables import SCHEMA
 from headrace.keyed import at_event
 from headrace.keyed.fold import KeyRow
@@ -86,6 +87,16 @@ def test_a_record_without_key_or_time_is_poison(
     found = grouped(records, parts, state(0), RowSettings(on_poison="dead_letter"), 0)
     assert found.rows.num_rows == 1
     assert len(found.poison[0]) == 1
+
+
+def test_a_record_that_cannot_be_grouped_has_the_headers_that_are_asked_for() -> None:
+    """A dead letter of one without a key says so under Kafka Connect's names."""
+    chosen = RowSettings(on_poison="dead_letter", letters=LetterHeaders("connect", "group"))
+    (letter,) = grouped(table((0, None, 1)), batch(1), state(0), chosen, 0).poison[0]
+    assert letter is not None
+    headers = {each["key"]: each["value"] for each in letter[-1]}
+    assert headers["__connect.errors.exception.message"] == b"the record has no key"
+    assert headers["__connect.errors.connector.name"] == b"group"
 
 
 def test_a_key_without_records_is_touched_when_its_timer_is_due() -> None:
