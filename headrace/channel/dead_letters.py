@@ -228,7 +228,8 @@ class DeadLetters:
         }
         failure = Failure(str(error), error, code=self._code)
         ours = LetterHeaders(names, self._settings.config.group).of(said, failure)
-        return DeadLetter(record.key(), record.value(), [*(record.headers() or ()), *ours])
+        traced = item.batch.span.headers()
+        return DeadLetter(record.key(), record.value(), [*(record.headers() or ()), *traced, *ours])
 
     def close(self) -> None:
         """Release the client."""

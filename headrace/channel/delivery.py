@@ -24,7 +24,7 @@ from headrace.core.errors import (
 )
 from headrace.core.record_runs import OffsetRun
 from headrace.core.records import Batch, offset_of
-from headrace.core.spans import NO_SPAN
+from headrace.core.spans import NO_SPAN, BatchSource
 from headrace.processors.contract import BatchResponse, Request
 from headrace.telemetry.logs import Bound
 
@@ -159,9 +159,14 @@ class Delivery:
         passes = not records
         span = NO_SPAN
         if not passes:
-            span = self._runtime.tracer.batch(
-                self._runtime.name, owned.partition, owned.epoch, cut.start, len(records)
+            source = BatchSource(
+                self._runtime.name,
+                self._runtime.config.group,
+                owned.partition,
+                owned.epoch,
+                cut.start,
             )
+            span = self._runtime.tracer.batch(source, records)
         batch = Batch(
             owned, cut.start, records or cut.records, cut.next_offset, cut.size, attempt, span
         )

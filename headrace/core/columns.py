@@ -225,6 +225,12 @@ class ColumnRun(CompactRun):
         extent = Extent(front.start, rest.next_offset, front.size + rest.size)
         return ColumnRun(self.partition, pieces, extent)
 
+    def headers(self) -> Iterator[list[tuple[str, bytes | None]]]:
+        for piece in self.pieces:
+            # most often there are none, which the column knows
+            for each in piece.column("headers").drop_null().to_pylist():
+                yield [(header["key"], header["value"]) for header in each]
+
     @overload
     def __getitem__(self, index: int) -> ColumnRecord: ...
 

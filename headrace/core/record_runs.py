@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias, overload
 from headrace.core.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.core.records import Record
 
 
@@ -56,6 +58,10 @@ class CompactRun(Sequence["Record"]):
     @abstractmethod
     def followed_by(self, other: Run) -> CompactRun:
         """Return both as one; only where :meth:`may_precede` says so."""
+
+    @abstractmethod
+    def headers(self) -> Iterator[list[tuple[str, bytes | None]]]:
+        """Yield the headers of each record that has any and was read, in order."""
 
 
 class UnreadError(HeadraceError):
@@ -142,6 +148,9 @@ class OffsetRun(CompactRun):
             self.start, other.next_offset, -(-(self.size + other.size) // (len(self) + len(other)))
         )
 
+    def headers(self) -> Iterator[list[tuple[str, bytes | None]]]:
+        return iter(())
+
     @overload
     def __getitem__(self, index: int) -> UnreadRecord: ...
 
@@ -161,6 +170,13 @@ class OffsetRun(CompactRun):
 
     def __repr__(self) -> str:
         return f"OffsetRun({self.start}, {self.next_offset}, each={self.each})"
+
+
+def headers_in(records: Sequence[Record]) -> Iterator[list[tuple[str, bytes | None]]]:
+    """Yield the headers of each record that has any and was read, in order."""
+    if isinstance(records, CompactRun):
+        return records.headers()
+    return filter(None, (record.headers() for record in records))
 
 
 #: Consecutive records of one partition.

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from headrace.core.clock import Deadline
-    from headrace.core.records import TopicPartition
+    from headrace.core.records import Record, TopicPartition
+
+#: Headers of a record, in order.
+Headers: TypeAlias = "list[tuple[str, bytes | None]]"
 
 
 class Span(Protocol):
@@ -26,17 +31,38 @@ class Span(Protocol):
     def active(self) -> AbstractContextManager[object]:
         """Have what the block does, user code included, count as part of it."""
 
+    def record(self, record: Record) -> AbstractContextManager[object]:
+        """Have the block count as work for one record, in the trace that this is of.
+
+        Where it is of none, and where there are no others in the batch, as part of this work.
+        """
+
+    def headers(self) -> Headers:
+        """Return what a record that it makes says of it; nothing where that is not wanted."""
+
     def end(self, error: BaseException | None = None, outcome: str = "") -> None:
         """Note that it is over, and how. Later calls change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSource:
+    """Where a batch is from, and who hands it out. ``start`` is the position it begins at."""
+
+    channel: str
+    group: str
+    partition: TopicPartition
+    epoch: int
+    start: int
 
 
 class Tracer(Protocol):
     """Where traces begin. Any thread; does not block."""
 
-    def batch(
-        self, channel: str, partition: TopicPartition, epoch: int, start: int, records: int
-    ) -> Span:
-        """Begin the trace of a batch that is handed to the processor."""
+    def batch(self, source: BatchSource, records: Sequence[Record]) -> Span:
+        """Begin the trace of a batch that is handed to the processor, or go on with its record's.
+
+        Of several records it is linked to the traces that they are of.
+        """
 
     def close(self, deadline: Deadline) -> None:
         """Hand over what was recorded. Blocks until the deadline at most."""
@@ -53,6 +79,12 @@ class _NoSpan:
 
     def active(self) -> AbstractContextManager[object]:
         return self._nothing
+
+    def record(self, *_: object) -> AbstractContextManager[object]:
+        return self._nothing
+
+    def headers(self) -> Headers:
+        return []
 
     def end(self, *_: object, **__: object) -> None:
         pass
@@ -76,16 +108,27 @@ class _NoTracer:
 NO_TRACER: Tracer = _NoTracer()
 
 
+_current: ContextVar[Span] = ContextVar("headrace_span", default=NO_SPAN)
+
+
 @contextmanager
 def within(span: Span) -> Iterator[Span]:
     """Do the block as the work of ``span``, and end that with it; an exception passes through."""
+    token = _current.set(span)
     try:
         with span.active():
             yield span
     except BaseException as error:
         span.end(error)
         raise
+    finally:
+        _current.reset(token)
     span.end()
+
+
+def current_headers() -> Headers:
+    """Return what records say that are made now, of the innermost :func:`within` around it."""
+    return _current.get().headers()
 
 
 def joint(spans: Sequence[Span], name: str, **attributes: str | int) -> Span:

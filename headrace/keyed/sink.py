@@ -17,6 +17,7 @@ from headrace.keyed.fold import OUTPUT
 from headrace.keyed.state import Layer, Progress
 from headrace.keyed.store import Change, PartitionKey, Position, StoredRow
 from headrace.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError
+from headrace.sinks.kafka import traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -244,7 +245,7 @@ class KeyedSink:
             # store has not, and no position is noted before a commit has gone on from ours
             self._touched.difference_update(move.partition.partition for move in moves)
             try:
-                conflicts = self._transactions.commit(moves, chain(self._records(staged), records))
+                conflicts = self._transactions.commit(moves, self._records(staged, records))
             except ResultRefusedError as error:
                 raise RowsRefusedError(str(error)) from error
             if conflicts:
@@ -275,8 +276,14 @@ class KeyedSink:
             times.get(share.partition.partition, progress.time),
         )
 
-    def _records(self, staged: Sequence[StagedState]) -> Iterator[ResultRecord]:
-        """Yield the last row of each changed key, then the outputs in their order."""
+    def _records(
+        self, staged: Sequence[StagedState], others: Sequence[ResultRecord]
+    ) -> Iterable[ResultRecord]:
+        """Return the last row of each changed key, then the outputs in their order."""
+        outputs = chain.from_iterable(each.outputs for each in staged)
+        return chain(self._rows(staged), traced(chain(outputs, others)))
+
+    def _rows(self, staged: Sequence[StagedState]) -> Iterator[ResultRecord]:
         rows = {key: change.after for each in staged for key, change in each.layer.changes.items()}
         for key, row in rows.items():
             value, headers = None, None
@@ -284,8 +291,6 @@ class KeyedSink:
                 value = row.state or b""
                 headers = None if row.extra is None else [(EXTRA_HEADER, row.extra)]
             yield ResultRecord(self._topics.changelog, value, key.key, headers, key.partition)  # type: ignore[arg-type]
-        for each in staged:
-            yield from each.outputs
 
     def discard(self, staged: StagedState) -> None:
         """Forget the layer."""

@@ -119,7 +119,8 @@ class SimpleKafkaProcessor(BatchProcessor):
     def _each(self, batch: Batch, ripe: int) -> BatchResponse:
         for index, record in enumerate(batch.records[:ripe]):
             try:
-                self._function(record)
+                with batch.span.record(record):
+                    self._function(record)
             except Exception as error:
                 if len(batch) == 1:
                     raise

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from headrace.core.columns import integer
 from headrace.core.errors import ResultRefusedError
 from headrace.core.records import ResultRecord
+from headrace.core.spans import current_headers
 from headrace.sinks.contract import (
     CommitConflictError,
     Guarantee,
@@ -115,6 +116,14 @@ def records_of(rows: pa.Table, topic: str | None) -> Iterator[ResultRecord]:
 
 def _headers(found: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]] | None:
     return None if found is None else [(each["key"], each["value"]) for each in found]
+
+
+def traced(records: Iterable[ResultRecord]) -> Iterable[ResultRecord]:
+    """Return records that say in headers which span makes them, behind the headers they have."""
+    headers = current_headers()
+    if not headers:
+        return records
+    return (each._replace(headers=[*(each.headers or ()), *headers]) for each in records)
 
 
 def _refuse(problems: Sequence[str]) -> None:
@@ -265,8 +274,9 @@ class KafkaSink(Sink["pa.Table | None"]):
             for sink, rows in staged
             if rows is not None
         )
+        made = traced(chain(records, others))
         try:
-            conflicts = staged[0][0]._transactions.commit(offsets, chain(records, others))  # noqa: SLF001 - as above
+            conflicts = staged[0][0]._transactions.commit(offsets, made)  # noqa: SLF001 - as above
         except ResultRefusedError as error:
             raise RowsRefusedError(str(error)) from error
         _require_none(conflicts)

@@ -45,6 +45,10 @@ class TracingConfig(Section):
     timeout: Fixed[Pause] = 10.0
     """How long the collector may take to answer; traces it does not take are dropped."""
 
+    propagate: Fixed[Flag] = True
+    """Whether records that are produced for a traced batch name the span that made them, in the
+    headers traceparent and tracestate of W3C."""
+
 
 #: Characters of the shortest token that is accepted: 16 random bytes take so many in base 64.
 SHORTEST_TOKEN = 22

@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from threading import Thread
 from typing import TYPE_CHECKING
 
+import structlog
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
-from opentelemetry.trace import Link, SpanKind, StatusCode, set_span_in_context, use_span
+from opentelemetry.trace import (
+    Link,
+    SpanKind,
+    StatusCode,
+    get_current_span,
+    set_span_in_context,
+    use_span,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from headrace.core.record_runs import headers_in
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from opentelemetry import trace
+    from opentelemetry.context import Context
 
     from headrace.config import TracingConfig
     from headrace.core.clock import Deadline
-    from headrace.core.records import TopicPartition
-    from headrace.core.spans import Span
+    from headrace.core.records import Record
+    from headrace.core.spans import BatchSource, Headers, Span
 
+log = structlog.get_logger(__name__)
 
 #: Seconds that the last traces have to be sent in, out of a stop's deadline.
 CLOSE_TIMEOUT = 2.0
+
+#: Traces of records that the span of a batch is linked to, the first ones: half of what
+#: OpenTelemetry keeps of a span's links, so that a batch of many producers stays small.
+MOST_LINKS = 64
+
+#: Characters of a header that cannot be read, in the log.
+_SHOWN = 100
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+_PARENT = "traceparent"
+_FIELDS = frozenset({_PARENT, "tracestate"})
 
 
 def exporting_tracer(config: TracingConfig, endpoint: str, instance: str) -> OpenTelemetryTracer:
@@ -45,31 +69,78 @@ def exporting_tracer(config: TracingConfig, endpoint: str, instance: str) -> Ope
     )
     exporter = OTLPSpanExporter(endpoint=endpoint, timeout=config.timeout)
     provider.add_span_processor(BatchSpanProcessor(exporter))
-    return OpenTelemetryTracer(provider)
+    return OpenTelemetryTracer(provider, propagate=config.propagate)
 
 
 class OpenTelemetryTracer:
-    """A ``Tracer`` on a provider of OpenTelemetry's, which it closes."""
+    """A ``Tracer`` on a provider of OpenTelemetry's, which it closes.
 
-    def __init__(self, provider: TracerProvider) -> None:
+    ``propagate``: records that are made say in headers which span made them.
+    """
+
+    def __init__(self, provider: TracerProvider, *, propagate: bool = True) -> None:
         self._provider = provider
-        self._tracer = provider.get_tracer("headrace", VERSION)
+        self._malformed: set[tuple[str, str]] = set()
+        self.propagate = propagate
+        self.tracer = provider.get_tracer("headrace", VERSION)
 
-    def batch(
-        self, channel: str, partition: TopicPartition, epoch: int, start: int, records: int
-    ) -> Span:
+    def batch(self, source: BatchSource, records: Sequence[Record]) -> Span:
         attributes: dict[str, str | int] = {
-            "messaging.system": "kafka",
-            "messaging.operation.name": "process",
-            "messaging.destination.name": partition.topic,
-            "messaging.destination.partition.id": str(partition.partition),
-            "messaging.batch.message_count": records,
-            "headrace.channel": channel,
-            "headrace.epoch": epoch,
-            "headrace.start": start,
+            **_messaging(source),
+            "messaging.batch.message_count": len(records),
+            "headrace.channel": source.channel,
+            "headrace.epoch": source.epoch,
+            "headrace.start": source.start,
         }
-        span = self._tracer.start_span("batch", kind=SpanKind.CONSUMER, attributes=attributes)
-        return _RecordedSpan(self._tracer, span)
+        parent = None
+        if len(records) == 1:
+            attributes["messaging.kafka.offset"] = records[0].offset() or 0
+            parent = self.context_of(next(headers_in(records), ()), source)
+        span = self.tracer.start_span(
+            "batch", context=parent, kind=SpanKind.CONSUMER, attributes=attributes
+        )
+        if len(records) > 1 and span.is_recording():
+            for context in self._traces_in(records, source):
+                span.add_link(get_current_span(context).get_span_context())
+        return _RecordedSpan(self, span, source if len(records) > 1 else None)
+
+    def _traces_in(self, records: Sequence[Record], source: BatchSource) -> Iterator[Context]:
+        """Yield the traces that records are of, each once, up to ``MOST_LINKS``."""
+        seen: set[bytes | None] = set()
+        found = 0
+        for headers in headers_in(records):
+            data = next((data for name, data in reversed(headers) if name == _PARENT), None)
+            if data is None or data in seen:
+                continue
+            seen.add(data)
+            context = self.context_of(headers, source)
+            if context is not None:
+                yield context
+                found += 1
+            if found == MOST_LINKS:
+                return
+
+    def context_of(
+        self, headers: Iterable[tuple[str, bytes | None]], source: BatchSource
+    ) -> Context | None:
+        """Return the trace that a record's headers say it is of; the last ones count."""
+        carrier = {
+            name: (data or b"").decode("ascii", "replace")
+            for name, data in headers
+            if name in _FIELDS
+        }
+        if _PARENT not in carrier:
+            return None
+        context = _PROPAGATOR.extract(carrier)
+        if get_current_span(context).get_span_context().is_valid:
+            return context
+        place = (source.channel, source.partition.topic)
+        if place not in self._malformed:
+            self._malformed.add(place)
+            channel, topic = place
+            shown = carrier[_PARENT][:_SHOWN]
+            log.warning("trace_header_malformed", channel=channel, topic=topic, header=shown)
+        return None
 
     def close(self, deadline: Deadline) -> None:
         """Send what is left. Blocks until the deadline and for two seconds at most."""
@@ -79,12 +150,30 @@ class OpenTelemetryTracer:
         thread.join(deadline.at_most(CLOSE_TIMEOUT))
 
 
-class _RecordedSpan:
-    """A ``Span`` of OpenTelemetry's."""
+def _messaging(source: BatchSource) -> dict[str, str | int]:
+    """Return what OpenTelemetry's conventions for messaging have for records of a partition."""
+    return {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.consumer.group.name": source.group,
+        "messaging.destination.name": source.partition.topic,
+        "messaging.destination.partition.id": str(source.partition.partition),
+    }
 
-    def __init__(self, tracer: trace.Tracer, span: trace.Span) -> None:
-        self._tracer = tracer
+
+class _RecordedSpan:
+    """A ``Span`` of OpenTelemetry's. ``several`` says where its records are from, if it has some.
+
+    One with a single record is a part of that one's trace already.
+    """
+
+    def __init__(
+        self, owner: OpenTelemetryTracer, span: trace.Span, several: BatchSource | None = None
+    ) -> None:
+        self._owner = owner
         self._span = span
+        self._several = several
 
     @property
     def recording(self) -> bool:
@@ -98,11 +187,34 @@ class _RecordedSpan:
         ]
         named = {f"headrace.{key}": value for key, value in attributes.items()}
         context = set_span_in_context(self._span)
-        span = self._tracer.start_span(name, context=context, links=links, attributes=named)
-        return _RecordedSpan(self._tracer, span)
+        span = self._owner.tracer.start_span(name, context=context, links=links, attributes=named)
+        return _RecordedSpan(self._owner, span)
 
     def active(self) -> AbstractContextManager[object]:
         return use_span(self._span, record_exception=False, set_status_on_exception=False)
+
+    def record(self, record: Record) -> AbstractContextManager[object]:
+        source = self._several
+        if source is None or not self.recording:
+            return nullcontext()
+        context = self._owner.context_of(record.headers() or (), source)
+        if context is None:
+            return nullcontext()
+        span = self._owner.tracer.start_span(
+            "record",
+            context=context,
+            kind=SpanKind.CONSUMER,
+            attributes={**_messaging(source), "messaging.kafka.offset": record.offset() or 0},
+            links=[Link(self._span.get_span_context())],
+        )
+        return use_span(span, end_on_exit=True)
+
+    def headers(self) -> Headers:
+        if not self._owner.propagate or not self.recording:
+            return []
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier, set_span_in_context(self._span))
+        return [(name, text.encode()) for name, text in carrier.items()]
 
     def end(self, error: BaseException | None = None, outcome: str = "") -> None:
         if not self._span.is_recording():
@@ -110,6 +222,7 @@ class _RecordedSpan:
         if outcome:
             self._span.set_attribute("headrace.outcome", outcome)
         if error is not None:
+            self._span.set_attribute("error.type", type(error).__name__)
             self._span.record_exception(error)
             self._span.set_status(StatusCode.ERROR, f"{type(error).__name__}: {error}")
         self._span.end()

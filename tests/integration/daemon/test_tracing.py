@@ -3,7 +3,9 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from headrace.core.records import TopicPartition
 from headrace.devstack.server import free_port
+from headrace.testing import FakeRecord
 from tests.collector import collecting
 from tests.integration.daemon.rig import eventually
 
@@ -39,3 +41,32 @@ def test_a_collector_that_is_away_holds_nothing_up(site: Site) -> None:
     assert daemon.wait() == 0
     assert sorted(site.seen()) == ["a", "b", "c"]
     daemon.wait_event("controller_stopped")
+
+
+def test_a_trace_goes_from_the_producer_to_the_dead_letter(site: Site) -> None:
+    """What a record is delivered in is below its producer's span, and its letter says so."""
+    trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    header = ("traceparent", f"00-{trace}-{parent}-01".encode())
+    dead = TopicPartition(site.broker.create_topic(), 0)
+    on_error = {
+        "policy": "dead_letter",
+        "max_attempts": 1,
+        "dead_letter": {"topic": dead.topic},
+    }
+    with collecting() as collector:
+        tracing = {"endpoint": collector.endpoint}
+        document = {**site.document("refuse_poison", on_error=on_error), "tracing": tracing}
+        daemon = site.daemon(document).start()
+        site.broker.produce(site.partition(0), FakeRecord(value_=b"poison", headers_=[header]))
+        eventually(lambda: site.offsets()[0] == 1)
+        daemon.signal(signal.SIGTERM)
+        assert daemon.wait() == 0
+    (letter,) = site.broker.read(dead, 1)
+    first, second = (data for name, data in letter.headers() or [] if name == "traceparent")
+    assert first == header[1]
+    batches = {span.span_id.hex(): span for span in collector.spans() if span.name == "batch"}
+    assert {span.trace_id.hex() for span in batches.values()} == {trace}
+    assert {span.parent_span_id.hex() for span in batches.values()} == {parent}
+    _, own, made_by, _ = (second or b"").decode().split("-")
+    assert own == trace
+    assert made_by in batches

@@ -9,6 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from headrace.core.spans import BatchSource
 from headrace.telemetry.thread_time import Role, ThreadActivity
 from headrace.telemetry.tracing.recorded import OpenTelemetryTracer
 from headrace.testing.records import make_batch
@@ -37,8 +38,10 @@ def test_a_job_is_found_from_its_batch(channel: Callable[..., Channel]) -> None:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     ch = channel(places)
     assignment = ch.assignments[0]
-    span = OpenTelemetryTracer(provider).batch("channel", assignment.partition, 1, 0, 50)
-    batch = replace(make_batch([b"v"] * 50, assignment=assignment), span=span)
+    source = BatchSource("channel", "group", assignment.partition, 1, 0)
+    made = make_batch([b"v"] * 50, assignment=assignment)
+    span = OpenTelemetryTracer(provider).batch(source, made.records)
+    batch = replace(made, span=span)
     assert ch.processor.on_next_batch(batch).result(SECONDS) == ADVANCE
     span.end()
     parents = {

@@ -5,36 +5,67 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode, get_current_span
+from structlog.testing import capture_logs
 
 from headrace.config import TracingConfig
 from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
-from headrace.core.records import TopicPartition
-from headrace.core.spans import NO_SPAN, NO_TRACER, joint, within
-from headrace.processors import BatchResponse
+from headrace.core.record_runs import OffsetRun
+from headrace.core.records import ResultRecord, TopicPartition
+from headrace.core.spans import (
+    NO_SPAN,
+    NO_TRACER,
+    BatchSource,
+    current_headers,
+    joint,
+    within,
+)
+from headrace.keyed.sink import KeyedSink, StagedState, Topics
+from headrace.keyed.state import KeyedState, Layer
+from headrace.keyed.store import Change, PartitionKey, StoredRow
+from headrace.processors import BatchResponse, ChannelContext
+from headrace.processors.simple import Deliver, SimpleKafkaProcessor, SimpleOptions
+from headrace.sinks.kafka import KafkaSink
+from headrace.telemetry.metrics import Metrics
 from headrace.telemetry.tracing import open_tracer
-from headrace.telemetry.tracing.recorded import OpenTelemetryTracer
-from headrace.testing import InMemoryBroker, in_memory_channel, running
+from headrace.telemetry.tracing.recorded import MOST_LINKS, OpenTelemetryTracer
+from headrace.testing import (
+    FakeClock,
+    FakeRecord,
+    InMemoryBroker,
+    InMemoryDeadLetters,
+    in_memory_channel,
+    make_batch,
+    running,
+)
+from headrace.testing.keyed import MemoryStore
+from headrace.testing.records import in_columns
 from tests.collector import collecting
 from tests.unit.channel.in_memory import P0, committed, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 from tests.unit.processors.spark_bench import Bench, GroupingSink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import SpanContext
 
-    from headrace.core.records import Batch
+    from headrace.core.records import Batch, Record
     from headrace.core.spans import Span
     from tests.collector import Collector
+
+
+SOURCE = BatchSource("main", "group", P0, 3, 0)
+TEN = [FakeRecord(offset_=n) for n in range(10)]
 
 
 @pytest.fixture
@@ -53,7 +84,8 @@ def tracer(exporter: InMemorySpanExporter) -> OpenTelemetryTracer:
 
 def a_batch(tracer: OpenTelemetryTracer, partition: int = 0) -> Span:
     """Begin the trace of a batch."""
-    return tracer.batch("main", TopicPartition("events", partition), 3, 17, 10)
+    source = BatchSource("main", "group", TopicPartition("events", partition), 3, 17)
+    return tracer.batch(source, [FakeRecord(offset_=17 + n) for n in range(10)])
 
 
 def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
@@ -218,7 +250,7 @@ def fail_in(span: Span) -> None:
 
 def test_nothing_is_recorded_without_a_tracer() -> None:
     """The one span that stands for all work takes everything and keeps nothing."""
-    span = NO_TRACER.batch("main", P0, 1, 0, 10)
+    span = NO_TRACER.batch(SOURCE, TEN)
     assert span is NO_SPAN
     assert joint([span, span], "micro_batch") is NO_SPAN
     with within(span.child("spark_job")) as inner:
@@ -256,7 +288,7 @@ def test_traces_reach_a_collector(collector: Collector) -> None:
     """What is recorded arrives by OTLP over HTTP at the latest when the tracer is closed."""
     config = TracingConfig(endpoint=collector.endpoint)
     tracer = open_tracer(config, "one")
-    batch = tracer.batch("main", P0, 1, 0, 10)
+    batch = tracer.batch(SOURCE, TEN)
     batch.child("commit").end()
     batch.end()
     tracer.close(Deadline.after(PATIENCE))
@@ -274,6 +306,200 @@ def test_traces_reach_a_collector(collector: Collector) -> None:
 def test_one_in_a_thousand_is_recorded(collector: Collector) -> None:
     """Most batches cost no more than the decision not to record them."""
     tracer = open_tracer(TracingConfig(endpoint=collector.endpoint, sample_one_in=1000), "one")
-    spans = [tracer.batch("main", P0, 1, 0, 10) for _ in range(2000)]
+    spans = [tracer.batch(SOURCE, TEN) for _ in range(2000)]
     assert sum(span.recording for span in spans) < 100
     tracer.close(Deadline.after(PATIENCE))
+
+
+ONE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+OTHER = "00-1bf7651916cd43dd8448eb211c80319c-c7ad6b7169203331-01"
+UNSAMPLED = "00-2cf7651916cd43dd8448eb211c80319c-d7ad6b7169203331-00"
+
+
+def of_trace(parent: str, offset: int = 0, state: str | None = None) -> FakeRecord:
+    """Return a record whose producer says which trace it is of."""
+    headers: list[tuple[str, bytes | None]] = [("own", b"1"), ("traceparent", parent.encode())]
+    if state is not None:
+        headers.append(("tracestate", state.encode()))
+    return FakeRecord(offset_=offset, headers_=headers)
+
+
+def context_in(span: SpanContext | None) -> str:
+    """Return a context as a header has it."""
+    assert span is not None
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
+
+
+def test_a_batch_of_one_record_goes_on_with_its_trace(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    """The record's span is the parent, with its state, and says whether it is traced at all."""
+    tracer.batch(SOURCE, [of_trace(ONE, 7, "vendor=1")]).end()
+    unsampled = tracer.batch(SOURCE, [of_trace(UNSAMPLED)])
+    unsampled.end()
+    (batch,) = named(exporter, "batch")
+    assert context_in(batch.parent) == ONE
+    assert batch.parent is not None
+    assert batch.parent.trace_state.get("vendor") == "1"
+    assert attributes(batch)["messaging.kafka.offset"] == 7
+    assert attributes(batch)["messaging.consumer.group.name"] == "group"
+    assert not unsampled.recording
+    assert unsampled.headers() == []
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_batch_of_several_is_linked_to_their_traces(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter, columns: bool
+) -> None:
+    """Each trace once, in the order of the records, also of records in columns."""
+    headers = [ONE, None, OTHER, ONE, UNSAMPLED]
+    records = [
+        FakeRecord(*P0, n) if parent is None else replace(of_trace(parent, n), topic_=P0.topic)
+        for n, parent in enumerate(headers)
+    ]
+    run = in_columns(records, P0, pieces=2) if columns else records
+    tracer.batch(SOURCE, run).end()
+    (batch,) = named(exporter, "batch")
+    assert batch.parent is None
+    assert [context_in(link.context) for link in batch.links] == [ONE, OTHER, UNSAMPLED]
+
+
+def test_links_are_bounded_and_references_have_none(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    """The first traces are shown; of records that nobody has read nothing is known."""
+    contexts = [f"00-{n:032x}-{n:016x}-01" for n in range(1, 2 * MOST_LINKS)]
+    tracer.batch(SOURCE, [of_trace(each, n) for n, each in enumerate(contexts)]).end()
+    tracer.batch(SOURCE, OffsetRun(0, 10, 100)).end()
+    many, none = named(exporter, "batch")
+    assert [context_in(link.context) for link in many.links] == contexts[:MOST_LINKS]
+    assert none.links == ()
+
+
+@pytest.mark.parametrize(
+    "header", [b"", b"nonsense", b"00-0-0-01", b"\xff" * 55, f"00-{'0' * 32}-{1:016x}-01".encode()]
+)
+def test_a_malformed_header_is_ignored_and_logged_once(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter, header: bytes
+) -> None:
+    """The batch has a trace of its own; the log names topic and header, and not again."""
+    record = FakeRecord(headers_=[("traceparent", header)])
+    with capture_logs() as logs:
+        for records in ([record], [record, record], [record]):
+            tracer.batch(SOURCE, records).end()
+    assert [(span.parent, span.links) for span in named(exporter, "batch")] == [(None, ())] * 3
+    (said,) = logs
+    assert (said["event"], said["channel"], said["topic"]) == (
+        "trace_header_malformed",
+        "main",
+        "events",
+    )
+
+
+def test_a_function_of_one_record_goes_on_with_its_trace(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    """Its span is below the producer's and linked to the batch; what it raises is in it."""
+    records = [of_trace(ONE, 1), FakeRecord(offset_=2), of_trace(OTHER, 3)]
+    inside: list[str] = []
+
+    def function(record: Record) -> None:
+        inside.append(context_in(get_current_span().get_span_context()))
+        if record.offset() == 3:
+            raise ValueError("no")
+
+    processor = SimpleKafkaProcessor(function, SimpleOptions(Deliver.RECORD))
+    processor.open(ChannelContext("main", "group", Metrics(), FakeClock()))
+    span = tracer.batch(SOURCE, records)
+    with span.active():
+        answer = processor.on_next_batch(replace(make_batch(records, start=1), span=span))
+    span.end()
+    assert answer == BatchResponse.advance(offset=3, max_records=1)
+    (batch,) = named(exporter, "batch")
+    first, last = named(exporter, "record")
+    assert [context_in(each.parent) for each in (first, last)] == [ONE, OTHER]
+    assert {link.context.span_id for link in first.links} == {number_of(batch)}
+    assert attributes(first)["messaging.kafka.offset"] == 1
+    assert last.status.status_code is StatusCode.ERROR
+    expected = [each.get_span_context() for each in (first, batch, last)]
+    assert inside == [context_in(each) for each in expected]
+
+
+def test_a_dead_letter_says_which_span_made_it(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    """Behind the record's own headers, among them the context that its producer gave it."""
+    broker, letters = InMemoryBroker(), InMemoryDeadLetters()
+    broker.create_topic("events", 1)
+    broker.create_topic("dead")
+    broker.produce(P0, of_trace(ONE))
+
+    def refuse(_: Batch) -> BatchResponse:
+        raise ValueError("no")
+
+    on_error = {
+        "policy": "dead_letter",
+        "max_attempts": 1,
+        "dead_letter": {"topic": "dead"},
+        "backoff": "1ms",
+        "max_backoff": "1ms",
+    }
+    channel = in_memory_channel(
+        Recorder(refuse), broker, tracer=tracer, dead_letters=letters, on_error=on_error
+    )
+    with running(channel):
+        assert committed(broker, P0, 1)
+    ((_, letter),) = letters.letters
+    found = [data for name, data in letter.headers if name == "traceparent"]
+    last = named(exporter, "batch")[-1]
+    assert found == [ONE.encode(), context_in(last.get_span_context()).encode()]
+
+
+class Produced:
+    """Transactions that keep what is produced."""
+
+    def __init__(self) -> None:
+        self.records: list[ResultRecord] = []
+
+    def commit(self, moves: Any, records: Iterable[ResultRecord] = ()) -> list[Any]:
+        """Keep the records."""
+        del moves
+        self.records += records
+        return []
+
+
+@pytest.mark.parametrize("propagate", [True, False])
+def test_a_result_says_which_span_made_it(exporter: InMemorySpanExporter, propagate: bool) -> None:
+    """Rows of the Kafka sink, and copies beside them, behind the headers that they have."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = OpenTelemetryTracer(provider, propagate=propagate)
+    produced = Produced()
+    sink = KafkaSink(cast("Any", produced), "out")
+    rows = sink.stage(cast("Any", None), pa.table({"value": ["a"]}))
+    copy = ResultRecord("left", b"b", None, [("own", b"1")])
+    with within(joint([a_batch(tracer)], "sink_commit")):
+        sink.commit_with([rows], [], [copy])
+    (commit,) = named(exporter, "sink_commit")
+    context = context_in(commit.get_span_context()).encode()
+    traced = [("traceparent", context)] if propagate else []
+    assert [each.headers or [] for each in produced.records] == [traced, [("own", b"1"), *traced]]
+    assert current_headers() == []
+
+
+def test_outputs_of_state_by_key_say_it_and_rows_of_the_changelog_do_not(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    """A state is not what a span made for somebody else."""
+    produced, state = Produced(), KeyedState(MemoryStore())
+    sink = KeyedSink(cast("Any", produced), state, Topics("log", {"out": "out"}), FakeClock())
+    change = {PartitionKey(0, b"a"): Change(None, StoredRow(b"1", None))}
+    staged = StagedState(Layer("x", change, {}), [ResultRecord("out", b"v", b"a")])
+    with within(a_batch(tracer)):
+        sink.commit(staged, [])
+    (batch,) = named(exporter, "batch")
+    row, output = produced.records
+    assert (row.topic, row.headers) == ("log", None)
+    assert output.headers == [
+        ("traceparent", context_in(batch.get_span_context()).encode()),
+    ]
