@@ -138,6 +138,6 @@ def shortened(text: str, length: int = MESSAGE_LENGTH) -> str:
 def full_name(thing: object) -> str:
     """Return the name of a class or a function with its module, of an object that of its class."""
     named = thing if hasattr(thing, "__qualname__") else type(thing)
-    name: str = named.__qualname__  # type: ignore[attr-defined]
+    name: str = named.__qualname__
     module = named.__module__
     return name if module == "builtins" else f"{module}.{name}"

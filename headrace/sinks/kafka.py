@@ -119,7 +119,7 @@ def _headers(found: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None
 
 
 def traced(records: Iterable[ResultRecord]) -> Iterable[ResultRecord]:
-    """Return records that say in headers which span makes them, behind the headers they have."""
+    """Return the records with the context of the current span, after the headers they have."""
     headers = current_headers()
     if not headers:
         return records
