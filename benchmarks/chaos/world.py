@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from benchmarks.chaos.link import Link, Network
+from headrace.config.derived import changelog_name
 from headrace.core.clock import Deadline
 from headrace.devstack import KafkaBroker, ZooKeeperServer
 from headrace.devstack.server import LOOPBACK, ProcessState, ServerProcess, free_port
 from headrace.devstack.waiting import wait_for
 from headrace.kafka.topic_producer import create_topic
-from headrace.keyed.topics import changelog_name
 from headrace.telemetry.metrics import read_metrics
 
 if TYPE_CHECKING:

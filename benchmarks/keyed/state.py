@@ -22,6 +22,7 @@ from benchmarks.lifecycle.daemon import Daemon, Settings
 from benchmarks.peer_sides.keyed_work import touch
 from benchmarks.report import say
 from benchmarks.rounds import alternate
+from headrace.config.derived import changelog_name
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.tables import SCHEMA
 from headrace.kafka import KafkaTopicCatalog
@@ -33,7 +34,7 @@ from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import staged_state
 from headrace.keyed.state import KeyedState, Progress
 from headrace.keyed.store import Change, PartitionKey, RocksStore, StoredRow
-from headrace.keyed.topics import changelog_name, open_changelog
+from headrace.keyed.topics import open_changelog
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
 if TYPE_CHECKING:

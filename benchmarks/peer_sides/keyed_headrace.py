@@ -20,10 +20,10 @@ from confluent_kafka import Producer
 
 from benchmarks.peer_sides.wire import Request, Wire
 from headrace.config import KafkaSinkConfig, load
+from headrace.config.derived import changelog_name
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
 from headrace.kafka.result_transactions import produce_all
-from headrace.keyed.topics import changelog_name
 from headrace.processors.factory import build_processor
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import spark_settings

@@ -8,9 +8,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from headrace.config.derived import continued
 from headrace.config.guarantee import guarantee
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from headrace.config.models.root import Config
@@ -29,8 +31,17 @@ def report(file: Path, error: ConfigError) -> None:
 
 
 def guarantees(config: Config) -> list[str]:
-    """Return one line for each channel."""
-    return [f"{name}: {guarantee(channel)}" for name, channel in config.channels.items()]
+    """Return one line for each channel: what it promises, and which others it goes on from."""
+    return [
+        "; ".join([f"{name}: {guarantee(channel)}", *_continues(name, config)])
+        for name, channel in config.channels.items()
+    ]
+
+
+def _continues(name: str, config: Config) -> Iterator[str]:
+    """Yield which channels a channel reads the output of."""
+    for other, topics in continued(name, config.channels).items():
+        yield f"continues {other}, which writes {', '.join(topics)}"
 
 
 def print_table(config: Config) -> None:
@@ -38,5 +49,6 @@ def print_table(config: Config) -> None:
     table = Table("channel", "delivery", "because")
     for name, channel in config.channels.items():
         promise = guarantee(channel)
-        table.add_row(name, promise.delivery.value, promise.reason)
+        reason = "; ".join([promise.reason, *_continues(name, config)])
+        table.add_row(name, promise.delivery.value, reason)
     Console().print(table)

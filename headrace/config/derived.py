@@ -17,7 +17,7 @@ from headrace.config.models.processor import (
     KeyedProcessorConfig,
     RekeyProcessorConfig,
 )
-from headrace.config.models.sink import KafkaSinkConfig
+from headrace.config.models.sink import KafkaSinkConfig, single_sinks
 from headrace.config.types.scalars import TOPIC_NAME
 
 if TYPE_CHECKING:
@@ -43,6 +43,39 @@ def by_key_topic(group: str, topic: str) -> str:
 def is_by_key(group: str, topic: str) -> bool:
     """Whether a topic has the re-keyed records of a group."""
     return topic.startswith(f"{group}.") and topic.endswith(".by-key")
+
+
+def changelog_name(group: str, topic: str) -> str:
+    """Return the name of the changelog of a channel that reads a topic."""
+    if is_by_key(group, topic):
+        return f"{topic}{_CHANGELOG_SUFFIX}"
+    return f"{group}.{topic}{_CHANGELOG_SUFFIX}"
+
+
+def written_topics(channel: ChannelConfig) -> frozenset[str]:
+    """Return the topics that a channel writes to, as far as its configuration names them."""
+    chosen = channel.processor
+    sinks = single_sinks(channel.sink).values()
+    topics = {sink.topic for sink in sinks if isinstance(sink, KafkaSinkConfig)}
+    topics |= {channel.admission.to}
+    if channel.on_error.dead_letter is not None:
+        topics.add(channel.on_error.dead_letter.topic)
+    if isinstance(chosen, KeyedProcessorConfig | RekeyProcessorConfig):
+        topics.add(chosen.dead_letter)
+    if isinstance(chosen, KeyedProcessorConfig):
+        topics.add(changelog_name(channel.group, channel.topics[0]))
+    return frozenset(topic for topic in topics if topic is not None)
+
+
+def continued(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, list[str]]:
+    """Return which other channels write to topics that a channel reads, and what these are."""
+    reads = channels[name].subscription
+    found = {
+        other: sorted(filter(reads.covers, written_topics(channel)))
+        for other, channel in channels.items()
+        if other != name
+    }
+    return {other: topics for other, topics in found.items() if topics}
 
 
 def rekeys(channel: ChannelConfig) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.config.derived import is_by_key
+from headrace.config.derived import changelog_name
 from headrace.core.errors import StartError
 from headrace.kafka.catalog import NewTopic
 
@@ -44,11 +44,6 @@ CHANGELOG_SETTINGS = {
     "segment.bytes": str(50 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-
-
-def changelog_name(group: str, topic: str) -> str:
-    """Return the name of the changelog of a channel that reads a topic."""
-    return f"{topic}.state" if is_by_key(group, topic) else f"{group}.{topic}.state"
 
 
 def open_changelog(

@@ -12,6 +12,7 @@ import structlog
 from typing_extensions import override
 
 from headrace.config import KafkaSinkConfig, KeyedProcessorConfig, single_sinks
+from headrace.config.derived import changelog_name
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import (
     BatchCancelledError,
@@ -37,7 +38,7 @@ from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import KeyedSink, Topics
 from headrace.keyed.state import KeyedState
 from headrace.keyed.store import CorruptStoreError, RocksStore
-from headrace.keyed.topics import changelog_name, open_changelog
+from headrace.keyed.topics import open_changelog
 from headrace.processors.admission import AdmissionRules
 from headrace.processors.contract import BatchResponse
 from headrace.processors.micro_batch_processor import (

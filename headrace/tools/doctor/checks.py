@@ -27,6 +27,7 @@ from headrace.config import (
     keeps_offsets,
     single_sinks,
 )
+from headrace.config.derived import changelog_name
 from headrace.config.subscription import is_pattern
 from headrace.coordinators.znodes import GroupPaths, producer_prefix
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
@@ -42,7 +43,6 @@ from headrace.kafka.source import KafkaRecordReader
 from headrace.kafka.survey import KafkaSurvey
 from headrace.kafka.transactional_producer import fence_producers
 from headrace.keyed.codecs import partition_of
-from headrace.keyed.topics import changelog_name
 from headrace.spark.settings import spark_settings
 from headrace.tools.doctor.finding import error, ok, warning
 from headrace.tools.doctor.machine import existing

@@ -16,6 +16,7 @@ import typer
 from headrace.admin.commands import print_key, print_keys
 from headrace.admin.state import described_key
 from headrace.config import KeyedProcessorConfig
+from headrace.config.derived import changelog_name
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, StartError
 from headrace.core.positions import format_moment
@@ -28,7 +29,7 @@ from headrace.keyed.reading import FoundKey
 from headrace.keyed.sink import EXTRA_HEADER
 from headrace.keyed.state import Progress
 from headrace.keyed.store import RocksStore, StoredRow
-from headrace.keyed.topics import CHANGELOG_SETTINGS, changelog_name, open_changelog
+from headrace.keyed.topics import CHANGELOG_SETTINGS, open_changelog
 from headrace.tools.offsets.commands import access, channel_name
 from headrace.tools.offsets.hold import holding, own_name
 from headrace.tools.offsets.planning import (

@@ -24,6 +24,7 @@ import headrace.keyed.restore
 import headrace.keyed.sink
 import headrace.keyed.state
 import headrace.keyed.store
+from headrace.config.derived import changelog_name
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition, identity_of
 from headrace.core.tables import SCHEMA
@@ -38,7 +39,7 @@ from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import KeyedSink, StagedState, Topics
 from headrace.keyed.state import KeyedState
 from headrace.keyed.store import RocksStore, timers_of
-from headrace.keyed.topics import Changelog, changelog_name, open_changelog
+from headrace.keyed.topics import Changelog, open_changelog
 from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.keyed import KeyedTest, Sent

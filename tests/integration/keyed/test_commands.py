@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
+from headrace.config.derived import changelog_name
 from headrace.keyed.codecs import partition_of
 from headrace.keyed.store import Change, PartitionKey, RocksStore, StoredRow
-from headrace.keyed.topics import changelog_name
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.test_offsets import quiet
 from tests.integration.keyed.test_daemon import arrived, keyed, rows

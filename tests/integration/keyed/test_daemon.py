@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.config.derived import changelog_name
 from headrace.core.clock import Deadline
 from headrace.devstack.waiting import wait_for
-from headrace.keyed.topics import changelog_name
 from headrace.testing.records import FakeRecord
 from tests.kafka_sinks import committed_records
 

@@ -40,6 +40,48 @@ def test_check_prints_what_each_channel_guarantees(file: Path) -> None:
     assert result.stdout == f"flights: {PROMISE}\n"
 
 
+_CONTINUED = """
+channels:
+  orders:
+    topics: [orders]
+    group: status
+    processor: {type: keyed, reducer: "orders:status", key: value.customer.id}
+    sink: {type: kafka, topic: order-status}
+  late:
+    topics: [order-status]
+    group: late
+    processor: {type: spark, reducer: "reducers:reduce"}
+    on_error: {policy: dead_letter, dead_letter: {topic: late.dead}}
+    sink: noop
+  table:
+    topics: ['^status\\..*\\.state$', late.dead, elsewhere]
+    group: table
+    processor: {type: simple, deliver: record}
+    sink: "functions:keep"
+"""
+
+
+def test_check_says_which_channels_a_channel_goes_on_from(tmp_path: Path) -> None:
+    """Whoever writes a topic that is read is named: re-keying, outputs, dead letters, states."""
+    path = tmp_path / "headrace.yaml"
+    path.write_text(_CONTINUED)
+    result = CliRunner().invoke(APP, ["check", "-c", str(path)])
+    assert (result.exit_code, result.stderr) == (0, "")
+    found = {
+        name: sentence.split("; continues ")[1:]
+        for name, _, sentence in (line.partition(": ") for line in result.stdout.splitlines())
+    }
+    assert found == {
+        "orders.rekey": [],
+        "orders": ["orders.rekey, which writes status.orders.by-key"],
+        "late": ["orders, which writes order-status"],
+        "table": [
+            "orders, which writes status.orders.by-key.state",
+            "late, which writes late.dead",
+        ],
+    }
+
+
 def test_check_prints_a_table_on_a_terminal(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

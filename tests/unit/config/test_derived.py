@@ -13,8 +13,8 @@ from headrace.config import (
     diff,
     show,
 )
+from headrace.config.derived import changelog_name
 from headrace.config.guarantee import guarantee
-from headrace.keyed.topics import changelog_name
 from tests.unit.config.support import loaded, refused
 
 if TYPE_CHECKING:
