@@ -23,12 +23,14 @@ from headrace.config.models.kafka import KafkaConfig, KafkaSasl
 from headrace.config.models.processor import (
     AdmissionConfig,
     ArrowProcessorConfig,
+    CustomDecoding,
     CustomProcessorConfig,
     KeyedProcessorConfig,
     RekeyProcessorConfig,
     SimpleProcessorConfig,
     SparkConfig,
     SparkProcessorConfig,
+    custom_decoding,
 )
 from headrace.config.models.root import Config, LoggingConfig, ReloadConfig
 from headrace.config.models.sink import (
@@ -62,6 +64,7 @@ __all__ = [
     "ConfigChange",
     "ConsoleSinkConfig",
     "CoordinatorConfig",
+    "CustomDecoding",
     "CustomProcessorConfig",
     "CustomSinkConfig",
     "DeadLetterConfig",
@@ -97,6 +100,7 @@ __all__ = [
     "ZooKeeperOffsetsConfig",
     "ZooKeeperSasl",
     "ZooKeeperTls",
+    "custom_decoding",
     "diff",
     "guarantee",
     "keeps_offsets",

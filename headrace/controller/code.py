@@ -21,6 +21,7 @@ from headrace.config import (
     RekeyProcessorConfig,
     ReloadEffect,
     SparkProcessorConfig,
+    custom_decoding,
     single_sinks,
 )
 from headrace.core.files import digest
@@ -93,9 +94,11 @@ class Former:
 
 
 def import_paths(channel: ChannelConfig) -> tuple[str, ...]:
-    """Return where a channel's code is: the processor's, and then that of its sinks."""
+    """Return where a channel's code is: the processor's, then the decoder's and the sinks'."""
+    named = custom_decoding(channel.processor)
+    decoder = None if named is None else named.factory
     sinks = map(_of_sink, single_sinks(channel.sink).values())
-    return tuple(path for path in (_of_processor(channel), *sinks) if path is not None)
+    return tuple(path for path in (_of_processor(channel), decoder, *sinks) if path is not None)
 
 
 def _of_processor(channel: ChannelConfig) -> str | None:

@@ -34,7 +34,7 @@ def preflight(config: Config) -> Iterator[Problem]:
     yield from _kafka(config)
     for name, channel in config.channels.items():
         if isinstance(channel.processor, ArrowProcessorConfig) and channel.processor.ddl:
-            yield from _schema(name, channel.processor.ddl)
+            yield from _schema(name, channel.processor)
 
 
 def _extras(config: Config) -> Iterator[Problem]:
@@ -97,12 +97,12 @@ def _kafka(config: Config) -> Iterator[Problem]:
             return
 
 
-def _schema(name: str, ddl: str) -> Iterator[Problem]:
-    from headrace.core.tables import Decode, Decoding  # noqa: PLC0415
-    from headrace.inline.decode import InlineDecoder  # noqa: PLC0415
+def _schema(name: str, chosen: ArrowProcessorConfig) -> Iterator[Problem]:
+    from headrace.core.tables import Decoding  # noqa: PLC0415
+    from headrace.inline.decode import schema_of  # noqa: PLC0415
 
     try:
-        InlineDecoder(Decode(Decoding.JSON, ddl))
+        schema_of(Decoding.JSON if chosen.decoder is None else Decoding.CUSTOM, chosen.ddl)
     except ConfigError as error:
         for problem in error.problems:
             sentence = problem.removeprefix("decode schema ")

@@ -1,4 +1,4 @@
-"""Plug-ins: sinks and processors that installed packages offer by a name."""
+"""Plug-ins: sinks, processors and decoders that installed packages offer by a name."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ class PluginKind(Enum):
 
     PROCESSOR = "headrace.processors"
     """The factory of a processor, for ``processor: {type: custom, factory: NAME}``."""
+
+    DECODER = "headrace.decoders"
+    """The factory of a decoder, for ``decode: NAME``, or ``value: NAME`` where keys are found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from headrace.core.records import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from headrace.core.decoders import CustomDecoder
     from headrace.core.records import Batch, Record
 
     #: Calls the method of that name on every record of a batch, in order.
@@ -42,8 +43,9 @@ SCHEMA = pa.schema(
     ]
 )
 
-#: Where the record's own fields are found beside the schema's columns.
+#: Where the record's own fields are found beside the schema's columns, and which these are.
 KAFKA_COLUMN = "_kafka"
+KAFKA_FIELDS = ("key", "topic", "partition", "offset", "timestamp", "headers")
 
 
 class Decoding(Enum):
@@ -54,6 +56,14 @@ class Decoding(Enum):
 
     JSON = "json"
     """One JSON object to a value, read by a schema."""
+
+    CUSTOM = "custom"
+    """One mapping to a value, which a decoder of users' own returns."""
+
+
+#: Why a record is undecodable, and what to do about it.
+MISFIT = "the value does not fit the decode schema"
+FIX_UNDECODABLE = "fix the schema or the producer, or set the channel to skip undecodable records"
 
 
 class OnUndecodable(Enum):
@@ -68,11 +78,12 @@ class OnUndecodable(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """What to do with the values. ``schema`` is a DDL string, for JSON only."""
+    """What to do with the values. ``schema`` is a DDL string; ``custom`` decodes for CUSTOM."""
 
     kind: Decoding = Decoding.NONE
     schema: str | None = None
     on_undecodable: OnUndecodable = OnUndecodable.FAIL
+    custom: CustomDecoder | None = None
 
 
 _MICROSECONDS = integer(1000, pa.int64())
@@ -140,6 +151,14 @@ def merge(tables: Sequence[pa.Table], chunks: int) -> pa.Table:
         part for start in range(0, rows, step) for part in whole.slice(start, step).to_batches()
     ]
     return pa.Table.from_batches(batches, schema=SCHEMA)
+
+
+def with_kafka_column(rows: pa.StructArray, table: pa.Table) -> pa.Table:
+    """Return decoded rows as columns, with the fields of the records that they are of."""
+    own = [table.column(name).combine_chunks() for name in KAFKA_FIELDS]
+    names: list[Any] = [each.name for each in rows.type]
+    fields = pa.StructArray.from_arrays(own, names=list(KAFKA_FIELDS))
+    return pa.Table.from_arrays([*rows.flatten(), fields], names=[*names, KAFKA_COLUMN])
 
 
 def _reader(records: Sequence[Record]) -> Each:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import io
 import re
+from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
 
+from headrace.core.decoders import decoded_rows
 from headrace.core.errors import ConfigError, UndecodableRecordError
 from headrace.core.records import TopicPartition
-from headrace.core.tables import KAFKA_COLUMN, Decode, Decoding, OnUndecodable
+from headrace.core.tables import (
+    FIX_UNDECODABLE,
+    KAFKA_COLUMN,
+    MISFIT,
+    Decode,
+    Decoding,
+    OnUndecodable,
+    with_kafka_column,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,14 +50,14 @@ _DECIMAL = (10, 0)
 _DIGITS = 38
 
 
-def parse_ddl(ddl: str) -> pa.Schema:
+def parse_ddl(ddl: str, kind: Decoding = Decoding.JSON) -> pa.Schema:
     """Return the columns of a text such as ``id BIGINT, tags ARRAY<STRING>``.
 
     Raises:
-        ConfigError: it is no list of columns, or has a type that is not read from JSON here.
+        ConfigError: it is no list of columns, or has a type that is not decoded to here.
     """
     try:
-        return pa.schema(_Reader(ddl).all_columns())
+        return pa.schema(_Reader(ddl, kind).all_columns())
     except ValueError as error:
         raise ConfigError([f"decode schema {ddl!r} is not a list of columns: {error}"]) from error
 
@@ -55,7 +65,8 @@ def parse_ddl(ddl: str) -> pa.Schema:
 class _Reader:
     """Reads a text from left to right; every method begins where the one before it ended."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, kind: Decoding) -> None:
+        self._types = _SIMPLE if kind is Decoding.JSON else _SIMPLE | {"BINARY": pa.binary()}
         self._tokens: list[tuple[str, bool]] = []
         position, text = 0, text.rstrip()
         while position < len(text):
@@ -100,12 +111,13 @@ class _Reader:
         }
         if kind in nested:
             return nested[kind]()
-        if kind not in _SIMPLE:
+        if kind not in self._types:
+            read = "decoded to" if "BINARY" in self._types else "read from JSON"
             raise ValueError(
-                f"{name} is not a type that is read from JSON; there are "
-                f"{', '.join([*_SIMPLE, *nested])}"
+                f"{name} is not a type that is {read}; there are "
+                f"{', '.join([*self._types, *nested])}"
             )
-        return _SIMPLE[kind]
+        return self._types[kind]
 
     def _inside(self, read: Callable[[], pa.DataType]) -> pa.DataType:
         self._expect("<")
@@ -147,9 +159,6 @@ class _Reader:
             raise ValueError(f"{sign!r} is missing")
 
 
-#: The record's own fields beside the value, as they stand in the one column.
-_META = ("key", "topic", "partition", "offset", "timestamp", "headers")
-
 #: Each value is read as the one field of an object, so that it can be neither none nor several.
 _FRAME = b'{"v":', b"}"
 
@@ -170,44 +179,75 @@ class Decoded:
     skipped: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
 
 
+def schema_of(kind: Decoding, ddl: str | None) -> pa.Schema:
+    """Return the columns that values are decoded to.
+
+    Raises:
+        ConfigError: the schema is missing, cannot be read, or uses a reserved name.
+    """
+    if ddl is None:
+        raise ConfigError([f"decode: {kind.value} needs a schema, as in 'id LONG, name STRING'"])
+    schema = parse_ddl(ddl, kind)
+    if KAFKA_COLUMN in schema.names:
+        raise ConfigError([f"decode schema {ddl!r} uses the reserved name {KAFKA_COLUMN!r}"])
+    return schema
+
+
 class InlineDecoder:
     """Applies a :class:`Decode` to the tables of micro-batches. Any thread.
 
     Raises:
         ConfigError: the schema is missing, cannot be read, or uses a reserved name.
+        ImportPathError: the decoder that it names cannot be made.
     """
 
     def __init__(self, decode: Decode) -> None:
         self._skips = decode.on_undecodable is OnUndecodable.SKIP
-        self._schema: pa.Schema | None = None
-        if decode.kind is Decoding.JSON:
-            if decode.schema is None:
-                raise ConfigError(["decode: json needs a schema, as in 'id LONG, name STRING'"])
-            self._schema = parse_ddl(decode.schema)
-            if KAFKA_COLUMN in self._schema.names:
-                raise ConfigError(
-                    [f"decode schema {decode.schema!r} uses the reserved name {KAFKA_COLUMN!r}"]
-                )
+        self._custom = decode.custom
+        self._kind: pa.StructType | None = None
+        if decode.kind is not Decoding.NONE:
+            self._kind = pa.struct(list(schema_of(decode.kind, decode.schema)))
+        if decode.custom is not None:
+            decode.custom.load()
+
+    def treating(self, undecodable: OnUndecodable) -> InlineDecoder:
+        """Return one with the same schema that treats undecodable records so. Any thread."""
+        other = copy(self)
+        other._skips = undecodable is OnUndecodable.SKIP  # noqa: SLF001 - one of our own
+        return other
 
     def apply(self, table: pa.Table) -> Decoded:
         """Return the schema's columns and the record's own. A tombstone is a row of nulls.
 
         Raises:
             UndecodableRecordError: a value does not fit the schema, and is not to be skipped.
+            RetryableError: the decoder that is named cannot work now.
         """
-        if self._schema is None:
+        if self._kind is None:
             return Decoded(table)
-        values = table.column("value").combine_chunks()
-        kind = pa.struct(list(self._schema))
-        rows, bad = _rows(values, kind)
-        if rows is not None:
-            return Decoded(_with_meta(rows, table))
+        rows, bad = self._read(table.column("value").combine_chunks(), self._kind)
+        if rows is not None and not bad:
+            return Decoded(with_kafka_column(rows, table))
         if not self._skips:
-            raise _undecodable(table, bad[0])
-        kept = table.take(pa.array(sorted(set(range(table.num_rows)) - set(bad)), pa.int64()))
-        rows, _ = _rows(kept.column("value").combine_chunks(), kind)
-        assert rows is not None, "what is left was read by itself"
-        return Decoded(_with_meta(rows, kept), _offsets(table, bad))
+            first = min(bad)
+            raise _undecodable(table, first, bad[first])
+        kept = pa.array(sorted(set(range(table.num_rows)) - set(bad)), pa.int64())
+        part = table.take(kept)
+        if rows is None:
+            rows, _ = self._read(part.column("value").combine_chunks(), self._kind)
+            assert rows is not None, "what is left was read by itself"
+        else:
+            rows = rows.take(kept)
+        return Decoded(with_kafka_column(rows, part), _offsets(table, sorted(bad)))
+
+    def _read(
+        self, values: pa.Array, kind: pa.StructType
+    ) -> tuple[pa.StructArray | None, dict[int, str]]:
+        """Return the values as rows, and why some are none; without rows they are read again."""
+        if self._custom is not None:
+            return decoded_rows(self._custom, values, kind)
+        rows, bad = _rows(values, kind)
+        return rows, dict.fromkeys(bad, MISFIT)
 
 
 def _rows(values: pa.Array, kind: pa.DataType) -> tuple[pa.StructArray | None, list[int]]:
@@ -267,21 +307,9 @@ def _as_read(kind: pa.DataType) -> pa.DataType:
     return pa.list_(_as_read(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
-def _with_meta(rows: pa.StructArray, table: pa.Table) -> pa.Table:
-    own = [table.column(name).combine_chunks() for name in _META]
-    names: list[Any] = [each.name for each in rows.type]
-    meta = pa.StructArray.from_arrays(own, names=list(_META))
-    return pa.Table.from_arrays([*rows.flatten(), meta], names=[*names, KAFKA_COLUMN])
-
-
-def _undecodable(table: pa.Table, position: int) -> UndecodableRecordError:
+def _undecodable(table: pa.Table, position: int, reason: str) -> UndecodableRecordError:
     ((partition, (offset,)),) = _offsets(table, [position]).items()
-    return UndecodableRecordError(
-        partition,
-        offset,
-        "the value does not fit the decode schema; fix the schema or the producer, or set the "
-        "channel to skip undecodable records",
-    )
+    return UndecodableRecordError(partition, offset, f"{reason}; {FIX_UNDECODABLE}")
 
 
 def _offsets(table: pa.Table, positions: Sequence[int]) -> dict[TopicPartition, list[int]]:

@@ -69,7 +69,9 @@ class InlineEngine:
         return Staged(kept, decoded.skipped, left_out(returned))
 
     def decode_as(self, decode: Decode) -> None:
-        self._decoder = InlineDecoder(decode)
+        self._decode = decode
+        if self._decoder is not None:
+            self._decoder = self._decoder.treating(decode.on_undecodable)
 
     def cancel(self, micro_batch_id: str) -> None:
         """Do nothing: the result of a cancelled job is not committed."""

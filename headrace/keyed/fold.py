@@ -20,7 +20,7 @@ from headrace.keyed.api import Event, Fired, Output, Timer, TimerClock, is_batch
 from headrace.keyed.codecs import DECODERS, ENCODERS, key_bytes, output_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headrace.keyed.api import KeyedReducer
 
@@ -138,7 +138,8 @@ class FoldSettings:
     """How values are read, and what becomes of what cannot be reduced. Sizes are in bytes.
 
     ``grace`` and ``ttl`` are in milliseconds. ``outputs`` are the names that an output may go to,
-    ``letters`` says what headers dead letters have.
+    ``letters`` says what headers dead letters have. ``decoder`` reads values in place of what
+    ``value`` names.
     """
 
     outputs: tuple[str, ...] = ()
@@ -152,6 +153,7 @@ class FoldSettings:
     max_row: int = 512 << 10
     max_output: int = 1_000_000
     letters: LetterHeaders = OUR_HEADERS
+    decoder: Callable[[bytes], Any] | None = None
 
 
 class Fact(NamedTuple):
@@ -285,7 +287,7 @@ class Fold:
         self.reducer = reducer
         self.settings = settings
         self.batched = is_batched(reducer)
-        self.read_value = DECODERS[settings.value]
+        self.read_value = settings.decoder or DECODERS[settings.value]
         self.read_state = DECODERS[settings.state]
         self.write_state = ENCODERS[settings.state]
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from typing_extensions import override
 
 from headrace.core.columns import HEADERS
-from headrace.core.errors import PoisonRecordError
+from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage
 from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA, with_left_out
@@ -50,7 +50,7 @@ class RekeySettings:
 
     ``key`` is ``key``, ``value.<field>``, ``headers.<name>`` or an import path, whose function
     comes with it. ``dead_letters`` is the topic for ``on_poison: dead_letter``, and ``letters``
-    says what headers they have.
+    says what headers they have. ``decoder`` reads values in place of what ``value`` names.
     """
 
     key: str
@@ -59,6 +59,7 @@ class RekeySettings:
     on_poison: str = "fail"
     dead_letters: str | None = None
     letters: LetterHeaders = OUR_HEADERS
+    decoder: Callable[[bytes], Any] | None = None
 
 
 class _Row(NamedTuple):
@@ -85,6 +86,7 @@ class Rekey:
 
     Raises:
         PoisonRecordError: a record has no such key, and ``on_poison`` is ``fail``.
+        RetryableError: the decoder or the function said so.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class Rekey:
     ) -> None:
         self.settings = settings
         self.function = function
-        self.read_value = DECODERS[settings.value]
+        self.read_value = settings.decoder or DECODERS[settings.value]
         self.steps = settings.key.split(".")[1:]
 
     def __call__(self, records: pa.Table) -> pa.Table:
@@ -118,6 +120,8 @@ class Rekey:
     def _made(self, row: _Row) -> _Made:
         try:
             key = self._key_of(row)
+        except RetryableError:
+            raise
         except Exception as error:  # noqa: BLE001 - of a value, or of the user's function
             return self._without_key(row, error)
         came_from = f"{row.topic}/{row.partition}/{row.offset}".encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
@@ -44,6 +44,7 @@ from headrace.processors.contract import BatchResponse
 from headrace.processors.micro_batch_processor import (
     JOB_SHARE,
     MicroBatchProcessor,
+    decoder_of,
     merge_limits,
 )
 from headrace.processors.pending import PendingBatch
@@ -497,7 +498,10 @@ def build_keyed(
     state = KeyedState(store)
     topics = _topics(channel, chosen)
     letters = LetterHeaders(chosen.dead_letter_headers, channel.group)
-    settings = _fold_settings(chosen, topics, letters)
+    decoder = decoder_of(chosen.decoder)
+    if decoder is not None:
+        decoder.load()
+    settings = replace(_fold_settings(chosen, topics, letters), decoder=decoder)
     reducer = _reducer(chosen, settings.outputs)
     fold = fold_of(reducer, settings)
     times = None if chosen.time == "record" else load_callable(chosen.time)
@@ -511,7 +515,10 @@ def build_keyed(
         engine = InlineEngine(function)
     else:
         from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - for this engine only
+        from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
 
+        if decoder is not None:
+            send_by_value(decoder.factory)
         engine = KeyedSparkEngine(spark(), function.reduce, fold, reducer)
     parts = KeyedParts(
         sink,

@@ -17,6 +17,7 @@ from headrace.config import (
     SparkProcessorConfig,
 )
 from headrace.core.clock import SYSTEM_CLOCK
+from headrace.core.decoders import CustomDecoder
 from headrace.core.records import offset_of
 from headrace.core.tables import Decode, Decoding, OnUndecodable
 from headrace.processors.admission import Admission, AdmissionRules
@@ -28,7 +29,7 @@ from headrace.sinks.channel_sink import ChannelSink
 from headrace.sinks.contract import CommitConflictError, OffsetMove
 
 if TYPE_CHECKING:
-    from headrace.config import ChannelConfig
+    from headrace.config import ChannelConfig, CustomDecoding
     from headrace.core.clock import Deadline
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment, Batch
@@ -48,9 +49,18 @@ _DECODING = (SparkProcessorConfig, ArrowProcessorConfig)
 _MERGING = (*_DECODING, KeyedProcessorConfig, RekeyProcessorConfig)
 
 
+def decoder_of(named: CustomDecoding | None) -> CustomDecoder | None:
+    """Return the decoder that is configured, not loaded yet."""
+    return None if named is None else CustomDecoder(named.factory, named.keyword_arguments())
+
+
 def decode(chosen: SparkProcessorConfig | ArrowProcessorConfig) -> Decode:
-    """Return what the configuration says of decoding."""
-    return Decode(Decoding(chosen.decode), chosen.ddl, OnUndecodable(chosen.undecodable))
+    """Return what the configuration says of decoding. A decoder it names is imported later."""
+    treating = OnUndecodable(chosen.undecodable)
+    custom = decoder_of(chosen.decoder)
+    if custom is None:
+        return Decode(Decoding(chosen.decode), chosen.ddl, treating)
+    return Decode(Decoding.CUSTOM, chosen.ddl, treating, custom)
 
 
 def merge_limits(channel: ChannelConfig) -> MergeLimits:

@@ -17,6 +17,7 @@ from headrace.keyed.topics import open_by_key
 from headrace.processors.micro_batch_processor import (
     JOB_SHARE,
     MicroBatchProcessor,
+    decoder_of,
     merge_limits,
 )
 
@@ -44,6 +45,9 @@ def build_rekey(
     assert isinstance(target, KafkaSinkConfig), "the configuration demands it"
     assert target.topic is not None, "as above"
     topic, properties = target.topic, client_properties(kafka)
+    decoder = decoder_of(chosen.decoder)
+    if decoder is not None:
+        decoder.load()
     settings = RekeySettings(
         chosen.key,
         topic,
@@ -51,6 +55,7 @@ def build_rekey(
         chosen.on_poison,
         chosen.dead_letter,
         LetterHeaders(chosen.dead_letter_headers, channel.group),
+        decoder,
     )
     user_code = None if chosen.code is None else load_callable(chosen.code, "event")
     rekey = Rekey(settings, user_code)
@@ -76,7 +81,10 @@ def build_rekey(
         engine = InlineEngine(function)
     else:
         from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - for this engine only
+        from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
 
+        if decoder is not None:
+            send_by_value(decoder.factory)
         engine = KeyedSparkEngine(spark(), function.reduce, rekey, user_code or rekey)
     return MicroBatchProcessor(
         engine,

@@ -4,22 +4,45 @@ from __future__ import annotations
 
 import re
 from copy import copy
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
+from headrace.core.decoders import decoded_rows
 from headrace.core.errors import ConfigError, UndecodableRecordError
 from headrace.core.records import TopicPartition
-from headrace.core.tables import KAFKA_COLUMN, Decode, Decoding, OnUndecodable
+from headrace.core.tables import (
+    FIX_UNDECODABLE,
+    KAFKA_COLUMN,
+    KAFKA_FIELDS,
+    MISFIT,
+    Decode,
+    Decoding,
+    OnUndecodable,
+    with_kafka_column,
+)
+from headrace.spark.reducer import arrow_schema, send_by_value
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from pyspark.sql import DataFrame
+
+    from headrace.core.decoders import CustomDecoder
+    from headrace.spark.reducer import Task
 
 _CORRUPT = "_corrupt_record"
 _IS_CORRUPT = f"value is not null and (_decoded is null or _decoded.{_CORRUPT} is not null)"
 _SIGN = "headrace:undecodable"
-_SIGNED = re.compile(rf"{_SIGN} topic=(\S+) partition=(\d+) offset=(\d+)")
+_SIGNED = re.compile(rf"{_SIGN} topic=(\S+) partition=(\d+) offset=(\d+)(?: reason=(.*))?")
+#: Characters of a decoder's own words that are told.
+_REASON_LENGTH = 500
+
+_PLACE = ("topic", "partition", "offset")
+_PLACE_IN_KAFKA = tuple(f"{KAFKA_COLUMN}.{name}" for name in _PLACE)
+
 _RAISE = (
     f"raise_error(format_string('{_SIGN} topic=%s partition=%d offset=%d', "
     "_kafka.topic, _kafka.partition, _kafka.offset))"
@@ -33,12 +56,20 @@ class Decoder:
 
     Raises:
         ConfigError: the schema is missing, cannot be read, or uses a reserved name.
+        ImportPathError: the decoder that it names cannot be made.
     """
 
     def __init__(self, decode: Decode) -> None:
         self._skips = decode.on_undecodable is OnUndecodable.SKIP
-        self._is_json = decode.kind is Decoding.JSON
-        self._parse = _parse_expression(decode.schema) if self._is_json else ""
+        self._kind, self._custom = decode.kind, decode.custom
+        self._parse, self._columns = "", StructType()
+        if decode.kind is not Decoding.NONE:
+            self._columns = _columns(decode.kind, decode.schema)
+        if decode.kind is Decoding.JSON:
+            self._parse = _parse_expression(decode.schema or "")
+        if decode.custom is not None:
+            decode.custom.load()
+            send_by_value(decode.custom.factory)
 
     def treating(self, undecodable: OnUndecodable) -> Decoder:
         """Return one with the same schema that treats undecodable records so. Any thread."""
@@ -49,7 +80,7 @@ class Decoder:
     @property
     def counts_skipped(self) -> bool:
         """Whether :meth:`skipped` has to be asked after each micro-batch."""
-        return self._is_json and self._skips
+        return self._kind is not Decoding.NONE and self._skips
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """Return the frame the reducer gets. Plans only, runs nothing.
@@ -57,7 +88,9 @@ class Decoder:
         A tombstone is a row whose columns are null. The unused id keeps the optimizer from
         pushing the filter below the projection, which would parse every value twice.
         """
-        if not self._is_json:
+        if self._custom is not None:
+            return self._decoded(frame, self._custom)
+        if self._kind is Decoding.NONE:
             return frame
         rejected = "false" if self._skips else _RAISE
         return (
@@ -68,34 +101,83 @@ class Decoder:
 
     def skipped(self, frame: DataFrame) -> dict[TopicPartition, list[int]]:
         """Run a small job of its own: the offsets left out, in order, by partition."""
-        found = (
-            self._parsed(frame)
-            .where(_IS_CORRUPT)
-            .selectExpr("_kafka.topic", "_kafka.partition", "_kafka.offset")
-            .collect()
-        )
+        if self._custom is None:
+            bad = self._parsed(frame).where(_IS_CORRUPT).selectExpr(*_PLACE_IN_KAFKA)
+        else:
+            place = StructType([frame.schema[name] for name in _PLACE])
+            task: Any = _skipped_task(self._custom, pa.struct(list(arrow_schema(self._columns))))
+            bad = frame.mapInArrow(task, place)
+        found = bad.collect()
         offsets: dict[TopicPartition, list[int]] = {}
         for topic, partition, offset in sorted(found):
             offsets.setdefault(TopicPartition(topic, partition), []).append(offset)
         return offsets
+
+    def _decoded(self, frame: DataFrame, custom: CustomDecoder) -> DataFrame:
+        """Have Python workers decode. One's tasks decode the same as the daemon's own does."""
+        own = StructType([frame.schema[name] for name in KAFKA_FIELDS])
+        kind = StructType([*self._columns, StructField(KAFKA_COLUMN, own)])
+        task: Any = _task(custom, arrow_schema(kind), skips=self._skips)
+        return frame.mapInArrow(task, kind)
 
     def _parsed(self, frame: DataFrame, *more: str) -> DataFrame:
         meta = "struct(key, topic, partition, offset, timestamp, headers) as _kafka"
         return frame.selectExpr("value", meta, f"{self._parse} as _decoded", *more)
 
 
-def _parse_expression(ddl: str | None) -> str:
-    """Return the SQL expression that turns the value into a struct of the schema's columns."""
+def _task(custom: CustomDecoder, schema: pa.Schema, *, skips: bool) -> Task:
+    """Return what a worker does with records: ``schema`` is what Spark was told."""
+    kind = pa.struct(list(schema)[:-1])
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            rows, bad = decoded_rows(custom, batch.column("value"), kind)
+            if bad and not skips:
+                first = min(bad)
+                topic, partition, offset = (batch.column(n)[first].as_py() for n in _PLACE)
+                reason = " ".join(bad[first].split())[:_REASON_LENGTH]
+                raise ValueError(
+                    f"{_SIGN} topic={topic} partition={partition} offset={offset} reason={reason}"
+                )
+            if bad:
+                kept = pa.array(sorted(set(range(len(rows))) - set(bad)), pa.int64())
+                rows, table = rows.take(kept), table.take(kept)
+            yield from with_kafka_column(rows, table).cast(schema).to_batches()
+
+    return run
+
+
+def _skipped_task(custom: CustomDecoder, kind: pa.StructType) -> Task:
+    """Return what finds the places of records that cannot be decoded."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            _, bad = decoded_rows(custom, batch.column("value"), kind)
+            found = pa.Table.from_batches([batch]).select(list(_PLACE))
+            yield from found.take(pa.array(sorted(bad), pa.int64())).to_batches()
+
+    return run
+
+
+def _columns(kind: Decoding, ddl: str | None) -> StructType:
+    """Return the columns that values are decoded to."""
     if ddl is None or not ddl.strip():
-        raise ConfigError(["decode: json needs a schema, as in 'id LONG, name STRING'"])
+        raise ConfigError([f"decode: {kind.value} needs a schema, as in 'id LONG, name STRING'"])
     try:
-        fields = cast("StructType", StructType.fromDDL(ddl)).names
+        found = cast("StructType", StructType.fromDDL(ddl))
+        fields = found.names
     except (PySparkException, ValueError, AttributeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError([f"decode schema {ddl!r} is not a list of columns: {reason}"]) from error
     reserved = sorted({KAFKA_COLUMN, _CORRUPT}.intersection(map(str.lower, fields)))
     if reserved:
         raise ConfigError([f"decode schema {ddl!r} uses the reserved name {reserved[0]!r}"])
+    return found
+
+
+def _parse_expression(ddl: str) -> str:
+    """Return the SQL expression that turns the value into a struct of the schema's columns."""
     literal = f"{ddl}, {_CORRUPT} STRING".replace("\\", "\\\\").replace("'", "\\'")
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
     return f"from_json(cast(value as string), '{literal}', {options})"
@@ -109,6 +191,5 @@ def undecodable_in(text: str) -> UndecodableRecordError | None:
     return UndecodableRecordError(
         TopicPartition(match[1], int(match[2])),
         int(match[3]),
-        "the value does not fit the decode schema; fix the schema or the producer, or set the "
-        "channel to skip undecodable records",
+        f"{match[4] or MISFIT}; {FIX_UNDECODABLE}",
     )

@@ -122,7 +122,7 @@ class WorkerReducer(OwnReducer):
     def __call__(self, df: DataFrame, batch: MicroBatch, /) -> DataFrame:
         """Plan the calls; they run with the sink's job."""
         kind = cast("StructType", StructType.fromDDL(self._result))
-        task: Any = _task(self._function, batch, _arrow_schema(kind))
+        task: Any = _task(self._function, batch, arrow_schema(kind))
         return df.mapInArrow(task, kind)
 
     def check(self, frame: DataFrame) -> None:  # noqa: ARG002 - any columns will do
@@ -133,7 +133,7 @@ class WorkerReducer(OwnReducer):
         """
         try:
             kind: Any = StructType.fromDDL(self._result)
-            _arrow_schema(kind)
+            arrow_schema(kind)
         except (PySparkException, ValueError, AttributeError) as error:
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise StartError(
@@ -142,7 +142,7 @@ class WorkerReducer(OwnReducer):
             ) from error
 
 
-def _arrow_schema(kind: StructType) -> pa.Schema:
+def arrow_schema(kind: StructType) -> pa.Schema:
     """Return the columns as Arrow has them, with moments in UTC; pyspark 4.2 asks for the zone."""
     names_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
     zone: dict[str, Any] = {"timezone": "UTC"} if names_zone else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Hot, Rebuilds, Restarts, Section
 from headrace.config.types.addresses import Connector
 from headrace.config.types.scalars import (
+    ColumnDecoder,
     Count,
     FactKey,
     Flag,
@@ -20,6 +21,7 @@ from headrace.config.types.scalars import (
     PositiveNumber,
     ProcessorFactory,
     Topic,
+    ValueDecoder,
     WholeNumber,
 )
 from headrace.config.types.secrets import Options, Properties, PropertyValue, reveal_all
@@ -131,11 +133,41 @@ class AdmissionConfig(Section):
                 )
 
 
+class CustomDecoding(NamedTuple):
+    """A decoder of users' own: the import path of its factory, and what that is called with."""
+
+    factory: str
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, name: str, options: Mapping[str, Any]) -> CustomDecoding | None:
+        """Return the one that a field names, None where it names a decoding of ours."""
+        return cls(name, options) if ":" in name else None
+
+    def keyword_arguments(self) -> dict[str, Any]:
+        """Return ``options`` with the secrets in plain text, for the factory only."""
+        return reveal_all(self.options)
+
+
+def _decoder_contradictions(
+    field: str, name: str, options: Mapping[str, Any]
+) -> Iterator[FieldConflict]:
+    if options and CustomDecoding.of(name, options) is None:
+        yield FieldConflict(
+            ("decoder_options",),
+            f"has no effect with {field}: {name}; leave it out, or name a decoder of your own",
+        )
+
+
 class MicroBatchConfig(Section):
     """How batches are merged into micro-batches, and how their values are decoded."""
 
-    decode: Restarts[Literal["none", "json"]] = "none"
-    """How the reducer sees values: as bytes, or as typed columns decoded from JSON."""
+    decode: Restarts[ColumnDecoder] = "none"
+    """How the reducer sees values: as bytes (none), as typed columns decoded from JSON, or as those
+    that a decoder of your own makes: its factory, or the name of a plug-in."""
+
+    decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    """What the decoder's factory is called with, as keyword arguments."""
 
     ddl: Restarts[FreeText | None] = Field(default=None, alias="schema")
     """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
@@ -155,10 +187,18 @@ class MicroBatchConfig(Section):
     reload: Hot[Flag] = False
     """Whether the channel starts again with changed code when files of its package change."""
 
+    @property
+    def decoder(self) -> CustomDecoding | None:
+        """The decoder of users' own, None where the decoding is one of ours."""
+        return CustomDecoding.of(self.decode, self.decoder_options)
+
     def contradictions(self) -> Iterator[FieldConflict]:
         yield from super().contradictions()
-        if self.decode == "json" and self.ddl is None:
-            yield FieldConflict(("schema",), "is missing; decode: json needs the columns to decode")
+        yield from _decoder_contradictions("decode", self.decode, self.decoder_options)
+        if self.decode != "none" and self.ddl is None:
+            yield FieldConflict(
+                ("schema",), f"is missing; decode: {self.decode} needs the columns to decode"
+            )
         if self.decode == "none" and self.ddl is not None:
             yield FieldConflict(("schema",), "has no effect with decode: none; write decode: json")
         if self.decode == "none" and self.undecodable == "skip":
@@ -351,8 +391,12 @@ class KeyedProcessorConfig(Section):
     keys: Restarts[Literal["string", "bytes"]] = "string"
     """How the reducer sees keys."""
 
-    value: Restarts[Literal["json", "string", "bytes"]] = "json"
-    """How the reducer sees values."""
+    value: Restarts[ValueDecoder] = "json"
+    """How the reducer sees values: decoded from JSON, as text, as bytes, or by a decoder of your
+    own: its factory, or the name of a plug-in."""
+
+    decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    """What the decoder's factory is called with, as keyword arguments."""
 
     encoding: Restarts[Literal["json", "string", "bytes"]] = "json"
     """How states are stored."""
@@ -415,6 +459,11 @@ class KeyedProcessorConfig(Section):
         """Return ``options`` with the secrets in plain text, for the factory only."""
         return reveal_all(self.options)
 
+    @property
+    def decoder(self) -> CustomDecoding | None:
+        """The decoder of users' own, None where the decoding is one of ours."""
+        return CustomDecoding.of(self.value, self.decoder_options)
+
     def contradictions(self) -> Iterator[FieldConflict]:
         if (self.reducer is None) == (self.factory is None):
             what = "is missing" if self.reducer is None else "is given beside factory"
@@ -430,6 +479,7 @@ class KeyedProcessorConfig(Section):
         letters = self.on_poison in {"dead_letter", "quarantine"} or self.late == "dead_letter"
         yield from _letters_contradictions(self, letters=letters)
         yield from _key_contradictions(self.key, self.value)
+        yield from _decoder_contradictions("value", self.value, self.decoder_options)
         if self.key in OWN_KEYS and self.internal.partitions is not None:
             yield FieldConflict(
                 ("internal", "partitions"),
@@ -470,7 +520,7 @@ def _letters_contradictions(
 
 
 def _key_contradictions(key: str, value: str) -> Iterator[FieldConflict]:
-    if key.startswith("value.") and ":" not in key and value != "json":
+    if key.startswith("value.") and ":" not in key and value in {"string", "bytes"}:
         yield FieldConflict(
             ("key",),
             f"is {key}, a field of the value, and value is {value}; write value: json, or name a "
@@ -490,8 +540,12 @@ class RekeyProcessorConfig(Section):
     """What the new key is: a field of the value (value.customer.id), a header (headers.tenant),
     what a function says of the Event (package.module:function), or the record's own (key)."""
 
-    value: Restarts[Literal["json", "string", "bytes"]] = "json"
-    """How values are read to find the key. They are written as they are."""
+    value: Restarts[ValueDecoder] = "json"
+    """How values are read to find the key: as in a channel with state. They are written as they
+    are."""
+
+    decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    """What the decoder's factory is called with, as keyword arguments."""
 
     engine: Restarts[Literal["spark", "inline"]] = "spark"
     """Where the key is found: in Spark's workers, or in this process."""
@@ -524,11 +578,17 @@ class RekeyProcessorConfig(Section):
         """The import path of the function that says the key, None where there is none."""
         return self.key if ":" in self.key else None
 
+    @property
+    def decoder(self) -> CustomDecoding | None:
+        """The decoder of users' own, None where the decoding is one of ours."""
+        return CustomDecoding.of(self.value, self.decoder_options)
+
     def contradictions(self) -> Iterator[FieldConflict]:
         letters = self.on_poison == "dead_letter"
         yield from _letters_contradictions(self, letters=letters)
         yield from _key_contradictions(self.key, self.value)
-        if self.reload and self.code is None:
+        yield from _decoder_contradictions("value", self.value, self.decoder_options)
+        if self.reload and self.code is None and self.decoder is None:
             yield FieldConflict(
                 ("reload",), f"is true, which has no effect with key: {self.key}; leave it out"
             )
@@ -543,3 +603,17 @@ ProcessorConfig = Annotated[
     | CustomProcessorConfig,
     Field(discriminator="type"),
 ]
+
+
+def custom_decoding(chosen: ProcessorConfig) -> CustomDecoding | None:
+    """Return the decoder of users' own that a processor has, None where it has none."""
+    match chosen:
+        case (
+            SparkProcessorConfig()
+            | ArrowProcessorConfig()
+            | KeyedProcessorConfig()
+            | RekeyProcessorConfig()
+        ):
+            return chosen.decoder
+        case _:
+            return None

@@ -217,10 +217,10 @@ ImportPath = Annotated[
 ]
 
 
-def _factory_of(kind: PluginKind) -> Callable[[str], str]:
+def _factory_of(kind: PluginKind, *own: str) -> Callable[[str], str]:
     def resolve(text: str) -> str:
-        """Return the import path of a plug-in that is meant by its name."""
-        if ":" in text:
+        """Return the import path of a plug-in that is meant by its name; ours have no other."""
+        if ":" in text or text in own:
             return text
         plugins = [plugin for plugin in installed_plugins() if plugin.kind is kind]
         found = {plugin.factory for plugin in plugins if plugin.name == text}
@@ -229,20 +229,30 @@ def _factory_of(kind: PluginKind) -> Callable[[str], str]:
         if found:
             raise refuse(f"is offered by several packages; give one of {', '.join(sorted(found))}")
         names = ", ".join(plugin.name for plugin in plugins) or "none"
+        ours = f"{', '.join(own)} or " if own else ""
         raise refuse(
             f"is no plug-in of {kind.value}; installed are {names}; install its package, or give "
-            "an import path such as package.module:name"
+            f"{ours}an import path such as package.module:name"
         )
 
     return resolve
 
 
-_FACTORY = Text(
-    "an import path such as package.module:name, or the name of a plug-in",
-    rf"{_DOTTED}:{_DOTTED}|[\w-]+",
-)
+_FACTORY_TEXT = "an import path such as package.module:name, or the name of a plug-in"
+_FACTORY_PATTERN = rf"{_DOTTED}:{_DOTTED}|[\w-]+"
+_FACTORY = Text(_FACTORY_TEXT, _FACTORY_PATTERN)
 SinkFactory = Annotated[str, _FACTORY, AfterValidator(_factory_of(PluginKind.SINK))]
 ProcessorFactory = Annotated[str, _FACTORY, AfterValidator(_factory_of(PluginKind.PROCESSOR))]
+ColumnDecoder = Annotated[
+    str,
+    Text(f"none, json, {_FACTORY_TEXT}", _FACTORY_PATTERN),
+    AfterValidator(_factory_of(PluginKind.DECODER, "none", "json")),
+]
+ValueDecoder = Annotated[
+    str,
+    Text(f"json, string, bytes, {_FACTORY_TEXT}", _FACTORY_PATTERN),
+    AfterValidator(_factory_of(PluginKind.DECODER, "json", "string", "bytes")),
+]
 
 #: Where a key is found in a record: its own, a field of its value, a header, or what code says.
 _KEY_SOURCES = rf"key|value(?:\.[^\s.:]+)+|headers\.[^\s:]+|{_DOTTED}:{_DOTTED}"

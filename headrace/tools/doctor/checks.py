@@ -195,6 +195,10 @@ def check_code(settings: config.Config) -> Iterator[Finding]:
             yield _finding(
                 f"code of channel {name}", path, partial(load_callable, path, *arguments)
             )
+        decoder = config.custom_decoding(channel.processor)
+        if decoder is not None:
+            load = partial(load_factory, decoder.factory, decoder.options)
+            yield _finding(f"decoder of channel {name}", decoder.factory, load)
         for sink in config.single_sinks(channel.sink).values():
             if isinstance(sink, config.CustomSinkConfig):
                 load = partial(load_factory, sink.factory, sink.options)

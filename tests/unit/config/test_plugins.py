@@ -1,4 +1,4 @@
-"""Sinks and processors that a configuration names as an installed package offers them."""
+"""Sinks, processors and decoders that a configuration names as a package offers them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.config import CustomProcessorConfig, CustomSinkConfig, load
+from headrace.config import (
+    ArrowProcessorConfig,
+    CustomDecoding,
+    CustomProcessorConfig,
+    CustomSinkConfig,
+    custom_decoding,
+    load,
+)
 from headrace.core.errors import ConfigError
+from tests.decoders import install_pairs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +76,71 @@ def test_a_name_stands_for_the_factory_of_a_plug_in(packages: Path, tmp_path: Pa
     assert not [name for name in sys.modules if name.partition(".")[0] == "acme"]
 
 
+def test_a_name_stands_for_a_decoder_of_rows_or_of_values(packages: Path, tmp_path: Path) -> None:
+    """With its options, whose secrets only its factory sees; a name of ours stays what it is."""
+    install_pairs(packages)
+    wanted = '{type: arrow, reducer: "a:b", decode: pairs, schema: "id INT, raw BINARY", '
+    rows = channel(tmp_path, wanted + "decoder_options: {separator: ;}}", "noop").processor
+    file = tmp_path / "headrace.yaml"
+    file.write_text(
+        "kafka: {bootstrap_servers: b}\nchannels:\n"
+        "  k: {group: g, topics: [t], processor: {type: keyed, reducer: 'a:b', value: pairs,"
+        " engine: inline, decoder_options: {password: secret}}}\n"
+        "  r: {group: r, topics: [t], sink: {type: kafka, topic: o}, processor: {type: rekey,"
+        " value: 'c.d:e', key: value.id, engine: inline}}\n"
+    )
+    channels = load(file).channels
+    assert isinstance(rows, ArrowProcessorConfig)
+    assert rows.decoder == CustomDecoding("acme_pairs:Pairs", {"separator": ";"})
+    keyed = custom_decoding(channels["k"].processor)
+    assert keyed is not None
+    assert keyed.factory == "acme_pairs:Pairs"
+    assert keyed.keyword_arguments() == {"password": "secret"}
+    assert custom_decoding(channels["r"].processor) == CustomDecoding("c.d:e", {})
+    json = channel(tmp_path, '{type: arrow, reducer: "a:b", decode: json, schema: a INT}', "noop")
+    assert custom_decoding(json.processor) is None
+    assert custom_decoding(CustomProcessorConfig(factory="a:b")) is None
+
+
+@pytest.mark.parametrize(
+    ("processor", "told"),
+    [
+        (
+            "{type: arrow, reducer: 'a:b', decode: avro, schema: a INT}",
+            (
+                "decode (line 6): 'avro' is no plug-in of headrace.decoders; installed are none; "
+                "install its package, or give none, json or an import path"
+            ),
+        ),
+        (
+            "{type: arrow, reducer: 'a:b', decode: 'a:b'}",
+            "schema (line 6): is missing; decode: a:b needs the columns to decode",
+        ),
+        (
+            "{type: arrow, reducer: 'a:b', decoder_options: {a: 1}}",
+            "decoder_options (line 6): has no effect with decode: none; leave it out, or name",
+        ),
+        (
+            "{type: keyed, engine: inline, reducer: 'a:b', value: text}",
+            (
+                "value (line 6): 'text' is no plug-in of headrace.decoders; installed are none; "
+                "install its package, or give json, string, bytes or an import path"
+            ),
+        ),
+        (
+            "{type: keyed, engine: inline, reducer: 'a:b', decoder_options: {a: 1}}",
+            "decoder_options (line 6): has no effect with value: json; leave it out",
+        ),
+    ],
+)
+def test_a_decoder_that_cannot_be_is_refused(tmp_path: Path, processor: str, told: str) -> None:
+    """With the line and what to write."""
+    with pytest.raises(ConfigError) as caught:
+        channel(tmp_path, processor, "noop" if "arrow" in processor else "null")
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"channels.c.processor.{told}")
+
+
 @pytest.mark.usefixtures("packages")
 def test_a_name_that_nobody_offers_is_refused(tmp_path: Path) -> None:
     """A processor's is no sink's; those that there are are named."""
@@ -90,12 +163,13 @@ def test_a_name_that_two_packages_offer_is_refused(packages: Path, tmp_path: Pat
     assert sink.factory == "acme.sinks:Cold"
 
 
-@pytest.mark.usefixtures("packages")
-def test_the_command_lists_what_is_installed() -> None:
+def test_the_command_lists_what_is_installed(packages: Path) -> None:
     """One line for each: the group, the name, the factory, and the package that offers it."""
+    install_pairs(packages)
     done = CliRunner().invoke(app, ["plugins"])
     assert done.exit_code == 0
     assert done.output.splitlines() == [
+        "headrace.decoders pairs: acme_pairs:Pairs (acme-pairs 1.2)",
         "headrace.processors router: acme:run (acme 1.2)",
         "headrace.sinks cold: acme.sinks:Cold (acme 1.2)",
         "headrace.sinks lake: acme.sinks:Lake (acme 1.2)",

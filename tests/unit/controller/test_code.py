@@ -235,6 +235,11 @@ _CUSTOM_SINK = {"type": "custom", "factory": "c:d"}
             {"type": "several", "outputs": {"x": _CUSTOM_SINK, "y": "noop"}},
             ("a:b", "c:d"),
         ),
+        (
+            {"type": "arrow", "reducer": "a:b", "decode": "e:f", "schema": "a INT"},
+            _CUSTOM_SINK,
+            ("a:b", "e:f", "c:d"),
+        ),
         ({"type": "custom", "factory": "a:b"}, None, ("a:b",)),
         ({"type": "simple"}, "a:b", ("a:b",)),
     ],

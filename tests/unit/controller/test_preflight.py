@@ -173,6 +173,17 @@ def test_a_schema_that_cannot_be_read_is_named(tmp_path: Path, schema: str, reas
     assert problem.startswith(f"channels.flights.processor.schema (line 6): {reason}")
 
 
+def test_a_schema_for_a_decoder_may_have_bytes_and_nothing_that_is_not_known(
+    tmp_path: Path,
+) -> None:
+    """The sentence says to which types values can be decoded."""
+    custom = ARROW.replace("decode: json", 'decode: "acme:Decoder"')
+    (tmp_path / "headrace.yaml").write_text(custom.replace("SCHEMA", "raw BINARY"))
+    load(tmp_path / "headrace.yaml", also=preflight)
+    (problem,) = _refused(tmp_path, custom.replace("SCHEMA", "'a MAP<STRING, INT>'"))
+    assert "MAP is not a type that is decoded to; there are BOOLEAN" in problem
+
+
 def test_check_tells_what_the_start_would(tmp_path: Path) -> None:
     """Exit code 2, as that of run."""
     file = tmp_path / "headrace.yaml"
