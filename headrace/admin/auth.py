@@ -22,6 +22,7 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import structlog
 from starlette.datastructures import Headers
@@ -272,6 +273,8 @@ class Rules:
         own = socket.gethostname()
         names = {"localhost", own, socket.getfqdn(own) if not config.on_loopback else own}
         hosts = {*names, config.host, *config.allowed_hosts}
+        if config.advertised_url is not None:
+            hosts.add(urlsplit(config.advertised_url).hostname or "")
         lower = frozenset(name.lower() for name in hosts)
         return cls(token, config.on_loopback, lower, run_token)
 

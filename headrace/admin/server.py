@@ -215,6 +215,8 @@ def _url(config: AdminConfig, port: int) -> str:
 
 def public_url(config: AdminConfig, port: int) -> str | None:
     """Return where other machines reach an API, None where they do not."""
+    if config.advertised_url is not None:
+        return config.advertised_url.rstrip("/")
     if config.on_loopback:
         return None
     return _at(config, socket.getfqdn() if config.host in _EVERYWHERE else config.host, port)

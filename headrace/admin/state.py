@@ -267,7 +267,8 @@ class StateReads:
                 f"key {key} is in {partition}, which member {owner} has",
                 value=key,
                 next_step=f"ask {owner}'s own API: it is not reached from other machines (its "
-                "admin.host is loopback, or its version publishes no address)",
+                "admin.host is loopback, without admin.advertised_url, or its version publishes no "
+                "address)",
             )
         query = urlencode({"partition": number, **({"hex": "true"} if is_hex else {})})
         place = f"/api/v1/channels/{quote(channel.name, safe='')}/state/{quote(key, safe='')}"

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 
 _ADDRESS = Text("an address such as http://127.0.0.1:4318/v1/traces", r"https?://\S+")
+_ADVERTISED = Text(
+    "an address such as https://one.example:9465", r"https?://[^\s/?#@]+(/[^\s?#]*)?"
+)
 
 
 class TracingConfig(Section):
@@ -91,6 +94,11 @@ class AdminConfig(Section):
     """The port to listen on; 0: any free one; null: 9465, or any free one where that is taken.
     The commands find it by the configuration file."""
 
+    advertised_url: Fixed[Annotated[str, _ADVERTISED] | None] = None
+    """Where others reach the API, as behind a proxy or from outside a container's network: members
+    publish it, and lead there who asks for what another one has; null: host and port, where host is
+    not loopback."""
+
     token: Fixed[SecretValue | None] = None
     """What clients have to show as a bearer token, at least 22 characters, best as ${file:...};
     null: the one in the file admin-token of the process's folder in state_dir, which the first
@@ -103,7 +111,8 @@ class AdminConfig(Section):
     """Whether to listen for other machines without tls, as where something in between encrypts."""
 
     allowed_hosts: Fixed[Annotated[tuple[FreeText, ...], Distinct]] = ()
-    """Names under which clients reach the API besides addresses, localhost and the host's name."""
+    """Names under which clients reach the API besides addresses, localhost, the host's name and
+    that in advertised_url."""
 
     trusted_proxies: Fixed[tuple[Annotated[str, Network()], ...]] = ()
     """Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto say who asks,

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError
-from urllib.parse import quote
-from urllib.request import Request, urlopen
+from urllib.parse import quote, urlsplit
+
+import httpx
 
 from headrace.core.clock import Deadline
+from headrace.devstack.server import free_port
 from headrace.devstack.waiting import wait_for
 from headrace.keyed.codecs import partition_of
 from headrace.testing.records import FakeRecord
 from tests.integration.keyed.test_daemon import arrived, keyed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.integration.daemon.rig import Daemon, Site
 
 WAIT = 60.0
 
 #: As many keys as both partitions have some of, spread as Kafka's own producer does.
 KEYS = [f"key-{number}" for number in range(20)]
+
+
+#: Addresses of the loopback interface: what each member's API is reached at.
+ADDRESSES = {"one": "127.0.0.2", "two": "127.0.0.3"}
 
 
 def document(site: Site, output: str, member: str = "one") -> dict[str, Any]:
@@ -32,6 +39,13 @@ def document(site: Site, output: str, member: str = "one") -> dict[str, Any]:
     }
 
 
+def advertised(site: Site, output: str, member: str) -> dict[str, Any]:
+    """Return the same with an API of an address of its own, which the member publishes."""
+    host, port = ADDRESSES[member], free_port()
+    admin = {"host": host, "port": port, "advertised_url": f"http://{host}:{port}"}
+    return {**document(site, output, member), "admin": admin}
+
+
 def produce(site: Site, times: int = 1) -> None:
     """Produce a fact of each key, so often."""
     for key in KEYS * times:
@@ -41,19 +55,23 @@ def produce(site: Site, times: int = 1) -> None:
         )
 
 
+def ask(site: Site, member: str, url: str) -> httpx.Response:
+    """Ask with a member's token; what leads elsewhere is not followed."""
+    token = (site.directory / "state" / member / "admin-token").read_text(encoding="utf-8").strip()
+    with httpx.Client(trust_env=False, timeout=WAIT) as client:
+        return client.get(url, headers={"Authorization": f"Bearer {token}"})
+
+
 def get(site: Site, member: str, path: str) -> tuple[int, Any]:
     """Ask a member's API with its token; return the status and the answer."""
-    folder = site.directory / "state" / member
-    url = json.loads((folder / "admin.json").read_text(encoding="utf-8"))["url"]
-    token = (folder / "admin-token").read_text(encoding="utf-8").strip()
-    request = Request(
-        f"{url}/api/v1/channels/main/{path}", headers={"Authorization": f"Bearer {token}"}
-    )
-    try:
-        with urlopen(request, timeout=WAIT) as answer:
-            return answer.status, json.load(answer)
-    except HTTPError as error:
-        return error.code, json.load(error)
+    answer = ask(site, member, address(site, member, path))
+    return answer.status_code, answer.json()
+
+
+def address(site: Site, member: str, path: str) -> str:
+    """Return where a member answers."""
+    record = (site.directory / "state" / member / "admin.json").read_text(encoding="utf-8")
+    return f"{json.loads(record)['url']}/api/v1/channels/main/{path}"
 
 
 def held(site: Site, member: str) -> set[int]:
@@ -98,9 +116,11 @@ def test_a_daemon_shows_the_keys_that_it_has(site: Site) -> None:
     assert get(site, "one", "state/nobody")[1]["error"] == "unknown_key"
 
 
-def both(site: Site, output: str) -> tuple[Daemon, Daemon]:
+def both(
+    site: Site, output: str, of: Callable[[Site, str, str], dict[str, Any]] = document
+) -> tuple[Daemon, Daemon]:
     """Return two members, each of which has a partition."""
-    daemons = [site.daemon(document(site, output, name)).start() for name in ("one", "two")]
+    daemons = [site.daemon(of(site, output, name)).start() for name in ("one", "two")]
     for daemon in daemons:
         daemon.wait_event("controller_started")
 
@@ -128,3 +148,27 @@ def test_a_key_of_another_daemon_names_it(site: Site) -> None:
             assert get(site, "two", f"state/{key}")[1]["state"] == {"n": 1}
         else:
             assert (status, found["state"]) == (200, {"n": 1})
+
+
+def test_a_key_of_another_daemon_is_found_where_the_answer_leads(site: Site) -> None:
+    """307, where it publishes its API's address: there the key is, for that member's token."""
+    output = site.broker.create_topic(1)
+    first, _ = both(site, output, advertised)
+    produce(site)
+    arrived(site, first, output, len(KEYS))
+    reduced(site, {"one", "two"}, len(KEYS))
+    names = ("one", "two")
+    owners = {number: name for name in names for number in held(site, name)}
+    for key in KEYS:
+        number = partition_of(key.encode(), 2)
+        owner = owners[number]
+        (other,) = {*names} - {owner}
+        assert get(site, owner, f"state/{key}")[1]["state"] == {"n": 1}
+        answer = ask(site, other, address(site, other, f"state/{key}"))
+        assert (answer.status_code, answer.json()["error"]) == (307, "held_elsewhere")
+        place = answer.headers["location"]
+        assert urlsplit(place).hostname == ADDRESSES[owner]
+        assert ask(site, other, place).status_code == 401
+        found = ask(site, owner, place)
+        assert (found.status_code, found.json()["state"]) == (200, {"n": 1})
+        assert found.json()["partition"] == number

@@ -7,8 +7,10 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.datastructures import Headers
 
-from headrace.admin.auth import LARGEST_BODY, is_guarded_read
+from headrace.admin.auth import LARGEST_BODY, Rules, is_guarded_read
+from headrace.admin.models import ApiError
 from headrace.admin.server import public_url
 from headrace.config import AdminConfig
 from tests.unit.admin.scene import Scene
@@ -178,3 +180,13 @@ def test_members_publish_where_other_machines_reach_the_api(
     if tls:
         given["tls"] = {"certificate_file": "/c", "key_file": "/k"}
     assert public_url(AdminConfig.model_validate(given), 9465) == expected
+
+
+def test_an_advertised_address_is_published_and_answers_to_its_name() -> None:
+    """It takes the place of host and port, also on loopback, where a proxy is what others reach."""
+    config = AdminConfig.model_validate({"advertised_url": "https://Mill.example/one/"})
+    assert public_url(config, 9465) == "https://Mill.example/one"
+    rules = Rules.of(config, "a-token-that-is-long-enough")
+    rules.check_host(Headers({"host": "mill.example"}))
+    with pytest.raises(ApiError, match=r"evil\.example"):
+        rules.check_host(Headers({"host": "evil.example"}))

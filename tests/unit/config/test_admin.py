@@ -67,6 +67,14 @@ def test_trusted_proxies_are_addresses_and_networks(tmp_path: Path) -> None:
         assert "an address such as" in problem
 
 
+@pytest.mark.parametrize("url", ["one.example:9465", "https://", "https://me:secret@one.example"])
+def test_an_advertised_address_is_one_that_can_be_followed(tmp_path: Path, url: str) -> None:
+    """It begins with its scheme, and has nobody's password in it."""
+    problem = _problem(tmp_path, f"admin: {{advertised_url: '{url}'}}")
+    assert "admin.advertised_url" in problem
+    assert "https://one.example:9465" in problem
+
+
 def _problem(tmp_path: Path, section: str) -> str:
     file = tmp_path / "headrace.yaml"
     file.write_text(f"{section}\n{CHANNELS}")
