@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -27,18 +28,23 @@ from headrace.apps.workflow.topics import Topics, client_of, create_topics
 from headrace.core.clock import Deadline
 from headrace.core.importing import load_object
 from headrace.devstack.waiting import wait_for
+from tests.integration.apps import executor_killed
 from tests.integration.daemon.conftest import broker, site
 from tests.kafka_sinks import committed_records
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.brokers import Broker
     from tests.integration.daemon.rig import Daemon, Site
 
 __all__ = ["broker", "site"]
 
 #: Seconds that all instances of a test may take.
 WAIT = 90.0
+
+#: Fewer lines cannot be: staging and committing several times, the store, and a worker.
+LINES = 300
 
 _CODE = '''
 import os
@@ -323,6 +329,45 @@ def test_a_worker_killed_at_every_line_loses_no_call_and_doubles_no_effect(tmp_p
     kills, _, again, *_ = done.stdout.split()
     assert int(kills) > 100
     assert int(again) > 0
+
+
+@pytest.mark.parametrize(
+    ("step", "at_once"),
+    [
+        pytest.param(83, 1, id="some"),
+        pytest.param(4, 4, id="all", marks=[pytest.mark.slow, pytest.mark.timeout(2400)]),
+    ],
+)
+def test_reducer_and_worker_killed_at_every_line_leave_one_outcome_and_each_effect_once(
+    broker: Broker, tmp_path: Path, step: int, at_once: int
+) -> None:
+    """Stage, commit, apply, effect, answer: states and outputs are those of what counts as read."""
+    members = []
+    with ExitStack() as held:
+        for first in range(at_once):
+            folder = tmp_path / str(first)
+            folder.mkdir()
+            executor_killed.create(broker, folder)
+            members.append(held.enter_context(killed(first, step, broker.address, folder)))
+            held.callback(members[-1].kill)
+        again = 0
+        for each in members:
+            said, complaint = each.communicate(timeout=2300)
+            assert each.returncode == 0, complaint
+            *looks, (_, last) = (line.split() for line in said.splitlines())
+            assert int(last) > LINES
+            instances, outcomes, calls_again, not_applied = map(int, looks[-1])
+            assert (outcomes, not_applied) == (instances, 0)
+            assert instances == len(looks) - 1 == len(range(first, int(last) + 1, step))
+            again += calls_again
+    assert again > 0 or at_once == 1
+
+
+def killed(first: int, step: int, servers: str, folder: Path) -> subprocess.Popen[str]:
+    """Start processes that are killed at every so many-th line."""
+    module = "tests.integration.apps.executor_killed"
+    command = [sys.executable, "-m", module, str(first), str(step), servers, str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_topics_are_created_once(plant: Plant, tmp_path: Path) -> None:
