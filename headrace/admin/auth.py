@@ -225,13 +225,13 @@ OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready"})
 #: What is read with a token only, also on loopback: more than any user of the machine should see.
 GUARDED_READS = frozenset({"/api/v1/config", "/api/v1/stacks"})
 
-#: The same of states by key, which have what records brought.
-_STATES = re.compile(r"/api/v1/channels/[^/]+/state(/.*)?", re.DOTALL)
+#: The same of states by key, and of taps, which have what records brought.
+_RECORDS = re.compile(r"/api/v1/channels/[^/]+/(state(/.*)?|tap)", re.DOTALL)
 
 
 def is_guarded_read(path: str) -> bool:
     """Whether reading this takes the token everywhere."""
-    return path in GUARDED_READS or _STATES.fullmatch(path) is not None
+    return path in GUARDED_READS or _RECORDS.fullmatch(path) is not None
 
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -366,7 +366,7 @@ class Guard:
             receive = await self._admit(scope, receive)
             with place:
                 place.enter_context(self._place(scope["path"]))
-                asked = {**scope, "method": "GET"} if is_head else scope
+                asked = {**scope, "method": "GET", "is_head": True} if is_head else scope
                 await self._app(asked, receive, noting)
         except ApiError as error:
             self._note(scope, error)

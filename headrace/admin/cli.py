@@ -1,4 +1,4 @@
-"""``headrace status|pause|resume|seek|skip|reload|loglevel|stop``, and ``headrace health``.
+"""``headrace status|top|tap|pause|resume|seek|skip|reload|loglevel|stop``, and ``headrace health``.
 
 Exit codes: 0 done; 1 refused or failed, and the message says why; 2 the configuration or the
 command line cannot be used; 3 the process does not run, or does not answer; 4 asked for, but not
@@ -122,7 +122,7 @@ _RECORD = re.compile(rf"{_PARTITION.pattern}:(?P<offset>[0-9]{{1,19}})")
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (status, pause, resume, seek, skip, reload, loglevel, stop):
+    for command in (status, top, tap, pause, resume, seek, skip, reload, loglevel, stop):
         app.command()(connected(command))
     app.command()(health)
 
@@ -162,6 +162,79 @@ def status(
     from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
 
     return commands.status(channel, as_json=json, watch=watch)
+
+
+def top(
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.2, help="How often it looks again.")
+    ] = 2.0,
+    partitions: Annotated[
+        int, typer.Option(metavar="N", min=0, help="The most partitions, by their lag.")
+    ] = 20,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for scripts, a line for each look.")
+    ] = False,
+) -> Command:
+    """Show lag, rates and errors of all channels and partitions, again and again until Ctrl-C.
+
+    Fills the terminal; elsewhere it prints one table after the other.
+    """
+    from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    return commands.top(every=every, partitions=partitions, once=once, as_json=json)
+
+
+def tap(
+    channel: _Channel = None,
+    *,
+    partition: Annotated[
+        str | None, typer.Option(metavar="TOPIC:N", help="Only records of this partition.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only records with this key.")
+    ] = None,
+    is_hex: Annotated[
+        bool, typer.Option("--hex", help="The key is in hexadecimal digits.")
+    ] = False,
+    rate: Annotated[
+        float,
+        typer.Option(
+            metavar="N", min=0.01, max=1000, help="Records a second that are shown at most."
+        ),
+    ] = 10.0,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="After how many records it ends.")
+    ] = None,
+    lasting: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="How long it lasts, 1h at most.")
+    ] = "1h",
+    no_values: Annotated[
+        bool, typer.Option("--no-values", help="Leave the records' values out.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for scripts, a line for a record.")
+    ] = False,
+) -> Command:
+    """Show records of a running channel as they pass, until Ctrl-C. Holds up nothing.
+
+    Shows a sample where more pass than the rate allows. What admin.redact names is masked.
+    """
+    from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    _partition(partition)
+    return commands.tap(
+        channel,
+        partition=partition,
+        key=key,
+        hex=is_hex or None,
+        rate=rate,
+        limit=limit,
+        for_s=_seconds(lasting, "--for"),
+        no_values=no_values,
+        as_json=json,
+    )
 
 
 def pause(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import ssl
@@ -26,7 +27,7 @@ from headrace.core.processes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
     from typing import Self
 
@@ -106,6 +107,23 @@ class AdminClient:
         """Change something; the process may take ``wait`` seconds for it. Raises as ``get``."""
         sent = {key: value for key, value in body.items() if value is not None}
         return self._ask("POST", path, json=sent, timeout=TIMEOUT + wait)
+
+    def lines(self, path: str) -> Iterator[Any]:
+        """Yield the documents of an answer that has one on each line, as they come.
+
+        Raises as ``get``, also where the answer breaks off.
+        """
+        try:
+            with self._client.stream("GET", path) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise self._refused(answer)
+                yield from (json.loads(line) for line in answer.iter_lines())
+        except httpx.HTTPError as error:
+            raise UnreachableError(
+                f"{self._target.url} does not answer any more: {str(error) or type(error).__name__}"
+                f"; see whether the process of {self._target.of} runs"
+            ) from error
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
         try:

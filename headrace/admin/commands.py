@@ -27,6 +27,7 @@ from headrace.admin.client import (
 )
 from headrace.admin.document import restoring
 from headrace.admin.tables import plain_table, show
+from headrace.admin.top import Top
 from headrace.core.errors import ConfigError, HeadraceError
 from headrace.health import UNWELL, ask
 
@@ -105,6 +106,16 @@ def status(channel: str | None, *, as_json: bool, watch: float | None) -> Comman
             if watch is None:
                 return 0
             Event().wait(watch)
+
+    return command
+
+
+def top(*, every: float, partitions: int, once: bool, as_json: bool) -> Command:
+    """Return what shows the channels in a table, once or every so many seconds."""
+
+    def command(client: AdminClient) -> int:
+        view = Top(_console(), partitions=partitions)
+        return view.run(client, every=every, once=once, as_json=as_json)
 
     return command
 
@@ -256,6 +267,80 @@ def states(
         return EXIT_NOT_YET if page["restoring"] else 0
 
     return command
+
+
+def tap(channel: str | None, **wanted: Any) -> Command:
+    """Return what shows records as they pass; ``wanted`` is the request's, ``as_json`` ours."""
+    as_json, hides_values = wanted.pop("as_json"), wanted.pop("no_values")
+
+    def command(client: AdminClient) -> int:
+        partition = wanted["partition"]
+        topic = None if partition is None else partition.rpartition(":")[0]
+        name = _channel(client, channel, topic)
+        counts: dict[str, Any] = {}
+        try:
+            for line in client.lines(f"/api/v1/channels/{name}/tap{_query(**wanted, by=who())}"):
+                if line["kind"] != "record":
+                    counts = line
+                    continue
+                shown = {**line, "value": None, "value_hex": None} if hides_values else line
+                typer.echo(json.dumps(shown) if as_json else _tapped(shown))
+                sys.stdout.flush()
+        finally:
+            # also after Ctrl-C, as the last counts have it
+            if counts:
+                _complain(_tap_end(name, counts))
+        return 0
+
+    return command
+
+
+def _tapped(record: dict[str, Any]) -> str:
+    """Return a record in one line."""
+    headers = " ".join(
+        f"{name}={'-' if data is None else data}" for name, data in record["headers"]
+    )
+    parts = (
+        f"{record['topic']}-{record['partition']}:{record['offset']}",
+        record["time"] or "-",
+        _data(record, "key"),
+        _data(record, "value"),
+        headers,
+    )
+    return _printable(" ".join(part for part in parts if part))
+
+
+def _printable(text: str) -> str:
+    """Return text that does nothing to a terminal, whatever a record has in it."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def _data(record: dict[str, Any], name: str) -> str:
+    if record[name] is not None:
+        return str(record[name])
+    return "-" if record[f"{name}_hex"] is None else f"0x{record[f'{name}_hex']}"
+
+
+_TAP_ENDS = {
+    "channel_ended": "the channel does not run any more",
+    "process_stopping": "the process is stopping",
+}
+
+
+def _tap_end(channel: str, line: dict[str, Any]) -> str:
+    """Return in words what became of the records."""
+    left = [
+        f"{line.get(name, 0)} {why}"
+        for name, why in (
+            ("over_rate", "over the rate"),
+            ("unseen", "not looked at for their key"),
+            ("dropped", "dropped, because they were not read fast enough"),
+        )
+        if line.get(name)
+    ]
+    ended = _TAP_ENDS.get(line.get("reason") or "")
+    said = f"{line.get('shown', 0)} of {line.get('passed', 0)} records that passed {channel} shown"
+    return "; ".join([said, *left, *([ended] if ended else [])])
 
 
 def _query(**given: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import AwareDatetime
 
 from headrace.admin import models as d
@@ -23,6 +23,21 @@ from headrace.admin.state import (
     Prefix,
     StateReads,
     Tasks,
+)
+from headrace.admin.tap import (
+    MEDIA_TYPE,
+    USUAL,
+    Redaction,
+    TapBy,
+    TapHex,
+    TapKey,
+    TapLimit,
+    TapLine,
+    TapPartition,
+    TapRate,
+    TapReads,
+    TapSeconds,
+    tap_filter,
 )
 from headrace.telemetry.metrics import CONTENT_TYPE, metrics_text
 
@@ -46,7 +61,11 @@ AfterNumber = Annotated[
 ]
 ChannelName = Annotated[str, Path(description="The channel's name in the configuration.")]
 
+#: Said of an endpoint that answers no single document.
+_PLAIN = {"response_class": Response}
+
 _UNHEALTHY: _Responses = {503: {"model": d.Health, "description": "It is not; reasons says why"}}
+_LINES: _Responses = {200: {"content": {MEDIA_TYPE: {}}, "model": TapLine}}
 _TEXT: _Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
@@ -89,6 +108,7 @@ class Reads:
         self._builder = builder
         self._clock = clock
         self._state = StateReads(controller)
+        self._taps = TapReads(process, lambda: Redaction(controller.config.admin.redact), clock)
 
     def partitions(self, name: ChannelName) -> d.Partitions:
         """Return the partitions that this process holds, of one channel."""
@@ -129,6 +149,30 @@ class Reads:
     def tasks(self, name: ChannelName) -> Tasks:
         """Return where the state of each partition stands."""
         return self._state.tasks(find_channel(self._controller, name))
+
+    async def tap(  # noqa: PLR0917 - one for each parameter of the query
+        self,
+        request: Request,
+        name: ChannelName,
+        partition: TapPartition = None,
+        key: TapKey = None,
+        rate: TapRate = 10.0,
+        limit: TapLimit = None,
+        for_s: TapSeconds = USUAL,
+        by: TapBy = "",
+        *,
+        is_hex: TapHex = False,
+    ) -> Response:
+        """Return records as they pass. Asks for no thread: it goes on for long, and blocks not."""
+        caller = request.scope["caller"]
+        return self._taps.open(
+            find_channel(self._controller, name),
+            tap_filter(partition, key, rate, is_hex=is_hex),
+            by=by or f"{caller.proof} from {caller.host}",
+            limit=limit,
+            for_s=for_s,
+            is_head="is_head" in request.scope,
+        )
 
     async def live(self, response: Response) -> d.Health:
         """Tell whether the process makes progress. Asks for no thread, which might be busy."""
@@ -177,6 +221,8 @@ class Reads:
         yield _Endpoint(f"{channel}/state", self.states, title, (404, 422, 503))
         statuses = (307, 404, 409, 421, 422, 503)
         yield _Endpoint(f"{channel}/state/{{key:path}}", self.state, "One key's state", statuses)
+        title = "Records as they pass, a line of JSON each"
+        yield _Endpoint(f"{channel}/tap", self.tap, title, (404, 409, 422), _LINES, _PLAIN)
         yield _Endpoint("/api/v1/members", look.members, "The members of each group", (503,))
         yield _Endpoint("/api/v1/history", self.history, "The last hour in numbers", (422,))
         yield _Endpoint("/api/v1/events", self.events, "What happened lately", (422,))
@@ -185,7 +231,7 @@ class Reads:
         yield _Endpoint("/health/live", self.live, "Whether it makes progress", (), _UNHEALTHY)
         yield _Endpoint("/health/ready", self.ready, "Whether it does its work", (), _UNHEALTHY)
         title = "The metrics for Prometheus"
-        yield _Endpoint("/metrics", self.metrics, title, (), _TEXT, {"response_class": Response})
+        yield _Endpoint("/metrics", self.metrics, title, (), _TEXT, _PLAIN)
 
 
 def _health(reasons: list[str], response: Response) -> d.Health:

@@ -37,11 +37,11 @@ def show(status: dict[str, Any], channels: list[dict[str, Any]], console: Consol
         (process["instance_id"], "bold"),
         f" · {process['phase']} for {duration(process['uptime_s'])} · pid {process['pid']}"
         f" · version {process['version']} · ZooKeeper ",
-        _word(status["zookeeper"]["state"]),
+        state_word(status["zookeeper"]["state"]),
     )
     if spark is not None:
         head.append(" · Spark ")
-        head.append_text(_word(_spark_state(spark)))
+        head.append_text(state_word(_spark_state(spark)))
     console.print(head)
     for reason in status["not_ready_because"]:
         console.print(Text(f"not ready: {reason}", style="red"))
@@ -62,9 +62,9 @@ def _show_channel(channel: dict[str, Any], console: Console) -> None:
         Text.assemble(
             (channel["name"], "bold"),
             " · ",
-            _word(channel["state"]),
+            state_word(channel["state"]),
             f" · group {channel['group']} (",
-            _word(member["state"]),
+            state_word(member["state"]),
             f") · {totals['records_per_s']:g} records/s · lag {totals['lag']} · "
             f"{channel['delivery']}",
         )
@@ -93,7 +93,7 @@ def _partitions(partitions: Iterable[dict[str, Any]]) -> Table:
     for each in partitions:
         table.add_row(
             Text(f"{each['topic']}-{each['partition']}"),
-            _word(each["state"]),
+            state_word(each["state"]),
             *(_number(each["batch_offset" if key == "batch" else key]) for key in numbers),
             f"{each['records_per_s']:g}",
             Text("; ".join(_notes(each)), style="yellow"),
@@ -146,7 +146,8 @@ def duration(seconds: float) -> str:
     return f"{whole // _DAY}d {whole % _DAY // _HOUR}h"
 
 
-def _word(word: str) -> Text:
+def state_word(word: str) -> Text:
+    """Return a state in words, in its colour."""
     return Text(word.replace("_", " "), style=_STYLES.get(word, ""))
 
 

@@ -13,6 +13,7 @@ from headrace.channel.settings import LiveSettings
 from headrace.channel.skips import Skips
 from headrace.channel.states import CHANNEL_TRANSITIONS, ChannelState, StopReport
 from headrace.channel.status import MemberSnapshot, member_reading
+from headrace.channel.taps import TapRefusedError
 from headrace.config import ReloadEffect
 from headrace.config.errors import dotted
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.channel.events import SeekResult
     from headrace.channel.runtime import ChannelPorts
     from headrace.channel.skips import Skip
+    from headrace.channel.taps import Tap, TapFilter
     from headrace.config import ChannelConfig, ConfigChange, CoordinatorConfig
     from headrace.core.positions import Replay, Target
     from headrace.core.records import TopicPartition
@@ -173,6 +175,28 @@ class InboundKafkaChannel:
     def state_reader(self) -> StateReader | None:
         """What reads the state that its processor keeps by key, None where it keeps none."""
         return self._processor.state_reader()
+
+    def open_tap(self, wanted: TapFilter, by: str) -> Tap:
+        """Have copies made of records that are handed to the processor, from now on.
+
+        ``by`` says for whom, for the log. Whoever opens a tap closes it. Does not block.
+
+        Raises:
+            RefusedError: the channel does not run, reads by reference, or has enough taps.
+        """
+        self._require_running()
+        if self.config.by_reference:
+            raise TapRefusedError(
+                f"the records of channel {self.name} do not pass through this process: its source "
+                "is by_reference",
+                value=self.name,
+                next_step="read its topic with a consumer",
+            )
+        return self._runtime.taps.open(wanted, by)
+
+    def close_tap(self, tap: Tap) -> None:
+        """End a tap; harmless where it has ended. Does not block."""
+        self._runtime.taps.close(tap)
 
     # --- its life -------------------------------------------------------------------------------
 

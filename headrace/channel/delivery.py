@@ -172,6 +172,8 @@ class Delivery:
         )
         deadline = self._clock.monotonic() + self._runtime.config.batch_timeout
         owned.end_idle()
+        if self._runtime.taps and not passes:
+            self._runtime.taps.offer(batch)
         answer = _passed() if passes else self._ask(owned, batch)
         owned.deliver(Outstanding(batch, cut, answer, deadline, passes))
         if answer.done():

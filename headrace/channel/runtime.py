@@ -19,6 +19,7 @@ from headrace.channel.pausing import DeliveryGate, PauseManager
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.states import EndReason
 from headrace.channel.supervision import CallbackWatchdog, LagWatchdog, ThreadWatchdog
+from headrace.channel.taps import Taps
 from headrace.channel.topics import GroupSubscription, KnownTopics, TopicWatcher
 from headrace.channel.workers import PartitionLoop, Workers
 from headrace.config import refuses_late
@@ -102,6 +103,7 @@ class ChannelRuntime:
         self.catalog = ports.catalog
         self.tracer = ports.tracer
         self.skips = skips
+        self.taps = Taps(name, clock)
         self.metrics = metrics
         self.clock = clock
         self.fail = fail

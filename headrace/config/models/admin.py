@@ -53,6 +53,10 @@ class TracingConfig(Section):
     headers traceparent and tracestate of W3C."""
 
 
+_REDACTED = Text(
+    "key, value, value.<member> or headers.<name>", r"key|value(\.[^.]+)*|headers\.(?s:.+)"
+)
+
 #: Characters of the shortest token that is accepted: 16 random bytes take so many in base 64.
 SHORTEST_TOKEN = 22
 
@@ -117,6 +121,10 @@ class AdminConfig(Section):
     trusted_proxies: Fixed[tuple[Annotated[str, Network()], ...]] = ()
     """Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto say who asks,
     for the log, and whether by https. Of all others these headers are ignored."""
+
+    redact: Fixed[Annotated[tuple[Annotated[str, _REDACTED], ...], Distinct]] = ()
+    """What a tap does not show of records: key, value, a member of values that are JSON objects, as
+    value.card.number, also within lists, or a header, as headers.authorization."""
 
     @property
     def on_loopback(self) -> bool:

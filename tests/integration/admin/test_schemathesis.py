@@ -57,6 +57,10 @@ def _hurried(case: Any) -> Any:
     name = case.path_parameters.get("name", "") if case.path_parameters else ""
     if isinstance(name, str) and len(name) % 3 == 1:
         case.path_parameters["name"] = "member"
+    if case.path.endswith("/tap"):
+        wanted = (case.query or {}).get("for_s", 1.0)
+        usual = not isinstance(wanted, str) or wanted.replace(".", "").isdecimal()
+        case.query = {**(case.query or {}), **({"for_s": 0} if usual else {})}
     if isinstance(case.body, dict) and isinstance(case.body.get("wait_s"), (int, float)):
         case.body["wait_s"] = min(case.body["wait_s"], _LONGEST_WAIT)
     return case

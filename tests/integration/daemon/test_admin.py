@@ -164,3 +164,51 @@ def test_a_second_process_of_the_name_takes_nothing_from_the_first(site: Site) -
         assert second.wait() == 3
         assert _status(client)["process"]["pid"] == first.running.pid
         assert (_folder(site) / "admin.json").exists()
+
+
+def test_records_are_tapped_as_they_pass(site: Site) -> None:
+    """Live, masked, and while the channel goes on; a stop of the process ends the tap by itself."""
+    daemon = site.daemon({**site.document(), "admin": {"redact": ["value.pin"]}}).start()
+    daemon.wait_event("partition_claimed")
+    config = str(daemon.directory / f"{daemon.name}.yaml")
+    command = [sys.executable, "-m", "headrace", "tap", "-c", config, "--json"]
+    with subprocess.Popen(
+        [*command, "--rate", "1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as tap:
+        daemon.wait_event("tap_opened")
+        for number in range(20):
+            site.broker.produce(site.partition(0), b'{"n": %d, "pin": 1234}' % number)
+        assert tap.stdout is not None
+        found = [json.loads(tap.stdout.readline()) for _ in range(20)]
+        assert [json.loads(each["value"]) for each in found] == [
+            {"n": number, "pin": "***"} for number in range(20)
+        ]
+        eventually(lambda: site.offsets()[0] == 20)
+        daemon.signal(signal.SIGTERM)
+        assert daemon.wait() == 0
+        _, said = tap.communicate(timeout=WAIT)
+    assert tap.returncode == 0
+    assert "20 of 20 records that passed main shown" in said
+    closed = daemon.wait_event("tap_closed")
+    assert (closed["shown"], closed["dropped"]) == (20, 0)
+
+
+def test_a_tap_that_is_not_read_holds_up_nothing(site: Site) -> None:
+    """What its reader does not take is dropped and counted, and everything is delivered."""
+    count = 1000
+    daemon = site.run()
+    with _client(site, daemon) as client:
+        daemon.wait_event("partition_claimed")
+        with client.stream("GET", "/api/v1/channels/main/tap?rate=1000") as answer:
+            assert answer.status_code == 200
+            daemon.wait_event("tap_opened")
+            # nobody reads the answer
+            for start in range(0, count, 100):
+                site.broker.produce(site.partition(0), *[b"x" * 20_000] * 100)
+                eventually(lambda at=start: (site.offsets()[0] or 0) >= at)
+            eventually(lambda: site.offsets()[0] == count)
+        closed = daemon.wait_event("tap_closed")
+        assert closed["passed"] == count
+        assert closed["shown"] < count
+        daemon.signal(signal.SIGTERM)
+        assert daemon.wait() == 0
