@@ -17,6 +17,7 @@ from headrace.core.options import Commands, ConfigFile, command_group
 from headrace.core.positions import parse_moment
 from headrace.devstack.cli import app as local
 from headrace.devstack.connector import app as connector
+from headrace.tools.dead_letters.cli import app as dead_letters
 from headrace.tools.demo.cli import demo
 from headrace.tools.doctor.cli import check, doctor
 from headrace.tools.dryrun.cli import reduce
@@ -49,6 +50,7 @@ register(app)
 app.add_typer(local, name="local")
 app.add_typer(offsets, name="offsets")
 app.add_typer(state, name="state")
+app.add_typer(dead_letters, name="dead-letters")
 app.add_typer(connector, name="connector")
 app.add_typer(collector, name="collector")
 app.add_typer(workflow, name="workflow")

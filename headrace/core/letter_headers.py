@@ -6,7 +6,7 @@ Kafka Connect's names are those of KIP-298, ``errors.deadletterqueue.context.hea
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -102,29 +102,141 @@ class LetterHeaders:
 OUR_HEADERS = LetterHeaders()
 
 
-def read_letter(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:
+#: A header of a record, as the client has it.
+Header = tuple[str, "bytes | None"]
+
+#: What ours say, in the order in which they are written.
+_SAID = (
+    "group",
+    "topic",
+    "topic_id",
+    "partition",
+    "offset",
+    "timestamp",
+    "shed",
+    "timer",
+    "error",
+    "message",
+    "attempt",
+)
+_OURS: Mapping[str, str | None] = {PREFIX + name: name for name in _SAID}
+
+#: What Kafka Connect's say by our names, None where we say no such thing.
+_CONNECTS: Mapping[str, str | None] = {
+    CONNECT_PREFIX + name: _ALIKE.get(name)
+    for name in (*_ALIKE, "task.id", "stage", "class.name", "exception.stacktrace")
+}
+
+#: What says which record a letter was made of.
+_PLACE = ("topic", "partition", "offset")
+
+#: The header of a record that was replayed: which letter it was, as ``topic:partition:offset``.
+REPLAYED_HEADER = "headrace.replayed"
+
+
+@dataclass(frozen=True, slots=True)
+class LetterOrigin:
+    """Which record a dead letter was made of, and why. What its headers do not say is None.
+
+    ``timestamp`` is the record's own, in milliseconds since the epoch. ``timer`` names the timer
+    that failed, where the letter was made of no record. ``headers`` are the record's own.
+    """
+
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    topic_id: str | None = None
+    group: str | None = None
+    timestamp: int | None = None
+    error: str | None = None
+    message: str | None = None
+    attempt: int | None = None
+    timer: str | None = None
+    headers: tuple[Header, ...] = field(default=(), repr=False)
+
+    @property
+    def identity(self) -> tuple[object, ...] | None:
+        """What is the same in all letters of one record; None where the headers do not say."""
+        if self.topic is None or self.partition is None or self.offset is None:
+            return None
+        return self.group, self.topic, self.topic_id, self.partition, self.offset
+
+    @property
+    def replays(self) -> int:
+        """How often the record had been replayed before it failed."""
+        return sum(name == REPLAYED_HEADER for name, _ in self.headers)
+
+
+def read_letter(headers: Iterable[Header] | None) -> dict[str, str]:
     """Return what a dead letter's headers say, by our names without prefix.
 
     Where only Kafka Connect's names are there, what they say: ``topic``, ``partition``, ``offset``,
     ``group``, ``error`` and ``message``. Of a record that was a dead letter more than once the
     last count. Empty for what is none.
     """
-    ours: dict[str, str] = {}
-    theirs: dict[str, str] = {}
-    for name, data in headers:
-        text = (data or b"").decode("utf-8", "replace")
-        if name.startswith(PREFIX):
-            ours[name.removeprefix(PREFIX)] = text
-        elif (alike := _ALIKE.get(name.removeprefix(CONNECT_PREFIX))) and name.startswith(
-            CONNECT_PREFIX
-        ):
-            theirs[alike] = text
-    return theirs | ours
+    return _read(headers)[0]
 
 
-def is_letter_header(name: str) -> bool:
-    """Whether a header is one that dead letters have beside the record's own."""
-    return name.startswith((PREFIX, CONNECT_PREFIX))
+def _read(headers: Iterable[Header] | None) -> tuple[dict[str, str], list[Header]]:
+    """Return what a letter's headers say, and the record's own headers."""
+    own = list(headers or ())
+    end = len(own)
+    while end and own[end - 1][0] not in _OURS and own[end - 1][0] not in _CONNECTS:
+        end -= 1
+    # what came to the letter later is the record's own, too
+    own, later = own[:end], own[end:]
+    said: dict[str, str] = {}
+    for _ in range(2):
+        found, rest = _last_set(own)
+        if not found or (said and any(said.get(name) != found.get(name) for name in _PLACE)):
+            break
+        # what ours say counts, whichever come first
+        is_ours = own[-1][0] in _OURS
+        said, own = {**said, **found} if is_ours else {**found, **said}, rest
+    return said, [*own, *later]
+
+
+def letter_origin(headers: Iterable[Header] | None) -> LetterOrigin:
+    """Return what the headers of a letter say, by Headrace's names, Kafka Connect's, or both.
+
+    A record that came from a dead-letter topic itself has the headers of both letters: the last
+    ones count, the others are its own.
+    """
+    said, own = _read(headers)
+    if said.get("shed"):
+        said.setdefault("error", f"shed ({said['shed']})")
+    numbers = {name: _number(said.get(name)) for name in _NUMBERS}
+    texts = {name: said.get(name) for name in _TEXTS}
+    return LetterOrigin(**texts, **numbers, headers=tuple(own))  # type: ignore[arg-type]
+
+
+_NUMBERS = ("partition", "offset", "timestamp", "attempt")
+_TEXTS = ("topic", "topic_id", "group", "error", "message", "timer")
+
+
+def _last_set(headers: list[Header]) -> tuple[dict[str, str], list[Header]]:
+    """Return what the last letter's headers of one kind say, and the headers before them."""
+    names = next((kind for kind in (_OURS, _CONNECTS) if headers and headers[-1][0] in kind), {})
+    places = {name: place for place, name in enumerate(names)}
+    said: dict[str, str] = {}
+    seen: set[str] = set()
+    before, end = len(places), len(headers)
+    while end and (name := headers[end - 1][0]) in places and name not in seen:
+        # another letter's headers begin where ours are not in their order any more
+        if names is _OURS and places[name] > before:
+            break
+        before = places[name]
+        seen.add(name)
+        end -= 1
+        meaning, value = names[name], headers[end][1]
+        if meaning is not None and value is not None:
+            said[meaning] = value.decode("utf-8", "replace")
+    return said, headers[:end]
+
+
+def _number(text: str | None) -> int | None:
+    digits = (text or "").removeprefix("-")
+    return int(text or "") if digits.isascii() and digits.isdecimal() else None
 
 
 def shortened(text: str, length: int = MESSAGE_LENGTH) -> str:

@@ -1,19 +1,30 @@
-"""The dead-letter topic's producer: each record is on all in-sync replicas before it counts."""
+"""Dead-letter topics: what puts records there, and takes them back to where they came from."""
 
 from __future__ import annotations
 
-from threading import Lock
+import json
+import zlib
+from base64 import b64decode, b64encode
+from contextlib import closing
+from dataclasses import dataclass
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 
+from headrace.core.clock import Deadline
+from headrace.core.errors import HeadraceError, KafkaUnavailableError
 from headrace.kafka import clients
+from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import DeadLetterError
+from headrace.kafka.result_transactions import produce_all
+from headrace.kafka.transactional_producer import TransactionalProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from headrace.core.clock import Deadline
+    from headrace.core.records import ResultRecord
     from headrace.kafka.ports import DeadLetter
 
 #: ``enable.idempotence``: all in-sync replicas have it, and a retry of the client's own puts it
@@ -90,3 +101,206 @@ def _failed(topic: str, reason: str) -> DeadLetterError:
         f"the dead-letter topic {topic} did not take a record: {reason}; headrace doctor looks "
         "whether it exists and names the permission that it needs"
     )
+
+
+# --- replay --------------------------------------------------------------------------------------
+
+#: Seconds in which the brokers have to answer one question.
+_ANSWER_TIMEOUT = 15.0
+
+#: Seconds that one transaction may take, after which the brokers abort it.
+_TRANSACTION_TIMEOUT = 60.0
+
+#: Seconds between two tries to read from a group whose coordinator is just being chosen.
+_RETRY = 0.2
+
+#: Bytes of metadata that brokers store with an offset (``offset.metadata.max.bytes``).
+_MOST_METADATA = 4096
+
+_PROGRESS_VERSION = 1
+
+#: Keys go to partitions as with Java's clients, where a record has no partition of its own.
+_REPLAY_SETTINGS = {
+    "partitioner": "murmur2_random",
+    "delivery.report.only.error": True,
+    "message.max.bytes": 100_000_000,
+}
+
+
+class ReplayError(HeadraceError):
+    """A replay failed. What was not replayed will be by the next command."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayProgress:
+    """Which letters of one partition were replayed: those before ``offset``, and ``beyond`` it."""
+
+    offset: int = 0
+    beyond: frozenset[int] = frozenset()
+
+    def __contains__(self, offset: int) -> bool:
+        return offset < self.offset or offset in self.beyond
+
+    def after(self, replayed: Collection[int], letters: Iterable[int]) -> ReplayProgress:
+        """Return the progress when ``replayed`` ones are. ``letters`` are all that there are."""
+        done = self.beyond.union(replayed)
+        left = min((each for each in letters if each not in self and each not in done), default=-1)
+        start = max(self.offset, max(done, default=-1) + 1 if left < 0 else left)
+        return ReplayProgress(start, frozenset(each for each in done if each >= start))
+
+    def metadata(self, topic_id: str) -> str:
+        """Return what is stored beside the offset."""
+        bits = bytearray((max(self.beyond, default=self.offset) - self.offset) // 8 + 1)
+        for each in self.beyond:
+            place, bit = divmod(each - self.offset, 8)
+            bits[place] |= 1 << bit
+        packed = zlib.compress(bits, 9)
+        document = {
+            "version": _PROGRESS_VERSION,
+            "topic_id": topic_id,
+            "beyond": b64encode(packed).decode("ascii") if self.beyond else "",
+        }
+        return json.dumps(document)
+
+    @classmethod
+    def of(cls, offset: int, metadata: str | None, topic_id: str) -> ReplayProgress:
+        """Return what is stored; nothing where it is of another topic of the same name.
+
+        Raises:
+            ValueError: somebody else stored it, or a later version of Headrace.
+        """
+        document = json.loads(metadata or "")
+        if not isinstance(document, dict) or document.get("version") != _PROGRESS_VERSION:
+            raise ValueError(metadata)
+        if document["topic_id"] != topic_id:
+            return cls()
+        packed = document["beyond"]
+        bits = zlib.decompress(b64decode(packed)) if packed else b""
+        found = (
+            offset + 8 * place + bit
+            for place, byte in enumerate(bits)
+            for bit in range(8)
+            if byte >> bit & 1
+        )
+        return cls(offset, frozenset(found))
+
+
+def replay_group(topic: str) -> str:
+    """Return the group whose offsets say which letters of a topic were replayed."""
+    return f"{topic}.replay"
+
+
+class LetterReplay:
+    """Replays letters of one topic, and keeps in the same transactions which ones those are.
+
+    Used by one thread; every call blocks.
+    """
+
+    def __init__(self, client_properties: Mapping[str, Any], topic: str, topic_id: str) -> None:
+        self._topic = topic
+        self._topic_id = topic_id
+        self._group = replay_group(topic)
+        self._properties = dict(client_properties)
+        self._producer: TransactionalProducer | None = None
+
+    def progress(self, partitions: Collection[int]) -> dict[int, ReplayProgress]:
+        """Return what was replayed of each partition.
+
+        Before ``begin`` a transaction that is open counts as none: a replay that was killed may
+        have left one, and to wait for its end would take a minute.
+
+        Raises:
+            KafkaUnavailableError: the group's coordinator did not answer.
+            ReplayError: the group has offsets of another program.
+        """
+        with closing(self._consumer()) as consumer:
+            return self._read(consumer, partitions)
+
+    def _consumer(self) -> Consumer:
+        level = "read_uncommitted" if self._producer is None else "read_committed"
+        properties = clients.consumer(clients.silent(self._properties), self._group)
+        return open_consumer({**properties, "isolation.level": level})
+
+    def _read(self, consumer: Consumer, partitions: Collection[int]) -> dict[int, ReplayProgress]:
+        wanted = [ClientPartition(self._topic, number) for number in partitions]
+        deadline = Deadline.after(_ANSWER_TIMEOUT)
+        while True:
+            try:
+                found = consumer.committed(wanted, timeout=deadline.left)
+                errors = [each.error for each in found if each.error is not None]
+            except KafkaException as error:
+                found, errors = [], [error.args[0]]
+            if not errors:
+                return {each.partition: self._progress(each) for each in found}
+            if deadline.remaining <= _RETRY:
+                raise KafkaUnavailableError(
+                    f"group {self._group}: what was replayed cannot be read: {errors[0].str()}; "
+                    "are the brokers running, and may this user read the group?"
+                )
+            Event().wait(_RETRY)
+
+    def _progress(self, found: ClientPartition) -> ReplayProgress:
+        if found.offset < 0:
+            return ReplayProgress()
+        try:
+            return ReplayProgress.of(found.offset, found.metadata, self._topic_id)
+        except (ValueError, KeyError, TypeError, zlib.error) as error:
+            raise ReplayError(
+                f"group {self._group} has an offset for {self._topic}-{found.partition} that is no "
+                "record of replays; whoever reads in that group is to take another one, and its "
+                "offsets are to be deleted (kafka-consumer-groups --delete-offsets)"
+            ) from error
+
+    def begin(self) -> None:
+        """Shut out other replays of the topic, so that what they did is there to be read.
+
+        Raises:
+            ReplayError: the brokers did not let us.
+        """
+        self._producer = TransactionalProducer(
+            {**_REPLAY_SETTINGS, **self._properties},
+            f"headrace.{self._group}",
+            timeout_ms=int(_TRANSACTION_TIMEOUT * 1000),
+            quiet=True,
+        )
+        failure = self._producer.conclude(Deadline.after(_ANSWER_TIMEOUT))
+        if failure is not None:
+            raise ReplayError(
+                f"no transaction can be begun as {self._producer.transactional_id}: {failure}; "
+                "check that the brokers answer and that the user may write to that transactional "
+                "id; nothing was replayed"
+            )
+
+    def commit(
+        self, records: Sequence[ResultRecord], progress: Mapping[int, ReplayProgress]
+    ) -> None:
+        """Produce records and store which letters they were, both or neither.
+
+        Raises:
+            ReplayError: neither is known to be done; the next command finds out.
+        """
+        assert self._producer is not None, "it has begun"
+        entries = [self._entry(number, each) for number, each in progress.items()]
+        with closing(self._consumer()) as consumer:
+            group = consumer.consumer_group_metadata()
+        failure = self._producer.commit(
+            entries,
+            group,
+            Deadline.after(_TRANSACTION_TIMEOUT),
+            lambda producer, until: produce_all(records, producer, until),
+        )
+        if failure is not None:
+            # readers of committed records are not to wait for what was left open
+            self._producer.conclude(Deadline.after(_ANSWER_TIMEOUT))
+            raise ReplayError(f"the transaction of {len(records)} records failed: {failure}")
+
+    def _entry(self, number: int, progress: ReplayProgress) -> ClientPartition:
+        metadata = progress.metadata(self._topic_id)
+        if len(metadata) > _MOST_METADATA:
+            raise ReplayError(
+                f"{self._topic}-{number}: the {len(progress.beyond)} letters replayed from "
+                f"{progress.offset} on lie too scattered to be recorded: {len(metadata)} bytes, of "
+                f"{_MOST_METADATA} that brokers store; replay the first ones, or choose with fewer "
+                "filters"
+            )
+        return ClientPartition(self._topic, number, progress.offset, metadata=metadata)

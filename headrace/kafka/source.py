@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
+from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.memory import relax
-from headrace.core.records import TopicPartition
+from headrace.core.records import TopicPartition, offset_of
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import Fetched, RecordSource
 from headrace.kafka.truncation import NO_EPOCH, note
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
-    from headrace.core.clock import Deadline
     from headrace.core.record_runs import Run
     from headrace.core.records import Record
 
@@ -103,6 +103,51 @@ class KafkaRecordReader:
 
 #: Records taken from the client in one call: enough to make the call's cost disappear.
 MAX_RECORDS = 1000
+
+#: Bytes that a reading of a whole log may have fetched before they are taken.
+_LOG_PREFETCH = 32 << 20
+
+#: Seconds of one fetch, and those after which a log that brings nothing is given up.
+_FETCH_TIMEOUT = 0.5
+_SILENCE = 60.0
+
+
+def read_log(
+    client_properties: Mapping[str, Any],
+    group: str,
+    partition: TopicPartition,
+    start: int,
+    end: int,
+) -> Iterator[Record]:
+    """Yield the records of a partition from one offset to another, in their order. Blocks.
+
+    Raises:
+        KafkaUnavailableError: nothing came for a minute.
+    """
+    if start >= end:
+        return
+    position = start
+    source = KafkaRecordSource(client_properties, group, _LOG_PREFETCH)
+    try:
+        source.assign({partition: position})
+        silence = Deadline.after(_SILENCE)
+        while position < end:
+            fetched = source.fetch(_FETCH_TIMEOUT)
+            for _, records in fetched.chunks:
+                silence = Deadline.after(_SILENCE)
+                for record in records:
+                    position = max(position, offset_of(record) + 1)
+                    if position <= end:
+                        yield record
+            position = max([position, *(offset for _, offset in fetched.ends)])
+            if silence.expired:
+                raise KafkaUnavailableError(
+                    f"{partition} brought nothing for {_SILENCE:.0f} s, at offset {position} "
+                    f"of {end}; are its leader and its coordinator well?"
+                )
+    finally:
+        source.close()
+
 
 #: Seconds the client may take to answer what it knows without asking a broker, or with a short
 #: question to one.

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError, KafkaUnavailableError
+from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition, offset_of
-from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog
+from headrace.kafka import KafkaTopicCatalog
+from headrace.kafka.source import read_log
 from headrace.keyed.codecs import to_json
 from headrace.keyed.fold import KeyRow
 from headrace.keyed.restore import row_of
@@ -25,13 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
     from typing import Self
-
-#: Bytes that are fetched ahead.
-_PREFETCH = 32 << 20
-
-#: Seconds of one fetch, and those after which a changelog that brings nothing is given up.
-_FETCH_TIMEOUT = 0.5
-_SILENCE = 60.0
 
 
 class StateRequestError(RequestError):
@@ -89,30 +83,10 @@ class ChangelogTable:
     def records(self, number: int) -> Iterator[tuple[bytes, Logged]]:
         """Yield all records of a partition up to its present end, in their order."""
         partition = TopicPartition(self.topic, number)
-        position, end = self.ends(number)
-        if position >= end:
-            return
-        source = KafkaRecordSource(self._properties, self._group, _PREFETCH)
-        try:
-            source.assign({partition: position})
-            silence = Deadline.after(_SILENCE, SYSTEM_CLOCK)
-            while position < end:
-                fetched = source.fetch(_FETCH_TIMEOUT)
-                for _, records in fetched.chunks:
-                    silence = Deadline.after(_SILENCE, SYSTEM_CLOCK)
-                    for record in records:
-                        position = max(position, offset_of(record) + 1)
-                        key = record.key()
-                        if key is not None and position <= end:
-                            yield key, Logged(position - 1, row_of(record))
-                position = max([position, *(offset for _, offset in fetched.ends)])
-                if silence.expired:
-                    raise KafkaUnavailableError(
-                        f"{partition} brought nothing for {_SILENCE:.0f} s, at offset {position} "
-                        f"of {end}; are its leader and its coordinator well?"
-                    )
-        finally:
-            source.close()
+        for record in read_log(self._properties, self._group, partition, *self.ends(number)):
+            key = record.key()
+            if key is not None:
+                yield key, Logged(offset_of(record), row_of(record))
 
     def row(self, number: int, key: bytes) -> StoredRow | None:
         """Return the row of one key."""

@@ -7,11 +7,14 @@ import pytest
 from headrace.core.errors import PoisonRecordError
 from headrace.core.letter_headers import (
     MESSAGE_LENGTH,
+    REPLAYED_HEADER,
     TRACEBACK_LENGTH,
     Failure,
+    Header,
     LetterHeaders,
     Stage,
     full_name,
+    letter_origin,
     read_letter,
     shortened,
 )
@@ -119,3 +122,108 @@ def test_a_traceback_is_kept_short() -> None:
 def test_code_is_named_with_its_module(thing: object, name: str) -> None:
     """As class names in Java are; an object by its class, what is built in without a module."""
     assert full_name(thing) == name
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+OWN_HEADERS: list[Header] = [("a", b"1"), ("a", None)]
+
+
+def ours_at(offset: int, topic: str = "t", **more: str) -> list[Header]:
+    """Return headers as a channel writes them."""
+    said = {
+        "group": "g",
+        "topic": topic,
+        "topic_id": "id",
+        "partition": "1",
+        "offset": str(offset),
+        "timestamp": "1700000000000",
+        "error": "ValueError",
+        "message": "no",
+        "attempt": "5",
+        **more,
+    }
+    return [(f"headrace.{name}", text.encode()) for name, text in said.items()]
+
+
+def keyed_at(offset: int) -> list[Header]:
+    """Return headers as a channel with state writes them."""
+    said = {"topic": "k", "partition": "1", "offset": str(offset), "timestamp": "5", "message": "m"}
+    return [(f"headrace.{name}", text.encode()) for name, text in said.items()]
+
+
+def connect_at(offset: int, topic: str = "t") -> list[Header]:
+    """Return headers as Kafka Connect writes them."""
+    said = {
+        "topic": topic,
+        "partition": "1",
+        "offset": str(offset),
+        "connector.name": "g",
+        "task.id": "0",
+        "stage": "TASK_PUT",
+        "class.name": "C",
+        "exception.class.name": "java.lang.Error",
+        "exception.message": "bad",
+        "exception.stacktrace": "at",
+    }
+    return [(f"__connect.errors.{name}", text.encode()) for name, text in said.items()]
+
+
+def test_a_letter_says_where_it_is_from_and_why() -> None:
+    """All that our headers say is there, and the record's own headers as they were."""
+    found = letter_origin([*OWN_HEADERS, *ours_at(7)])
+    assert found.identity == ("g", "t", "id", 1, 7)
+    assert (found.timestamp, found.error, found.message) == (1_700_000_000_000, "ValueError", "no")
+    assert (found.attempt, found.headers) == (5, tuple(OWN_HEADERS))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        connect_at(7),
+        [*ours_at(7), *connect_at(7)],
+        [*connect_at(7), *ours_at(7)],
+    ],
+)
+def test_kafka_connect_s_names_are_read_too(headers: list[Header]) -> None:
+    """Alone, or beside ours in either order, they are taken off the record's own."""
+    found = letter_origin([*OWN_HEADERS, *headers])
+    assert (found.topic, found.partition, found.offset, found.group) == ("t", 1, 7, "g")
+    assert found.headers == tuple(OWN_HEADERS)
+
+
+@pytest.mark.parametrize("former", [ours_at(3, "t0"), keyed_at(3), connect_at(3, "t0")])
+@pytest.mark.parametrize(
+    "last",
+    [ours_at(7), keyed_at(7), connect_at(7), [*ours_at(7), *connect_at(7)]],
+)
+def test_of_several_letters_the_last_one_counts(former: list[Header], last: list[Header]) -> None:
+    """A record that came from a dead-letter topic keeps the headers that it had there."""
+    found = letter_origin([*OWN_HEADERS, *former, *last])
+    assert found.offset == 7
+    assert found.headers == (*OWN_HEADERS, *former)
+
+
+def test_a_record_that_was_replayed_says_so() -> None:
+    """The header of the replay is the record's own, and each one counts."""
+    replayed = (REPLAYED_HEADER, b"dead:0:1")
+    found = letter_origin([*OWN_HEADERS, replayed, replayed, *ours_at(9)])
+    assert (found.replays, found.headers) == (2, (*OWN_HEADERS, replayed, replayed))
+
+
+def test_what_says_no_place_has_no_identity() -> None:
+    """A timer's letter, a foreign record, and numbers that are none."""
+    timer = [("headrace.partition", b"2"), ("headrace.timer", b"due"), ("headrace.message", b"m")]
+    assert letter_origin(timer).identity is None
+    assert letter_origin(timer).timer == "due"
+    assert letter_origin(None).identity is None
+    wrong = [("headrace.topic", b"t"), ("headrace.partition", b"\xff"), ("headrace.offset", b"1")]
+    assert letter_origin(wrong).identity is None
+
+
+def test_a_copy_of_a_shed_record_says_why() -> None:
+    """The reason stands where a letter has its error."""
+    said = {"topic": "t", "partition": "0", "offset": "4", "shed": "newest"}
+    headers: list[Header] = [(f"headrace.{n}", text.encode()) for n, text in said.items()]
+    found = letter_origin([*OWN_HEADERS, *headers])
+    assert (found.error, found.offset, found.headers) == ("shed (newest)", 4, tuple(OWN_HEADERS))
