@@ -259,6 +259,17 @@ class ThreadsStatus(Document):
     """What they spent which part of their time on."""
 
 
+class PhaseStatus(Document):
+    """Keys whose state is in one phase, of those that the reducer declares."""
+
+    name: str
+    """The phase."""
+    keys: Number
+    """Keys in it."""
+    oldest_s: Seconds | None
+    """The age of the oldest; null where no key in it has one."""
+
+
 class StateTotals(Document):
     """The state that a channel keeps by key, of the partitions that are here.
 
@@ -287,6 +298,25 @@ class StateTotals(Document):
     """Offsets of the changelog that are still to be read."""
     stream_time_lag_s: Seconds | None
     """By how much the oldest stream time is behind the clock."""
+    phases: list[PhaseStatus]
+    """Keys by phase, as the reducer declares them; none while they are counted."""
+    amounts: dict[str, Number]
+    """Sums over all keys, as the reducer declares them; none while they are counted."""
+    counts: dict[str, Number]
+    """What commits have added to the counts that the reducer declares."""
+
+
+class PoolStatus(Document):
+    """The threads that a channel's processor has of its own."""
+
+    threads: Number
+    """Threads."""
+    busy: Number
+    """Those that make a call."""
+    waiting: Number
+    """Calls that wait for a thread."""
+    ended: dict[str, Number]
+    """Calls since the channel started, by outcome."""
 
 
 class ChannelStatus(Document):
@@ -327,6 +357,8 @@ class ChannelStatus(Document):
     member sees it: unowned, pending, contended, missing or foreign."""
     state_by_key: StateTotals | None = None
     """The state that it keeps by key; null: none."""
+    pool: PoolStatus | None = None
+    """What its processor's own threads are doing; null: none."""
     partitions: list[PartitionStatus]
     """The partitions it holds, by topic and number."""
 

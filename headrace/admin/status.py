@@ -183,6 +183,7 @@ class StatusBuilder:
             ],
             conditions=done.conditions,
             state_by_key=_state_by_key(channel),
+            pool=_pool(channel),
             partitions=self._partitions(held, _restoring(channel)),
         )
 
@@ -360,6 +361,21 @@ def _state_by_key(channel: InboundKafkaChannel) -> d.StateTotals | None:
         restoring=found.restoring,
         restore_remaining=found.restore_remaining,
         stream_time_lag_s=found.stream_time_lag,
+        phases=[
+            d.PhaseStatus(name=each.name, keys=each.keys, oldest_s=each.oldest)
+            for each in found.phases
+        ],
+        amounts=dict(found.amounts),
+        counts=dict(found.counts),
+    )
+
+
+def _pool(channel: InboundKafkaChannel) -> d.PoolStatus | None:
+    found = channel.pool
+    if found is None:
+        return None
+    return d.PoolStatus(
+        threads=found.threads, busy=found.busy, waiting=found.waiting, ended=dict(found.ended)
     )
 
 

@@ -73,8 +73,32 @@ def _show_channel(channel: dict[str, Any], console: Console) -> None:
         console.print(Text(f"failed: {channel['failure']}", style="red"))
     for pause in channel["pauses"]:
         console.print(Text(_pause(pause), style="yellow"))
+    for line in _numbers(channel):
+        console.print(line, highlight=False)
     if channel["partitions"]:
         console.print(_partitions(channel["partitions"]))
+
+
+def _numbers(channel: dict[str, Any]) -> Iterable[str]:
+    """Yield what there is to say of shed records, of keys by phase, and of a pool."""
+    if shed := channel["totals"]["shed_records"]:
+        yield f"shed: {shed} records"
+    # a process of a former version has neither
+    state, pool = channel.get("state_by_key") or {}, channel.get("pool")
+    if phases := state.get("phases"):
+        yield "keys: " + " · ".join(map(_phase, phases))
+    if numbers := [*state.get("amounts", {}).items(), *state.get("counts", {}).items()]:
+        yield " · ".join(f"{name.replace('_', ' ')} {number}" for name, number in numbers)
+    if pool is not None:
+        ended = [f"{outcome.replace('_', ' ')} {count}" for outcome, count in pool["ended"].items()]
+        busy = f"pool: {pool['busy']} of {pool['threads']} threads busy"
+        yield " · ".join([busy, f"waiting {pool['waiting']}", *ended])
+
+
+def _phase(phase: dict[str, Any]) -> str:
+    oldest = phase["oldest_s"]
+    age = "" if oldest is None else f" (oldest {duration(oldest)})"
+    return f"{phase['name']} {phase['keys']}{age}"
 
 
 def _pause(pause: dict[str, Any]) -> str:

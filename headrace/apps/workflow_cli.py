@@ -1,8 +1,9 @@
-"""The commands of the workflow executor: ``headrace workflow run|start|result|show|demo``.
+"""The commands of the workflow executor: ``headrace workflow run|start|result|show|status|demo``.
 
 Exit codes: 0 done, and an instance that is waited for has succeeded; 1 it has failed, or Kafka
 refused or did not answer; 2 the command line or a workflow cannot be used; 4 no outcome within the
-timeout, or no such instance. Those of ``run`` are those of ``headrace run``.
+timeout, no such instance, or not all instances were read in time. Those of ``run`` are those of
+``headrace run``.
 """
 
 from __future__ import annotations
@@ -194,6 +195,29 @@ def show(
 
     place = commands.Place(brokers, name, _named(properties))
     raise typer.Exit(commands.show(place, instance))
+
+
+@workflow.command()
+def status(
+    brokers: _Brokers,
+    oldest: Annotated[
+        int, typer.Option(min=0, help="How many of those that have been open for longest to list.")
+    ] = 5,
+    timeout: _Timeout = 60.0,
+    name: _Name = "workflow",
+    properties: _Property = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Count the instances by phase, with what is in flight and how attempts have ended.
+
+    Of all processes together: it reads the states of all instances that are remembered, as they
+    were last committed. What one process does, also since when, is in its `headrace status`.
+    """
+    from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
+
+    place = commands.Place(brokers, name, _named(properties))
+    raise typer.Exit(commands.status(place, oldest=oldest, timeout=timeout, as_json=as_json))
 
 
 @workflow.command()

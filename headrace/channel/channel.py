@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.core.supervision import Heartbeat
     from headrace.keyed.reading import StateReader
     from headrace.processors import BatchProcessor
-    from headrace.telemetry.metrics import Metrics, PartitionSnapshot
+    from headrace.telemetry.metrics import Metrics, PartitionSnapshot, PoolSnapshot
 
 
 log = structlog.get_logger(__name__)
@@ -176,6 +176,16 @@ class InboundKafkaChannel:
         """What reads the state that its processor keeps by key, None where it keeps none."""
         return self._processor.state_reader()
 
+    @property
+    def pool(self) -> PoolSnapshot | None:
+        """What its processor's own threads are doing, None where it has none or cannot say."""
+        try:
+            return self._processor.pool_snapshot()
+        except Exception as error:  # noqa: BLE001 - of a user's processor; the scrape goes on
+            reason = f"{type(error).__name__}: {error}"
+            log.warning("pool_unknown", channel=self.name, error=reason)
+            return None
+
     def open_tap(self, wanted: TapFilter, by: str) -> Tap:
         """Have copies made of records that are handed to the processor, from now on.
 
@@ -224,6 +234,7 @@ class InboundKafkaChannel:
             self._metrics.watch_partitions(self.name, self._runtime.manager.snapshots)
             if (reader := self.state_reader) is not None:
                 self._metrics.watch_state(self.name, reader.snapshot)
+            self._metrics.watch_pool(self.name, lambda: self.pool)
             self._become(ChannelState.RUNNING)
             self._runtime.start()
 

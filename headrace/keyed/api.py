@@ -7,6 +7,7 @@ output. Then what is run again after a failure gives what it gave before.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -83,6 +84,35 @@ class Output(NamedTuple):
     key: Any = ...
     ts: int | None = None
     headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+class Phase(NamedTuple):
+    """What one key's state counts as in metrics and status; see :class:`Phases`.
+
+    ``since`` (ms) is from when its age counts, None where it has none. ``amounts`` and ``counts``
+    are numbers in the order of their names there.
+    """
+
+    name: str
+    since: int | None = None
+    amounts: Sequence[int] = ()
+    counts: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """How a reducer's states are counted in metrics and status: its attribute ``phases``.
+
+    ``of`` returns the phase of a state, one of ``names``; as pure a function as the reducer. It is
+    called in the daemon, with each state before and after a commit. ``amounts`` names the numbers
+    that are summed over all keys, ``counts`` those that never go down for a key, of which
+    what is added with a commit is counted. All names become labels of metrics: keep them few.
+    """
+
+    of: Callable[[Any], Phase]
+    names: tuple[str, ...]
+    amounts: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
 
 
 #: What a reducer returns: the new state (None: there is none any more), outputs in their order,

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.keyed.fold import KeyRow
+from headrace.keyed.phases import UNKNOWN, named
 from headrace.keyed.restore import RestoreProgress
 from headrace.keyed.sink import KeyedCounts
 from headrace.keyed.store import PartitionKey, Size
-from headrace.telemetry.metrics import StateSnapshot
+from headrace.telemetry.metrics import PhaseSnapshot, StateSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
+    from headrace.keyed.api import Phases
+    from headrace.keyed.phases import PhaseTotals
     from headrace.keyed.state import KeyedState, Progress
     from headrace.keyed.store import RocksStore, StoredRow
 
@@ -43,7 +46,7 @@ class StateReader:
     """Reads committed state only, whatever is staged. Any thread; what reads rows blocks.
 
     ``held`` returns the partitions that the channel has, ``restoring`` how far those are whose
-    state is not there, ``counts`` what was done so far.
+    state is not there, ``counts`` what was done so far. ``phases`` are those of the reducer.
 
     Raises:
         StateStoreError: the store cannot be read, or the partition was given up meanwhile.
@@ -58,6 +61,7 @@ class StateReader:
         *,
         counts: Callable[[], KeyedCounts] = KeyedCounts,
         clock: Clock = SYSTEM_CLOCK,
+        phases: Phases | None = None,
     ) -> None:
         self._state = state
         self._store = store
@@ -65,6 +69,7 @@ class StateReader:
         self._restoring = restoring
         self._counts = counts
         self._clock = clock
+        self._phases = phases
 
     def partitions(self) -> list[StatePartition]:
         """Return the partitions that are held, by number. Does not block."""
@@ -91,7 +96,11 @@ class StateReader:
             for each in held
             if each.restoring is None and each.progress.time is not None
         ]
-        lag = self._clock.time() - min(times) / 1000 if times else None
+        now = self._clock.time()
+        lag = now - min(times) / 1000 if times else None
+        declared, added = self._phases, self._store.added()
+        ready = [each.partition for each in held if each.restoring is None]
+        totals = None if declared is None else self._store.phases(ready)
         under_way = [each.restoring for each in held if each.restoring is not None]
         return StateSnapshot(
             keys_touched=counts.touched,
@@ -105,6 +114,11 @@ class StateReader:
             restoring=len(under_way),
             restore_remaining=sum((each.total or 0) - each.done for each in under_way),
             stream_time_lag=None if lag is None else max(0.0, round(lag, 3)),
+            phases=() if declared is None or totals is None else _phases(declared, totals, now),
+            amounts={}
+            if declared is None or totals is None
+            else named(declared.amounts, totals.amounts),
+            counts={} if declared is None else named(declared.counts, added),
         )
 
     def find(self, key: bytes, partition: int | None = None) -> list[FoundKey]:
@@ -134,6 +148,18 @@ class StateReader:
 
     def _ready(self) -> list[int]:
         return [number for number in sorted(self._held()) if self._state.is_ready(number)]
+
+
+def _phases(declared: Phases, totals: PhaseTotals, now: float) -> tuple[PhaseSnapshot, ...]:
+    unknown = (UNKNOWN,) if totals.keys.get(UNKNOWN) else ()
+    return tuple(
+        PhaseSnapshot(
+            name,
+            totals.keys.get(name, 0),
+            None if name not in totals.since else max(0.0, round(now - totals.since[name], 3)),
+        )
+        for name in (*declared.names, *unknown)
+    )
 
 
 def _found(partition: int, key: bytes, row: StoredRow, progress: Progress) -> FoundKey:

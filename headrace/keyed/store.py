@@ -32,10 +32,13 @@ from typing_extensions import override
 from headrace.core.errors import RetryableError, StartError
 from headrace.keyed.api import TimerClock
 from headrace.keyed.fold import KeyRow
+from headrace.keyed.phases import PhaseTotals, Tally, summed, totals_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from headrace.keyed.phases import PhaseReader
 
 
 class StateStoreError(RetryableError):
@@ -97,10 +100,6 @@ class Size(NamedTuple):
     bytes: int = 0
     timers: int = 0
     quarantined: int = 0
-
-    def plus(self, more: Iterable[int]) -> Size:
-        """Return what there is with so much more of each."""
-        return Size(*map(operator.add, self, more))
 
 
 class StateStore(Protocol):
@@ -234,6 +233,20 @@ def _add(sums: list[int], key: bytes, change: Change) -> None:
         sums[3] += _is_quarantined(after) - _is_quarantined(before)
 
 
+class _Count:
+    """What there is of a partition, or what is added to it: numbers in the order of Size."""
+
+    __slots__ = ("sums", "tally")
+
+    def __init__(self) -> None:
+        self.sums = [0, 0, 0, 0]
+        self.tally = Tally()
+
+    def add(self, more: _Count) -> None:
+        self.sums = list(map(operator.add, self.sums, more.sums))
+        self.tally.merge(more.tally)
+
+
 #: Rows that are counted at a time.
 STEP = 10_000
 
@@ -253,18 +266,23 @@ class RocksStore(StateStore):
 
     Rows are cached as they are stored, up to ``cache_bytes``. What the disk took meanwhile is
     found by RocksDB's checksums. The write-ahead log is not forced to the disk: what a crash of the
-    machine takes is read again from the changelog.
+    machine takes is read again from the changelog. With ``phase_of`` keys are counted by phase.
     """
 
-    def __init__(self, folder: Path, cache_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self, folder: Path, cache_bytes: int = 64 << 20, phase_of: PhaseReader | None = None
+    ) -> None:
         self._folder = folder
+        self._phase_of = phase_of
         self._database: Rdict | None = None
         # by the name in the database: bytes are nothing that is looked through for garbage
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
         self._room = self._cache_bytes = cache_bytes
         self._lock = Lock()
-        self._sizes: dict[int, Size] = {}
-        self._growth: dict[int, Size] = {}
+        # what was counted and written since counting began, and the partitions that are counted
+        self._counts: dict[int, _Count] = {}
+        self._counted: set[int] = set()
+        self._added: list[int] = []
         self.cache_hits = 0
         self.cache_misses = 0
         self.is_corrupt = False
@@ -303,8 +321,8 @@ class RocksStore(StateStore):
             aside = self._folder.with_name(f"{self._folder.name}.corrupt-{time.time_ns()}")
             self._folder.rename(aside)
             self._clear_cache()
-            self._sizes.clear()
-            self._growth.clear()
+            self._counts.clear()
+            self._counted.clear()
             self.open()
             self.is_corrupt = False
         return str(aside)
@@ -370,9 +388,13 @@ class RocksStore(StateStore):
         for partition, timer in stale:
             batch.delete(_timer_key(partition, timer))
         written: list[tuple[PartitionKey, bytes | None]] = []
-        growth = {number: [0, 0, 0, 0] for number in self._growth}
+        growth = {number: _Count() for number in self._counts}
+        added: list[int] = []
         for key, change in changes:
-            written.append((key, _put(batch, key, change, growth.get(key.partition))))
+            count = growth.get(key.partition)
+            written.append((key, _put(batch, key, change, None if count is None else count.sums)))
+            if self._phase_of is not None:
+                added = summed(added, self._tally(change, count))
         for partition, position in positions.items():
             document = json.dumps(position._asdict()).encode()
             batch.put(_PARTITION.pack(_POSITION, partition), document)
@@ -382,6 +404,7 @@ class RocksStore(StateStore):
             except Exception as error:
                 raise self._unusable("written", error) from error
             self._grow(growth, {key.partition for key, _ in written})
+            self._added = summed(self._added, added)
             for key, data in written:
                 self._keep(_row_key(key), data)
 
@@ -413,19 +436,35 @@ class RocksStore(StateStore):
                 self._files.write(batch)
             except Exception as error:
                 raise self._unusable("written", error) from error
-            self._sizes.pop(partition, None)
-            self._growth.pop(partition, None)
+            self._forget_count(partition)
             if self._cache:
                 for name in names:
                     self._keep(name, None)
 
-    def _grow(self, growth: Mapping[int, list[int]], written: set[int]) -> None:
-        for number in written & self._growth.keys():
+    def _tally(self, change: Change, count: _Count | None) -> Sequence[int]:
+        """Take note of the phases that a change goes from and to; return what its counts add."""
+        assert self._phase_of is not None
+        before = None if change.before is None else self._phase_of(*change.before)
+        after = None if change.after is None else self._phase_of(*change.after)
+        if count is not None:
+            count.tally.add(before, -1)
+            count.tally.add(after, 1)
+        if after is None or before is None:
+            return () if after is None else after.counts
+        # one whose phase is unknown has no counts
+        return [max(0, new - old) for new, old in zip(after.counts, before.counts, strict=False)]
+
+    def _grow(self, growth: Mapping[int, _Count], written: set[int]) -> None:
+        for number in written & self._counts.keys():
             if number in growth:
-                self._growth[number] = self._growth[number].plus(growth[number])
+                self._counts[number].add(growth[number])
             else:
                 # counting began while the batch was made, and has to begin again
-                del self._growth[number]
+                self._forget_count(number)
+
+    def _forget_count(self, partition: int) -> None:
+        self._counts.pop(partition, None)
+        self._counted.discard(partition)
 
     @override
     def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
@@ -474,27 +513,41 @@ class RocksStore(StateStore):
         counted = False
         while not counted:
             with self._lock:
-                self._growth[partition] = Size()
-                self._sizes.pop(partition, None)
+                self._forget_count(partition)
+                self._counts[partition] = _Count()
                 entries = self._scan(prefix, prefix)
                 first = next(entries, None)  # from here on it sees no later writes
-            found = [0, 0, 0, 0]
+            found = _Count()
             for count, (name, data) in enumerate(chain([first] if first else (), entries), 1):
                 key, row = name[len(prefix) :], decode_row(data)
-                _add(found, key, Change(None, row))
-                found[2] += len(timers_of(key, row))
+                _add(found.sums, key, Change(None, row))
+                found.sums[2] += len(timers_of(key, row))
+                if self._phase_of is not None:
+                    found.tally.add(self._phase_of(*row), 1)
                 if count % STEP == 0:
                     yield
             with self._lock:
-                counted = partition in self._growth
+                counted = partition in self._counts
                 if counted:
-                    self._sizes[partition] = Size(*found)
+                    self._counts[partition].add(found)
+                    self._counted.add(partition)
 
     def size(self, partition: int) -> Size | None:
         """Return what there is of a partition, None where it has not been counted yet."""
         with self._lock:
-            counted = self._sizes.get(partition)
-            return None if counted is None else counted.plus(self._growth[partition])
+            return Size(*self._counts[partition].sums) if partition in self._counted else None
+
+    def phases(self, partitions: Collection[int]) -> PhaseTotals | None:
+        """Return the keys of partitions by phase, None where one has not been counted yet."""
+        with self._lock:
+            if not self._counted.issuperset(partitions):
+                return None
+            return totals_of(self._counts[number].tally for number in partitions)
+
+    def added(self) -> list[int]:
+        """Return what writes have added to the counts of all keys; none is zeros."""
+        with self._lock:
+            return self._added
 
     @override
     def position(self, partition: int) -> Position | None:
@@ -508,8 +561,7 @@ class RocksStore(StateStore):
     def drop(self, partition: int) -> None:
         with self._lock:
             self._clear_cache()
-            self._sizes.pop(partition, None)
-            self._growth.pop(partition, None)
+            self._forget_count(partition)
             try:
                 self._files.delete(_PARTITION.pack(_POSITION, partition))
                 for prefix in (_ROW, _TIMER):

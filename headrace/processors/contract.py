@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment, Batch, TopicPartition
     from headrace.keyed.reading import StateReader
-    from headrace.telemetry.metrics import Metrics
+    from headrace.telemetry.metrics import Metrics, PoolSnapshot
 
 
 class Request(Enum):
@@ -304,6 +304,13 @@ class BatchProcessor(ABC):
 
     def state_reader(self) -> StateReader | None:
         """Return what reads the state that is kept by key, None where none is kept.
+
+        Called on any thread, beside other callbacks; must not block.
+        """
+        return None
+
+    def pool_snapshot(self) -> PoolSnapshot | None:
+        """Return what the processor's own threads are doing, None where it has none.
 
         Called on any thread, beside other callbacks; must not block.
         """

@@ -29,9 +29,12 @@ from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransacti
 from headrace.kafka.clients import client_properties
 from headrace.kafka.columnar import ColumnarRecordSource
 from headrace.kafka.columnar.library import LibraryMissingError
+from headrace.keyed.api import Phases
+from headrace.keyed.codecs import DECODERS
 from headrace.keyed.columns import fold_of
 from headrace.keyed.fold import DEAD_LETTERS, FoldSettings
 from headrace.keyed.function import KeyedFunction
+from headrace.keyed.phases import PhaseReader
 from headrace.keyed.reading import StateReader
 from headrace.keyed.restore import Restorer
 from headrace.keyed.rows import RowSettings
@@ -92,6 +95,7 @@ class KeyedParts:
     store: RocksStore
     catalog: Callable[[], KafkaTopicCatalog]
     source: Callable[[], RecordSource]
+    phases: Phases | None = None
 
 
 @dataclass(slots=True)
@@ -146,6 +150,7 @@ class KeyedProcessor(MicroBatchProcessor):
             self._numbers,
             self._restoring,
             counts=lambda: parts.sink.totals,
+            phases=parts.phases,
         )
         self._catalog: KafkaTopicCatalog | None = None
         self._changelog: Changelog | None = None
@@ -494,8 +499,6 @@ def build_keyed(
     chosen = channel.processor
     assert isinstance(chosen, KeyedProcessorConfig)
     properties = client_properties(kafka)
-    store = RocksStore(folder / "db", chosen.state.cache)
-    state = KeyedState(store)
     topics = _topics(channel, chosen)
     letters = LetterHeaders(chosen.dead_letter_headers, channel.group)
     decoder = decoder_of(chosen.decoder)
@@ -503,6 +506,12 @@ def build_keyed(
         decoder.load()
     settings = replace(_fold_settings(chosen, topics, letters), decoder=decoder)
     reducer = _reducer(chosen, settings.outputs)
+    phases = _phases(chosen, reducer)
+    phase_of = (
+        None if phases is None else PhaseReader(channel.group, phases, DECODERS[settings.state])
+    )
+    store = RocksStore(folder / "db", chosen.state.cache, phase_of)
+    state = KeyedState(store)
     fold = fold_of(reducer, settings)
     times = None if chosen.time == "record" else load_callable(chosen.time)
     rows = RowSettings(chosen.key, times, chosen.on_poison, letters)
@@ -530,6 +539,7 @@ def build_keyed(
             {**properties, "isolation.level": "read_uncommitted"}, channel.group
         ),
         source=lambda: _changelog_source(properties, channel.group),
+        phases=phases,
     )
     return KeyedProcessor(
         engine,
@@ -551,6 +561,17 @@ def _reducer(chosen: KeyedProcessorConfig, outputs: Sequence[str]) -> KeyedReduc
             "name, of type kafka"
         )
     return found
+
+
+def _phases(chosen: KeyedProcessorConfig, reducer: object) -> Phases | None:
+    """Return how a reducer has its states counted, None where it does not."""
+    found = getattr(reducer, "phases", None)
+    if found is None or isinstance(found, Phases):
+        return found
+    kind = type(found).__name__
+    raise ImportPathError(
+        f"{chosen.code!r} has a {kind} in its attribute phases; it has to be headrace.keyed.Phases"
+    )
 
 
 def _loaded(chosen: KeyedProcessorConfig) -> KeyedReducer[Any, Any, Any]:

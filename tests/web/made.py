@@ -56,6 +56,7 @@ class Made:
     processor: str = "spark"
     unowned: int = 0
     state_by_key: d.StateTotals | None = None
+    pool: d.PoolStatus | None = None
     restoring: d.RestoreStatus | None = None
 
 
@@ -165,6 +166,7 @@ def channel_of(made: Made) -> d.ChannelStatus:
         conditions={"unowned": made.unowned} if made.unowned else {},
         partitions=partitions,
         state_by_key=made.state_by_key,
+        pool=made.pool,
     )
 
 

@@ -281,6 +281,9 @@ def restoring() -> Process:
         restoring=1,
         restore_remaining=66_000,
         stream_time_lag_s=4.2,
+        phases=[],
+        amounts={},
+        counts={},
     )
     progress = d.RestoreStatus(done=34_000, total=100_000, percent=34.0, left_s=12.2)
     keyed = replace(
@@ -294,6 +297,38 @@ def restoring() -> Process:
     return Process([keyed, _FLIGHTS], events=list(_USUAL))
 
 
+def workflows() -> Process:
+    """A reducer of workflows, whose instances are in several phases, and a worker of its calls."""
+    state = d.StateTotals(
+        rows=151,
+        bytes=310_000,
+        timers=151,
+        quarantined=0,
+        keys_touched=5_000,
+        timers_fired=4,
+        late=0,
+        poison=0,
+        restoring=0,
+        restore_remaining=0,
+        stream_time_lag_s=0.2,
+        phases=[
+            d.PhaseStatus(name="open", keys=12, oldest_s=190.2),
+            d.PhaseStatus(name="failing", keys=0, oldest_s=None),
+            d.PhaseStatus(name="completed", keys=136, oldest_s=None),
+            d.PhaseStatus(name="failed", keys=3, oldest_s=None),
+        ],
+        amounts={"calls_in_flight": 17},
+        counts={"attempts": 610, "attempts_returned": 580, "attempts_timed_out": 4},
+    )
+    reducer = replace(
+        _CLICKS, name="workflow", processor="keyed", sink="several", state_by_key=state
+    )
+    ended = {"returned": 580, "failed": 9, "abandoned": 4, "not_needed": 2, "not_stored": 0}
+    pool = d.PoolStatus(threads=8, busy=7, waiting=5, ended=ended)
+    worker = replace(_FLIGHTS, name="assignments", processor="custom", pool=pool)
+    return Process([reducer, worker], events=list(_USUAL))
+
+
 SCENES = {
     "healthy": healthy,
     "paused": paused,
@@ -301,4 +336,5 @@ SCENES = {
     "large": large,
     "late": late,
     "restoring": restoring,
+    "workflows": workflows,
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.web.scenes import SCENES, failing, healthy, large, late, paused, restoring
+from tests.web.scenes import SCENES, failing, healthy, large, late, paused, restoring, workflows
 from tests.web.visit import accessibility, overflow, rows, until
 
 if TYPE_CHECKING:
@@ -93,6 +93,46 @@ def test_a_channel_with_state_says_how_much_there_is(stage: Stage, visits: Visit
     assert said["late · set aside since start"] == "17 · 3"
     assert said["in quarantine"] == "2"
     assert said["to restore, of 1 partition"] == "66,000"
+
+
+def test_channels_of_workflows_say_what_is_open_and_who_makes_calls(
+    stage: Stage, visits: Visits
+) -> None:
+    """Instances by phase with the oldest, calls and attempts; of the other one its pool."""
+    stage.process = workflows()
+    page = visits.open(stage.url)
+    page.wait_for_selector("#partitions tbody tr")
+    reducer, worker = (
+        {
+            each.locator("dt").inner_text(): each.locator("dd").inner_text()
+            for each in panel.locator(".declared div").all()
+        }
+        for panel in page.locator(".panel.channel").all()
+    )
+    assert reducer == {
+        "open": "12",
+        "oldest open": "3 min",
+        "failing": "0",
+        "completed": "136",
+        "failed": "3",
+        "calls in flight": "17",
+        "attempts": "610",
+        "attempts returned": "580",
+        "attempts timed out": "4",
+    }
+    assert worker == {
+        "returned": "580",
+        "failed": "9",
+        "abandoned": "4",
+        "not needed": "2",
+        "not stored": "0",
+        "threads busy": "7 of 8",
+        "calls waiting": "5",
+    }
+    stage.process = healthy()
+    page = visits.open(stage.url)
+    page.wait_for_selector("#partitions tbody tr")
+    assert not page.locator("h4", has_text="Phases and calls").first.is_visible()
 
 
 def test_a_partition_says_how_far_its_state_is(stage: Stage, visits: Visits) -> None:

@@ -27,6 +27,28 @@ const STATE_NUMBERS = [
   [() => "stream time is behind by", (state) => seconds(state.stream_time_lag_s)],
 ];
 
+/** What a reducer declares of its states, and a processor of its pool: names come with the data. */
+function declaredNumbers({ state_by_key: state, pool }) {
+  const found = [];
+  for (const phase of state?.phases ?? []) {
+    found.push([words(phase.name), short(phase.keys)]);
+    if (phase.oldest_s !== null) found.push([`oldest ${words(phase.name)}`, seconds(phase.oldest_s)]);
+  }
+  for (const numbers of [state?.amounts, state?.counts, pool?.ended]) {
+    for (const [name, value] of Object.entries(numbers ?? {})) found.push([words(name), short(value)]);
+  }
+  if (pool) found.push(["threads busy", `${whole(pool.busy)} of ${whole(pool.threads)}`], ["calls waiting", short(pool.waiting)]);
+  return found;
+}
+
+function declaredOf(element) {
+  return (channel) =>
+    each(element, declaredNumbers(channel), ([name]) => name, ([name]) => {
+      const value = make("dd", {});
+      return updating(make("div", {}, make("dt", {}, name), value), ([, said]) => say(value, said));
+    });
+}
+
 function numbersOf(list) {
   const numbers = list.map(() => {
     const [label, value] = [make("dt", {}), make("dd", {})];
@@ -55,6 +77,9 @@ export function channelPanel(onPick) {
   const numbers = numbersOf(NUMBERS);
   const stateNumbers = numbersOf(STATE_NUMBERS);
   const stateTitle = make("h4", {}, "State by key");
+  const declared = make("dl", { class: "numbers declared" });
+  const declaredTitle = make("h4", {}, "Phases and calls");
+  const updateDeclared = declaredOf(declared);
   const rates = chart("Records a second", rate);
   const lag = chart("Records behind", short);
   const stages = stageTable();
@@ -67,6 +92,8 @@ export function channelPanel(onPick) {
     numbers.element,
     stateTitle,
     stateNumbers.element,
+    declaredTitle,
+    declared,
     make("div", { class: "charts" }, rates.element, lag.element),
     grid.element,
     make("div", { class: "inside" }, stages.element, make("div", {}, make("h4", {}, "Threads, last minute"), threads)),
@@ -83,6 +110,8 @@ export function channelPanel(onPick) {
     numbers.update(data);
     for (const part of [stateTitle, stateNumbers.element]) show(part, channel.state_by_key !== null);
     if (channel.state_by_key) stateNumbers.update(channel.state_by_key);
+    updateDeclared(channel);
+    for (const part of [declaredTitle, declared]) show(part, declared.childElementCount > 0);
     rates.update(points, (point) => point.records_per_s, end);
     lag.update(points, (point) => point.lag, end);
     stages.update(channel, points, end);

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from collections import Counter
 from dataclasses import dataclass
+from heapq import nsmallest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +16,7 @@ import typer
 import yaml
 
 from headrace import daemon
+from headrace.admin.tables import duration
 from headrace.apps.workflow.definitions import DefinitionError, load_workflows
 from headrace.apps.workflow.drawing import drawn
 from headrace.apps.workflow.executor import (
@@ -21,6 +25,7 @@ from headrace.apps.workflow.executor import (
     find_outcome,
     result_of,
 )
+from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
 from headrace.apps.workflow.running import Node, Role
 from headrace.apps.workflow.topics import (
     ANSWER_TIMEOUT,
@@ -38,10 +43,13 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, HeadraceError, ImportPathError, UnknownTopicError
 from headrace.core.files import write_whole
 from headrace.core.processes import default_state_dir
+from headrace.keyed.phases import named, summed
 from headrace.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from headrace.keyed import Phase
 
 _FAILED, _UNUSABLE, _NO_OUTCOME = 1, 2, 4
 
@@ -174,21 +182,117 @@ def show(place: Place, instance: str) -> int:
     return 0
 
 
+def status(place: Place, *, oldest: int, timeout: float, as_json: bool) -> int:
+    """Print how many instances there are by phase, and return the exit code. Blocks."""
+    try:
+        found = read_instances(place.client(), place.topics, timeout)
+    except NoOutcomeError as error:
+        typer.echo(str(error), err=True)
+        return _NO_OUTCOME
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        return _UNUSABLE
+    except HeadraceError as error:
+        typer.echo(str(error), err=True)
+        return _FAILED
+    if as_json:
+        typer.echo(json.dumps(found.document(oldest), ensure_ascii=False))
+    else:
+        typer.echo("\n".join(found.lines(oldest, time.time())))
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """All instances that are remembered, as their states were last committed."""
+
+    states: Mapping[str, Phase]
+
+    def document(self, oldest: int) -> dict[str, Any]:
+        """Return them in numbers, with so many of those that have been open for longest."""
+        declared = WorkflowReducer.phases
+        phases = Counter(phase.name for phase in self.states.values())
+        amounts: list[int] = []
+        counts: list[int] = []
+        for phase in self.states.values():
+            amounts = summed(amounts, phase.amounts)
+            counts = summed(counts, phase.counts)
+        opened = [
+            (phase.since, instance, phase.name)
+            for instance, phase in self.states.items()
+            if phase.since is not None
+        ]
+        return {
+            "phases": {name: phases[name] for name in declared.names},
+            "amounts": named(declared.amounts, amounts),
+            "counts": named(declared.counts, counts),
+            "oldest": [
+                {"instance": instance, "phase": name, "started": since}
+                for since, instance, name in nsmallest(oldest, opened)
+            ],
+        }
+
+    def lines(self, oldest: int, now: float) -> list[str]:
+        """Return the same as text. ``now`` is in seconds."""
+        found = self.document(oldest)
+        lines = [f"instances: {_numbers(found['phases'])}", _numbers(found["amounts"])]
+        lines.append(_numbers(found["counts"]))
+        for each in found["oldest"]:
+            age = duration(max(0.0, now - each["started"] / 1000))
+            lines.append(f"{each['instance']}  {each['phase']} for {age}")
+        return lines
+
+
+def _numbers(numbers: Mapping[str, int]) -> str:
+    return " · ".join(f"{name.replace('_', ' ')} {number}" for name, number in numbers.items())
+
+
+def read_instances(client: Mapping[str, Any], topics: Topics, timeout: float) -> Instances:
+    """Return the instances that the changelog has. Blocks.
+
+    Raises:
+        UnknownTopicError, KafkaUnavailableError: no reducer has run, or no broker answers.
+        NoOutcomeError: the changelog could not be read to its end within ``timeout`` seconds.
+    """
+    states: dict[str, Phase] = {}
+    deadline = Deadline.after(timeout)
+    with _changelog(client, topics) as reader:
+        while not reader.is_at_end:
+            if deadline.expired:
+                raise NoOutcomeError(
+                    f"the instances in {changelog_name(topics.name, topics.events)} were not all "
+                    f"read after {timeout:g} s; allow more with --timeout"
+                )
+            for record in reader.fetch(FETCH_TIMEOUT):
+                instance = (record.key() or b"").decode("utf-8", "replace")
+                state = document_of(record)
+                if state is None:
+                    states.pop(instance, None)
+                else:
+                    states[instance] = phase_of(state)
+    return Instances(states)
+
+
 def find_state(client: Mapping[str, Any], topics: Topics, instance: str) -> dict[str, Any] | None:
     """Return an instance's state as it was last committed, None if it has none. Blocks.
 
     Raises:
         UnknownTopicError, KafkaUnavailableError: no reducer has run, or no broker answers.
     """
-    changelog, key = changelog_name(topics.name, topics.events), instance.encode()
+    key = instance.encode()
     deadline, state = Deadline.after(ANSWER_TIMEOUT), None
-    try:
-        reader = TopicReader(client, changelog, from_beginning=True, key=key)
-    except UnknownTopicError as error:
-        raise UnknownTopicError(f"{error}: has a reducer run with --name {topics.name}?") from None
-    with reader:
+    with _changelog(client, topics, key) as reader:
         while not (reader.is_at_end or deadline.expired):
             for record in reader.fetch(FETCH_TIMEOUT):
                 if record.key() == key:
                     state = document_of(record)
     return state
+
+
+def _changelog(client: Mapping[str, Any], topics: Topics, key: bytes | None = None) -> TopicReader:
+    """Return a reader of the instances' states, of all or of the partition of one."""
+    name = changelog_name(topics.name, topics.events)
+    try:
+        return TopicReader(client, name, from_beginning=True, key=key)
+    except UnknownTopicError as error:
+        raise UnknownTopicError(f"{error}: has a reducer run with --name {topics.name}?") from None

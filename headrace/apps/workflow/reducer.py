@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.apps.workflow.definitions import (
     OTHERWISE,
@@ -30,7 +30,7 @@ from headrace.apps.workflow.messages import (
     UNKNOWN_PROCESS,
     UPDATE,
 )
-from headrace.keyed import Event, Fired, Output, Timer, at_clock
+from headrace.keyed import Event, Fired, Output, Phase, Phases, Timer, at_clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,6 +71,36 @@ def Workflow(  # noqa: N802 - a factory, named as a configuration names one
     return WorkflowReducer(compiled, history=history, keep=round(seconds * 1000))
 
 
+#: How an attempt may end that is not open any more. A result that comes after its attempt's time
+#: was over is counted as ``answered_late``, and the attempt that is open then as cancelled.
+_OUTCOMES = ("returned", "failed", "timed_out", "cancelled")
+
+
+def phase_of(state: Mapping[str, Any]) -> Phase:
+    """Return what an instance counts as in metrics and status."""
+    is_closed, outcome = state["phase"] == "closed", state.get("outcome")
+    name = state["phase"]
+    if is_closed:
+        name = "completed" if outcome == EVENT_RESULT else "failed"
+    ended = state.get("attempts", {})
+    passed = state["counts"]
+    late = passed.get("answered_late", 0)
+    return Phase(
+        name,
+        None if is_closed else state["started"],
+        (len(state["called"]),),
+        (
+            1,
+            name == "completed",
+            name == "failed",
+            state["calls"],
+            *[ended.get(each, 0) for each in _OUTCOMES],
+            late,
+            sum(passed.values()) - late,
+        ),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class WorkflowReducer:
     """Applies starts, answers and time-outs to instances. ``keep`` is in milliseconds."""
@@ -78,6 +108,21 @@ class WorkflowReducer:
     definitions: Mapping[str, Compiled]
     history: bool = False
     keep: int = _KEEP
+
+    phases: ClassVar[Phases] = Phases(
+        phase_of,
+        ("open", "failing", "completed", "failed"),
+        ("calls_in_flight",),
+        (
+            "instances_started",
+            "instances_completed",
+            "instances_failed",
+            "attempts",
+            *(f"attempts_{each}" for each in _OUTCOMES),
+            "answered_late",
+            "passed_over",
+        ),
+    )
 
     def __call__(
         self, key: str, state: dict[str, Any] | None, facts: Sequence[Event[Any] | Fired], now: int
@@ -108,7 +153,8 @@ class _Instance:
     or ``closed``. ``called`` has the open calls by their paths: the number of the attempt, when
     its time is over (ms), and how many attempts there may be. ``returns`` has results by paths;
     what lies within a part that is done is left out. ``loops`` has iterations that are done,
-    ``choices`` the cases that were taken. ``counts`` has what was passed over, by reason.
+    ``choices`` the cases that were taken. ``counts`` has what was passed over, by reason,
+    ``attempts`` how attempts ended.
     """
 
     def __init__(
@@ -142,6 +188,7 @@ class _Instance:
         for ref, attempt in sorted(late):
             if ref in self.state["called"]:  # else the one before it has closed the instance
                 self._cancel(ref, attempt)
+                self._ended("timed_out")
                 self._failed(ref, f"attempt {attempt} was not answered in time", "")
         self._update()
 
@@ -189,6 +236,7 @@ class _Instance:
             "choices": {},
             "errors": [],
             "calls": 0,
+            "attempts": {},
             "counts": {},
         }
         self._event(EVENT_START, definition=name, args=args)
@@ -214,11 +262,15 @@ class _Instance:
                 self._count("stale")
                 return
             text, trace = str(value.get("msg", "")), str(value.get("trace", ""))
+            self._ended("failed")
             self._failed(ref, text, trace, final=bool(value.get("final")))
         else:
             if attempt != open_attempt:  # an earlier attempt has answered after its time
                 self._count("answered_late")
                 self._cancel(ref, open_attempt)
+                self._ended("cancelled")
+            else:
+                self._ended("returned")
             del state["called"][ref]
             state["returns"][ref] = value.get("obj")
             self._event(EVENT_RETURN, ref=ref, attempt=attempt, res=value.get("obj"))
@@ -263,6 +315,7 @@ class _Instance:
         if state["policy"] == FailurePolicy.FAIL_FAST.value:
             for open_ref, (open_attempt, _, _) in sorted(state["called"].items()):
                 self._cancel(open_ref, open_attempt)
+                self._ended("cancelled")
             state["called"] = {}
         self._settle()
 
@@ -353,6 +406,12 @@ class _Instance:
         if self._rules.history:
             document = {"type": UPDATE, "instance": self._key, "pii": self.state}
             self.outputs.append(Output(document | {"timestamp": self._now}, to=HISTORY))
+
+    def _ended(self, outcome: str) -> None:
+        """Take note of how an attempt has ended."""
+        assert self.state is not None
+        ended = self.state.setdefault("attempts", {})  # a former version had none
+        ended[outcome] = ended.get(outcome, 0) + 1
 
     def _count(self, reason: str) -> None:
         assert self.state is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import traceback
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from headrace.core.clock import Deadline
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.keyed.codecs import to_json
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
+from headrace.telemetry.metrics import PoolSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +47,10 @@ _TRACE_LENGTH = 4_000
 
 #: Answers that are flushed together.
 _MOST_ANSWERS = 1_000
+
+#: How a call may end: it is answered; its time is over while it runs; nobody waits for it any more,
+#: when it is to be made or was; its answer may not be stored, and its batch comes again.
+_ENDS = ("returned", "failed", "abandoned", "not_needed", "not_stored")
 
 #: Seconds between two looks at calls whose time is over.
 _LEASE_INTERVAL = 0.5
@@ -118,6 +123,7 @@ class _Job:
     batches: list[_OpenBatch] = field(default_factory=list)
     is_over: bool = False
     thread: threading.Thread | None = None
+    outcome: str = "returned"
 
     @property
     def key(self) -> _Key:
@@ -147,6 +153,7 @@ class AssignmentProcessor(BatchProcessor):
         self._running: set[_Job] = set()
         self._answers: deque[tuple[_Job, KeyValue]] = deque()
         self._stopping = False
+        self._ended: Counter[str] = Counter()
         self._started = 0
         self._threads: list[threading.Thread] = []
         self._context: ChannelContext | None = None
@@ -185,6 +192,12 @@ class AssignmentProcessor(BatchProcessor):
             self._lock.notify_all()
         for thread in self._threads:
             deadline.joined(thread)
+
+    @override
+    def pool_snapshot(self) -> PoolSnapshot:
+        with self._lock:
+            ended = {each: self._ended[each] for each in _ENDS}
+            return PoolSnapshot(self._count, len(self._running), len(self._waiting), ended)
 
     @override
     def on_next_batch(self, batch: Batch) -> Future[BatchResponse]:
@@ -226,17 +239,17 @@ class AssignmentProcessor(BatchProcessor):
                     return
                 job = self._waiting.popleft()
                 if self._is_pointless(job):
-                    self._end(job)
+                    self._end(job, "not_needed")
                     continue
                 job.thread = threading.current_thread()
                 self._running.add(job)
-            message = self._made(job.call)
+            message = self._made(job)
             with self._lock:
                 self._running.discard(job)
                 if job.is_over:  # another thread has taken the place of this one
                     return
                 if job.call.cancelled.is_set():
-                    self._end(job)
+                    self._end(job, "not_needed")
                     continue
                 self._answers.append((job, (job.call.instance.encode(), message)))
                 self._lock.notify_all()
@@ -246,8 +259,9 @@ class AssignmentProcessor(BatchProcessor):
         gone = all(each.answer.done() for each in job.batches)
         return gone or job.call.cancelled.is_set() or job.is_late(self._clock)
 
-    def _made(self, call: Assignment) -> bytes:
+    def _made(self, job: _Job) -> bytes:
         """Make a call, and return the answer to it."""
+        call, job.outcome = job.call, "failed"
         process = self._processes.get(call.process)
         if process is None:
             there = ", ".join(sorted(self._processes)) or "none"
@@ -265,10 +279,12 @@ class AssignmentProcessor(BatchProcessor):
             trace = "".join(traceback.format_exception(error))[-_TRACE_LENGTH:]
             text, trace = (each.encode("utf-8", "replace").decode() for each in (text, trace))
             return to_json(fail_message(call, text[:_TRACE_LENGTH], trace, final=final))
+        job.outcome = "returned"
         return message
 
-    def _end(self, job: _Job) -> None:
+    def _end(self, job: _Job, outcome: str) -> None:
         """Take note that a call is over. Under the lock."""
+        self._ended[outcome] += 1
         job.is_over = True
         self._jobs.pop(job.key, None)
         for batch in job.batches:
@@ -285,7 +301,7 @@ class AssignmentProcessor(BatchProcessor):
                 for job in [job for job in self._running if job.is_late(self._clock)]:
                     job.call.cancelled.set()
                     self._running.discard(job)
-                    self._end(job)
+                    self._end(job, "abandoned")
                     assert job.thread is not None, "it runs"
                     self._threads.remove(job.thread)
                     self._start_caller()
@@ -320,12 +336,13 @@ class AssignmentProcessor(BatchProcessor):
             else:
                 with self._lock:
                     for job, _ in taken:
-                        self._end(job)
+                        self._end(job, job.outcome)
 
     def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
         """Have the batches of calls come again whose answers may not be stored."""
         with self._lock:
             for job in jobs:
+                self._ended["not_stored"] += 1
                 job.is_over = True
                 self._jobs.pop(job.key, None)
                 for batch in job.batches:

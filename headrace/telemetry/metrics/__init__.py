@@ -6,6 +6,8 @@ from headrace.telemetry.metrics.declared import Metrics
 from headrace.telemetry.metrics.readings import (
     ChannelSummary,
     PartitionSnapshot,
+    PhaseSnapshot,
+    PoolSnapshot,
     StageTotal,
     StateSnapshot,
     Summary,
@@ -26,6 +28,8 @@ __all__ = [
     "Metrics",
     "MetricsServer",
     "PartitionSnapshot",
+    "PhaseSnapshot",
+    "PoolSnapshot",
     "StageTotal",
     "StateSnapshot",
     "Summary",

@@ -14,6 +14,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from headrace.telemetry.metrics.readings import (
     MetricSpec,
     PartitionCollector,
+    PoolCollector,
     StateCollector,
     ThreadCollector,
 )
@@ -23,7 +24,11 @@ from headrace.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from headrace.telemetry.metrics.readings import PartitionSnapshot, StateSnapshot
+    from headrace.telemetry.metrics.readings import (
+        PartitionSnapshot,
+        PoolSnapshot,
+        StateSnapshot,
+    )
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
@@ -46,11 +51,12 @@ class Metrics:
         self._partitions = PartitionCollector()
         self._threads = ThreadCollector()
         self._states = StateCollector()
+        self._pools = PoolCollector()
         self._metrics: list[tuple[MetricSpec, MetricWrapperBase]] = []
-        self.specs = [*PartitionCollector.specs, *ThreadCollector.specs, *StateCollector.specs]
-        self.registry.register(self._partitions)
-        self.registry.register(self._threads)
-        self.registry.register(self._states)
+        self.specs: list[MetricSpec] = []
+        for collector in (self._partitions, self._threads, self._states, self._pools):
+            self.specs += collector.specs
+            self.registry.register(collector)
         ProcessCollector(registry=self.registry)
         self._declare_process()
         self._declare_delivery()
@@ -270,10 +276,14 @@ class Metrics:
         """Read ``source`` at each scrape for the metrics of the state of ``channel``."""
         self._states.sources[channel] = source
 
+    def watch_pool(self, channel: str, source: Callable[[], PoolSnapshot | None]) -> None:
+        """Read ``source`` at each scrape for the metrics of the pool of ``channel``."""
+        self._pools.sources[channel] = source
+
     def forget_partitions(self, channel: str) -> None:
-        """Stop reading the partitions of ``channel``, and their state."""
-        self._partitions.sources.pop(channel, None)
-        self._states.sources.pop(channel, None)
+        """Stop reading the partitions of ``channel``, their state and its processor's pool."""
+        for collector in (self._partitions, self._states, self._pools):
+            collector.sources.pop(channel, None)
 
     def thread_time(self, channel: str, role: Role, name: str | None = None) -> ThreadTime:
         """Return the time account of a thread that begins, until :meth:`forget_thread`.

@@ -289,12 +289,23 @@ class StateSize(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseSnapshot:
+    """Keys in one phase; ``oldest`` is the age of the oldest in seconds, None without one."""
+
+    name: str
+    keys: int
+    oldest: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StateSnapshot:
     """The state that a channel keeps by key, of the partitions that are here.
 
     The first ones are counts since the channel started. ``size`` is None while something of it is
     not counted, ``restore_remaining`` counts offsets of the changelog, ``stream_time_lag`` is by
     how many seconds the oldest stream time is behind the clock, None before the first record.
+    ``phases`` and ``amounts`` are those that the reducer declares, empty while something is not
+    counted; ``counts`` are what was added to its counts since the channel started.
     """
 
     keys_touched: int = 0
@@ -308,6 +319,9 @@ class StateSnapshot:
     restoring: int = 0
     restore_remaining: int = 0
     stream_time_lag: float | None = None
+    phases: tuple[PhaseSnapshot, ...] = ()
+    amounts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     def values(self) -> dict[str, float | None]:
         """Return what is measured, by the name of the metric."""
@@ -362,10 +376,46 @@ _STATE_GAUGES = {
 }
 
 
+_PHASES = MetricSpec(
+    "headrace_keyed_phase_keys",
+    "gauge",
+    ("channel", "phase"),
+    "Keys with a state, by the phase that the reducer says it is in.",
+)
+
+_PHASE_OLDEST = MetricSpec(
+    "headrace_keyed_phase_oldest_seconds",
+    "gauge",
+    ("channel", "phase"),
+    "Age of the oldest key in a phase whose keys have one.",
+)
+
+_AMOUNTS = MetricSpec(
+    "headrace_keyed_amount",
+    "gauge",
+    ("channel", "amount"),
+    "Sum over all keys of what the reducer says of each.",
+)
+
+_ADDED = MetricSpec(
+    "headrace_keyed_counts_total",
+    "counter",
+    ("channel", "count"),
+    "What commits have added to the counts that the reducer keeps of each key.",
+)
+
+
 class StateCollector(Collector):
     """Reads the state of channels when Prometheus asks. What is not known has no sample."""
 
-    specs = (*_STATE_COUNTS.values(), *_STATE_GAUGES.values())
+    specs = (
+        *_STATE_COUNTS.values(),
+        *_STATE_GAUGES.values(),
+        _PHASES,
+        _PHASE_OLDEST,
+        _AMOUNTS,
+        _ADDED,
+    )
 
     def __init__(self) -> None:
         self.sources: dict[str, Callable[[], StateSnapshot]] = {}
@@ -377,11 +427,82 @@ class StateCollector(Collector):
             for name, spec in _STATE_COUNTS.items()
         }
         families |= {name: _gauges(spec) for name, spec in _STATE_GAUGES.items()}
+        phases, oldest, amounts = map(_gauges, (_PHASES, _PHASE_OLDEST, _AMOUNTS))
+        added = CounterMetricFamily(_ADDED.name, _ADDED.text, labels=_ADDED.labels)
         for channel, source in list(self.sources.items()):
-            for name, value in source().values().items():
+            found = source()
+            for name, value in found.values().items():
                 if value is not None:
                     families[name].add_metric([channel], value)
-        return families.values()
+            for phase in found.phases:
+                phases.add_metric([channel, phase.name], phase.keys)
+                if phase.oldest is not None:
+                    oldest.add_metric([channel, phase.name], phase.oldest)
+            for name, number in found.amounts.items():
+                amounts.add_metric([channel, name], number)
+            for name, number in found.counts.items():
+                added.add_metric([channel, name], number)
+        return [*families.values(), phases, oldest, amounts, added]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """A processor's own pool of threads. ``waiting`` are calls that have no thread yet.
+
+    ``ended`` counts calls by their outcomes, since the channel started.
+    """
+
+    threads: int
+    busy: int
+    waiting: int
+    ended: Mapping[str, int]
+
+
+_POOL_THREADS = MetricSpec(
+    "headrace_pool_threads",
+    "gauge",
+    ("channel", "state"),
+    "Threads of the processor's own pool, by state.",
+    {"state": ("busy", "idle")},
+)
+
+_POOL_WAITING = MetricSpec(
+    "headrace_pool_waiting_calls",
+    "gauge",
+    _CHANNEL,
+    "Calls that wait for a thread of the pool.",
+)
+
+_POOL_CALLS = MetricSpec(
+    "headrace_pool_calls_total",
+    "counter",
+    ("channel", "outcome"),
+    "Calls that the pool is done with, by outcome.",
+)
+
+
+class PoolCollector(Collector):
+    """Reads the pools of processors when Prometheus asks."""
+
+    specs = (_POOL_THREADS, _POOL_WAITING, _POOL_CALLS)
+
+    def __init__(self) -> None:
+        self.sources: dict[str, Callable[[], PoolSnapshot | None]] = {}
+
+    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        """Return all families, without samples where no processor has a pool."""
+        threads, waiting = _gauges(_POOL_THREADS), _gauges(_POOL_WAITING)
+        calls = CounterMetricFamily(_POOL_CALLS.name, _POOL_CALLS.text, labels=_POOL_CALLS.labels)
+        for channel, source in list(self.sources.items()):
+            found = source()
+            if found is None:
+                continue
+            threads.add_metric([channel, "busy"], found.busy)
+            threads.add_metric([channel, "idle"], found.threads - found.busy)
+            waiting.add_metric([channel], found.waiting)
+            for outcome, count in found.ended.items():
+                calls.add_metric([channel, outcome], count)
+        return [threads, waiting, calls]
 
 
 class PartitionCollector(Collector):

@@ -103,12 +103,19 @@ def hang(call):
     return call.attempt
 
 
+@flows.process
+def hold(call):
+    while not Path(__file__).with_name("go").exists() and not call.cancelled.is_set():
+        time.sleep(0.02)
+
+
 flows.define("turnaround", 1, Sequence(
     inspect=Call("inspect", n=Input("n")),
     ready=Parallel(fuel=Call("refuel", n=Result("inspect.n")), cabin=Call("clean")),
     board=Call("board", n=Input("n"), fuel=Result("ready.fuel")),
 ))
 flows.define("hanging", 1, Call("hang").limited(timeout=2, attempts=2))
+flows.define("held", 1, Call("hold"))
 '''
 
 
@@ -249,6 +256,61 @@ def test_the_commands_start_show_and_wait(plant: Plant, tmp_path: Path) -> None:
     assert run("result", "nobody", "--timeout", "0")[0] == 4
     code, _, said = run("start", "turnaround@2", *flows)
     assert (code, said.count("there is no version 2 of workflow 'turnaround'")) == (2, 1)
+
+
+def test_instances_are_counted_by_phase_while_they_go_on(plant: Plant) -> None:
+    """In metrics and by the command: open ones, calls, attempts, the pool; also after a restart."""
+
+    def keys(phase: str) -> float | None:
+        return node.metric("headrace_keyed_phase_keys", channel="workflow", phase=phase)
+
+    def counted(name: str) -> float | None:
+        return node.metric("headrace_keyed_counts_total", channel="workflow", count=name)
+
+    def pool(state: str) -> float | None:
+        return node.metric("headrace_pool_threads", channel="assignments", state=state)
+
+    def status() -> Any:
+        options = ("--brokers", plant.brokers, "--name", plant.topics.name)
+        code, printed, said = command(plant, *options, line=("status", "--json"))
+        assert code == 0, said
+        return json.loads(printed)
+
+    node = plant.node("one", Role.BOTH).start()
+    with plant.executor() as executor:
+        executor.start("held", instance="held")
+        assert executor.result(executor.start("turnaround", {"n": 1}), WAIT) == 2, node.text()
+        with pytest.raises(WorkflowFailedError):
+            executor.result(executor.start("turnaround", {"n": 9}), WAIT)
+        hanging = executor.start("hanging")
+        assert executor.result(hanging, WAIT) == 2
+        ended = wait_for(lambda: keys("completed") == 2, Deadline.after(WAIT))
+        assert ended, node.text()
+        assert [keys(each) for each in ("open", "failing", "failed")] == [1, 0, 1]
+        where = {"channel": "workflow", "phase": "open"}
+        assert (node.metric("headrace_keyed_phase_oldest_seconds", **where) or 0) > 0
+        in_flight = {"channel": "workflow", "amount": "calls_in_flight"}
+        assert node.metric("headrace_keyed_amount", **in_flight) == 1
+        outcomes = ("returned", "failed", "timed_out", "cancelled")
+        assert [counted(f"attempts_{each}") for each in outcomes] == [8, 1, 1, 0]
+        assert counted("attempts") == 11
+        assert pool("busy") == 1
+        found = status()
+        assert found["phases"] == {"open": 1, "failing": 0, "completed": 2, "failed": 1}
+        assert [each["instance"] for each in found["oldest"]] == ["held"]
+        node.signal(signal.SIGKILL)
+        node.wait()
+        node.start()
+        again = wait_for(lambda: keys("open") == 1 and pool("busy") == 1, Deadline.after(WAIT))
+        assert again, node.text()
+        assert (keys("completed"), keys("failed"), counted("attempts")) == (2, 1, 0)
+        (plant.site.directory / "go").touch()
+        executor.result("held", WAIT)
+        over = wait_for(lambda: (keys("open"), keys("completed")) == (0, 3), Deadline.after(WAIT))
+        assert over, node.text()
+        assert (counted("attempts_returned"), counted("instances_completed")) == (1, 1)
+        assert node.metric("headrace_keyed_phase_oldest_seconds", **where) is None
+    assert status()["counts"]["attempts_returned"] == 9
 
 
 def command(plant: Plant, *options: str, line: tuple[str, ...]) -> tuple[int, str, str]:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import pytest
 import yaml
 
+from headrace.apps.workflow.messages import start_message
+from headrace.apps.workflow.running import Node
+from headrace.apps.workflow.topics import Topics, client_of, create_topics
 from headrace.core.records import TopicPartition
+from headrace.keyed.codecs import to_json
 from headrace.telemetry.metrics import Metrics
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.prometheus import DEPLOY, Prometheus, prometheus, tool
 from tests.integration.daemon.rig import eventually
-from tests.integration.keyed.test_daemon import keyed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +28,20 @@ if TYPE_CHECKING:
     from tests.integration.daemon.rig import Daemon, Site
 
 pytestmark = pytest.mark.slow
+
+_FLOWS = """
+from headrace.apps.workflow import Call, Workflows
+
+flows = Workflows()
+
+
+@flows.process
+def wait(call):
+    call.cancelled.wait()
+
+
+flows.define("waiting", 1, Call("wait"))
+"""
 
 #: A metric with what narrows it down.
 _SELECTOR = re.compile(r"\b(?:headrace_[a-z_]+|process_[a-z_]+|up)\b(?:\{[^}]*\})?")
@@ -47,12 +65,17 @@ def test_each_alert_fires_when_it_has_to_and_only_then() -> None:
     promtool("test", "rules", DEPLOY / "prometheus" / "alerts_test.yml")
 
 
-def counting(site: Site) -> dict[str, Any]:
-    """Return a channel with state by key, and a fact for it."""
-    topic, output = site.broker.create_topic(1), site.broker.create_topic(1)
-    site.broker.produce(TopicPartition(topic, 0), FakeRecord(key_=b"key", value_=b"v"))
-    channel = site.document(**keyed(site, output))["channels"]["main"]
-    return {**channel, "topics": [topic], "group": f"{site.group}.counts"}
+def instances(site: Site) -> dict[str, Any]:
+    """Return the channels of workflows, with an instance whose call is not answered."""
+    (site.directory / "waiting.py").write_text(_FLOWS, encoding="utf-8")
+    topics, brokers = Topics(f"{site.group}.flow"), site.broker.address
+    create_topics(client_of(brokers), topics, partitions=1, assignments=1)
+    message = to_json(start_message("i", "waiting@1", {}))
+    record = FakeRecord(key_=b"i", value_=message, timestamp_=round(time.time() * 1000))
+    site.broker.produce(TopicPartition(topics.events, 0), record)
+    node = Node("waiting:flows", brokers, topics, site.directory, site.zookeeper_hosts)
+    found: dict[str, Any] = node.configuration()["channels"]
+    return found
 
 
 def busy(site: Site, besides: dict[str, Any] | None = None) -> Daemon:
@@ -61,12 +84,11 @@ def busy(site: Site, besides: dict[str, Any] | None = None) -> Daemon:
     for number in (0, 1):
         site.broker.produce(site.partition(number), b"a", b"poison", b"c")
     document = site.document("refuse_poison", on_error=quick)
-    if besides is not None:
-        document["channels"]["besides"] = besides
+    document["channels"] |= besides or {}
     daemon = site.daemon(document).start()
     eventually(lambda: site.offsets() == [3, 3])
     if besides is not None:
-        eventually(lambda: daemon.metric("headrace_keyed_rows", channel="besides") == 1)
+        eventually(lambda: daemon.metric("headrace_keyed_rows", channel="workflow") == 1)
     return daemon
 
 
@@ -97,7 +119,7 @@ def test_the_lag_is_what_a_record_waits(site: Site) -> None:
 
 def test_each_query_has_an_answer(site: Site, tmp_path: Path) -> None:
     """Every expression of the dashboard has a series, and so has every part of every alert."""
-    daemon = busy(site, counting(site))
+    daemon = busy(site, instances(site))
     port = daemon.wait_event("metrics_served")["port"]
     with prometheus(tmp_path, f"127.0.0.1:{port}") as server:
         # a rate takes two scrapes, and the deriv of an alert two minutes, which nobody waits for

@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from rich.console import Console
+from structlog.testing import capture_logs
 
 from headrace.admin.client import AnswerError
 from headrace.admin.commands import UsageError, state_of_key, states, status
+from headrace.admin.tables import show
 from headrace.coordinators.znodes import GroupPaths, MemberDocument
-from headrace.keyed import at_clock, at_event
+from headrace.keyed import Phase, Phases, at_clock, at_event
 from headrace.keyed.codecs import partition_of
 from headrace.keyed.fold import KeyRow
+from headrace.keyed.phases import PhaseReader
 from headrace.keyed.reading import StateReader
 from headrace.keyed.restore import RestoreProgress
 from headrace.keyed.state import KeyedState, Layer, Progress
 from headrace.keyed.store import Change, PartitionKey, RocksStore, StoredRow
+from headrace.telemetry.metrics import PoolSnapshot
 from headrace.testing import in_memory_channel, running
 from tests.unit.channel.in_memory import eventually
 from tests.unit.channel.recorder import Recorder
@@ -50,10 +56,13 @@ class Kept:
     store: RocksStore
     held: set[int] = field(default_factory=lambda: {0, 1})
     restoring: dict[int, RestoreProgress] = field(default_factory=dict)
+    phases: Phases | None = None
 
     def __post_init__(self) -> None:
         self.state = KeyedState(self.store)
-        self.reader = StateReader(self.state, self.store, lambda: self.held, lambda: self.restoring)
+        self.reader = StateReader(
+            self.state, self.store, lambda: self.held, lambda: self.restoring, phases=self.phases
+        )
         for number in (0, 1):
             self.admit(number)
 
@@ -226,6 +235,76 @@ def test_tasks_have_rows_bytes_and_timers(bare: Scene, kept: Kept) -> None:
     assert whole["stream_time_lag_s"] > 0
     assert 'headrace_keyed_rows{channel="member"} 3.0' in metrics
     assert (second["rows"], second["offset"], second["stream_time"]) == (0, None, None)
+
+
+class WithPool(WithState):
+    """One that has threads of its own, too."""
+
+    def pool_snapshot(self) -> PoolSnapshot:
+        """Say what they do."""
+        return PoolSnapshot(4, 3, 2, {"returned": 5, "not_stored": 1})
+
+
+class WithBrokenPool(WithState):
+    """One that cannot say it."""
+
+    def pool_snapshot(self) -> PoolSnapshot:
+        """Fail."""
+        raise ValueError("no lock")
+
+
+def test_a_processor_that_cannot_say_what_its_threads_do_harms_nothing_else(
+    bare: Scene, kept: Kept
+) -> None:
+    """Status and metrics are served without its pool, and the log has the reason."""
+    chosen = {"type": "keyed", "reducer": "json:dumps", "engine": "inline"}
+    channel = bare.controller.add(WithBrokenPool(kept), processor=chosen)
+    with running(channel), capture_logs() as logged:
+        whole = bare.get("/api/v1/channels/member").json()
+        metrics = bare.get("/metrics").text
+    assert whole["pool"] is None
+    assert 'headrace_keyed_rows{channel="member"} 0.0' in metrics
+    said = [each for each in logged if each["event"] == "pool_unknown"]
+    assert [(each["channel"], each["error"]) for each in said] == [
+        ("member", "ValueError: no lock")
+    ] * 2
+
+
+def test_phases_and_a_pool_stand_in_status_metrics_and_table(bare: Scene, tmp_path: Path) -> None:
+    """Keys by phase with the oldest, sums and counts, busy threads; elsewhere there are none."""
+    phases = Phases(
+        lambda state: Phase(*state), ("open", "closed"), ("calls_in_flight",), ("attempts",)
+    )
+    store = RocksStore(tmp_path / "db", 0, PhaseReader("g", phases, json.loads))
+    store.open()
+    kept = Kept(store, phases=phases)
+    rows = {b"a": b'["open", 1000, [2], [3]]', b"b": b'["closed", null, [0], [4]]'}
+    kept.commit(0, {key: KeyRow(state) for key, state in rows.items()})
+    chosen = {"type": "keyed", "reducer": "json:dumps", "engine": "inline"}
+    with running(bare.controller.add(WithPool(kept), processor=chosen)):
+        whole = bare.get("/api/v1/status").json()
+        metrics = bare.get("/metrics").text
+    store.close()
+    (channel,) = whole["channels"]
+    state = channel["state_by_key"]
+    first, second = state["phases"]
+    assert (first["name"], first["keys"], first["oldest_s"] > 1e9) == ("open", 1, True)
+    assert second == {"name": "closed", "keys": 1, "oldest_s": None}
+    assert (state["amounts"], state["counts"]) == ({"calls_in_flight": 2}, {"attempts": 7})
+    ended = {"returned": 5, "not_stored": 1}
+    assert channel["pool"] == {"threads": 4, "busy": 3, "waiting": 2, "ended": ended}
+    assert 'headrace_keyed_phase_keys{channel="member",phase="open"} 1.0' in metrics
+    assert 'headrace_keyed_counts_total{channel="member",count="attempts"} 7.0' in metrics
+    assert 'headrace_pool_threads{channel="member",state="idle"} 1.0' in metrics
+    channel["totals"]["shed_records"] = 9
+    printed = StringIO()
+    show(whole, [channel], Console(file=printed, width=200))
+    lines = printed.getvalue().splitlines()
+    shed = lines.index("shed: 9 records")
+    keys, counts, pool = lines[shed + 1 : shed + 4]
+    assert re.fullmatch(r"keys: open 1 \(oldest \d+d \d+h\) · closed 1", keys)
+    assert counts == "calls in flight 2 · attempts 7"
+    assert pool == "pool: 3 of 4 threads busy · waiting 2 · returned 5 · not stored 1"
 
 
 def test_pages_follow_each_other_to_the_last_key(bare: Scene, kept: Kept) -> None:

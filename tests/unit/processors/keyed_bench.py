@@ -13,9 +13,11 @@ from headrace.core.records import TopicPartition
 from headrace.devstack.waiting import wait_for
 from headrace.inline.engine import InlineEngine
 from headrace.kafka.ports import StoredOffset
-from headrace.keyed import Fired, Output, at_clock
+from headrace.keyed import Fired, Output, Phase, Phases, at_clock
+from headrace.keyed.codecs import from_json
 from headrace.keyed.fold import Fold, FoldSettings
 from headrace.keyed.function import KeyedFunction
+from headrace.keyed.phases import PhaseReader
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import EXTRA_HEADER, KeyedSink, Topics
 from headrace.keyed.state import KeyedState
@@ -56,6 +58,15 @@ def count(key: str, state: int | None, facts: list[Any], now: int) -> Any:
     waits = facts[0].value == "later"
     total = (state or 0) + 1
     return total, [Output(total)], {"t": at_clock(now + LATER)} if waits else {}
+
+
+#: What a count says of a key: how many facts it has had, and whether these are few.
+PHASES = Phases(
+    lambda total: Phase("few" if total < 3 else "many", None, (total,), (total,)),
+    ("few", "many"),
+    ("facts",),
+    ("facts",),
+)
 
 
 class Catalog(InMemoryCatalog):
@@ -211,7 +222,7 @@ class KeyedDaemon:
 
     def __init__(self, bench: KeyedBench) -> None:
         self._bench = bench
-        self.store = RocksStore(bench.folder, 0)
+        self.store = RocksStore(bench.folder, 0, PhaseReader("g", PHASES, from_json))
         self.state = KeyedState(self.store)
         self.member = Member(bench.broker, bench.stored)
         topics = Topics(CHANGELOG, {"out": "results"})
@@ -224,6 +235,7 @@ class KeyedDaemon:
             self.store,
             catalog=lambda: Catalog(bench.broker),  # type: ignore[arg-type,return-value]
             source=lambda: Source(bench.broker, bench.gate, bench.waiting),
+            phases=PHASES,
         )
         chosen = {"type": "keyed", "engine": "inline", "reducer": "m:f"}
         channel = ChannelConfig.model_validate(
@@ -262,6 +274,16 @@ class KeyedDaemon:
         """Return the state of a key, None where there is none."""
         (row,) = self.state.get_many([PartitionKey(number, key)])
         return None if row is None else int(row.state or b"-1")
+
+    def phases(self) -> tuple[dict[str, int], int, int]:
+        """Wait until all is counted; return keys by phase, the sum of facts, and what was added."""
+        reader = self.processor.state_reader()
+        found = wait_for(
+            lambda: now if (now := reader.snapshot()).phases else None, Deadline.after(PATIENCE)
+        )
+        assert found is not None
+        keys = {each.name: each.keys for each in found.phases}
+        return keys, found.amounts["facts"], found.counts["facts"]
 
     def corrupt_tables(self) -> None:
         """Have the store's tables be others than were written, in every block."""

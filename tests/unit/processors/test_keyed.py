@@ -29,6 +29,14 @@ def writes(key: str, state: object, facts: list[object], now: int) -> NoReturn:
 writes.outputs = ("reports",)  # type: ignore[attr-defined]
 
 
+def counts(key: str, state: object, facts: list[object], now: int) -> NoReturn:
+    """Stand for a reducer that says what phases there are, and does not know how."""
+    raise NotImplementedError
+
+
+counts.phases = ("open", "closed")  # type: ignore[attr-defined]
+
+
 def channel(**processor: object) -> ChannelConfig:
     """Return a channel with state, in this process."""
     chosen = {"type": "keyed", "engine": "inline", **processor}
@@ -53,6 +61,7 @@ def test_without_the_extra_the_error_says_what_to_install(
         ({"reducer": "os.path:basename"}, "basename"),
         ({"factory": "builtins:dict"}, "must return a function of"),
         ({"reducer": f"{__name__}:writes"}, "writes to 'reports', and the channel has no sink"),
+        ({"reducer": f"{__name__}:counts"}, "has a tuple in its attribute phases; it has to be"),
     ],
 )
 def test_a_reducer_that_cannot_be_used_stops_the_start(

@@ -98,6 +98,47 @@ def test_a_conflict_has_the_other_writer_s_rows_read(bench: KeyedBench) -> None:
         assert daemon.member.outputs == [(b"a", b"1"), (b"a", b"3")]
 
 
+def test_a_batch_that_conflicts_counts_in_no_phase(bench: KeyedBench) -> None:
+    """What the other writer made of the key does, once it is read; done here was only the rest."""
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"a")
+        daemon.send(held, b"b")
+        assert daemon.phases() == ({"few": 2, "many": 0}, 2, 2)
+        bench.written_by_another(0, b"a", b"3")
+        with pytest.raises(SinkConflictError):
+            daemon.send(held, b"b")
+        daemon.rests.wait_for_none()
+        assert daemon.phases() == ({"few": 1, "many": 1}, 4, 2)
+        held.position = daemon.processor.stored_offset(held) or 0
+        daemon.send(held, b"b")
+        assert daemon.phases() == ({"few": 1, "many": 1}, 5, 3)
+
+
+def test_phases_are_those_of_the_partitions_that_are_here(bench: KeyedBench) -> None:
+    """One that leaves takes its keys along; come back, it has what was done elsewhere."""
+    with bench.daemon() as daemon:
+        first, second = daemon.assign(0), daemon.assign(1)
+        for held, key in ((first, b"a"), (first, b"b"), (second, b"c")):
+            daemon.send(held, key)
+        assert daemon.phases() == ({"few": 3, "many": 0}, 3, 3)
+        daemon.processor.on_partition_lost(first)
+        assert daemon.phases() == ({"few": 1, "many": 0}, 1, 3)
+        bench.written_by_another(0, b"a", b"7")
+        daemon.assign(0)
+        assert daemon.phases() == ({"few": 2, "many": 1}, 9, 3)
+
+
+def test_phases_are_right_after_a_restart(bench: KeyedBench) -> None:
+    """Also where the changelog has more than the store; what is done is counted from the start."""
+    with bench.daemon() as daemon:
+        count_to(daemon, 0, b"a", 3)
+        bench.written_by_another(0, b"b", b"1")
+    with bench.daemon() as again:
+        again.send(again.assign(0), b"b")
+        assert again.phases() == ({"few": 1, "many": 1}, 5, 1)
+
+
 def test_a_conflict_while_a_partition_is_restored_begins_again(bench: KeyedBench) -> None:
     """Two batches that failed for the same writer have the partition restored once, and whole."""
     with bench.daemon() as daemon:

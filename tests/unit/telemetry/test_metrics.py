@@ -19,7 +19,14 @@ from headrace.controller.reports import ReloadOutcome
 from headrace.coordinators.claims import LossReason
 from headrace.core import http_server
 from headrace.keyed.store import Size
-from headrace.telemetry.metrics import Metrics, MetricsServer, PartitionSnapshot, StateSnapshot
+from headrace.telemetry.metrics import (
+    Metrics,
+    MetricsServer,
+    PartitionSnapshot,
+    PhaseSnapshot,
+    PoolSnapshot,
+    StateSnapshot,
+)
 from headrace.telemetry.metrics.reference import BEGIN, END, main, render, update
 from headrace.telemetry.thread_time import ACTIVITIES, Role, ThreadActivity
 
@@ -52,7 +59,13 @@ STATE = StateSnapshot(
     size=Size(rows=5, bytes=400, timers=3, quarantined=2),
     restore_remaining=1,
     stream_time_lag=0.5,
+    phases=(PhaseSnapshot("open", 4, 90.0), PhaseSnapshot("closed", 1)),
+    amounts={"calls_in_flight": 10},
+    counts={"attempts": 11},
 )
+
+#: What the threads of a processor's pool are doing.
+POOL = PoolSnapshot(threads=4, busy=3, waiting=2, ended={"returned": 12, "failed": 1})
 
 #: What dashboards and alerts rely on: renaming one breaks them without a sound. A change here is a
 #: change for those who run Headrace, and has a line in CHANGELOG.md.
@@ -69,6 +82,7 @@ def used() -> Metrics:
             metric.labels(*spec.labels)
     metrics.watch_partitions("main", lambda: [READING])
     metrics.watch_state("main", lambda: STATE)
+    metrics.watch_pool("main", lambda: POOL)
     metrics.thread_time("main", Role.FETCHER)
     return metrics
 
@@ -375,6 +389,10 @@ def test_the_state_of_a_channel_is_read_at_a_scrape() -> None:
         "quarantined": 2,
         "restore_remaining": 1,
         "stream_time_lag_seconds": 0.5,
+        "phase_keys": 4,
+        "phase_oldest_seconds": 90,
+        "amount": 10,
+        "counts": 11,
     }
     assert read == expected
     metrics = Metrics()
@@ -383,3 +401,19 @@ def test_the_state_of_a_channel_is_read_at_a_scrape() -> None:
     assert "headrace_keyed_late" in scraped(metrics)
     metrics.forget_partitions("main")
     assert "headrace_keyed_late" not in scraped(metrics)
+
+
+def test_the_pool_of_a_processor_is_read_at_a_scrape() -> None:
+    """Busy and idle threads, what waits and what has ended; none where there is no pool."""
+    metrics = used()
+    states = {each["state"] for each in samples(metrics, "headrace_pool_threads")}
+    assert states == {"busy", "idle"}
+    found = scraped(metrics)
+    assert found["headrace_pool_threads"][2] == 3
+    assert found["headrace_pool_waiting_calls"][2] == 2
+    assert found["headrace_pool_calls"][2] == 12
+    metrics.watch_pool("main", lambda: None)
+    assert samples(metrics, "headrace_pool_threads") == []
+    metrics.watch_pool("main", lambda: POOL)
+    metrics.forget_partitions("main")
+    assert samples(metrics, "headrace_pool_threads") == []

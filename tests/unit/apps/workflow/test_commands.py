@@ -9,8 +9,9 @@ import yaml
 from typer.testing import CliRunner
 
 from headrace.apps.workflow import Call, Choice, Input, Loop, Parallel, Sequence
+from headrace.apps.workflow.commands import Instances
 from headrace.apps.workflow.drawing import drawn
-from headrace.apps.workflow.reducer import WorkflowReducer
+from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
 from headrace.cli import app
 from headrace.config import Config
 from tests.unit.apps.workflow.test_definitions import workflows
@@ -76,6 +77,35 @@ def test_a_workflow_that_is_called_is_drawn_within_and_an_unknown_one_not() -> N
     assert drawing(Flow(reducer(Call("a"))).send("i", message))[1:] == [
         "failed: 0: the reducer has no workflow 'w@7'; it has w@1"
     ]
+
+
+def test_instances_are_counted_by_phase_and_the_oldest_listed() -> None:
+    """With the sums of what is in flight and of how attempts have ended, as text and as JSON."""
+    flow = Flow(reducer(_TERM)).start("first", v="on").start("second", v="on").start("third")
+    flow.start("last", v="off").fail("first", "0.inspect").ret("second", "0.inspect")
+    names = ("first", "second", "third", "last")
+    found = Instances({name: phase_of(flow.test.state(name)) for name in names})
+    document = found.document(oldest=2)
+    assert document["phases"] == {"open": 3, "failing": 0, "completed": 0, "failed": 1}
+    assert document["amounts"] == {"calls_in_flight": 4}
+    assert document["counts"]["attempts"] == 6
+    assert document["oldest"] == [
+        {"instance": "second", "phase": "open", "started": 2},
+        {"instance": "third", "phase": "open", "started": 3},
+    ]
+    counts = (
+        "instances started 4 · instances completed 0 · instances failed 1 · attempts 6 · "
+        "attempts returned 1 · attempts failed 1 · attempts timed out 0 · attempts cancelled 0 · "
+        "answered late 0 · passed over 0"
+    )
+    assert found.lines(oldest=1, now=63.0) == [
+        "instances: open 3 · failing 0 · completed 0 · failed 1",
+        "calls in flight 4",
+        counts,
+        "second  open for 1m 2s",
+    ]
+    assert Instances({}).document(oldest=5)["oldest"] == []
+    assert Instances({}).lines(oldest=5, now=0.0)[1] == "calls in flight 0"
 
 
 @pytest.mark.parametrize(

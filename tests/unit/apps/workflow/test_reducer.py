@@ -26,8 +26,9 @@ from headrace.apps.workflow.messages import (
     return_message,
     start_message,
 )
-from headrace.apps.workflow.reducer import WorkflowReducer
+from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
 from headrace.core.errors import PoisonRecordError
+from headrace.keyed import Event
 from headrace.keyed.fold import FoldSettings
 from headrace.testing.keyed import KeyedTest, Produced, Sent, check_reducer
 from tests.unit.apps.workflow.test_definitions import workflows
@@ -372,6 +373,73 @@ def test_an_orphan_does_not_hold_up_a_thousand_others(orphan: str) -> None:
     assert sorted(each["instance"] for each in flow.outcomes(made)) == sorted(names)
 
 
+# --- what is counted of instances ---------------------------------------------------------------
+
+
+def phase(flow: Flow) -> tuple[str, int | None, int]:
+    """Return an instance's phase, since when it is open, and how many calls are in flight."""
+    name, since, (in_flight,), _ = phase_of(flow.test.state("1"))
+    return name, since, in_flight
+
+
+def counted(flow: Flow) -> dict[str, int]:
+    """Return the counts of an instance by their names."""
+    found = phase_of(flow.test.state("1")).counts
+    return dict(zip(flow.reducer.phases.counts, map(int, found), strict=True))
+
+
+def test_an_instance_goes_from_open_to_completed_or_failed() -> None:
+    """It has an age until it is over, also while it waits for its open calls to fail."""
+    both = Parallel(x=Call("a"), y=Call("b"))
+    flow = Flow(reducer(both)).start("1")
+    assert phase(flow) == ("open", 1, 2)
+    assert phase(flow.fail("1", "0.x")) == ("failing", 1, 1)
+    assert phase(flow.ret("1", "0.y")) == ("failed", None, 0)
+    assert phase(Flow(reducer(Call("a"))).start("1").ret("1", "0")) == ("completed", None, 0)
+    assert {name for name, *_ in map(phase, [flow])} < set(flow.reducer.phases.names)
+
+
+def test_attempts_are_counted_by_how_they_ended() -> None:
+    """One whose time is over; the one made in its place, which an answer to the first cancels."""
+    flow = Flow(reducer(Parallel(x=Call("a").limited(timeout=5), y=Call("b")))).start("1")
+    flow.fail("1", "0.y", final=False)
+    flow.test.tick(5_001)
+    assert phase(flow) == ("open", 1, 2)
+    flow.ret("1", "0.x", attempt=1).ret("1", "0.x", attempt=2).ret("1", "0.y", attempt=2)
+    assert counted(flow) == {
+        "instances_started": 1,
+        "instances_completed": 1,
+        "instances_failed": 0,
+        "attempts": 4,
+        "attempts_returned": 1,
+        "attempts_failed": 1,
+        "attempts_timed_out": 1,
+        "attempts_cancelled": 1,
+        "answered_late": 1,
+        "passed_over": 1,
+    }
+
+
+def test_calls_that_fail_fast_gives_up_are_cancelled_attempts() -> None:
+    """They are not in flight any more, and nothing else becomes of them."""
+    both = Parallel(x=Call("a"), y=Call("b"), z=Call("c"))
+    flow = Flow(reducer(both, policy="fail_fast")).start("1").fail("1", "0.y")
+    counts = counted(flow)
+    assert phase(flow) == ("failed", None, 0)
+    assert (counts["attempts_failed"], counts["attempts_cancelled"]) == (1, 2)
+
+
+def test_an_instance_of_a_former_version_is_counted_from_now_on() -> None:
+    """Its state does not say how its attempts have ended."""
+    flow = Flow(reducer(Sequence(Call("a"), Call("b")))).start("1").ret("1", "0.0")
+    state = flow.test.state("1")
+    del state["attempts"]
+    assert phase_of(state).counts[4:8] == (0, 0, 0, 0)
+    fact = Event(return_message(Assignment("1", "0.1", 1, "", {}), 1), 9, "workflow", 0, 9)
+    ended, _, _ = flow.reducer("1", state, [fact], 9)
+    assert phase_of(ended or {}).counts[4:8] == (1, 0, 0, 0)
+
+
 # --- what comes twice, late or not at all -----------------------------------------------------
 
 
@@ -536,3 +604,6 @@ def test_an_instance_has_one_outcome_whatever_comes_twice_or_late(
     events = [each.value["type"] for each in made if each.to == "results"]
     assert [each for each in events if each in _TERMINAL] == [flow.outcomes()[0]["type"]]
     assert len(flow.outcomes()) == 1
+    counts = counted(flow)
+    ended = ("returned", "failed", "timed_out", "cancelled")
+    assert counts["attempts"] == len(calls) == sum(counts[f"attempts_{each}"] for each in ended)

@@ -242,6 +242,31 @@ def test_calls_of_a_partition_that_was_lost_are_not_made() -> None:
     assert [call.ref for call in processes.begun] == ["0.a", "0.c"]
 
 
+def test_the_pool_says_what_its_threads_do_and_how_calls_have_ended() -> None:
+    """Each call once, by how it ended here; what waits and what runs is what there is now."""
+    answers, processes = Answers(), Processes()
+    with worker(processes, answers, threads=1) as found:
+        deliver(found, assignment("hold", "0.a"))
+        eventually(lambda: processes.begun)
+        last = deliver(found, assignment("double", "0.b", args={"n": 1}), assignment("fail", "0.c"))
+        now = found.pool_snapshot()
+        assert (now.threads, now.busy, now.waiting) == (1, 1, 2)
+        assert not any(now.ended.values())
+        processes.go_on.set()
+        last.result(WAIT)
+        deliver(found, assignment("double", issued=1, timeout=1)).result(WAIT)
+        answers.refused = 1
+        with pytest.raises(ProduceError):
+            deliver(found, assignment("double", "0.d", args={"n": 1})).result(WAIT)
+        processes.go_on.clear()
+        deliver(found, assignment("hold", "0.e", timeout=300)).result(WAIT)
+        now = found.pool_snapshot()
+        assert (now.threads, now.busy, now.waiting) == (1, 0, 0)
+        assert now.ended == {
+            "returned": 2, "failed": 1, "abandoned": 1, "not_needed": 1, "not_stored": 1,
+        }  # fmt: skip
+
+
 def test_what_is_no_assignment_fails_the_batch() -> None:
     """And nothing of it is called."""
     processes = Processes()
