@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import dataclass
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from headrace.config.models.kafka import KafkaConfig
 from headrace.core.clock import Deadline
-from headrace.core.errors import ConfigError, UnknownTopicError
+from headrace.core.errors import ConfigError, KafkaUnavailableError, UnknownTopicError
 from headrace.core.records import TopicPartition, offset_of
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, clients
 from headrace.kafka.catalog import NewTopic
@@ -28,6 +29,9 @@ ANSWER_TIMEOUT = 30.0
 
 #: Seconds of one wait for records, after which the end of the wait is looked at.
 FETCH_TIMEOUT = 0.2
+
+#: Seconds between two looks whether brokers know a topic that was created.
+_RETRY = 0.1
 
 #: Bytes that the client may prefetch.
 _PREFETCH = 4 << 20
@@ -97,7 +101,7 @@ def create_topics(
     assignments: int,
     replication_factor: int | None = None,
 ) -> list[str]:
-    """Create the topics that are not there; return their names. Blocks.
+    """Create the topics that are not there; return their names, once brokers know them. Blocks.
 
     ``assignments`` is how many partitions there are for calls: as many workers can have a share.
 
@@ -115,7 +119,15 @@ def create_topics(
     catalog = KafkaTopicCatalog(client, _GROUP)
     try:
         deadline = Deadline.after(ANSWER_TIMEOUT)
-        return [each.name for each in wanted if catalog.create(each, deadline)]
+        made = [each.name for each in wanted if catalog.create(each, deadline)]
+        # brokers learn of a topic a moment after it was created
+        while missing := sorted(set(made) - catalog.describe(made, deadline).keys()):
+            if deadline.expired:
+                raise KafkaUnavailableError(
+                    f"topic {missing[0]} was created and is not there; is the broker busy?"
+                )
+            Event().wait(deadline.at_most(_RETRY))
+        return made
     finally:
         catalog.close()
 
