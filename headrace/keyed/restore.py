@@ -125,6 +125,8 @@ class Restorer:
     def stop(self, deadline: Deadline) -> bool:
         """End the thread; say whether it ended in time."""
         self._stopping.set()
+        # it may wait for a command
+        self._commands.put(lambda: None)
         return deadline.joined(self._thread)
 
     def begin(self, assignment: Assignment, attempt: int) -> None:

@@ -103,6 +103,7 @@ class MicroBatchRunner:
         self._engine.close()
         lane_ended = self._lane.joined(deadline)
         self._sink_thread.stop()
+        self._line.end()
         sink_ended = self._sink_thread.joined(deadline)
         self._sink.close()
         self._context.metrics.forget_thread(self._time)

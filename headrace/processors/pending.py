@@ -266,7 +266,7 @@ class OpenBatches:
         return batch.start == failed.next_offset
 
     def take(self, timeout: float, gathering: float = 0.0) -> list[PendingBatch]:
-        """Take what the next micro-batch holds; empty after ``timeout`` seconds.
+        """Take what the next micro-batch holds; empty after ``timeout`` seconds, and once closed.
 
         As many as fit, from the front, without waiting for more: what arrives while a job runs
         goes into the next one together. Only where nothing was there the first one is waited for,
@@ -275,12 +275,16 @@ class OpenBatches:
         """
         with self._changed:
             self._in_hand = [each for each in self._in_hand if not each.future.done()]
-            if not self._waiting and self._changed.wait_for(lambda: bool(self._waiting), timeout):
+            if not self._waiting and self._changed.wait_for(self._is_awaited, timeout):
                 self._changed.wait_for(self._is_full, gathering)
             taken = self._fitting()
             self._waiting = self._waiting[len(taken) :]
             self._in_hand = self._in_hand + taken
             return taken
+
+    def _is_awaited(self) -> bool:
+        """Whether there is something to take, or nothing will come any more."""
+        return self._closed or bool(self._waiting)
 
     def _is_full(self) -> bool:
         """Whether more would not be taken together with what waits."""
@@ -358,7 +362,9 @@ class OpenBatches:
 
     def refuse(self) -> None:
         """Accept no batch from now on."""
-        self._closed = True
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def withdraw_all(self, reason: str) -> None:
         """Answer every batch."""

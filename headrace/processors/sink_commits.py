@@ -126,6 +126,7 @@ class CommitQueue:
         self._waiting: deque[Job] = deque()
         self._in_hand: Sequence[Job] = ()
         self._returned: list[Returned] = []
+        self._has_ended = False
 
     @property
     def has_returned(self) -> bool:
@@ -155,12 +156,21 @@ class CommitQueue:
             self._changed.notify_all()
 
     def take(self, timeout: float) -> Sequence[Job]:
-        """Return the next jobs, to be answered or given back; none after ``timeout`` seconds."""
+        """Return the next jobs, to be answered or given back.
+
+        None after ``timeout`` seconds, or at once where there is no job after the end.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._waiting), timeout)
+            self._changed.wait_for(lambda: bool(self._waiting) or self._has_ended, timeout)
             taken = len(self._waiting) if self._groups else min(1, len(self._waiting))
             self._in_hand = [self._waiting.popleft() for _ in range(taken)]
             return self._in_hand
+
+    def end(self) -> None:
+        """Have nobody wait for jobs any more: the lane, which brings them, has stopped."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
 
     def settle(self) -> None:
         """Note that the jobs in hand are over."""

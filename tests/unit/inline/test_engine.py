@@ -13,7 +13,7 @@ from headrace.core.errors import ConfigError, HeadraceError, StartError, Undecod
 from headrace.core.tables import Decode, Decoding
 from headrace.devstack.waiting import wait_for
 from headrace.inline.engine import InlineEngine
-from headrace.processors import BatchResponse, ChannelContext
+from headrace.processors import BatchResponse, ChannelContext, micro_batches, sink_commits
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.console import NoopSink
 from headrace.sinks.delta import DeltaSink
@@ -93,6 +93,18 @@ def test_a_sink_whose_offsets_cannot_be_moved_says_so(
     processor = opened(Keeping())
     with pytest.raises(HeadraceError, match="Keeping keeps offsets and has no move_offsets"):
         processor.move_offset(FakeAssignment(), 1, "for a test")
+
+
+def test_a_stop_does_not_wait_for_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for work end when they are told to, however seldom they look around."""
+    for module in (micro_batches, sink_commits):
+        monkeypatch.setattr(module, "_IDLE_INTERVAL", 60.0)
+    processor = MicroBatchProcessor(InlineEngine(offsets), NoopSink())
+    processor.open(ChannelContext("main", "group", Metrics()))
+    assert processor.on_next_batch(make_batch([b"a"])).result(PATIENCE) == ADVANCE
+    with capture_logs() as logs:
+        processor.close(Deadline.after(PATIENCE))
+    assert "lane_not_stopped" not in [each["event"] for each in logs]
 
 
 def test_a_sink_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:

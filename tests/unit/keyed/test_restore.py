@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from queue import Empty, SimpleQueue
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.waiting import wait_for
 from headrace.kafka.ports import Fetched
+from headrace.keyed import restore
 from headrace.keyed.api import Timer, TimerClock
 from headrace.keyed.fold import KeyRow
 from headrace.keyed.restore import RestoreProgress, Restorer
@@ -125,6 +127,40 @@ def test_progress_says_how_far_a_partition_is_and_how_long_the_rest_takes(
         assert store.size(0) == Size(ROWS, stored)
     finally:
         assert restorer.stop(Deadline.after(10.0))
+
+
+def test_a_stop_does_not_wait_for_the_next_look(
+    store: RocksStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that has nothing to restore ends when it is told to, however seldom it looks."""
+    waits = Event()
+
+    class Watched(SimpleQueue[object]):
+        """Tells when its reader waits."""
+
+        def get(self, block: bool = True, timeout: float | None = None) -> object:
+            """Wait for the next, as ever."""
+            if block:
+                waits.set()
+            return super().get(block, timeout)
+
+    monkeypatch.setattr(restore, "SimpleQueue", Watched)
+    monkeypatch.setattr(restore, "_IDLE_INTERVAL", 60.0)
+    log = Log()
+    restorer = Restorer(
+        "main",
+        Changelog(LOG.topic, "id", 3600.0),
+        store,
+        source=lambda: log,  # type: ignore[arg-type,return-value]  # as much of one as is asked for
+        catalog=log,  # type: ignore[arg-type]  # as above
+        clock=StillClock(),
+        is_busy=lambda _: False,
+        ready=lambda *_: pytest.fail("there is nothing to restore"),
+        corrupt=lambda error: pytest.fail(str(error)),
+    )
+    restorer.start()
+    assert waits.wait(10.0)
+    assert restorer.stop(Deadline.after(10.0))
 
 
 @pytest.mark.parametrize("columnar", [False, True])
