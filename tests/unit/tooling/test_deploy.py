@@ -91,16 +91,22 @@ def test_ci_installs_what_slow_tests_would_be_skipped_without() -> None:
 
 
 def test_ci_runs_the_readme_s_commands_first_and_no_test_twice() -> None:
-    """The README's two commands in clones of their own, style, types, pages, then what is slow."""
+    """The README's two in clones of their own, checkers beside the second, then what is slow."""
     text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    checks, rest = text.split("\n}\n\nslow_tests() {")
+    checks = checks.partition("\nchecks() {")[2]
+    assert re.findall(r"^    step (make \w+) \|\| ", checks, re.MULTILINE) == [
+        "make check",
+        "make docs",
+    ]
     found = re.findall(
-        r"^((?:first_in_a_clone|step) make \w+|slow_tests)\b.*\|\|", text, re.MULTILINE
+        r"^(first_in_a_clone make \w+|checks|wait|slow_tests) .*(?:\|\||&)", rest, re.MULTILINE
     )
     assert found == [
         "first_in_a_clone make test",
+        "checks",
         "first_in_a_clone make demo",
-        "step make check",
-        "step make docs",
+        "wait",
         "slow_tests",
     ]
     assert re.findall(r"^        make (.*)$", text, re.MULTILINE) == [
