@@ -141,7 +141,7 @@ class Plant:
             )
         create_topics(client_of(self.brokers), self.topics, partitions=2, assignments=4)
 
-    def node(self, name: str, role: Role) -> Daemon:
+    def node(self, name: str, role: Role, engine: str = "inline") -> Daemon:
         """Return a node, not started."""
         node = Node(
             f"{self.module}:flows",
@@ -150,9 +150,12 @@ class Plant:
             self.site.directory / name,
             self.site.zookeeper_hosts,
             role,
+            engine=engine,
             python_path=(str(self.site.directory),),
         )
         document = node.configuration() | {"instance_id": name, "metrics": {"port": 0}}
+        if engine == "spark" and role is not Role.WORKER:
+            document["spark"] = {"master": "local[2]", "warm_up": 0}
         document["zookeeper"] |= {"session_timeout": "4s", "connect_timeout": "20s"}
         for channel in document["channels"].values():
             channel["coordinator"] = {"type": "dynamic", "rebalance_delay": "50ms"}
@@ -345,11 +348,14 @@ def test_an_error_of_a_handler_ends_its_listener(plant: Plant) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_reducer_and_workers_killed_on_the_way_lose_and_repeat_nothing(plant: Plant) -> None:
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("engine", ["inline", "spark"])
+def test_reducer_and_workers_killed_on_the_way_lose_and_repeat_nothing(
+    plant: Plant, engine: str
+) -> None:
     """Each instance has one outcome, the right one, and each call had its effect once."""
     count = 400
-    reducer = plant.node("reducer", Role.REDUCER).start()
+    reducer = plant.node("reducer", Role.REDUCER, engine).start()
     workers = [plant.node(name, Role.WORKER).start() for name in ("first", "second")]
     names = [f"i{number}" for number in range(count)]
     with plant.executor() as executor:
@@ -440,10 +446,12 @@ def test_topics_are_created_once(plant: Plant, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-def test_the_demo_verifies_itself_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["inline", "spark"])
+def test_the_demo_verifies_itself_and_leaves_nothing(tmp_path: Path, engine: str) -> None:
     """Its last line says so, and its folder is gone."""
+    options = ["--instances", "300", "--engine", engine]
     done = subprocess.run(
-        [sys.executable, "-m", "headrace", "workflow", "demo", "--instances", "300"],
+        [sys.executable, "-m", "headrace", "workflow", "demo", *options],
         capture_output=True,
         check=False,
         env={**os.environ, "TMPDIR": str(tmp_path)},
