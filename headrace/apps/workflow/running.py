@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 #: The channels' names in the configuration.
 REDUCER, WORKERS = "workflow", "assignments"
 
+#: How long a batch waits for more records. An instance waits so long for each of its steps, twice,
+#: and what comes while a micro-batch is reduced is in the next one all the same.
+_LINGER = "5ms"
+
 
 class Role(Enum):
     """What a process does for workflows."""
@@ -81,6 +85,7 @@ class Node:
                 "on_poison": "dead_letter",
                 "dead_letter": topics.dead_letters,
             },
+            "batch": {"linger": _LINGER},
             "sink": {
                 "type": "several",
                 "outputs": {n: {"type": "kafka", "topic": each} for n, each in outputs.items()},
@@ -106,6 +111,6 @@ class Node:
                 "options": options,
             },
             # a call that takes long holds up those that came with it, so few come together
-            "batch": {"max_records": 100},
+            "batch": {"max_records": 100, "linger": _LINGER},
             "max_in_flight": 4,
         }

@@ -128,6 +128,8 @@ def test_the_configuration_of_a_node_is_one(role: str, channels: set[str], tmp_p
     assert found.kafka.properties == {"client.id": "me"}
     assert "flow" in result.stdout
     assert ("threads: 7" in result.stdout) == (role != "reducer")
+    # an instance waits for it at each step
+    assert {each.batch.linger for each in found.channels.values()} == {0.005}
 
 
 _PLACE = ["--brokers", "x"]
