@@ -19,6 +19,7 @@ NAMES = (
     "pipeline",
     "peers",
     "keyed",
+    "workflow",
     "scale",
     "startup",
     "memory",
@@ -31,7 +32,7 @@ NAMES = (
 
 #: Those of which figures come from several rounds, whose spread a second run has to stay within.
 _BY_ROUND = frozenset(
-    {"passthrough", "spark", "pipeline", "peers", "keyed", "coordination", "lifecycle"}
+    {"passthrough", "spark", "pipeline", "peers", "keyed", "workflow", "coordination", "lifecycle"}
 )
 
 #: Makes a page with charts of what they printed.
@@ -44,6 +45,7 @@ _OPTIONS = {
     "soak": ("minutes", "seed"),
     "peers": ("without",),
     "keyed": ("without",),
+    "workflow": ("without", "quick"),
 }
 
 
@@ -100,7 +102,12 @@ def _arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="PEER",
-        help="peers, keyed: leave this one out",
+        help="peers, keyed, workflow: leave this one out",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="workflow: one short round of each kind, to see that it goes",
     )
     chosen = parser.parse_args()
     if chosen.twice and chosen.name not in _BY_ROUND:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from benchmarks.stack import Topic
 
 #: What one round of one side measured.
 Measured = dict[str, Any]
@@ -114,14 +112,25 @@ class Lengths(Protocol):
         """What it has to take."""
 
 
+class Work(Protocol):
+    """What a round is of, as a topic."""
+
+    @property
+    def records(self) -> int:
+        """How much that is."""
+
+
+_Work = TypeVar("_Work", bound=Work)
+
+
 def long_enough(
     name: str,
-    round_of: Callable[[Topic], Measured],
-    topic_of: Callable[[float], Topic],
+    round_of: Callable[[_Work], Measured],
+    topic_of: Callable[[float], _Work],
     lengths: Lengths,
     *,
     say: Callable[[str], None],
-) -> Topic:
+) -> _Work:
     """Return a topic that a side takes long enough to read, as a round of it has just shown.
 
     The first one only says where to look: a process does in it what it does once. ``topic_of``

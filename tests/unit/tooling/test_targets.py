@@ -22,7 +22,7 @@ _TOOLS = {
 }
 
 #: Sides of a comparison that run in environments of their own.
-_PEERS = ("aiokafka", "arroyo", "faststream", "faust", "quix")
+_PEERS = ("aiokafka", "arroyo", "celery", "faststream", "faust", "quix", "temporal")
 
 #: Hides all distributions but those named in the first argument, be they installed or not.
 _HIDE = """
