@@ -72,5 +72,5 @@ lock: ## write the lock files again after a change in pyproject.toml (UPGRADE=--
 
 clean: ## remove the environment and everything that tools left; the cache of jars stays
 	rm -rf .venv .lines .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .headrace
-	rm -rf dist site spark-warehouse metastore_db derby.log
+	rm -rf dist man site spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,6 +21,9 @@ FOLDER = Path("headrace", "kafka", "columnar")
 SOURCE = FOLDER / "consumer.c"
 LIBRARY = FOLDER / "libheadrace_consumer.so"
 
+#: Manual pages, where scripts/man.py has written them.
+MAN = Path("man")
+
 PLATFORM_VARIABLE = "HEADRACE_WHEEL_PLATFORM"
 
 
@@ -29,9 +32,11 @@ class CompileHook(BuildHookInterface[Any]):
 
     PLUGIN_NAME = "custom"
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile; a package with the library is for this platform, any Python 3."""
         platform = os.environ.get(PLATFORM_VARIABLE, "")
+        if self.target_name == "wheel" and version == "standard" and Path(self.root, MAN).is_dir():
+            build_data["shared_data"][str(MAN)] = "share/man/man1"
         if self.target_name != "wheel" or platform == "any":
             return
         failure = compile_library(Path(self.root))

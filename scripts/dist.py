@@ -4,8 +4,8 @@
 
 The wheels are made of the sdist, in a folder of their own, so that what it lacks is seen. The part
 in C is compiled for each platform by zig, whose package brings libraries of all: those of Linux are
-of a glibc that is old enough for manylinux2014. auditwheel and twine say whether all is as it has
-to be. Exit code: 0 it is; 1 it is not.
+of a glibc that is old enough for manylinux2014. The manual pages are written before, into ``man``.
+auditwheel and twine say whether all is as it has to be. Exit code: 0 it is; 1 it is not.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
+
+import man
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
@@ -34,6 +36,7 @@ PLATFORMS = {
 def main() -> int:
     """Make all of them in ``dist``, in place of what was there; return the exit code."""
     shutil.rmtree(DIST, ignore_errors=True)
+    man.write(man.FOLDER)
     try:
         build("sdist", ROOT, {})
         (sdist,) = DIST.glob("*.tar.gz")

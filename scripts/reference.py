@@ -71,7 +71,7 @@ def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 def _chapter(name: str, command: Any) -> str:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option"]
-    usage = " ".join([name, *(["[OPTIONS]"] if options else []), *map(_argument, arguments)])
+    usage = " ".join([name, *(["[OPTIONS]"] if options else []), *map(argument_name, arguments)])
     text = inspect.cleandoc(command.help or "")
     parts = [f"## {name}\n", f"```text\n{usage}\n```\n", f"{text}\n"]
     rows = [_row(each) for each in [*arguments, *options]]
@@ -80,30 +80,33 @@ def _chapter(name: str, command: Any) -> str:
     return "\n".join(parts)
 
 
-def _argument(parameter: Any) -> str:
+def argument_name(parameter: Any) -> str:
+    """Return an argument as a command's usage has it."""
     name = parameter.metavar or parameter.name.upper()
     return name if parameter.required else f"[{name}]"
 
 
 def _row(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
-        named = f"`{_argument(parameter)}`"
+        named = f"`{argument_name(parameter)}`"
     else:
-        value = "" if parameter.is_flag else f" {_value(parameter)}"
+        value = "" if parameter.is_flag else f" {value_name(parameter)}"
         both = [*parameter.opts, *parameter.secondary_opts]
         named = ", ".join(f"`{option}{value}`" for option in both)
-    default = "required" if parameter.required else _default(parameter)
+    default = "required" if parameter.required else default_of(parameter)
     meaning = " ".join((parameter.help or "").split())
     return f"| {named} | {default} | {meaning} |".replace("\\|", "|").replace(
         "latest|", "latest\\|"
     )
 
 
-def _value(parameter: Any) -> str:
+def value_name(parameter: Any) -> str:
+    """Return what stands for an option's value."""
     return str(parameter.metavar or parameter.opts[0].lstrip("-").upper())
 
 
-def _default(parameter: Any) -> str:
+def default_of(parameter: Any) -> str:
+    """Return a parameter's default as the pages have it, nothing where that says nothing."""
     value = parameter.default
     if isinstance(parameter.show_default, str):
         return str(parameter.show_default)
@@ -125,7 +128,7 @@ def exit_codes() -> str:
     run = "\n".join(f"| {code} | `{name}` | {meaning} |" for code, name, meaning in run_codes())
     alike: dict[str, list[str]] = {}
     for name, command in commands():
-        if stated := _stated(command):
+        if stated := exit_codes_of(command):
             alike.setdefault(stated, []).append(f"`{name}`")
     others = "\n".join(f"| {', '.join(names)} | {stated} |" for stated, names in alike.items())
     return (
@@ -153,7 +156,7 @@ def run_codes() -> Iterator[tuple[int, str, str]]:
             yield code.value, code.name, " ".join(str(text.value.value).split())
 
 
-def _stated(command: Any) -> str:
+def exit_codes_of(command: Any) -> str:
     """Return what the command's help says of its exit codes, or else its module."""
     if command.name == "run":
         return ""
