@@ -15,7 +15,7 @@ from headrace.admin.tap import Redaction
 from headrace.channel.taps import MOST_TAPS, TapFilter, TappedRecord
 from headrace.config import AdminConfig
 from headrace.core.records import TopicPartition
-from headrace.testing import FakeRecord
+from headrace.testing import FakeRecord, running
 from tests.unit.channel.in_memory import P0, eventually
 
 if TYPE_CHECKING:
@@ -131,6 +131,15 @@ def test_a_channel_that_cannot_be_tapped_says_why(scene: Scene) -> None:
     channel.fail(RuntimeError("no"))
     refused = scene.get(f"{TAP}?for_s=0")
     assert (refused.status_code, refused.json()["error"]) == (409, "not_running")
+
+
+def test_records_that_are_elsewhere_cannot_be_tapped(bare: Scene) -> None:
+    """By reference, Spark's executors read them."""
+    processor = {"type": "spark", "reducer": "json:dumps"}
+    with running(bare.controller.add(processor=processor, source="by_reference", sink="noop")):
+        refused = bare.get(f"{TAP}?for_s=0")
+    assert (refused.status_code, refused.json()["error"]) == (409, "tap_refused")
+    assert "by_reference" in refused.json()["message"]
 
 
 def test_a_reader_that_goes_away_ends_its_tap(scene: Scene) -> None:
