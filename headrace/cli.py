@@ -25,6 +25,7 @@ from headrace.tools.groups.cli import group
 from headrace.tools.init import init
 from headrace.tools.offsets.cli import app as offsets
 from headrace.tools.state.cli import app as state
+from headrace.tools.transactions.cli import app as transactions
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ app.add_typer(local, name="local")
 app.add_typer(offsets, name="offsets")
 app.add_typer(state, name="state")
 app.add_typer(dead_letters, name="dead-letters")
+app.add_typer(transactions, name="transactions")
 app.add_typer(connector, name="connector")
 app.add_typer(collector, name="collector")
 app.add_typer(workflow, name="workflow")

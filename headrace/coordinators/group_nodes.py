@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.coordinators.znodes import (
+    GROUPS,
     BadDocumentError,
     EpochDocument,
     GroupPaths,
@@ -124,6 +125,11 @@ def read_nodes(reader: NodeReader, group: str, topics: Collection[str]) -> Group
         epochs=_of_topics(reader, paths.epoch, known, EpochDocument.decode),
         offsets=_of_topics(reader, paths.offset, known, OffsetDocument.decode),
     )
+
+
+def group_names(reader: NodeReader) -> list[str]:
+    """Read which groups there are or were. Blocks and raises as above."""
+    return [decode_name(each) for each in _children(reader, GROUPS)]
 
 
 def read_members(reader: NodeReader, group: str) -> dict[str, ParsedNode[MemberDocument]]:

@@ -46,6 +46,10 @@ class ForeignVersionError(BadDocumentError):
 # --- paths ---------------------------------------------------------------------------------------
 
 
+#: Parent of all groups.
+GROUPS = "/consumers"
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPaths:
     """The nodes of one group. Names are percent-encoded where ZooKeeper could not take them."""
@@ -55,7 +59,7 @@ class GroupPaths:
     @property
     def root(self) -> str:
         """Everything of the group."""
-        return f"/consumers/{_encode(self.group)}"
+        return f"{GROUPS}/{_encode(self.group)}"
 
     @property
     def ids(self) -> str:

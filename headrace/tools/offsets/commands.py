@@ -86,7 +86,7 @@ def access(config: Config, channel: ChannelConfig) -> Iterator[Access]:
     catalog = KafkaTopicCatalog(properties, channel.group)
     with ExitStack() as stack:
         stack.callback(catalog.close)
-        session = stack.enter_context(_session(config))
+        session = stack.enter_context(zookeeper_session(config))
         store = open_offset_store(channel, properties, session, SYSTEM_CLOCK)
         stack.callback(store.close)
         group = GroupOffsets(
@@ -104,7 +104,7 @@ def access(config: Config, channel: ChannelConfig) -> Iterator[Access]:
 
 
 @contextmanager
-def _session(config: Config) -> Iterator[ZooKeeperSession]:
+def zookeeper_session(config: Config) -> Iterator[ZooKeeperSession]:
     """Connect without the daemon's stored credentials: they belong to its own session."""
     session = ZooKeeperSession(session_settings(config.zookeeper))
     session.start()
