@@ -26,8 +26,9 @@ from headrace.core.memory import GarbageCollector, limit_arenas
 from headrace.core.stacks import log_stacks, stack_of
 from headrace.service import Service
 from headrace.signals import SIGNALS, StoppedEarlyError
-from headrace.telemetry.logs import configure_logging, flush, install_hooks
+from headrace.telemetry.logs import configure_logging, export_lines, flush, install_hooks
 from headrace.telemetry.metrics import Metrics, MetricsServer, omit_creation_times
+from headrace.telemetry.otlp import open_log_export, open_metrics_export
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from headrace.config import Config
     from headrace.signals import Signals
     from headrace.telemetry.metrics import PartitionSnapshot
+    from headrace.telemetry.otlp.export_queue import ExportQueue
 
 
 log = structlog.get_logger(__name__)
@@ -85,6 +87,9 @@ FATAL_STOP_TIMEOUT = 6.0
 
 #: Seconds that the admin API has to answer what it was asked, once all else has stopped.
 ADMIN_CLOSE_TIMEOUT = 3.0
+
+#: Seconds that the metrics have to be sent a last time, once all else has stopped.
+EXPORT_CLOSE_TIMEOUT = 2.0
 
 #: Seconds after which the main thread looks around, all the same.
 _POLL_INTERVAL = 0.5
@@ -180,6 +185,7 @@ def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
     service.status("starting")
     omit_creation_times()
     metrics = Metrics()
+    exported = _exported(config, metrics)
     server = _metrics_server(config, metrics)
     controller = KafkaController(config, metrics=metrics, until=until)
     reloader = Reloader(
@@ -201,6 +207,24 @@ def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
     finally:
         if server is not None:
             server.close()
+        if exported is not None:
+            exported.close(Deadline.after(EXPORT_CLOSE_TIMEOUT))
+
+
+def _exported(config: Config, metrics: Metrics) -> ExportQueue | None:
+    """Have lines of the log and metrics sent to collectors; return what sends metrics, if any.
+
+    Raises:
+        StartError: OpenTelemetry cannot be imported.
+    """
+    logs = open_log_export(config)
+    if logs is not None:
+        logs.on_drop(metrics.telemetry_dropped.labels("logs").inc)
+        export_lines(logs)
+    exported = open_metrics_export(config, metrics)
+    if exported is not None:
+        exported.on_drop(metrics.telemetry_dropped.labels("metrics").inc)
+    return exported
 
 
 def _last_words(hung: bool) -> None:

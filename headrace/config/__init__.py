@@ -5,7 +5,13 @@ from __future__ import annotations
 from headrace.config.diff import ChangeKind, ConfigChange, diff
 from headrace.config.guarantee import DeliveryGuarantee, guarantee
 from headrace.config.loading import load
-from headrace.config.models.admin import AdminConfig, AdminTls, TracingConfig
+from headrace.config.models.admin import (
+    AdminConfig,
+    AdminTls,
+    LogsOtlpConfig,
+    MetricsOtlpConfig,
+    TracingConfig,
+)
 from headrace.config.models.base import ReloadEffect, Section, ZooKeeperTls
 from headrace.config.models.channel import (
     BatchConfig,
@@ -80,6 +86,8 @@ __all__ = [
     "KafkaSinkConfig",
     "KeyedProcessorConfig",
     "LoggingConfig",
+    "LogsOtlpConfig",
+    "MetricsOtlpConfig",
     "NoopSinkConfig",
     "OnErrorConfig",
     "OutputConfig",

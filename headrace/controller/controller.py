@@ -202,7 +202,11 @@ class KafkaController:
         sys.path[:0] = [f for f in map(str, self.config.python_path) if f not in sys.path]
         enabled = {name: c for name, c in self.config.channels.items() if c.enabled}
         processors = {name: self.processor(name, channel) for name, channel in enabled.items()}
-        self._tracer = open_tracer(self.config.tracing, self.config.instance_id)
+        self._tracer = open_tracer(
+            self.config.tracing,
+            self.config.instance_id,
+            self.metrics.telemetry_dropped.labels("traces").inc,
+        )
         self._identity.acquire()
         try:
             self.session.start()

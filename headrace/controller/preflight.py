@@ -46,7 +46,11 @@ def _extras(config: Config) -> Iterator[Problem]:
 def needed_extras(config: Config) -> Iterator[tuple[Steps, Extra]]:
     """Yield the extras that a configuration takes, each with the place that asks for it."""
     if config.tracing.endpoint is not None:
-        yield ("tracing", "endpoint"), Extra.TRACING
+        yield ("tracing", "endpoint"), Extra.OTEL
+    if config.metrics.otlp is not None:
+        yield ("metrics", "otlp"), Extra.OTEL
+    if config.logging.otlp is not None:
+        yield ("logging", "otlp"), Extra.OTEL
     for name, channel in config.channels.items():
         if channel.enabled:
             yield from ((("channels", name, *steps), extra) for steps, extra in _of(channel))

@@ -29,8 +29,8 @@ class Extra(Enum):
     KEYED = ("keyed", "rocksdict", "rocksdict")
     """Processors of type keyed."""
 
-    TRACING = ("tracing", "OpenTelemetry", "opentelemetry.sdk")
-    """Traces of batches."""
+    OTEL = ("otel", "OpenTelemetry", "opentelemetry.sdk")
+    """Traces of batches, and metrics and logs for a collector; also by the name ``tracing``."""
 
     DEMO = ("demo", "pandas", "pandas")
     """``headrace demo``."""

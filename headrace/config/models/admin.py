@@ -1,4 +1,4 @@
-"""The ``admin`` and ``tracing`` sections."""
+"""The ``admin`` and ``tracing`` sections, and collectors for metrics and logs."""
 
 from __future__ import annotations
 
@@ -19,31 +19,34 @@ from headrace.config.types.scalars import (
     WholeNumber,
 )
 from headrace.config.types.secrets import SecretValue
-from headrace.config.types.units import Pause
+from headrace.config.types.units import Pause, Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_ADDRESS = Text("an address such as http://127.0.0.1:4318/v1/traces", r"https?://\S+")
 _ADVERTISED = Text(
     "an address such as https://one.example:9465", r"https?://[^\s/?#@]+(/[^\s?#]*)?"
 )
 
 
+def _address(signal: str) -> Text:
+    return Text(f"an address such as http://127.0.0.1:4318/v1/{signal}", r"https?://\S+")
+
+
 class TracingConfig(Section):
-    """Traces of batches for OpenTelemetry; they take the extra headrace[tracing]."""
+    """Traces of batches for OpenTelemetry; they take the extra headrace[otel]."""
 
     renamed: ClassVar[Mapping[str, str]] = {"one_in": "sample_one_in"}
 
-    endpoint: Fixed[Annotated[str, _ADDRESS] | None] = None
+    endpoint: Fixed[Annotated[str, _address("traces")] | None] = None
     """Where a collector takes OTLP over HTTP; null: nothing is traced, and it costs nothing."""
 
     sample_one_in: Fixed[Annotated[int, WholeNumber(1)]] = 1
     """Of how many batches one is traced."""
 
     service_name: Fixed[FreeText] = "headrace"
-    """What the process is called in the traces."""
+    """What the process is called in the traces, and in metrics and logs that go by OTLP."""
 
     timeout: Fixed[Pause] = 10.0
     """How long the collector may take to answer; traces it does not take are dropped."""
@@ -51,6 +54,29 @@ class TracingConfig(Section):
     propagate: Fixed[Flag] = True
     """Whether records that are produced for a traced batch name the span that made them, in the
     headers traceparent and tracestate of W3C."""
+
+
+class LogsOtlpConfig(Section):
+    """A collector of OpenTelemetry's for lines of the log; it takes the extra headrace[otel]."""
+
+    endpoint: Fixed[Annotated[str, _address("logs")]]
+    """Where it takes OTLP over HTTP."""
+
+    timeout: Fixed[Pause] = 10.0
+    """How long it may take to answer; lines it does not take are dropped there, and counted."""
+
+
+class MetricsOtlpConfig(Section):
+    """A collector of OpenTelemetry's for all metrics; it takes the extra headrace[otel]."""
+
+    endpoint: Fixed[Annotated[str, _address("metrics")]]
+    """Where it takes OTLP over HTTP."""
+
+    interval: Fixed[Span] = 60.0
+    """How often all metrics are sent, and once more at the end."""
+
+    timeout: Fixed[Pause] = 10.0
+    """How long it may take to answer; what it does not take comes with the next interval."""
 
 
 _REDACTED = Text(

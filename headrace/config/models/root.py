@@ -10,7 +10,12 @@ from pydantic import AfterValidator, Field
 
 from headrace.config.derived import with_rekeyed
 from headrace.config.errors import FieldConflict, origin_of
-from headrace.config.models.admin import AdminConfig, TracingConfig
+from headrace.config.models.admin import (
+    AdminConfig,
+    LogsOtlpConfig,
+    MetricsOtlpConfig,
+    TracingConfig,
+)
 from headrace.config.models.base import (
     Fixed,
     Hot,
@@ -41,15 +46,21 @@ class LoggingConfig(Section):
     format: Fixed[Literal["auto", "json", "console"]] = "auto"
     """One JSON object a line, or columns for people; auto: console on a terminal."""
 
+    otlp: Fixed[LogsOtlpConfig | None] = None
+    """Where the lines go as well, by OTLP; null: nowhere."""
+
 
 class MetricsConfig(Section):
-    """Metrics on a port of their own, for who may read nothing else; the admin API has them too."""
+    """Metrics on a port of their own, or sent to a collector; the admin API has them too."""
 
     host: Fixed[FreeText] = "127.0.0.1"
     """The address to listen on; '::': all of IPv6 and IPv4."""
 
     port: Fixed[Port | None] = None
     """The port to listen on, by custom 9464; 0: any free one; null: none."""
+
+    otlp: Fixed[MetricsOtlpConfig | None] = None
+    """Where all metrics are sent, by OTLP; null: nowhere."""
 
 
 class ReloadConfig(Section):

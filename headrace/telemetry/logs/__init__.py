@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.telemetry.logs.context import Bound, bound_fields
 from headrace.telemetry.logs.hooks import install_hooks
 from headrace.telemetry.logs.levels import levels, listen, set_level, unlisten
-from headrace.telemetry.logs.pipe import configure_logging, flush
+from headrace.telemetry.logs.pipe import configure_logging, export_lines, flush
 from headrace.telemetry.logs.recent import Budget, RecentEvent, Repeats, Subject, recent_events
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Subject",
     "bound_fields",
     "configure_logging",
+    "export_lines",
     "flush",
     "install_hooks",
     "levels",

@@ -8,7 +8,7 @@ import select
 import sys
 from queue import SimpleQueue
 from threading import Event, RLock, Thread, current_thread
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import structlog
 
@@ -17,7 +17,7 @@ from headrace.telemetry.logs.levels import claim, forget_levels, is_library, set
 from headrace.telemetry.logs.recent import Repeats, forget_events, keep
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -131,6 +131,19 @@ MOST_WAITING = 4 * 1024 * 1024
 FLUSH_TIMEOUT = 2.0
 
 
+class LogExport(Protocol):
+    """Who takes the lines as well, as ``headrace.telemetry.otlp`` does. Any thread."""
+
+    def take(self, event: Mapping[str, Any], created: float) -> None:
+        """Take the fields of a line, which was logged at ``created``. Does not block."""
+
+    def flush(self) -> None:
+        """Wait until what was taken is sent, for two seconds at most."""
+
+    def close(self) -> None:
+        """Send what is left, for two seconds at most, and take nothing more."""
+
+
 class StandardErrorHandler(logging.Handler):
     """Writes lines on a thread of its own, so that who does not read them holds up nobody.
 
@@ -144,6 +157,8 @@ class StandardErrorHandler(logging.Handler):
         super().__init__()
         self._stream = stream
         self._descriptor = _descriptor(stream)
+        self._export: LogExport | None = None
+        self._fields: logging.Formatter | None = None
         self._begin()
         self._thread: Thread | None = Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
@@ -162,12 +177,25 @@ class StandardErrorHandler(logging.Handler):
 
     # --- any thread -------------------------------------------------------------------------
 
+    def export_to(self, export: LogExport) -> None:
+        """Have ``export`` take each line that is written, too."""
+        self._fields = _formatter(_handed_to(export))
+        self._export = export
+
     def handle(self, record: logging.LogRecord) -> bool:
         """Take a line, without the lock of other handlers, under which a text may be made."""
         admitted = self.filter(record)
         if admitted:
             self.emit(record)
+            if self._fields is not None:
+                self._hand_over(record, self._fields)
         return bool(admitted)
+
+    def _hand_over(self, record: logging.LogRecord, fields: logging.Formatter) -> None:
+        try:
+            fields.format(record)
+        except Exception:  # noqa: BLE001 - as of a line
+            self.handleError(record)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Have a line written."""
@@ -198,10 +226,14 @@ class StandardErrorHandler(logging.Handler):
             written = Event()
             self._queue.put(written)
             written.wait(FLUSH_TIMEOUT)
+        if self._export is not None:
+            self._export.flush()
 
     def close(self) -> None:
         """End the thread, after what waits."""
         self._queue.put(None)
+        if self._export is not None:
+            self._export.close()
         super().close()
 
     # --- its thread -------------------------------------------------------------------------
@@ -257,6 +289,16 @@ def flush() -> None:
         handler.flush()
 
 
+def export_lines(export: LogExport) -> None:
+    """Have ``export`` take the lines as well that are written to standard error from now on.
+
+    For the daemon, once, after ``configure_logging``.
+    """
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, StandardErrorHandler):
+            handler.export_to(export)
+
+
 def _after_fork_in_child() -> None:
     """Have a child log that another thread's line at the fork has left with a lock taken."""
     forget_events()
@@ -277,18 +319,11 @@ def configure_logging(config: LoggingConfig) -> None:
     fields that the user's code binds with ``structlog.contextvars``, are in every line that the
     thread logs.
     """
-    shared: list[Processor] = [
-        merge_bound,
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
     structlog.configure(
         processors=[
             keep,
             structlog.stdlib.filter_by_level,
-            *shared,
+            *_SHARED,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -296,7 +331,7 @@ def configure_logging(config: LoggingConfig) -> None:
         cache_logger_on_first_use=True,
     )
     former = list(logging.getLogger().handlers)
-    logging.getLogger().handlers[:] = [_handler(config, shared)]
+    logging.getLogger().handlers[:] = [_handler(config)]
     for handler in former:
         if isinstance(handler, StandardErrorHandler):
             handler.close()
@@ -305,21 +340,42 @@ def configure_logging(config: LoggingConfig) -> None:
     set_level(config.level)
 
 
-def _handler(config: LoggingConfig, shared: Sequence[Processor]) -> logging.Handler:
-    """Return what writes the lines; ``shared`` is done to those of libraries too."""
+#: What is done to each line, those of libraries too.
+_SHARED: Sequence[Processor] = (
+    merge_bound,
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+)
+
+
+def _handler(config: LoggingConfig) -> logging.Handler:
+    """Return what writes the lines."""
     handler = StandardErrorHandler(sys.stderr)
     handler.addFilter(RepeatFilter())
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), _name_library_lines, *shared],
-            processors=[
-                _add_repeated,
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *_renderers(config),
-            ],
-        )
-    )
+    without_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler.setFormatter(_formatter(without_meta, *_renderers(config)))
     return handler
+
+
+def _formatter(*processors: Processor) -> logging.Formatter:
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.ExtraAdder(), _name_library_lines, *_SHARED],
+        processors=[_add_repeated, *processors],
+    )
+
+
+def _handed_to(export: LogExport) -> Processor:
+    """Return what gives the fields of a line away, in place of a text."""
+
+    def hand_over(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        created = event["_record"].created
+        event = structlog.stdlib.ProcessorFormatter.remove_processors_meta(logger, method, event)
+        export.take(structlog.processors.format_exc_info(logger, method, event), created)
+        return ""
+
+    return hand_over
 
 
 def _name_library_lines(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

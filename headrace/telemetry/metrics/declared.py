@@ -93,6 +93,12 @@ class Metrics:
             "1 while the configuration's files cannot be looked at, because reading them hangs.",
         )
 
+        self.telemetry_dropped = self._counter(
+            "telemetry_dropped",
+            "Spans, lines of the log and rounds of metrics that no collector took.",
+            signal=("traces", "metrics", "logs"),
+        )
+
     def _declare_delivery(self) -> None:
         self.records = self._counter("records", "Records answered.", *_TOPIC)
         self.batches = self._counter(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import structlog
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from opentelemetry.trace import (
     Link,
@@ -23,14 +21,16 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from headrace.core.record_runs import headers_in
+from headrace.telemetry.otlp.export_queue import ExportQueue, Signal, resource
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from opentelemetry import trace
     from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import ReadableSpan
 
     from headrace.config import TracingConfig
     from headrace.core.clock import Deadline
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from headrace.core.spans import BatchSource, Headers, Span
 
 log = structlog.get_logger(__name__)
-
-#: Seconds that the last traces have to be sent in, out of a stop's deadline.
-CLOSE_TIMEOUT = 2.0
 
 #: Traces of records that the span of a batch is linked to, the first ones: half of what
 #: OpenTelemetry keeps of a span's links, so that a batch of many producers stays small.
@@ -54,32 +51,52 @@ _PARENT = "traceparent"
 _FIELDS = frozenset({_PARENT, "tracestate"})
 
 
-def exporting_tracer(config: TracingConfig, endpoint: str, instance: str) -> OpenTelemetryTracer:
+def exporting_tracer(
+    config: TracingConfig, endpoint: str, instance: str, on_drop: Callable[[int], None]
+) -> OpenTelemetryTracer:
     """Return a tracer that sends what it records to ``endpoint``, by OTLP over HTTP."""
     provider = TracerProvider(
         sampler=ParentBasedTraceIdRatio(1 / config.sample_one_in),
-        resource=Resource.create(
-            {
-                "service.name": config.service_name,
-                "service.version": VERSION,
-                "service.instance.id": instance,
-            }
-        ),
+        resource=resource(config.service_name, instance),
         shutdown_on_exit=False,
     )
     exporter = OTLPSpanExporter(endpoint=endpoint, timeout=config.timeout)
-    provider.add_span_processor(BatchSpanProcessor(exporter))
-    return OpenTelemetryTracer(provider, propagate=config.propagate)
+    queue = ExportQueue(
+        Signal.TRACES,
+        lambda spans: exporter.export(spans) is SpanExportResult.SUCCESS,
+        exporter.shutdown,
+    )
+    queue.on_drop(on_drop)
+    provider.add_span_processor(_ToQueue(queue))
+    return OpenTelemetryTracer(provider, queue, propagate=config.propagate)
+
+
+class _ToQueue(SpanProcessor):
+    """Has spans sent that are over."""
+
+    def __init__(self, queue: ExportQueue) -> None:
+        self._queue = queue
+
+    def on_end(self, span: ReadableSpan) -> None:
+        context = span.get_span_context()
+        if context is not None and context.trace_flags.sampled:
+            self._queue.put(span)
 
 
 class OpenTelemetryTracer:
-    """A ``Tracer`` on a provider of OpenTelemetry's, which it closes.
+    """A ``Tracer`` on a provider of OpenTelemetry's, and on the ``queue`` that it closes.
 
     ``propagate``: records that are made say in headers which span made them.
     """
 
-    def __init__(self, provider: TracerProvider, *, propagate: bool = True) -> None:
-        self._provider = provider
+    def __init__(
+        self,
+        provider: TracerProvider,
+        queue: ExportQueue | None = None,
+        *,
+        propagate: bool = True,
+    ) -> None:
+        self._queue = queue
         self._malformed: set[tuple[str, str]] = set()
         self.propagate = propagate
         self.tracer = provider.get_tracer("headrace", VERSION)
@@ -144,10 +161,8 @@ class OpenTelemetryTracer:
 
     def close(self, deadline: Deadline) -> None:
         """Send what is left. Blocks until the deadline and for two seconds at most."""
-        # on a thread of its own, because the SDK tries a silent collector again for longer
-        thread = Thread(target=self._provider.shutdown, name="tracing-close", daemon=True)
-        thread.start()
-        thread.join(deadline.at_most(CLOSE_TIMEOUT))
+        if self._queue is not None:
+            self._queue.close(deadline)
 
 
 def _messaging(source: BatchSource) -> dict[str, str | int]:

@@ -68,4 +68,31 @@ def test_a_trace_goes_from_the_producer_to_the_dead_letter(site: Site) -> None:
     batches = {span.span_id.hex(): span for span in collector.spans() if span.name == "batch"}
     assert {span.trace_id.hex() for span in batches.values()} == {trace}
     assert {span.parent_span_id.hex() for span in batches.values()} == {parent}
-    assert found[-1] in {f"00-{trace}-{each}-01".encode() for each in batches}
+    assert found[-1].rpartition(b"-")[0] in {f"00-{trace}-{each}".encode() for each in batches}
+
+
+def test_a_daemon_sends_its_metrics_and_its_log(site: Site) -> None:
+    """The last of both come with the stop, and a line of the user's code says its span."""
+    site.broker.produce(site.partition(0), b"a", b"b")
+    with collecting() as collector:
+        endpoints = {name: collector.address(name) for name in ("traces", "metrics", "logs")}
+        document = {
+            **site.document("say"),
+            "tracing": {"endpoint": endpoints["traces"]},
+            "metrics": {"otlp": {"endpoint": endpoints["metrics"]}},
+            "logging": {"otlp": {"endpoint": endpoints["logs"]}},
+        }
+        daemon = site.daemon(document).start()
+        eventually(lambda: site.offsets()[0] == 2)
+        daemon.signal(signal.SIGTERM)
+        assert daemon.wait() == 0
+    counted = collector.metrics()["headrace_records_total"].sum.data_points
+    assert sum(point.as_double for point in counted) == 2
+    lines = {record.event_name: record for _, record in collector.logs()}
+    assert {"controller_started", "stopping", "controller_stopped"} <= lines.keys()
+    traces = {span.trace_id for span in collector.spans() if span.name == "batch"}
+    assert {lines[f"seen {value}"].trace_id for value in "ab"} <= traces
+    fields = {each.key: each.value.string_value for each in lines["seen a"].attributes}
+    assert (fields["by"], fields["channel"]) == ("say", "main")
+    written = {each["event"] for each in daemon.events()}
+    assert written == set(lines)

@@ -165,7 +165,7 @@ SECTIONS = (
         ("metrics: {prot: 1}", "metrics.prot (line 1): is not a known key; did you mean port?"),
         (
             "metrics: {address: 1}",
-            "metrics.address (line 1): is not a known key; known here: host, port",
+            "metrics.address (line 1): is not a known key; known here: host, port, otlp",
         ),
         ("kafak: {}", "kafak (line 1): is not a known key; did you mean kafka?"),
         ("xyz: {}", f"xyz (line 1): is not a known key; known here: {SECTIONS}"),

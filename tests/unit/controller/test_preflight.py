@@ -197,6 +197,8 @@ def test_check_tells_what_the_start_would(tmp_path: Path) -> None:
 
 EXTRAS = """
 tracing: {endpoint: "http://127.0.0.1:4318"}
+metrics: {otlp: {endpoint: "http://127.0.0.1:4318"}}
+logging: {otlp: {endpoint: "http://127.0.0.1:4318"}}
 channels:
   reduced:
     {topics: [a], group: a, processor: {type: spark, sql: SELECT 1}, sink: {type: delta, path: t}}
@@ -231,7 +233,9 @@ def test_extras_that_are_missing_are_named_with_what_installs_them(
 
     found = {problem.partition(" ")[0]: problem for problem in problems}
     assert {place: re.findall(r"headrace\[(\w+)\]", text) for place, text in found.items()} == {
-        "tracing.endpoint": ["tracing"],
+        "tracing.endpoint": ["otel"],
+        "metrics.otlp": ["otel"],
+        "logging.otlp": ["otel"],
         "channels.reduced.processor.type": ["spark"],
         "channels.reduced.sink.type": ["delta"],
         "channels.counted.processor.type": ["keyed"],

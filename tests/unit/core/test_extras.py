@@ -39,7 +39,7 @@ def test_a_module_whose_package_is_missing_is_missing(monkeypatch: pytest.Monkey
     """The part of OpenTelemetry that is asked for is in a package that others bring as well."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     monkeypatch.delitem(sys.modules, "opentelemetry.sdk", raising=False)
-    assert not Extra.TRACING.installed
+    assert not Extra.OTEL.installed
 
 
 def test_the_error_says_who_takes_what_and_what_installs_it() -> None:

@@ -273,7 +273,7 @@ def test_without_the_extra_the_error_says_what_to_do(monkeypatch: pytest.MonkeyP
     monkeypatch.delitem(sys.modules, "headrace.telemetry.tracing.recorded")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     config = TracingConfig(endpoint="http://127.0.0.1:4318/v1/traces")
-    with pytest.raises(StartError, match=r"pip install 'headrace\[tracing\]'"):
+    with pytest.raises(StartError, match=r"pip install 'headrace\[otel\]'"):
         open_tracer(config, "one")
 
 
