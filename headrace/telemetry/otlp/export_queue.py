@@ -102,15 +102,15 @@ class ExportQueue:
             if len(self._waiting) >= MOST_AT_ONCE:
                 self._changed.notify_all()
 
-    def flush(self, deadline: Deadline) -> None:
-        """Wait until what was put in is sent or dropped, or the deadline is over."""
+    def flush(self, deadline: Deadline) -> bool:
+        """Wait until what was put in is sent or dropped; return whether the deadline was met."""
         if os.getpid() != self._process or get_ident() == self._thread.ident:
-            return
+            return True
         with self._changed:
             self._asked += 1
             asked = self._asked
             self._changed.notify_all()
-            self._changed.wait_for(
+            return self._changed.wait_for(
                 lambda: self._done >= asked or not self._thread.is_alive(), deadline.left
             )
 

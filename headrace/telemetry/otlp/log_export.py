@@ -43,6 +43,7 @@ class OtlpLogs:
     def __init__(self, queue: ExportQueue, source: Resource) -> None:
         self._queue = queue
         self._resource = source
+        self._is_answered = True
 
     def take(self, event: Mapping[str, Any], created: float) -> None:
         """Have a line sent; ``event`` has its fields, ``created`` is in seconds since the epoch.
@@ -77,11 +78,15 @@ class OtlpLogs:
 
     def flush(self) -> None:
         """Wait until what was taken is sent, for two seconds at most."""
-        self._queue.flush(Deadline.after(CLOSE_TIMEOUT))
+        self._is_answered = self._queue.flush(Deadline.after(CLOSE_TIMEOUT))
 
     def close(self) -> None:
-        """Send what is left, for two seconds at most, and end the thread."""
-        self._queue.close(Deadline.after(CLOSE_TIMEOUT))
+        """Send what is left, for two seconds at most, and end the thread.
+
+        The interpreter's end flushes first: a collector that was silent then is not waited for
+        again.
+        """
+        self._queue.close(Deadline.after(CLOSE_TIMEOUT if self._is_answered else 0.0))
 
 
 def exported_logs(config: LogsOtlpConfig, service_name: str, instance: str) -> OtlpLogs:

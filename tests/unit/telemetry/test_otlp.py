@@ -330,7 +330,7 @@ def test_a_close_leaves_a_silent_collector_behind() -> None:
     queue.put("first")
     assert gate.reached.wait(PATIENCE)
     queue.put("second")
-    queue.flush(Deadline.after(0))
+    assert not queue.flush(Deadline.after(0))
     queue.close(Deadline.after(0))
     assert queue.dropped == 1
     assert gate.opened.is_set()
