@@ -225,11 +225,20 @@ class ColumnRun(CompactRun):
         extent = Extent(front.start, rest.next_offset, front.size + rest.size)
         return ColumnRun(self.partition, pieces, extent)
 
-    def headers(self) -> Iterator[list[tuple[str, bytes | None]]]:
+    def headers(self, name: str) -> Iterator[list[tuple[str, bytes | None]]]:
+        wanted = constant(pa.string(), name.encode())
         for piece in self.pieces:
+            column = piece.column("headers")
             # most often there are none, which the column knows
-            for each in piece.column("headers").drop_null().to_pylist():
-                yield [(header["key"], header["value"]) for header in each]
+            if column.null_count == len(column):
+                continue
+            flat = column.flatten()
+            is_named = pc.equal(flat.field("key"), wanted)
+            rows = pc.list_parent_indices(column).filter(is_named).to_pylist()
+            said = flat.field("value").filter(is_named).dictionary_encode().indices.to_pylist()
+            first = dict(zip(reversed(said), reversed(rows), strict=True))
+            for row in sorted(set(first.values())):
+                yield [(each["key"], each["value"]) for each in column[row].as_py()]
 
     @overload
     def __getitem__(self, index: int) -> ColumnRecord: ...

@@ -60,8 +60,8 @@ class CompactRun(Sequence["Record"]):
         """Return both as one; only where :meth:`may_precede` says so."""
 
     @abstractmethod
-    def headers(self) -> Iterator[list[tuple[str, bytes | None]]]:
-        """Yield the headers of each record that has any and was read, in order."""
+    def headers(self, name: str) -> Iterator[list[tuple[str, bytes | None]]]:
+        """Yield as :func:`headers_in` does."""
 
 
 class UnreadError(HeadraceError):
@@ -148,7 +148,8 @@ class OffsetRun(CompactRun):
             self.start, other.next_offset, -(-(self.size + other.size) // (len(self) + len(other)))
         )
 
-    def headers(self) -> Iterator[list[tuple[str, bytes | None]]]:
+    def headers(self, name: str) -> Iterator[list[tuple[str, bytes | None]]]:
+        del name
         return iter(())
 
     @overload
@@ -172,11 +173,22 @@ class OffsetRun(CompactRun):
         return f"OffsetRun({self.start}, {self.next_offset}, each={self.each})"
 
 
-def headers_in(records: Sequence[Record]) -> Iterator[list[tuple[str, bytes | None]]]:
-    """Yield the headers of each record that has any and was read, in order."""
+def headers_in(records: Sequence[Record], name: str) -> Iterator[list[tuple[str, bytes | None]]]:
+    """Yield the headers of records that have one of this name and were read, in order.
+
+    Of records whose headers of this name say the same, one at least.
+    """
     if isinstance(records, CompactRun):
-        return records.headers()
-    return filter(None, (record.headers() for record in records))
+        yield from records.headers(name)
+        return
+    seen: set[bytes | None] = set()
+    for record in records:
+        headers = record.headers()
+        if headers:
+            new = {data for each, data in headers if each == name and data not in seen}
+            if new:
+                seen |= new
+                yield headers
 
 
 #: Consecutive records of one partition.

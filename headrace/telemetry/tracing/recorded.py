@@ -112,7 +112,7 @@ class OpenTelemetryTracer:
         parent = None
         if len(records) == 1:
             attributes["messaging.kafka.offset"] = records[0].offset() or 0
-            parent = self.context_of(next(headers_in(records), ()), source)
+            parent = self.context_of(next(headers_in(records, _PARENT), ()), source)
         span = self.tracer.start_span(
             "batch", context=parent, kind=SpanKind.CONSUMER, attributes=attributes
         )
@@ -125,12 +125,10 @@ class OpenTelemetryTracer:
         """Yield the traces that records are of, each once, up to ``MOST_LINKS``."""
         seen: set[bytes | None] = set()
         found = 0
-        for headers in headers_in(records):
-            data = next((data for name, data in reversed(headers) if name == _PARENT), None)
-            if data is None or data in seen:
-                continue
+        for headers in headers_in(records, _PARENT):
+            data = dict(headers)[_PARENT]
+            context = None if data in seen else self.context_of(headers, source)
             seen.add(data)
-            context = self.context_of(headers, source)
             if context is not None:
                 yield context
                 found += 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.channel.buffer import Limits, PartitionBuffer, chunk_of
 from headrace.core.columns import PIECE_OVERHEAD, ColumnRun
-from headrace.core.record_runs import OffsetRun
+from headrace.core.record_runs import OffsetRun, headers_in
 from headrace.core.records import Batch, TopicPartition, offset_of
 from headrace.core.tables import table_of
 from headrace.testing.records import FakeAssignment, FakeRecord, in_columns
@@ -49,6 +49,25 @@ def facts(record: Record) -> tuple[object, ...]:
         record.timestamp(),
         len(record),
     )
+
+
+@given(lists(), st.integers(1, 7), st.data())
+def test_headers_of_a_name_are_those_of_the_list(
+    records: list[FakeRecord], pieces: int, data: st.DataObject
+) -> None:
+    """In any part of a run, each thing that a header says is there, from records that say it."""
+    names = [name for each in records for name, _ in each.headers_ or ()]
+    name = data.draw(st.sampled_from(names or ["none"]))
+    start = data.draw(st.integers(0, len(records) - 1))
+    stop = data.draw(st.integers(start + 1, len(records)))
+    run = in_columns(records, PARTITION, pieces=pieces)[start:stop]
+    own = [each.headers() for each in records[start:stop]]
+    for found in (list(headers_in(run, name)), list(headers_in(records[start:stop], name))):
+        assert all(headers in own for headers in found)
+        assert {data for headers in found for each, data in headers if each == name} == {
+            data for headers in own for each, data in headers or () if each == name
+        }
+    assert list(headers_in(OffsetRun(0, 5, 10), name)) == []
 
 
 @given(lists(), st.integers(1, 7), st.data())
