@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 servers = {"bootstrap.servers": os.environ.get("KAFKA", "BROKERS")}
-with suppress(KafkaException):  # it is there
-    AdminClient(servers).create_topics([NewTopic("flights", 4)])["flights"].result()
+admin = AdminClient(servers)
+try:
+    admin.create_topics([NewTopic("flights", 4)])["flights"].result()
+except KafkaException as error:
+    if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+        raise
 producer = Producer(servers)
 for number in range(1000):
     carrier = ("UA", "AA", "DL")[number % 3]
     value = json.dumps({"carrier": carrier, "delay": number % 60})
     producer.produce("flights", key=carrier, value=value)
-producer.flush()
+if left := producer.flush(60):
+    raise SystemExit(f"{left} records were not taken within a minute; is {servers} right?")
