@@ -24,6 +24,12 @@ GROUPS = {
     "dist": ["--group", "dist"],
     "docs": ["--group", "docs"],
     "check": ["--group", "check"],
+    # what the images have, with Spark and without
+    "image": [
+        "pyproject.toml",
+        *(f"--extra={name}" for name in ("delta", "keyed", "spark", "sql", "tracing")),
+    ],
+    "slim": ["pyproject.toml", "--extra", "keyed"],
 }
 
 #: The peers of a benchmark, each with an environment of its own: NAME.in to NAME.lock.

@@ -95,9 +95,12 @@ class Images:
             options = [*_LIMITS, "--rm", f"--network={network}", "--cap-drop=ALL", "--read-only"]
             self.podman("run", *options, image, "/bin/true", timeout=TRIVIAL_TIMEOUT)
 
-    def build(self, name: str, context: Path = ROOT, **arguments: str) -> None:
-        """Build the Dockerfile of a folder, of this repository if none is named."""
+    def build(
+        self, name: str, context: Path = ROOT, target: str | None = None, **arguments: str
+    ) -> None:
+        """Build the Dockerfile of a folder, of this repository if none is named, or one stage."""
         options = [f"--build-arg={key}={value}" for key, value in arguments.items()]
+        options += [] if target is None else [f"--target={target}"]
         settings = self._directory / "pip.conf"
         settings.write_text(_pip_settings(), encoding="utf-8")
         options += [f"--volume={settings}:/etc/pip.conf:ro"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 
 from headrace.config import load
 from headrace.signals import ENDING_MARGIN, LAST_WORDS_TIMEOUT
+from headrace.version import VERSION
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "Dockerfile"
@@ -52,6 +54,66 @@ def test_the_image_has_the_connector_where_configurations_look_for_it() -> None:
     pages = [ROOT / "docs" / name for name in ("deploy.md", "spark.md")]
     assert [_connectors(file) for file in [tested, *pages]] == [{*filled}] * 3
     assert _connectors(KUBERNETES) | _connectors(COMPOSE / "config/headrace.yaml") <= {*filled}
+
+
+def _stages() -> dict[str, str]:
+    """Return the Dockerfile by its stages' names; the last, built by default, has none."""
+    text = DOCKERFILE.read_text(encoding="utf-8")
+    found = re.split(r"^FROM (\S+)(?: AS (\S+))?$", text, flags=re.MULTILINE)
+    return {name or "": body for name, body in zip(found[2::3], found[3::3], strict=True)}
+
+
+def test_both_images_say_what_they_are() -> None:
+    """In the words of the OCI: the version of the code, the licence, and where it is from."""
+    stages = _stages()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    common = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="(.*?)"', stages["common"]))
+    assert common["licenses"] == project["license"]
+    assert common["source"] == project["urls"]["Homepage"]
+    assert common["documentation"].startswith(f"{common['source']}/blob/main/docs/")
+    for name, suffix in (("slim", "-slim"), ("", "")):
+        own = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="(.*?)"', stages[name]))
+        assert own["version"] == f"${{VERSION}}{suffix}"
+        assert own["revision"] == "${REVISION}"
+        assert set(own) == {"description", "version", "revision"}
+        assert re.findall(r"^ARG VERSION=(.*)$", stages[name], re.MULTILINE) == [VERSION]
+
+
+def test_both_images_are_of_locked_packages_and_of_one_user() -> None:
+    """Each from a lock file of its own, which the build may see; neither runs as root."""
+    stages = _stages()
+    seen = set((ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines())
+    for stage, lock in (("slim-packages", "slim"), ("packages", "image"), ("tools", "build")):
+        name = f"requirements/{lock}.lock"
+        assert stages[stage].count(f"--requirement /src/{name}") == 1
+        assert f"!{name}" in seen
+        assert (ROOT / name).is_file()
+    for name, packages in (("slim", "slim-packages"), ("", "packages")):
+        assert f"COPY --from={packages} /opt/headrace /opt/headrace" in stages[name]
+        assert re.findall(r"^USER (.*)$", stages[name], re.MULTILINE) == ["10001:10001"]
+        assert stages[name].index("\nUSER ") > stages[name].rindex("\nRUN ")
+
+
+def test_the_slim_image_has_the_base_install_and_state_by_key() -> None:
+    """Its lock is the other's, in the same versions, but for the libraries of other extras."""
+    locked = {
+        name: dict(
+            re.findall(
+                r"^([\w.-]+)==(\S+)",
+                (ROOT / "requirements" / f"{name}.lock").read_text(encoding="utf-8"),
+                re.MULTILINE,
+            )
+        )
+        for name in ("slim", "image", "test")
+    }
+    assert locked["slim"].items() <= locked["image"].items()
+    more = set(locked["image"]) - set(locked["slim"])
+    assert {"pyspark", "py4j", "pandas", "deltalake", "sqlalchemy", "opentelemetry-sdk"} <= more
+    assert {"confluent-kafka", "kazoo", "pyarrow", "rocksdict"} <= set(locked["slim"])
+    both = set(locked["slim"]) & set(locked["test"])
+    assert {name: locked["slim"][name] for name in both} == {
+        name: locked["test"][name] for name in both
+    }
 
 
 def _connectors(file: Path) -> set[str]:

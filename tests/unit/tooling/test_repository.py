@@ -31,7 +31,8 @@ def test_a_lock_file_pins_everything_and_names_no_place(lock: Path) -> None:
 
 def test_every_purpose_of_the_set_up_has_its_lock() -> None:
     """There is a lock file for each purpose, and no other."""
-    purposes = ["bench", "build", "check", "dist", "docs", "run", "test-all", "test"]
+    purposes = ["bench", "build", "check", "dist", "docs", "image", "run", "slim"]
+    purposes += ["test-all", "test"]
     assert [path.stem for path in _LOCKS] == purposes
 
 
