@@ -191,17 +191,17 @@ TYPES = "spark, arrow, keyed, rekey, simple or custom"
         (
             "processor: {type: spark, reducer: 'a:b', retries: 3}",
             (
-                "processor.retries: is not a "
-                "known key; known here: type, reducer, sql, arrow, result, decode, schema, "
-                "undecodable, max_records, target_duration, admission, reload"
+                "processor.retries: is not a known "
+                "key; known here: type, reducer, sql, arrow, result, decode, decoder_options, "
+                "schema, undecodable, max_records, target_duration, admission, reload"
             ),
         ),
         (
             "processor: {type: spark, reducer: 'a:b', ddl: a INT}",
             (
-                "processor.ddl: is not a "
-                "known key; known here: type, reducer, sql, arrow, result, decode, schema, "
-                "undecodable, max_records, target_duration, admission, reload"
+                "processor.ddl: is not a known "
+                "key; known here: type, reducer, sql, arrow, result, decode, decoder_options, "
+                "schema, undecodable, max_records, target_duration, admission, reload"
             ),
         ),
         (
