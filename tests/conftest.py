@@ -62,7 +62,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
 def bootstrap_servers(request: pytest.FixtureRequest) -> str:
     """Address of a broker, of the local stack unless containers are asked for."""
     if docker_wanted():
-        return f"127.0.0.1:{request.getfixturevalue('docker_services').port_for('kafka', 39092)}"
+        return f"127.0.0.1:{request.getfixturevalue('docker_services').port_for('kafka', 29092)}"
     return _local(request).bootstrap_servers
 
 
