@@ -38,7 +38,7 @@ test-all: ## run the tests that take long as well (ONLY_SLOW, SLOW_SHARE, SESSIO
 	@$(PYTEST) --slow-share $(SLOW_SHARE) $(if $(ONLY_SLOW),-m slow) $(if $(SESSION_TIMEOUT),--session-timeout $(SESSION_TIMEOUT)) \
 	$(call once_more,$(if $(ONLY_SLOW),-m slow))
 
-test-lines: ## run a ring of tests on each line of Spark and each Python (LINES="spark-4.3 python-3.13")
+test-lines: ## run a ring of tests on each line of Spark, each Python and each broker (LINES="spark-4.3 kafka-3.9")
 	$(SET_UP) test
 	@$(BIN)/python scripts/lines.py $(LINES)
 

@@ -58,7 +58,7 @@ STEPS = {
 #: What each step depends on: its lock file, or these.
 SOURCES = {
     "project": ROOT / "pyproject.toml",
-    "kafka": next((ROOT / "headrace" / "devstack").glob("kafka-*.sha256")),
+    "kafka": max((ROOT / "headrace" / "devstack").glob("kafka-*.sha256")),
     "connector": max((ROOT / "headrace" / "devstack").glob("spark-kafka-*.sha256")),
 }
 

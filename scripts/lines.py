@@ -1,10 +1,11 @@
-"""Run a ring of tests on each line of Spark and each Python that is supported, one by one.
+"""Run a ring of tests on each line of Spark, each Python and each broker, one by one.
 
     python3 scripts/lines.py [NAME...]
 
-Names are those of LINES, by default all. Each line has an environment of its own in ``.lines``: the
-locked packages, but for pyspark, which is of the line. A Python that this machine does not have is
-said to be missing. Exit code: 0 all passed that could be run, 1 some failed, 2 an unknown name.
+Names are those of LINES, by default all. A line of Spark or Python has an environment of its own in
+``.lines``: the locked packages, but for pyspark, which is of the line. A Python that this machine
+does not have is said to be missing. A broker is run from here, its jars are fetched the first time.
+Exit code: 0 all passed that could be run, 1 some failed, 2 an unknown name.
 
 Only the standard library and the set-up beside this.
 """
@@ -54,17 +55,47 @@ SPARK = (
 
 UNIT = ("tests/unit",)
 
+#: What a broker promises: reading, offsets, transactions and who is shut out of them, state by key,
+#: logs that lose their end, topics that are created again, and permissions.
+KAFKA = (
+    "tests/integration/kafka",
+    "tests/integration/channel/test_offset_stores.py",
+    "tests/integration/channel/test_offsets.py",
+    "tests/integration/daemon/test_kafka_sink.py",
+    "tests/integration/keyed/test_commands.py",
+    "tests/integration/keyed/test_daemon.py",
+    "tests/integration/keyed/test_restore_end.py",
+    "tests/integration/outages/test_broker.py",
+    "tests/integration/outages/test_brokers.py",
+    "tests/integration/outages/test_topics.py",
+    "tests/integration/outages/test_truncated_logs.py",
+    "tests/integration/tools/doctor/test_acls.py",
+)
+
+#: Slow tests are left out; of a broker's only those that kill at every line, which take an hour.
+NOT_SLOW = ("-m", "not slow")
+NO_KILLS = ("-k", "not killed_at_every_line")
+
+#: Tests of a broker wait more than they work.
+AT_ONCE = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+
 
 @dataclass(frozen=True)
 class Line:
-    """What is installed in place of what is locked, and what is run there."""
+    """What is installed in place of what is locked, and what is run there.
+
+    With a ``broker`` nothing is installed: the local stack's Kafka has this version.
+    """
 
     tests: tuple[str, ...]
     python: str = "{}.{}".format(*sys.version_info)
     versions: dict[str, str] = field(default_factory=dict)
+    broker: str | None = None
+    options: tuple[str, ...] = NOT_SLOW
 
 
-#: The newest release of each line of Spark, and each Python beside that of the other targets.
+#: The newest release of each line of Spark, each Python beside that of the other targets, and of
+#: brokers the oldest line that is looked after, the first without ZooKeeper, and that of the stack.
 LINES = {
     "spark-4.0": Line(SPARK, versions={"pyspark": "4.0.5"}),
     "spark-4.2": Line(SPARK, versions={"pyspark": "4.2.1"}),
@@ -73,6 +104,9 @@ LINES = {
     "python-3.12": Line(UNIT, python="3.12"),
     "python-3.13": Line(UNIT, python="3.13"),
     "python-3.14": Line(UNIT, python="3.14"),
+    "kafka-3.9": Line(KAFKA, broker="3.9.2", options=(*NO_KILLS, *AT_ONCE)),
+    "kafka-4.0": Line(KAFKA, broker="4.0.1", options=(*NO_KILLS, *AT_ONCE)),
+    "kafka-4.3": Line(KAFKA, broker="4.3.0", options=(*NO_KILLS, *AT_ONCE)),
 }
 
 
@@ -94,16 +128,21 @@ def run_line(name: str, line: Line) -> tuple[int, str]:
     python = find_python(line.python)
     if python is None:
         return 0, f"not run: this machine has no Python {line.python}"
-    try:
-        environment = set_up(name, line, python)
-    except subprocess.CalledProcessError as error:
-        return 1, f"could not be set up: {' '.join(map(str, error.cmd))}"
+    environment = dict(os.environ)
+    if line.broker is not None:
+        environment["HEADRACE_KAFKA_VERSION"] = line.broker
+    else:
+        try:
+            python = set_up(name, line, python) / "bin" / "python"
+        except subprocess.CalledProcessError as error:
+            return 1, f"could not be set up: {' '.join(map(str, error.cmd))}"
     say(f"{name}: running its tests")
     begin = time.monotonic()
-    options = ("-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider")
+    options = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *line.options)
     with subprocess.Popen(
-        [environment / "bin" / "python", *options, *line.tests],
+        [python, *options, *line.tests],
         cwd=ROOT,
+        env=environment,
         stdout=subprocess.PIPE,
         text=True,
     ) as tests:

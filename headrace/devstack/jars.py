@@ -163,13 +163,36 @@ class JarSet:
         return self.folder / f"{self.name}.sha256"
 
 
-KAFKA = JarSet(
-    "kafka-4.3.0",
-    "Kafka jars",
-    (Coordinate("org.apache.kafka", "kafka_2.13", "4.3.0"),),
-    needs=True,
-    size=44,
-)
+def _broker(version: str, size: int) -> JarSet:
+    artifact = Coordinate("org.apache.kafka", "kafka_2.13", version)
+    return JarSet(f"kafka-{version}", "Kafka jars", (artifact,), needs=True, size=size)
+
+
+#: The brokers of the local stack by version, the one that it has by default first.
+BROKERS = {
+    "4.3.0": _broker("4.3.0", 44),
+    "4.0.1": _broker("4.0.1", 40),
+    "3.9.2": _broker("3.9.2", 46),
+}
+
+#: Names the version of the local stack's broker.
+VERSION_VARIABLE = "HEADRACE_KAFKA_VERSION"
+
+
+def broker_set(environment: Mapping[str, str]) -> JarSet:
+    """Return the broker that the environment names, else the first.
+
+    Raises:
+        JarsError: there is none of this version.
+    """
+    first, *_ = BROKERS
+    version = environment.get(VERSION_VARIABLE) or first
+    if version not in BROKERS:
+        raise JarsError(
+            f"{VERSION_VARIABLE}: the local stack has no Kafka {version}; name one of "
+            f"{', '.join(BROKERS)}, or none for {first}"
+        )
+    return BROKERS[version]
 
 
 def _connector(spark: str, kafka_clients: str, commons_pool: str) -> JarSet:
@@ -210,7 +233,10 @@ def connector_set() -> JarSet:
 
 
 #: What the set-up of a checkout fetches, by the names of its steps.
-SETS: Mapping[str, Callable[[], JarSet]] = {"kafka": lambda: KAFKA, "connector": connector_set}
+SETS: Mapping[str, Callable[[], JarSet]] = {
+    "kafka": lambda: broker_set({}),
+    "connector": connector_set,
+}
 
 #: Names the folder for the cache; the default is ``headrace`` in the XDG cache folder.
 CACHE_VARIABLE = "HEADRACE_CACHE"
@@ -241,8 +267,8 @@ def main(name: str) -> int:
 def kafka_jars(
     report: Callable[[str], None] = show_on_stderr, deadline: Deadline | None = None
 ) -> list[Path]:
-    """Return the jars of the Kafka broker; see :func:`cached`."""
-    return cached(KAFKA, report, deadline)
+    """Return the jars of the Kafka broker that the environment names; see :func:`cached`."""
+    return cached(broker_set(os.environ), report, deadline)
 
 
 def cached(

@@ -40,6 +40,9 @@ def live_brokers(address: str) -> list[int]:
 
 
 _MAIN = "kafka.Kafka"
+
+#: Kafka before 4.0 calls log4j 1.2 by its own name.
+_OLDER_JARS = ("log4j-1.2-api-",)
 _FORMAT = "kafka.tools.StorageTool"
 
 #: One broker holds everything, groups begin without delay, and a missing topic is an error. Four
@@ -150,7 +153,7 @@ class KafkaBroker(LocalServer):
         return java_command(
             main,
             arguments,
-            class_path=[*pick_jars(LOGGING_JARS), *kafka_jars()],
+            class_path=[*pick_jars(LOGGING_JARS, where_there=_OLDER_JARS), *kafka_jars()],
             heap="512m",
             flags=[*flags, log4j_flag(self.directory)],
         )

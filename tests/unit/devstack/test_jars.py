@@ -24,7 +24,12 @@ class FakeMaven:
 
     def __init__(self) -> None:
         self.contents = dict(_CONTENTS)
-        self.fetched = 0
+        self.coordinates: list[Coordinate] = []
+
+    @property
+    def fetched(self) -> int:
+        """How often it was asked."""
+        return len(self.coordinates)
 
     def fetch(
         self,
@@ -36,8 +41,8 @@ class FakeMaven:
         deadline: Deadline,
     ) -> None:
         """Fetch at once."""
-        del coordinate, needs, deadline
-        self.fetched += 1
+        del needs, deadline
+        self.coordinates.append(coordinate)
         (folder / "jars").mkdir(exist_ok=True)
         for name, content in self.contents.items():
             (folder / "jars" / name).write_bytes(content)
@@ -50,6 +55,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in _CONTENTS.items()}
     monkeypatch.setattr(jars, "pinned_sums", lambda _: sums)
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("HEADRACE_KAFKA_VERSION", raising=False)
     return tmp_path / "cache"
 
 
@@ -108,7 +114,7 @@ def test_two_processes_do_not_fetch_at_once(cache: Path, maven: FakeMaven) -> No
     cache.mkdir()
     told: list[str] = []
     with (
-        jars._locked(jars.KAFKA, cache / "kafka-4.3.lock", _ignore, Deadline.after(5)),
+        jars._locked(jars.BROKERS["4.3.0"], cache / "kafka-4.3.lock", _ignore, Deadline.after(5)),
         pytest.raises(JarsError, match=r"kafka-4\.3\.lock"),
     ):
         jars.kafka_jars(told.append, Deadline.after(0))
@@ -139,12 +145,38 @@ def test_the_cache_is_the_users(environment: dict[str, str], folder: Path) -> No
     assert jars.cache_folder(environment) == folder
 
 
-def test_every_jar_of_the_broker_is_pinned() -> None:
+@pytest.mark.parametrize(("version", "count"), [("4.3.0", 45), ("4.0.1", 41), ("3.9.2", 55)])
+def test_every_jar_of_a_broker_is_pinned(version: str, count: int) -> None:
     """The package carries a SHA-256 sum for each jar, Kafka's own among them."""
-    sums = jars.pinned_sums(jars.KAFKA)
-    assert "org.apache.kafka_kafka_2.13-4.3.0.jar" in sums
-    assert len(sums) == 45
+    sums = jars.pinned_sums(jars.BROKERS[version])
+    assert f"org.apache.kafka_kafka_2.13-{version}.jar" in sums
+    assert len(sums) == count
     assert {len(digest) for digest in sums.values()} == {64}
+
+
+@pytest.mark.parametrize(
+    ("named", "folder"),
+    [("3.9.2", "kafka-3.9.2"), ("4.0.1", "kafka-4.0.1"), ("", "kafka-4.3.0")],
+)
+def test_the_broker_is_of_the_version_that_is_named(
+    cache: Path, maven: FakeMaven, monkeypatch: pytest.MonkeyPatch, named: str, folder: str
+) -> None:
+    """Each version has a folder of its own in the cache; without a name it is the newest."""
+    monkeypatch.setenv("HEADRACE_KAFKA_VERSION", named)
+    assert {path.parent for path in jars.kafka_jars(_ignore)} == {cache / folder}
+    assert [str(each) for each in maven.coordinates] == [
+        f"org.apache.kafka:kafka_2.13:{folder.removeprefix('kafka-')}"
+    ]
+
+
+def test_a_broker_of_another_version_is_refused(
+    maven: FakeMaven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the variable, its value and the versions that there are."""
+    monkeypatch.setenv("HEADRACE_KAFKA_VERSION", "2.8.0")
+    with pytest.raises(JarsError, match=r"HEADRACE_KAFKA_VERSION: .*2\.8\.0.* 4\.3\.0, 4\.0\.1"):
+        jars.kafka_jars(_ignore)
+    assert maven.fetched == 0
 
 
 @pytest.mark.parametrize("wanted", jars.CONNECTORS.values(), ids=lambda wanted: wanted.name)

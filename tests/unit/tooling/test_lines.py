@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from headrace.devstack.jars import BROKERS
+
 _ROOT = Path(__file__).parents[3]
 
 
@@ -39,6 +41,13 @@ def test_each_python_that_is_stated_has_a_line(lines: Any) -> None:
         f"python-{version}" for version in stated
     ]
     assert f'requires-python = ">={stated[0]}"' in text
+
+
+def test_each_broker_of_the_local_stack_has_a_line(lines: Any) -> None:
+    """What can be named for the stack is what the tests are run on."""
+    run = {name: line.broker for name, line in lines.LINES.items() if line.broker}
+    assert sorted(run.values()) == sorted(BROKERS)
+    assert list(run) == [f"kafka-{version.rpartition('.')[0]}" for version in run.values()]
 
 
 def test_every_test_of_a_line_is_there(lines: Any) -> None:
