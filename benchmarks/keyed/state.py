@@ -24,6 +24,7 @@ from benchmarks.report import say
 from benchmarks.rounds import alternate
 from headrace.config.derived import changelog_name
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.memory import relax
 from headrace.core.tables import SCHEMA
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.topic_producer import TopicProducer
@@ -178,6 +179,7 @@ class Sized:
 def growth(folder: Path, plan: StatePlan) -> Rounds:
     """Compare what touched keys cost among few and among many, round by round. Blocks."""
     folder.mkdir(parents=True, exist_ok=True)
+    relax()  # as what reads records does in a daemon
     few = Sized(folder / "few", plan.few, plan)
     say(f"filling a store with {plan.many:,} keys")
     many = Sized(folder / "many", plan.many, plan)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from itertools import repeat
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +14,13 @@ from headrace.core.columns import ColumnRun
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition, offset_of
 from headrace.keyed.sink import EXTRA_HEADER
-from headrace.keyed.store import CorruptStoreError, Position, StateStoreError, StoredRow
+from headrace.keyed.store import (
+    CorruptStoreError,
+    LoadedRows,
+    Position,
+    StateStoreError,
+    StoredRow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -328,7 +333,7 @@ class Restorer:
         if now - restoring.noted >= _CHECKPOINT:
             restoring.noted = now
             position = self._position(last)
-        self._store.load(number, _rows_of(records), position)
+        self._store.load(number, _columns_of(records), position)
         restoring.position = last
 
     def _finish(self, number: int, restoring: _Restoring) -> None:
@@ -365,21 +370,24 @@ def _next_offset(records: Sequence[Record]) -> int:
     return records.next_offset if isinstance(records, ColumnRun) else offset_of(records[-1]) + 1
 
 
-def _rows_of(records: Sequence[Record]) -> Iterator[tuple[bytes, StoredRow | None]]:
+def _columns_of(records: Sequence[Record]) -> Iterator[LoadedRows]:
     """Yield what records of the changelog say of keys, in their order."""
     if not isinstance(records, ColumnRun):
-        for record in records:
-            key = record.key()
-            if key is not None:
-                yield key, row_of(record)
+        rows = [(key, row_of(record)) for record in records if (key := record.key()) is not None]
+        yield LoadedRows(
+            [key for key, _ in rows],
+            [None if row is None else row.state for _, row in rows],
+            [None if row is None else row.extra for _, row in rows],
+        )
         return
     for piece in records.pieces:
-        keys, values = (piece.column(name).to_pylist() for name in ("key", "value"))
-        headers = piece.column("headers")
-        named = repeat(None) if headers.null_count == len(headers) else headers.to_pylist()
-        for key, value, each in zip(keys, values, named, strict=False):
-            if key is not None:
-                yield key, None if value is None else StoredRow(value, _extra_in(each))
+        has_keys = piece.column("key").null_count == 0
+        named = piece if has_keys else piece.filter(piece.column("key").is_valid())
+        keys, states, headers = (named.column(name) for name in ("key", "value", "headers"))
+        extras = None
+        if headers.null_count < len(headers):
+            extras = list(map(_extra_in, headers.to_pylist()))
+        yield LoadedRows(keys.to_pylist(), states.to_pylist(), extras)
 
 
 def _extra_in(headers: Iterable[Mapping[str, Any]] | None) -> bytes | None:

@@ -11,8 +11,8 @@ import operator
 import re
 import struct
 import time
-from collections import OrderedDict
-from itertools import chain
+from collections import OrderedDict, deque
+from itertools import chain, repeat
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -66,6 +66,17 @@ class StoredRow(NamedTuple):
 
     state: bytes | None
     extra: bytes | None = None
+
+
+class LoadedRows(NamedTuple):
+    """Rows as a changelog has them, in its order and in columns.
+
+    A state of None is a deletion; ``extras`` are None where no row has one.
+    """
+
+    keys: Sequence[bytes]
+    states: Sequence[bytes | None]
+    extras: Sequence[bytes | None] | None = None
 
 
 class PartitionKey(NamedTuple):
@@ -202,13 +213,13 @@ def _is_quarantined(row: StoredRow | None) -> bool:
 
 def _put(
     batch: WriteBatch, key: PartitionKey, change: Change, sums: list[int] | None
-) -> bytes | None:
-    """Have a batch write a key's row and the index of its timers; return the row's bytes."""
-    data = None if change.after is None else encode_row(change.after)
+) -> tuple[bytes, bytes | None]:
+    """Have a batch write a row and the index of its timers; return its name and its bytes."""
+    name, data = _row_key(key), None if change.after is None else encode_row(change.after)
     if data is None:
-        batch.delete(_row_key(key))
+        batch.delete(name)
     else:
-        batch.put(_row_key(key), data)
+        batch.put(name, data)
     before, after = timers_of(key.key, change.before), timers_of(key.key, change.after)
     for timer in before - after:
         batch.delete(_timer_key(key.partition, timer))
@@ -217,7 +228,26 @@ def _put(
     if sums is not None:
         _add(sums, key.key, change)
         sums[2] += len(after) - len(before)
-    return data
+    return name, data
+
+
+def _put_loaded(batch: WriteBatch, partition: int, rows: LoadedRows) -> list[bytes]:
+    """Have a batch write rows without knowing what was before; return their names."""
+    prefix = _PARTITION.pack(_ROW, partition)
+    names = [prefix + key for key in rows.keys]
+    plain = [] if rows.extras else [_NO_EXTRA + state for state in rows.states if state]
+    if len(plain) == len(names):
+        # most rows are so: there is no call of Python's for each of them
+        deque(map(batch.put, names, plain), maxlen=0)
+        return names
+    extras = rows.extras or repeat(None)
+    for name, key, state, extra in zip(names, rows.keys, rows.states, extras, strict=False):
+        if state is None or extra:
+            row = None if state is None else StoredRow(state, extra)
+            _put(batch, PartitionKey(partition, key), Change(None, row), None)
+        else:
+            batch.put(name, _NO_EXTRA + state)
+    return names
 
 
 def _add(sums: list[int], key: bytes, change: Change) -> None:
@@ -278,6 +308,9 @@ class RocksStore(StateStore):
         # by the name in the database: bytes are nothing that is looked through for garbage
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
         self._room = self._cache_bytes = cache_bytes
+        # a block has one row that is wanted, and that one is cached by itself
+        self._point_reads = ReadOptions()
+        self._point_reads.fill_cache(False)  # type: ignore[call-arg]  # its types leave that out
         self._lock = Lock()
         # what was counted and written since counting began, and the partitions that are counted
         self._counts: dict[int, _Count] = {}
@@ -341,9 +374,11 @@ class RocksStore(StateStore):
             missing = [name for name, data in zip(names, cached, strict=True) if data is None]
             self.cache_hits += len(keys) - len(missing)
             self.cache_misses += len(missing)
-            read = iter(self._read(missing))
-        found = [next(read) if data is None else data for data in cached]
-        return [None if data is None else decode_row(data) for data in found]
+            read = self._read(missing)
+        return [
+            None if (data := read.get(name) if kept is None else kept) is None else decode_row(data)
+            for name, kept in zip(names, cached, strict=True)
+        ]
 
     def _cached(self, name: bytes) -> bytes | None:
         data = self._cache.get(name)
@@ -351,28 +386,42 @@ class RocksStore(StateStore):
             self._cache.move_to_end(name)
         return data
 
-    def _read(self, names: Sequence[bytes]) -> list[bytes | None]:
+    def _read(self, names: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the rows that there are of these, which are not cached, and cache them."""
         if not names:
-            return []
-        order = sorted(range(len(names)), key=names.__getitem__)
+            return {}
+        order: list[Any] = sorted(names)
         try:
-            values: Any = self._files.get([names[index] for index in order])
+            values: Any = self._files.get(order, read_opt=self._point_reads)
         except Exception as error:
             raise self._unusable("read", error) from error
-        found: list[bytes | None] = [None] * len(names)
-        for index, data in zip(order, values, strict=True):
-            found[index] = data
-            if data is not None:
-                self._keep(names[index], data)
+        found: dict[bytes, bytes] = {
+            name: data for name, data in zip(order, values, strict=True) if data is not None
+        }
+        self._cache.update(found)
+        # all at once: of many keys this is a good part of what a read takes
+        self._room -= _ENTRY_BYTES * len(found) + sum(map(len, found))
+        self._room -= sum(map(len, found.values()))
+        self._evict()
         return found
 
-    def _keep(self, name: bytes, data: bytes | None) -> None:
-        former = self._cache.pop(name, None)
-        if former is not None:
-            self._room += len(former) + len(name) + _ENTRY_BYTES
-        if data is not None:
-            self._cache[name] = data
-            self._room -= len(data) + len(name) + _ENTRY_BYTES
+    def _keep(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Have the cache hold rows as they were written, None for what was deleted."""
+        cache, room = self._cache, self._room
+        for name, data in rows:
+            former = cache.get(name)
+            if former is not None:
+                room += len(former) + len(name) + _ENTRY_BYTES
+                cache.move_to_end(name)
+            if data is not None:
+                cache[name] = data
+                room -= len(data) + len(name) + _ENTRY_BYTES
+            elif former is not None:
+                del cache[name]
+        self._room = room
+        self._evict()
+
+    def _evict(self) -> None:
         while self._room < 0 and self._cache:
             oldest, freed = self._cache.popitem(last=False)
             self._room += len(freed) + len(oldest) + _ENTRY_BYTES
@@ -387,12 +436,14 @@ class RocksStore(StateStore):
         batch = WriteBatch(raw_mode=True)
         for partition, timer in stale:
             batch.delete(_timer_key(partition, timer))
-        written: list[tuple[PartitionKey, bytes | None]] = []
+        written: list[tuple[bytes, bytes | None]] = []
+        partitions: set[int] = set()
         growth = {number: _Count() for number in self._counts}
         added: list[int] = []
         for key, change in changes:
             count = growth.get(key.partition)
-            written.append((key, _put(batch, key, change, None if count is None else count.sums)))
+            written.append(_put(batch, key, change, None if count is None else count.sums))
+            partitions.add(key.partition)
             if self._phase_of is not None:
                 added = summed(added, self._tally(change, count))
         for partition, position in positions.items():
@@ -403,31 +454,18 @@ class RocksStore(StateStore):
                 self._files.write(batch)
             except Exception as error:
                 raise self._unusable("written", error) from error
-            self._grow(growth, {key.partition for key, _ in written})
+            self._grow(growth, partitions)
             self._added = summed(self._added, added)
-            for key, data in written:
-                self._keep(_row_key(key), data)
+            self._keep(written)
 
-    def load(
-        self,
-        partition: int,
-        rows: Iterable[tuple[bytes, StoredRow | None]],
-        position: Position | None,
-    ) -> None:
+    def load(self, partition: int, pieces: Iterable[LoadedRows], position: Position | None) -> None:
         """Write rows of a partition whose state is not all there yet, as its changelog has them.
 
         Nothing reads them until it is, so that they are not cached, and what was there before is
         not known.
         """
         batch = WriteBatch(raw_mode=True)
-        put, prefix, names = batch.put, _PARTITION.pack(_ROW, partition), []
-        for key, row in rows:
-            name = prefix + key
-            names.append(name)
-            if row is None or row.extra or row.state is None:
-                _put(batch, PartitionKey(partition, key), Change(None, row), None)
-            else:
-                put(name, _NO_EXTRA + row.state)
+        names = [name for piece in pieces for name in _put_loaded(batch, partition, piece)]
         if position is not None:
             document = json.dumps(position._asdict()).encode()
             batch.put(_PARTITION.pack(_POSITION, partition), document)
@@ -437,9 +475,7 @@ class RocksStore(StateStore):
             except Exception as error:
                 raise self._unusable("written", error) from error
             self._forget_count(partition)
-            if self._cache:
-                for name in names:
-                    self._keep(name, None)
+            self._keep((name, None) for name in names if name in self._cache)
 
     def _tally(self, change: Change, count: _Count | None) -> Sequence[int]:
         """Take note of the phases that a change goes from and to; return what its counts add."""

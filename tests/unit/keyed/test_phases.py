@@ -14,7 +14,7 @@ from headrace.keyed.fold import KeyRow
 from headrace.keyed.phases import UNKNOWN, PhaseReader, PhaseTotals
 from headrace.keyed.reading import StateReader
 from headrace.keyed.state import KeyedState, Layer, Progress
-from headrace.keyed.store import Change, PartitionKey, RocksStore, StoredRow
+from headrace.keyed.store import Change, LoadedRows, PartitionKey, RocksStore, StoredRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,7 +165,8 @@ def test_rows_that_are_restored_are_not_counted_as_done_here(store: RocksStore) 
     """Another member did it; what it left is counted by phase once all of it is there."""
     count(store, 0)
     Channel(store).put(0, a=is_in("running", 7, 2, 5))
-    store.load(0, [(b"a", is_in("over", done=9)), (b"b", is_in("waiting", 3))], None)
+    rows = [is_in("over", done=9), is_in("waiting", 3)]
+    store.load(0, [LoadedRows([b"a", b"b"], [row.state for row in rows])], None)
     assert store.phases([0]) is None
     count(store, 0)
     assert counted(store) == ({"waiting": 1, "running": 0, "over": 1}, {"waiting": 3}, [0])

@@ -163,8 +163,8 @@ def test_a_stop_does_not_wait_for_the_next_look(
     assert restorer.stop(Deadline.after(10.0))
 
 
-@pytest.mark.parametrize("columnar", [False, True])
-def test_the_last_row_of_each_key_is_restored(store: RocksStore, *, columnar: bool) -> None:
+@pytest.mark.parametrize("pieces", [0, 2, 6])
+def test_the_last_row_of_each_key_is_restored(store: RocksStore, pieces: int) -> None:
     """States, timers and deletions, in columns or not; a row that was cached before is not read."""
     timed = KeyRow(b"3", {"t": Timer(50)})
     late = FakeRecord(key_=b"timed", value_=b"3", offset_=2)
@@ -194,7 +194,7 @@ def test_the_last_row_of_each_key_is_restored(store: RocksStore, *, columnar: bo
     restorer.start()
     try:
         restorer.begin(FakeAssignment(TopicPartition("in", 0)), 1)
-        chunk = in_columns(rows, LOG, pieces=2) if columnar else rows
+        chunk = in_columns(rows, LOG, pieces=pieces) if pieces else rows
         log.sent.put(Fetched(chunks=[(LOG, chunk)]))
         eventually(lambda: bool(ready))
     finally:
