@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 from pyspark import SparkConf
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,6 +18,7 @@ from benchmarks.pace import pace
 from headrace.config import load
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
+from headrace.devstack.jars import cached, connector_set
 from headrace.devstack.waiting import wait_for
 from headrace.kafka import clients
 from headrace.sinks import PartitionCommit
@@ -49,18 +49,12 @@ _PATIENCE = 200.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Input:
-    """What a query reads, in micro-batches of so many records."""
+class Input:
+    """What a query reads, in micro-batches of so many records; None where it has none."""
 
     config: Config
     topic: str
-    batch: int
-
-
-def connector() -> str:
-    """Return the coordinate of Spark's own source for Kafka."""
-    line = ".".join(pyspark.__version__.split(".")[:2])
-    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{line}.0"
+    batch: int | None
 
 
 class StructuredStreaming:
@@ -76,7 +70,7 @@ class StructuredStreaming:
             name: load(Path(path)) for name, path in settings["configs"].items()
         }
         self._tuned = settings.get("tuned", True)
-        self._session = _session(next(iter(self._configs.values())))
+        self._session = session(next(iter(self._configs.values())))
 
     def round(self, request: Request) -> Result:
         """Read the topic from its beginning up to ``ends``, or so many ``records``."""
@@ -86,8 +80,8 @@ class StructuredStreaming:
         writing: AbstractContextManager[Write]
         writing = _table(request["table"]) if "table" in request else nullcontext(_nowhere)
         with writing as write, tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-            frame = _frame(self._session, _of_round(config, request), tuned=self._tuned)
-            query = _query(frame, folder, write, reduce)
+            read = frame(self._session, _of_round(config, request), tuned=self._tuned)
+            query = _query(read, folder, write, reduce)
             try:
                 if "ends" in request:
                     query.processAllAvailable()
@@ -109,31 +103,33 @@ class StructuredStreaming:
         self._session.stop()
 
 
-def _session(config: Config) -> SparkSession:
+def session(config: Config) -> SparkSession:
+    """Return a session as Headrace would make it, with Spark's own source for Kafka."""
     settings = spark_settings(config.spark)
     os.environ.update(settings.environment())
     conf = SparkConf(loadDefaults=False)
     for name, value in settings.effective().items():
         conf.set(name, value)
-    conf.set("spark.jars.packages", connector())
+    conf.set("spark.jars", ",".join(map(str, cached(connector_set()))))
     # as many as a round has micro-batches: their sizes are read from there
     conf.set("spark.sql.streaming.numRecentProgressUpdates", "100000")
     builder: Any = SparkSession.builder
-    session: SparkSession = builder.config(conf=conf).getOrCreate()
-    return session
+    made: SparkSession = builder.config(conf=conf).getOrCreate()
+    return made
 
 
-def _of_round(config: Config, request: Request) -> _Input:
+def _of_round(config: Config, request: Request) -> Input:
     channel = config.channels["bench"]
     topic = request.get("topic", channel.topics[0])
-    return _Input(config, topic, request["batch"])
+    return Input(config, topic, request["batch"])
 
 
 def _sizes(query: StreamingQuery) -> list[int]:
     return [rows for p in query.recentProgress if (rows := p["numInputRows"]) > 0]
 
 
-def _frame(session: SparkSession, source: _Input, *, tuned: bool) -> DataFrame:
+def frame(session: SparkSession, source: Input, *, tuned: bool) -> DataFrame:
+    """Return what Spark's source gives of a topic from its beginning on."""
     config, channel = source.config, source.config.channels["bench"]
     prefetch = int(channel.buffer.max_bytes * clients.PREFETCH_SHARE)
     ours = clients.source({}, channel.group, prefetch)
@@ -144,7 +140,7 @@ def _frame(session: SparkSession, source: _Input, *, tuned: bool) -> DataFrame:
         **(reading(channel.batch.max_records) if tuned else {}),
         "subscribe": source.topic,
         "startingOffsets": "earliest",
-        "maxOffsetsPerTrigger": str(source.batch),
+        **({} if source.batch is None else {"maxOffsetsPerTrigger": str(source.batch)}),
     }
     return session.readStream.format("kafka").options(**options).load()
 
