@@ -17,6 +17,7 @@ NAMES = (
     "passthrough",
     "spark",
     "pipeline",
+    "realtime",
     "peers",
     "keyed",
     "workflow",
@@ -32,7 +33,10 @@ NAMES = (
 
 #: Those of which figures come from several rounds, whose spread a second run has to stay within.
 _BY_ROUND = frozenset(
-    {"passthrough", "spark", "pipeline", "peers", "keyed", "workflow", "coordination", "lifecycle"}
+    {
+        *("passthrough", "spark", "pipeline", "realtime", "peers", "keyed", "workflow"),
+        *("coordination", "lifecycle"),
+    }
 )
 
 #: Makes a page with charts of what they printed.

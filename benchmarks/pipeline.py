@@ -222,7 +222,7 @@ def _latency(plan: Plan, servers: LocalStack, sides: list[Side]) -> Rounds:
             finally:
                 producer.join()
             require_each_once(table, records)
-            return _spread(latencies(table, steady.warm_up), records, steady)
+            return spread(latencies(table, steady.warm_up), records, steady)
 
         return round_of
 
@@ -244,7 +244,8 @@ def require_each_once(table: Path, records: int) -> None:
         )
 
 
-def _spread(found: list[float], records: int, steady: Steady) -> Measured:
+def spread(found: list[float], records: int, steady: Steady) -> Measured:
+    """Return the median and the 99th percentile of latencies, of which there have to be enough."""
     least = records * (1 - steady.warm_up / steady.seconds) * 0.9
     if len(found) < least:
         raise AssertionError(f"{len(found)} latencies of at least {least:.0f} records")

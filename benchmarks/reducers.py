@@ -6,8 +6,11 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from headrace.spark import MicroBatch
 
@@ -48,6 +51,28 @@ def timestamps(df: DataFrame, batch: MicroBatch) -> DataFrame:
     NOTES.begun.append(time.perf_counter())
     NOTES.sizes.append(batch.records)
     return times(df)
+
+
+def marked(df: DataFrame, batch: MicroBatch) -> DataFrame:
+    """Return each record with a mark behind its value."""
+    NOTES.begun.append(time.perf_counter())
+    NOTES.sizes.append(batch.records)
+    return df.select("key", marked_value())
+
+
+def marked_value() -> Column:
+    """Return what a marked record has as its value."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - tables of Arrow need no Spark
+
+    return f.concat(f.col("value").cast("string"), f.lit("!")).alias("value")
+
+
+def marked_table(table: pa.Table, batch: MicroBatch) -> pa.Table:
+    """Return the same of a table of Arrow."""
+    NOTES.begun.append(time.perf_counter())
+    NOTES.sizes.append(batch.records)
+    values = pc.binary_join_element_wise(table["value"], b"!", b"")
+    return pa.table({"key": table["key"], "value": values})
 
 
 def times(df: DataFrame) -> DataFrame:

@@ -49,7 +49,7 @@ class SparkChannel:
     def round(self, request: Request) -> Result:
         """Read the topic as ``group``, up to ``ends``, or so many ``records`` of one that grows.
 
-        Into the Delta table ``table`` where there is one.
+        Into the Delta table ``table`` or the topic ``output`` where there is one.
         """
         config = _of_round(self._configs[request["config"]], request)
         reducers.reset(counting=request["counting"])
@@ -94,6 +94,8 @@ def _of_round(config: Config, request: Request) -> Config:
         changes["topics"] = (request["topic"],)
     if "table" in request and channel.sink is not None:
         changes["sink"] = channel.sink.model_copy(update={"path": request["table"]})
+    if "output" in request and channel.sink is not None:
+        changes["sink"] = channel.sink.model_copy(update={"topic": request["output"]})
     return config.model_copy(update={"channels": {"bench": channel.model_copy(update=changes)}})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ from headrace.sinks.delta.table import LogFiles
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+#: Digits of a value that have the nanoseconds of its making; those of its number follow.
+PRODUCED = 20
 
 #: Parts of a second in which records are produced together.
 _TICKS = 100
@@ -40,7 +44,8 @@ def produce(bootstrap_servers: str, topic: str, rate: int, records: int) -> None
 
 def _records(first: int, end: int) -> Iterator[tuple[bytes, bytes]]:
     for number in range(first, end):
-        yield b"key-%02d" % (number % 100), b"%0160d" % number
+        value = b"%0*d%0*d" % (PRODUCED, time.time_ns(), 160 - PRODUCED, number)
+        yield b"key-%02d" % (number % 100), value
 
 
 def latencies(table: Path, warm_up: float) -> list[float]:

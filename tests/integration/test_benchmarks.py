@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import coordination, endurance, memory, passthrough, pipeline, soak, spark, startup
+from benchmarks import (
+    coordination,
+    endurance,
+    memory,
+    passthrough,
+    pipeline,
+    realtime,
+    soak,
+    spark,
+    startup,
+)
 from benchmarks.keyed import run as keyed
 from benchmarks.keyed.run import Plan as KeyedPlan
 from benchmarks.keyed.state import StatePlan
@@ -83,6 +93,19 @@ def test_pipeline_stores_the_same_rows_on_all_sides() -> None:
     assert figures["batch_ratio_1k"] > 0
     assert figures["latency_p50_ratio"] > 0
     assert figures["delta_commit_growth"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_realtime_forwards_each_record_on_all_sides() -> None:
+    """Real-time mode, micro-batches and both channels put every record into the other topic."""
+    steady = pipeline.Steady(rate=200, seconds=8.0, warm_up=2.0)
+    plan = realtime.Plan(steady=steady, rounds=1, partitions=2, warm_up=1)
+    figures = json.loads(realtime.run(plan).as_json())
+    for side in ("realtime", "streaming", "spark", "arrow"):
+        (p50,), (p99,) = figures[f"{side}_p50_s"], figures[f"{side}_p99_s"]
+        assert 0 < p50 <= p99
+    assert figures["spark_over_streaming_p50"] > 0
 
 
 @pytest.mark.slow
