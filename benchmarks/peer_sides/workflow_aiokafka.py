@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 import uvloop
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
 from aiokafka.errors import CommitFailedError
 
 from benchmarks.peer_sides.workflow_work import STEPS, Effects
@@ -65,10 +65,45 @@ class Worker:
         return sent
 
 
+class Reader(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Has records worked on, and commits: each second, and before partitions go to another."""
+
+    def __init__(self, worker: Worker, consumer: AIOKafkaConsumer) -> None:
+        self._worker = worker
+        self._consumer = consumer
+        self._busy = asyncio.Lock()
+        self._commit_at = 0.0
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        """Commit what is done."""
+        async with self._busy:
+            if revoked:
+                await self._commit()
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        """Go on from what is committed."""
+
+    async def read(self) -> None:
+        """Work until the process is ended."""
+        while True:
+            async with self._busy:
+                batches = await self._consumer.getmany(timeout_ms=20, max_records=_MOST)
+                records = [record for each in batches.values() for record in each]
+                sent = await asyncio.gather(*map(self._worker.work, records))
+                await asyncio.gather(*sent)
+                if records and time.monotonic() >= self._commit_at:
+                    await self._commit()
+            await asyncio.sleep(0)
+
+    async def _commit(self) -> None:
+        with suppress(CommitFailedError):  # another worker has the partitions by now
+            await self._consumer.commit()
+        self._commit_at = time.monotonic() + _COMMIT_INTERVAL
+
+
 async def run(servers: str, topic: str, outcomes: str) -> None:
     """Work until the process is ended."""
     consumer = AIOKafkaConsumer(
-        topic,
         bootstrap_servers=servers,
         group_id=f"{topic}.workers",
         auto_offset_reset="earliest",
@@ -76,17 +111,10 @@ async def run(servers: str, topic: str, outcomes: str) -> None:
         check_crcs=False,
     )
     producer = AIOKafkaProducer(bootstrap_servers=servers, acks="all")
+    reader = Reader(Worker(outcomes, topic, producer), consumer)
+    consumer.subscribe([topic], listener=reader)
     async with consumer, producer:
-        worker, commit_at = Worker(outcomes, topic, producer), 0.0
-        while True:
-            batches = await consumer.getmany(timeout_ms=200, max_records=_MOST)
-            records = [record for each in batches.values() for record in each]
-            sent = await asyncio.gather(*map(worker.work, records))
-            await asyncio.gather(*sent)
-            if records and time.monotonic() >= commit_at:
-                with suppress(CommitFailedError):  # another worker has the partitions by now
-                    await consumer.commit()
-                commit_at = time.monotonic() + _COMMIT_INTERVAL
+        await reader.read()
 
 
 if __name__ == "__main__":
