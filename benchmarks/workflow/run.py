@@ -115,7 +115,7 @@ def run(without: Collection[str] = (), *, quick: bool = False, plan: Plan | None
             closing.callback(runners[-1].close)
         rates, paced, killed = _compare(plan, runners)
     ratios = by_round(rates, paced)
-    figures = _figures(plan, ratios, rates, paced, killed)
+    figures = figures_of(plan, ratios, rates, paced, killed)
     return Report("workflow", figures | {"left_out": sorted(without)}, ratios)
 
 
@@ -180,7 +180,7 @@ def by_round(rates: Rounds, paced: Rounds) -> dict[str, list[float]]:
     return found
 
 
-def _figures(
+def figures_of(
     plan: Plan,
     ratios: Mapping[str, Sequence[float]],
     rates: Rounds,

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from benchmarks.peer_sides.workflow_work import Order, Tally, outcome_of, percentile
 from benchmarks.peers.process import PeerError
 from benchmarks.rounds import Rounds
-from benchmarks.workflow.run import by_round, run
-from benchmarks.workflow.sides import effects_of
+from benchmarks.workflow.run import Plan, by_round, figures_of, run
+from benchmarks.workflow.sides import SIDES, Runner, effects_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from benchmarks.rounds import Measured
 
 
 def test_effects_are_counted_by_call_and_by_key() -> None:
@@ -68,3 +75,47 @@ def test_only_other_systems_can_be_left_out() -> None:
     """A side of ours, or one that there is not, is refused by name."""
     with pytest.raises(PeerError, match="spark is no other system; there are celery, "):
         run(without=("spark",))
+
+
+class Counted(Runner):
+    """A side that counts what a test says."""
+
+    def __init__(self, name: str, **counts: int) -> None:
+        self.side = next(side for side in SIDES if side.name == name)
+        self.name = name
+        self._counts = counts
+
+    def _measured(self, work: str, instances: int, settings: Mapping[str, Any]) -> Measured:
+        del work, settings
+        names = ("lost", "wrong", "outcomes_twice", "calls_again", "applied_twice", "not_applied")
+        taken = {"rate": 10.0, "seconds": 3.0, "p50_ms": 1.0, "p99_ms": 2.0, "cpu_seconds": 1.0}
+        return {
+            "instances": instances,
+            "memory_mib": 1.0,
+            **taken,
+            **dict.fromkeys(names, 0),
+            **self._counts,
+        }
+
+
+def test_what_comes_again_is_a_fault_of_ours_and_a_figure_of_others() -> None:
+    """Without a kill no side may lose a thing; only those that promise it may repeat nothing."""
+    found = Counted("asyncio", calls_again=3).round("rate", 5)
+    assert found["calls_again"] == 3
+    with pytest.raises(PeerError, match=r"inline: of 5 instances .*, 3 calls_again"):
+        Counted("inline", calls_again=3).round("rate", 5)
+    for fault in ("lost", "wrong", "not_applied", "applied_twice"):
+        with pytest.raises(PeerError, match=f"celery: of 5 instances .*1 {fault}"):
+            Counted("celery", **{fault: 1}).round("rate", 5)
+
+
+def test_figures_have_all_that_was_repeated() -> None:
+    """Over all rounds of a side, beside what its rounds and its killed worker came to."""
+    sides = {name: Counted(name, calls_again=n) for name, n in (("inline", 0), ("asyncio", 2))}
+    rounds = Rounds({name: [side.round("rate", 5)] * 2 for name, side in sides.items()})
+    killed = {name: side.killed(5) for name, side in sides.items()}
+    figures = figures_of(Plan(rounds=2), by_round(rounds, rounds), rounds, rounds, killed)
+    assert figures["ratio_to_asyncio_rounds"] == [1.0, 1.0]
+    assert figures["asyncio"]["calls_again"] == 8
+    assert figures["inline"]["calls_again"] == 0
+    assert figures["asyncio_killed"]["calls_again"] == 2
