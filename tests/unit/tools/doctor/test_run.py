@@ -136,6 +136,25 @@ def test_code_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
     assert "it is called with (batch)" in only(check_code(config(tmp_path, wrong))).seen
 
 
+def test_a_decoder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    """Its factory is imported, and not called; its options have to be such as it takes."""
+    processor = {
+        "type": "arrow",
+        "reducer": "json:dumps",
+        "decode": "json:JSONDecoder",
+        "schema": "a INT",
+        "decoder_options": {"strict": False},
+    }
+    decoder = "decoder of channel flights"
+    found = check_code(config(tmp_path, {"processor": processor}))
+    assert [f.level for f in found if f.check == decoder] == [Level.OK]
+    processor |= {"decoder_options": {"stricter": True}}
+    found = check_code(config(tmp_path, {"processor": processor}))
+    (finding,) = [f for f in found if f.check == decoder]
+    assert finding.level is Level.ERROR
+    assert "the options are stricter" in finding.seen
+
+
 def test_a_sink_s_factory_is_tried_with_its_options(tmp_path: Path) -> None:
     """It is imported, and not called: its name and its options are looked at."""
     sink = {"type": "custom", "factory": "shutil:which", "options": {"cmd": "ls"}}
