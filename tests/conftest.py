@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 
 from headrace.devstack import Blueprint, LocalStack
+from headrace.telemetry.logs.levels import QUIET, forget_levels
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -48,6 +51,37 @@ def _own_state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state-home")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loggers_follow_each_configuration() -> Iterator[None]:
+    """Have no logger keep the configuration of the test that used it first."""
+    configure = structlog.configure
+
+    def without_cache(**settings: Any) -> None:
+        configure(**{**settings, "cache_logger_on_first_use": False})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structlog, "configure", without_cache)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Put the process's logging back after a test that configures it, as a command does."""
+    configuration, root = structlog.get_config(), logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    quiet = {name: logging.getLogger(name).level for name in QUIET}
+    yield
+    structlog.configure(**configuration)
+    structlog.contextvars.clear_contextvars()
+    forget_levels()
+    for handler in set(root.handlers) - set(handlers):
+        handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name, number in quiet.items():
+        logging.getLogger(name).setLevel(number)
 
 
 @pytest.fixture(scope="session")

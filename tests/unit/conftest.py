@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 from hypothesis import settings
-
-from headrace.telemetry.logs.levels import QUIET, forget_levels
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # How long an example takes says something about the machine only. Fifty examples of each property
 # are what a run has time for; Hypothesis draws others with each run and keeps those that failed.
@@ -41,21 +34,3 @@ def plain_tracebacks() -> None:
     formatter = structlog.dev.plain_traceback
     renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=formatter)
     structlog.configure(processors=[*before, renderer])
-
-
-@pytest.fixture
-def logging_as_before() -> Iterator[None]:
-    """Put the process's logging back after a test that configures it, as a command does."""
-    configuration, root = structlog.get_config(), logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    quiet = {name: logging.getLogger(name).level for name in QUIET}
-    yield
-    structlog.configure(**configuration)
-    structlog.contextvars.clear_contextvars()
-    forget_levels()
-    for handler in set(root.handlers) - set(handlers):
-        handler.close()
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    for name, number in quiet.items():
-        logging.getLogger(name).setLevel(number)

@@ -114,7 +114,7 @@ flows.define("turnaround", 1, Sequence(
     ready=Parallel(fuel=Call("refuel", n=Result("inspect.n")), cabin=Call("clean")),
     board=Call("board", n=Input("n"), fuel=Result("ready.fuel")),
 ))
-flows.define("hanging", 1, Call("hang").limited(timeout=2, attempts=2))
+flows.define("hanging", 1, Call("hang").limited(timeout=6, attempts=2))
 flows.define("held", 1, Call("hold"))
 '''
 
@@ -297,7 +297,8 @@ def test_instances_are_counted_by_phase_while_they_go_on(plant: Plant) -> None:
         outcomes = ("returned", "failed", "timed_out", "cancelled")
         assert [counted(f"attempts_{each}") for each in outcomes] == [8, 1, 1, 0]
         assert counted("attempts") == 11
-        assert pool("busy") == 1
+        abandoned = wait_for(lambda: pool("busy") == 1, Deadline.after(WAIT))
+        assert abandoned, node.text()
         found = status()
         assert found["phases"] == {"open": 1, "failing": 0, "completed": 2, "failed": 1}
         assert [each["instance"] for each in found["oldest"]] == ["held"]

@@ -19,6 +19,7 @@ from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.waiting import wait_for
 from headrace.kafka import KafkaOffsetStore
+from headrace.spark.settings import SHORT_LIVED
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.brokers import stored_offset
@@ -284,6 +285,12 @@ class Site:
         for daemon in self._daemons:
             daemon.kill()
         self._store.close()
+
+
+def spark_section(cores: int, **more: Any) -> dict[str, Any]:
+    """Return a configuration's section for a session that starts soon, for a few batches."""
+    properties = {"spark.driver.extraJavaOptions": SHORT_LIVED}
+    return {"master": f"local[{cores}]", "warm_up": 0, "properties": properties, **more}
 
 
 def eventually(condition: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.devstack.jars import cached, connector_set
+from tests.integration.daemon.rig import spark_section
 from tests.integration.daemon.test_until import numbered
 
 if TYPE_CHECKING:
@@ -27,12 +28,8 @@ def places(df, batch):
 
 def _document(site: Site) -> dict[str, Any]:
     document = site.document()
-    document["spark"] = {
-        "master": "local[2]",
-        "warm_up": 0,
-        "driver_memory": "512MiB",
-        "connector": str(cached(connector_set())[0].parent),
-    }
+    connector = str(cached(connector_set())[0].parent)
+    document["spark"] = spark_section(2, driver_memory="512MiB", connector=connector)
     document["channels"]["main"] |= {
         "source": "by_reference",
         "processor": {"type": "spark", "reducer": "reducers:places"},

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.core.clock import Deadline
 from headrace.devstack.waiting import wait_for
-from tests.integration.daemon.rig import WAIT, Site
+from tests.integration.daemon.rig import WAIT, Site, spark_section
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def busy(site: Site) -> Daemon:
 
 def _document(site: Site) -> dict[str, Any]:
     document = site.document()
-    document["spark"] = {"master": "local[1]", "warm_up": 0, "driver_memory": "512MiB"}
+    document["spark"] = spark_section(1, driver_memory="512MiB")
     document["channels"]["main"] |= {
         "processor": {"type": "spark", "reducer": "reducers:wait_in_a_worker"},
         "sink": {"type": "jsonl", "path": str(site.directory / "rows")},

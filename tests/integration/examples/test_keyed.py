@@ -14,6 +14,7 @@ from headrace.core.clock import Deadline
 from headrace.devstack.waiting import wait_for
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.conftest import broker, site
+from tests.integration.daemon.rig import spark_section
 from tests.kafka_sinks import committed_records
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def test_an_example_makes_its_rows_on_spark(site: Site, name: str, key: str) -> 
     document |= {
         "channels": {name: channel},
         "python_path": [str(folder)],
-        "spark": {"master": "local[2]", "warm_up": 0},
+        "spark": spark_section(2),
     }
     daemon = site.daemon(document).start()
     daemon.wait_event("controller_started", WAIT)

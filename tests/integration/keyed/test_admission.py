@@ -12,6 +12,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.waiting import wait_for
 from headrace.testing.records import FakeRecord
+from tests.integration.daemon.rig import spark_section
 from tests.kafka_sinks import committed_records
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def document_of(site: Site, output: str, kind: str, admission: dict[str, Any]) -
         sink={"type": "kafka", "topic": output},
         batch={"max_records": 100, "linger": "10ms"},
     )
-    document["spark"] = {"master": "local[2]", "warm_up": 0}
+    document["spark"] = spark_section(2)
     return document
 
 

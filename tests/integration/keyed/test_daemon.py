@@ -15,6 +15,7 @@ from headrace.config.derived import changelog_name
 from headrace.core.clock import Deadline
 from headrace.devstack.waiting import wait_for
 from headrace.testing.records import FakeRecord
+from tests.integration.daemon.rig import spark_section
 from tests.kafka_sinks import committed_records
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def test_a_killed_daemon_goes_on_with_its_state(site: Site, engine: str) -> None
     output = site.broker.create_topic(2)
     sent = facts(300, 1)
     document = site.document(**keyed(site, output, engine=engine))
-    document["spark"] = {"master": "local[2]", "warm_up": 0}
+    document["spark"] = spark_section(2)
     first = site.daemon(document).start()
     first.wait_event("controller_started", SPARK_WAIT)
     produce(site, sent)

@@ -18,7 +18,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.devstack.waiting import wait_for
 from headrace.keyed.codecs import partition_of
 from headrace.testing.records import FakeRecord
-from tests.integration.daemon.rig import WAIT
+from tests.integration.daemon.rig import WAIT, spark_section
 from tests.integration.keyed.test_daemon import SPARK_WAIT, arrived, keyed, rows
 from tests.kafka_sinks import committed_records
 
@@ -75,7 +75,7 @@ def test_facts_are_counted_once_by_another_key(site: Site, engine: str) -> None:
     output = site.broker.create_topic(2)
     given = keyed(site, output, engine=engine, key="value.customer.id", value="json")
     document = site.document(**given)
-    document["spark"] = {"master": "local[2]", "warm_up": 0}
+    document["spark"] = spark_section(2)
     first = site.daemon(document).start()
     first.wait_event("controller_started", SPARK_WAIT)
     sent = orders(300, 1)

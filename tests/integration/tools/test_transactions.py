@@ -119,7 +119,7 @@ def test_another_program_s_transaction_takes_a_word_more(rig: Rig) -> None:
     assert "has no transaction" in rig.run("abort", f"else-{name}", "--yes", expect=2).output
     done = json.loads(rig.run("abort", name, "--yes", "--force", "--json").stdout)
     assert (done["before"], done["after"]) == ("ongoing", "empty")
-    assert "has no open transaction" in rig.run("abort", name, "--yes", expect=2).output
+    assert "has no transaction" in rig.run("abort", name, "--yes", expect=2).output
 
 
 @pytest.mark.parametrize("sink", [None, "kafka"])

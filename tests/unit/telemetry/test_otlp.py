@@ -188,7 +188,6 @@ def fields(record: LogRecord) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.usefixtures("logging_as_before")
 def test_a_line_has_its_severity_name_and_fields(collector: Collector) -> None:
     """What the JSON has is there, numbers as numbers, lists as lists, parts as JSON."""
     send_log(collector)
@@ -221,7 +220,6 @@ def test_a_line_has_its_severity_name_and_fields(collector: Collector) -> None:
     assert resource == "one"
 
 
-@pytest.mark.usefixtures("logging_as_before")
 def test_a_line_says_which_span_it_was_logged_in(collector: Collector) -> None:
     """Lines of the user's code in a batch are found from its trace."""
     send_log(collector)
@@ -240,7 +238,6 @@ def test_a_line_says_which_span_it_was_logged_in(collector: Collector) -> None:
     assert context.startswith(place)
 
 
-@pytest.mark.usefixtures("logging_as_before")
 def test_a_libraries_line_has_its_text_and_an_error_its_traceback(collector: Collector) -> None:
     """Under the names that OpenTelemetry has for them."""
     send_log(collector)
@@ -254,7 +251,6 @@ def test_a_libraries_line_has_its_text_and_an_error_its_traceback(collector: Col
     assert "ValueError: gone" in fields(failed)["exception.stacktrace"]
 
 
-@pytest.mark.usefixtures("logging_as_before")
 def test_repeats_are_held_back_and_clients_of_the_collector_left_out(
     collector: Collector,
 ) -> None:
@@ -268,7 +264,6 @@ def test_repeats_are_held_back_and_clients_of_the_collector_left_out(
     assert len(collector.logs()) == 10
 
 
-@pytest.mark.usefixtures("logging_as_before")
 def test_lines_that_no_collector_takes_are_counted_and_held_up_by_nobody(
     collector: Collector, capsys: pytest.CaptureFixture[str]
 ) -> None:

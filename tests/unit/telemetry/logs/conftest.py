@@ -11,11 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@pytest.fixture(autouse=True)
-def _as_before(logging_as_before: None) -> None:
-    """Put the process's logging back."""
-
-
 @pytest.fixture
 def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[dict[str, Any]]]:
     """Return what was written since the last look, as events."""
