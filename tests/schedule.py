@@ -11,16 +11,21 @@ import ast
 import json
 import re
 import subprocess
-import zlib
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _ROOT = Path(__file__).parents[1]
 _DURATIONS = Path(__file__).with_name("durations.json")
+
+#: What a file counts for, in seconds, until somebody measures it.
+_UNMEASURED = 120
 
 #: Where one session is shared, and how tests ask for it.
 _SPARK = "tests/integration/spark"
@@ -60,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     count = config.getoption("--slow-share")
     if count > 1:
         slow = {item.path for item in items if item.get_closest_marker("slow")}
-        others = _others(slow, count)
+        others = _others(slow, count, seconds)
         gone = {item for item in items if item.path in others and item.get_closest_marker("slow")}
         config.hook.pytest_deselected(items=list(gone))
         items[:] = [item for item in items if item not in gone]
@@ -93,17 +98,24 @@ def scope_of(file: str) -> str:
     return _SPARK if shares else file
 
 
-def _others(files: set[Path], count: int) -> set[Path]:
+def _others(files: set[Path], count: int, seconds: Mapping[str, float]) -> set[Path]:
     """Return the files that are in other shares and that nothing touched."""
-    share = int(_git("rev-list", "--count", "HEAD") or 0) % count
     changed = set(_git("diff", "--name-only", "HEAD~1", "HEAD").split())
-    others = {file for file in files if share_of(_file(file), count) != share}
+    lengths = {file: seconds.get(_file(file), _UNMEASURED) for file in files}
+    turn = int(_git("rev-list", "--count", "HEAD") or 0) % count
+    others = files - shares(lengths, count)[turn]
     return {file for file in others if not touches(file, changed)}
 
 
-def share_of(file: str, count: int) -> int:
-    """Return which of so many shares a file of tests is in: always the same."""
-    return zlib.crc32(file.encode()) % count
+def shares(lengths: Mapping[Path, float], count: int) -> list[set[Path]]:
+    """Divide files into so many shares that take about as long: the longest go first."""
+    found: list[set[Path]] = [set() for _ in range(count)]
+    sums = [0.0] * count
+    for file in sorted(lengths, key=lambda file: (-lengths[file], file)):
+        least = sums.index(min(sums))
+        found[least].add(file)
+        sums[least] += lengths[file]
+    return found
 
 
 def touches(test: Path, changed: set[str]) -> bool:
