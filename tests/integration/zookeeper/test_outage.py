@@ -39,13 +39,22 @@ def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
         yield server
 
 
+@contextmanager
+def session_of(server: ZooKeeperServer, timeout: float) -> Iterator[ZooKeeperSession]:
+    """Return a session that a server ends after so many seconds without its client."""
+    session = ZooKeeperSession(ZooKeeperSettings(server.address, session_timeout=timeout))
+    session.start()
+    try:
+        yield session
+    finally:
+        session.close(Deadline.after(WAIT))
+
+
 @pytest.fixture
 def session(server: ZooKeeperServer) -> Iterator[ZooKeeperSession]:
     """Return a session of four seconds."""
-    session = ZooKeeperSession(ZooKeeperSettings(server.address, session_timeout=4))
-    session.start()
-    yield session
-    session.close(Deadline.after(WAIT))
+    with session_of(server, 4) as session:
+        yield session
 
 
 def test_a_paused_server_makes_outcomes_unknown_and_costs_no_session(
@@ -63,22 +72,21 @@ def test_a_paused_server_makes_outcomes_unknown_and_costs_no_session(
     assert session.session_id == before
 
 
-def test_a_killed_server_suspends_and_the_same_session_comes_back(
-    server: ZooKeeperServer, session: ZooKeeperSession
-) -> None:
+def test_a_killed_server_suspends_and_the_same_session_comes_back(server: ZooKeeperServer) -> None:
     """Without a server calls fail at once; after a restart the session and its nodes are there."""
-    states: queue.Queue[SessionState] = queue.Queue()
-    session.listen(states.put)
-    before = session.session_id
-    session.create("/mine", ephemeral=True)
-    server.kill()
-    assert states.get(timeout=WAIT) is SessionState.SUSPENDED
-    with pytest.raises(OutcomeUnknownError):
-        session.exists("/mine")
-    server.start(Deadline.after(WAIT))
-    assert states.get(timeout=WAIT) is SessionState.CONNECTED
-    assert session.session_id == before
-    assert session.exists("/mine") is not None
+    with session_of(server, 30) as session:
+        states: queue.Queue[SessionState] = queue.Queue()
+        session.listen(states.put)
+        before = session.session_id
+        session.create("/mine", ephemeral=True)
+        server.kill()
+        assert states.get(timeout=WAIT) is SessionState.SUSPENDED
+        with pytest.raises(OutcomeUnknownError):
+            session.exists("/mine")
+        server.start(Deadline.after(WAIT))
+        assert states.get(timeout=WAIT) is SessionState.CONNECTED
+        assert session.session_id == before
+        assert session.exists("/mine") is not None
 
 
 def test_a_time_out_that_is_granted_at_a_reconnect_reaches_the_lease(
