@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,11 @@ _TESTS = Path(__file__).parent
 pytest_plugins = ["tests.schedule"]
 
 pytest.register_assert_rewrite("headrace.testing.sinks")
+
+# A shell without job control has SIGINT ignored by what it starts in the background, and so by all
+# that the tests start: they are about what a signal does.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
