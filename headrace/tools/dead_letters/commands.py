@@ -148,6 +148,11 @@ class Letter:
         """When it was stored, in milliseconds since the epoch."""
         return self.record.timestamp()[1]
 
+    def place(self) -> tuple[str, str, int, int]:
+        """Return where its record was, to sort by."""
+        at = self.origin
+        return at.topic or "", at.topic_id or "", at.partition or 0, at.offset or 0
+
     def document(self, *, values: bool) -> dict[str, Any]:
         """Return it for scripts; null where the letter does not say."""
         origin, value = self.origin, self.record.value()
@@ -388,7 +393,7 @@ def replay(
         for _ in pending:
             pass
         # the order of the records in their topics, which letters by key need not be in
-        chosen.sort(key=lambda each: (each.origin.identity or ())[1:4])
+        chosen.sort(key=Letter.place)
         plan = _Plan.of(reading, of.topic, chosen, to)
         if not as_json:
             plan.show()

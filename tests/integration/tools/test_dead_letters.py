@@ -65,9 +65,10 @@ class Rig:
 
     def letter(self, number: int, partition: int = 0, **more: str) -> FakeRecord:
         """Return a letter of the record at offset ``number`` of a partition of the source."""
-        said = {
+        said: dict[str, str | None] = {
             "group": self.group,
             "topic": self.source,
+            "topic_id": None,
             "partition": str(partition),
             "offset": str(number),
             "timestamp": str(TIME + number),
@@ -76,7 +77,7 @@ class Rig:
             "attempt": "3",
             **more,
         }
-        ours = [(f"headrace.{name}", text.encode()) for name, text in said.items()]
+        ours = [(f"headrace.{name}", text.encode()) for name, text in said.items() if text]
         return FakeRecord(
             key_=b"k%d" % number, value_=b"v%d" % number, headers_=[("a", b"1"), *ours]
         )
@@ -169,6 +170,15 @@ def test_no_letter_is_replayed_twice(rig: Rig) -> None:
     rig.run("replay", "--yes")
     rig.run("replay", "--yes", "--again", "--letter", "0:1")
     assert rig.replayed() == Counter([b"v1", b"v2", b"v2", b"v3", b"v5", b"v6", b"v9"])
+
+
+def test_records_come_back_in_their_order(rig: Rig) -> None:
+    """By their offsets, whichever partitions their letters are in, with a topic's id or without."""
+    rig.store(0, rig.letter(30), rig.letter(2, topic_id="id"))
+    rig.store(1, rig.letter(1))
+    rig.run("replay", "--yes")
+    found = committed_records(rig.broker.address, rig.source)
+    assert [each.value() for each in found] == [b"v1", b"v30", b"v2"]
 
 
 def test_nothing_is_replayed_unasked(rig: Rig) -> None:
