@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from headrace.admin.tables import plain_table
+from headrace.config.derived import REKEY_SUFFIX
 from headrace.core.clock import Deadline
 from headrace.core.letter_headers import REPLAYED_HEADER, letter_origin
 from headrace.core.positions import format_moment
@@ -48,10 +49,10 @@ _SHOWN = 80
 
 @dataclass(frozen=True, slots=True)
 class LetterTopic:
-    """A dead-letter topic, and whose letters in it are meant; ``group`` None: all."""
+    """A dead-letter topic, and the groups whose letters in it are meant; None: all."""
 
     topic: str
-    group: str | None
+    groups: frozenset[str] | None
     properties: Mapping[str, Any]
 
     @classmethod
@@ -65,8 +66,8 @@ class LetterTopic:
         if topic is not None:
             return cls(topic, None, properties)
         having = {name: named for name, each in config.channels.items() if (named := _named(each))}
-        name = next(iter(having)) if channel is None and len(set(having.values())) == 1 else None
-        name = name or channel_name(config, channel)
+        own = {_own(config, name) for name in having}
+        name = own.pop() if channel is None and len(own) == 1 else channel_name(config, channel)
         if name not in having:
             raise RequestError(
                 [
@@ -76,8 +77,17 @@ class LetterTopic:
                     + "name one with --dead-letter-topic"
                 ]
             )
-        # letters of a channel and of its re-key channel are in one topic, and these name no group
-        return cls(having[name], config.channels[name].group, properties)
+        # letters of a channel and of its re-key channel are in one topic
+        both = [each for each in having if _own(config, each) == _own(config, name)]
+        groups = frozenset(config.channels[each].group for each in both)
+        return cls(having[name], groups, properties)
+
+
+def _own(config: Config, name: str) -> str:
+    """Return the channel that a re-key channel was made for, of any other itself."""
+    own, channels = name.removesuffix(REKEY_SUFFIX), config.channels
+    is_made = own in channels and channels[name].group == f"{channels[own].group}{REKEY_SUFFIX}"
+    return own if is_made else name
 
 
 def _named(channel: ChannelConfig) -> str | None:
@@ -250,7 +260,7 @@ class _Reading:
             for record in read_log(self._of.properties, group, partition, low, high):
                 offsets.append(offset_of(record))
                 origin = letter_origin(record.headers())
-                if self._of.group is not None and origin.group not in {None, self._of.group}:
+                if self._of.groups is not None and origin.group not in {None, *self._of.groups}:
                     self.of_others += 1
                     continue
                 yield Letter(number, record, origin, self._state(number, record, origin, again))

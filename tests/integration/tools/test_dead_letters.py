@@ -181,6 +181,32 @@ def test_records_come_back_in_their_order(rig: Rig) -> None:
     assert [each.value() for each in found] == [b"v1", b"v30", b"v2"]
 
 
+def test_channels_that_share_a_topic_are_told_apart(rig: Rig) -> None:
+    """One has to be named, and its letters are meant; a channel and its own re-key are one."""
+    document = json.loads(rig.file.read_text())
+    channels = document["channels"]
+    channels["second"] = {**channels["main"], "topics": ["other"], "group": "another"}
+    rig.file.write_text(json.dumps(document))
+    rig.store(0, rig.letter(1), rig.letter(2, group="another"))
+    assert "--channel main|second" in rig.run("list", expect=2).output
+    assert "--channel main|second" in rig.run("replay", "--yes", expect=2).output
+    assert rig.names("--channel", "second") == ["0:2"]
+
+    processor = {
+        "type": "keyed",
+        "reducer": "a:b",
+        "key": "value.id",
+        "on_poison": "dead_letter",
+        "dead_letter": rig.dead,
+    }
+    keyed = {"topics": [rig.source], "group": rig.group, "processor": processor}
+    document["channels"] = {"main": keyed}
+    rig.file.write_text(json.dumps(document))
+    rig.store(1, rig.letter(5, 1, group=f"{rig.group}.rekey"))
+    assert rig.names() == ["0:1", "1:5"]
+    assert rig.names("--channel", "main") == ["0:1", "1:5"]
+
+
 def test_nothing_is_replayed_unasked(rig: Rig) -> None:
     """With --dry-run, without a yes, and in JSON without one, the topic stays as it is."""
     rig.store(0, rig.letter(1), rig.letter(2))
