@@ -6,7 +6,7 @@ import json
 import zlib
 from base64 import b64decode, b64encode
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +117,8 @@ _RETRY = 0.2
 #: Bytes of metadata that brokers store with an offset (``offset.metadata.max.bytes``).
 _MOST_METADATA = 4096
 
-_PROGRESS_VERSION = 1
+#: Of the metadata's form; 1 had no groups, and was never released.
+_PROGRESS_VERSION = 2
 
 #: Keys go to partitions as with Java's clients, where a record has no partition of its own.
 _REPLAY_SETTINGS = {
@@ -132,57 +133,99 @@ class ReplayError(HeadraceError):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayProgress:
-    """Which letters of one partition were replayed: those before ``offset``, and ``beyond`` it."""
+class GroupProgress:
+    """Which letters of a group and a partition were replayed: those before ``end`` but ``left``."""
 
-    offset: int = 0
-    beyond: frozenset[int] = frozenset()
+    end: int = 0
+    left: frozenset[int] = frozenset()
 
     def __contains__(self, offset: int) -> bool:
-        return offset < self.offset or offset in self.beyond
+        return offset < self.end and offset not in self.left
 
-    def after(self, replayed: Collection[int], letters: Iterable[int]) -> ReplayProgress:
-        """Return the progress when ``replayed`` ones are. ``letters`` are all that there are."""
-        done = self.beyond.union(replayed)
-        left = min((each for each in letters if each not in self and each not in done), default=-1)
-        start = max(self.offset, max(done, default=-1) + 1 if left < 0 else left)
-        return ReplayProgress(start, frozenset(each for each in done if each >= start))
+    @property
+    def start(self) -> int:
+        """The offset of the first letter that is left, or the end."""
+        return min(self.left, default=self.end)
+
+    def after(self, replayed: Collection[int], pending: Iterable[int]) -> GroupProgress:
+        """Return the progress when ``replayed`` ones are. ``pending`` has all that were not.
+
+        What is no letter of the group, or is one that no replay takes, is not among these.
+        """
+        end = max(self.end, max(replayed, default=-1) + 1)
+        left = {each for each in pending if each < end and each not in self}
+        return GroupProgress(end, frozenset(left - {*replayed}))
+
+    def packed(self) -> list[Any]:
+        """Return it as JSON has it."""
+        bits = bytearray((self.end - self.start + 7) // 8)
+        for each in self.left:
+            place, bit = divmod(each - self.start, 8)
+            bits[place] |= 1 << bit
+        packed = b64encode(zlib.compress(bits, 9)).decode("ascii") if bits else ""
+        return [self.start, self.end, packed]
+
+    @classmethod
+    def unpacked(cls, start: int, end: int, packed: str) -> GroupProgress:
+        """Return what ``packed`` returned so."""
+        bits = zlib.decompress(b64decode(packed)) if packed else b""
+        found = (
+            start + 8 * place + bit
+            for place, byte in enumerate(bits)
+            for bit in range(8)
+            if byte >> bit & 1
+        )
+        return cls(end, frozenset(found))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayProgress:
+    """Which letters of one partition were replayed, by their groups; "" is of those without one."""
+
+    groups: Mapping[str, GroupProgress] = field(default_factory=dict)
+
+    def of_group(self, group: str) -> GroupProgress:
+        """Return that of the letters of a group."""
+        return self.groups.get(group, GroupProgress())
+
+    def after(
+        self, replayed: Mapping[str, Collection[int]], pending: Mapping[str, Iterable[int]]
+    ) -> ReplayProgress:
+        """Return the progress when letters of some groups are replayed, as there."""
+        moved = {
+            group: self.of_group(group).after(offsets, pending.get(group, ()))
+            for group, offsets in replayed.items()
+        }
+        return ReplayProgress({**self.groups, **moved})
+
+    @property
+    def offset(self) -> int:
+        """The first offset at which something is left, or the end of all."""
+        return min((each.start for each in self.groups.values()), default=0)
 
     def metadata(self, topic_id: str) -> str:
         """Return what is stored beside the offset."""
-        bits = bytearray((max(self.beyond, default=self.offset) - self.offset) // 8 + 1)
-        for each in self.beyond:
-            place, bit = divmod(each - self.offset, 8)
-            bits[place] |= 1 << bit
-        packed = zlib.compress(bits, 9)
         document = {
             "version": _PROGRESS_VERSION,
             "topic_id": topic_id,
-            "beyond": b64encode(packed).decode("ascii") if self.beyond else "",
+            "groups": {name: each.packed() for name, each in sorted(self.groups.items())},
         }
-        return json.dumps(document)
+        return json.dumps(document, separators=(",", ":"))
 
     @classmethod
-    def of(cls, offset: int, metadata: str | None, topic_id: str) -> ReplayProgress:
+    def of(cls, metadata: str | None, topic_id: str) -> ReplayProgress:
         """Return what is stored; nothing where it is of another topic of the same name.
 
         Raises:
-            ValueError: somebody else stored it, or a later version of Headrace.
+            ValueError: somebody else stored it, or another version of Headrace.
         """
         document = json.loads(metadata or "")
         if not isinstance(document, dict) or document.get("version") != _PROGRESS_VERSION:
             raise ValueError(metadata)
         if document["topic_id"] != topic_id:
             return cls()
-        packed = document["beyond"]
-        bits = zlib.decompress(b64decode(packed)) if packed else b""
-        found = (
-            offset + 8 * place + bit
-            for place, byte in enumerate(bits)
-            for bit in range(8)
-            if byte >> bit & 1
-        )
-        return cls(offset, frozenset(found))
+        groups = document["groups"].items()
+        return cls({name: GroupProgress.unpacked(*packed) for name, packed in groups})
 
 
 def replay_group(topic: str) -> str:
@@ -243,8 +286,8 @@ class LetterReplay:
         if found.offset < 0:
             return ReplayProgress()
         try:
-            return ReplayProgress.of(found.offset, found.metadata, self._topic_id)
-        except (ValueError, KeyError, TypeError, zlib.error) as error:
+            return ReplayProgress.of(found.metadata, self._topic_id)
+        except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
             raise ReplayError(
                 f"group {self._group} has an offset for {self._topic}-{found.partition} that is no "
                 "record of replays; whoever reads in that group is to take another one, and its "
@@ -298,9 +341,9 @@ class LetterReplay:
         metadata = progress.metadata(self._topic_id)
         if len(metadata) > _MOST_METADATA:
             raise ReplayError(
-                f"{self._topic}-{number}: the {len(progress.beyond)} letters replayed from "
-                f"{progress.offset} on lie too scattered to be recorded: {len(metadata)} bytes, of "
-                f"{_MOST_METADATA} that brokers store; replay the first ones, or choose with fewer "
-                "filters"
+                f"{self._topic}-{number}: what is replayed and what is left lie too scattered from "
+                f"offset {progress.offset} on to be recorded: {len(metadata)} bytes, of "
+                f"{_MOST_METADATA} that brokers store; replay the letters that were left there "
+                "first, with fewer filters"
             )
         return ClientPartition(self._topic, number, progress.offset, metadata=metadata)

@@ -236,16 +236,19 @@ def _is_of(origin: LetterOrigin, choice: Choice) -> bool:
 
 
 class _Reading:
-    """One reading of a dead-letter topic. ``offsets`` has those of all letters that were read."""
+    """One reading of a dead-letter topic.
+
+    ``pending`` has by partition and group the offsets of letters that were read and not replayed.
+    """
 
     def __init__(self, of: LetterTopic, catalog: KafkaTopicCatalog, replay: LetterReplay) -> None:
         self.replay = replay
         self.catalog = catalog
-        self.offsets: dict[int, list[int]] = {}
+        self.pending: dict[int, dict[str, list[int]]] = {}
         self.progress: dict[int, ReplayProgress] = {}
         self.of_others = 0
         self._of = of
-        self._seen: set[tuple[object, ...]] = set()
+        self._alike: dict[tuple[object, ...], list[tuple[int, int]]] = {}
 
     def letters(self, *, again: bool = False) -> Iterator[Letter]:
         """Yield the letters of this channel, partition after partition."""
@@ -256,9 +259,7 @@ class _Reading:
         for number in range(info.partitions):
             partition = TopicPartition(topic, number)
             low, high = self.catalog.watermarks(partition, Deadline.after(ANSWER_TIMEOUT))
-            offsets = self.offsets.setdefault(number, [])
             for record in read_log(self._of.properties, group, partition, low, high):
-                offsets.append(offset_of(record))
                 origin = letter_origin(record.headers())
                 if self._of.groups is not None and origin.group not in {None, *self._of.groups}:
                     self.of_others += 1
@@ -277,17 +278,29 @@ class _Reading:
         return found[topic]
 
     def _state(self, number: int, record: Record, origin: LetterOrigin, again: bool) -> LetterState:
-        named = origin.identity
-        if named is None:
+        identity = _identity(record, origin)
+        if identity is None:
             return LetterState.NO_RECORD
-        # the same content, too: Kafka Connect's names do not tell a topic that was created again
-        identity = (*named, hash((record.key(), record.value())))
-        is_second = identity in self._seen
-        self._seen.add(identity)
-        if is_second:
+        offset, group = offset_of(record), origin.group or ""
+        alike = self._alike.setdefault(identity, [])
+        alike.append((number, offset))
+        is_done = any(at in self.progress[n].of_group(group) for n, at in (alike[0], alike[-1]))
+        if not is_done:
+            self.pending.setdefault(number, {}).setdefault(group, []).append(offset)
+        if len(alike) > 1:
             return LetterState.DUPLICATE
-        is_done = not again and offset_of(record) in self.progress[number]
-        return LetterState.REPLAYED if is_done else LetterState.PENDING
+        return LetterState.REPLAYED if is_done and not again else LetterState.PENDING
+
+    def places(self, letter: Letter) -> Sequence[tuple[int, int]]:
+        """Return the partitions and offsets of all letters that are of a letter's record."""
+        identity = _identity(letter.record, letter.origin)
+        return () if identity is None else self._alike[identity]
+
+
+def _identity(record: Record, origin: LetterOrigin) -> tuple[object, ...] | None:
+    # the same content, too: Kafka Connect's names do not tell a topic that was created again
+    named = origin.identity
+    return None if named is None else (*named, hash((record.key(), record.value())))
 
 
 @contextmanager
@@ -424,10 +437,15 @@ def _replay(reading: _Reading, chosen: Sequence[Letter], plan: _Plan) -> None:
     progress = dict(reading.progress)
     for start in range(0, len(chosen), _TRANSACTION):
         some = chosen[start : start + _TRANSACTION]
-        moved = {}
-        for number in {each.partition for each in some}:
-            offsets = [each.offset for each in some if each.partition == number]
-            moved[number] = progress[number].after(offsets, reading.offsets[number])
+        done: dict[int, dict[str, list[int]]] = {}
+        for each in some:
+            for number, offset in reading.places(each):
+                groups = done.setdefault(number, {})
+                groups.setdefault(each.origin.group or "", []).append(offset)
+        moved = {
+            number: progress[number].after(offsets, reading.pending.get(number, {}))
+            for number, offsets in done.items()
+        }
         try:
             reading.replay.commit([plan.record(each) for each in some], moved)
         except ReplayError as error:

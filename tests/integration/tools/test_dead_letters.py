@@ -181,6 +181,26 @@ def test_records_come_back_in_their_order(rig: Rig) -> None:
     assert [each.value() for each in found] == [b"v1", b"v30", b"v2"]
 
 
+def test_what_no_replay_takes_does_not_hold_progress_back(rig: Rig) -> None:
+    """Another group's letters, foreign records and duplicates; the other group finds its own."""
+    foreign = FakeRecord(value_=b"x")
+    own, other = rig.letter(1), rig.letter(2, group="another")
+    rig.store(0, foreign, other, own, rig.letter(1), foreign, rig.letter(3))
+    rig.store(1, rig.letter(1))
+    rig.run("replay", "--yes")
+    group, parts = replay_group(rig.dead), [TopicPartition(rig.dead, number) for number in (0, 1)]
+    stored = rig.broker.committed(group, *parts)
+    assert [each and each.offset for each in stored] == [6, 1]
+    assert rig.replayed() == Counter([b"v1", b"v3"])
+    assert not rig.listed("--pending")
+    # the first letter of the record is gone, and the others of it are as done as that was
+    rig.broker.delete_before(parts[0], 3)
+    assert not rig.listed("--pending")
+    rig.store(0, other)
+    rig.run("replay", "--yes", "--dead-letter-topic", rig.dead)
+    assert rig.replayed() == Counter([b"v1", b"v2", b"v3"])
+
+
 def test_channels_that_share_a_topic_are_told_apart(rig: Rig) -> None:
     """One has to be named, and its letters are meant; a channel and its own re-key are one."""
     document = json.loads(rig.file.read_text())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.kafka.dead_letters import ReplayProgress
+from headrace.kafka.dead_letters import GroupProgress, ReplayProgress
 
 
 @given(
@@ -21,31 +22,49 @@ def test_progress_has_what_was_replayed_and_nothing_else(
     """Whatever is replayed in whichever order, each letter is known as replayed or as not."""
     progress, done = ReplayProgress(), set[int]()
     for run in runs:
-        chosen = run & letters
+        chosen, pending = run & letters, letters - done
         done |= chosen
-        progress = progress.after(chosen, letters)
-        stored = ReplayProgress.of(progress.offset, progress.metadata("id"), "id")
-        assert stored == progress
-        assert {each for each in letters if each in progress} == done
+        progress = progress.after({"g": chosen}, {"g": pending})
+        assert ReplayProgress.of(progress.metadata("id"), "id") == progress
+        assert {each for each in letters if each in progress.of_group("g")} == done
+        assert progress.offset <= min(letters - done, default=301)
 
 
 def test_progress_in_a_row_takes_no_room() -> None:
     """A hundred thousand letters behind one that is left take less than the brokers store."""
     letters = range(100_000)
-    progress = ReplayProgress().after(range(1, 100_000), letters)
-    assert progress.offset == 0
-    assert len(progress.metadata("id")) < 4096
-    assert progress.after([0], letters) == ReplayProgress(100_000)
+    progress = GroupProgress().after(range(1, 100_000), letters)
+    assert progress == GroupProgress(100_000, frozenset({0}))
+    assert len(ReplayProgress({"g": progress}).metadata("id")) < 4096
+    assert progress.after([0], letters) == GroupProgress(100_000)
+
+
+def test_what_no_replay_takes_needs_no_room() -> None:
+    """Fifty thousand letters of two groups without any order, every tenth one no letter at all."""
+    chance = random.Random(1)
+    letters: dict[str, list[int]] = {"a": [], "b": [], "": []}
+    for offset in range(50_000):
+        name = chance.choice(["a", "b"]) if offset % 10 else ""
+        letters[name].append(offset)
+    progress = ReplayProgress()
+    for start in range(0, len(letters["a"]), 500):
+        some = letters["a"][start : start + 500]
+        progress = progress.after({"a": some}, letters)
+        assert len(progress.metadata("id")) < 200
+    assert progress.of_group("a") == GroupProgress(letters["a"][-1] + 1)
+    assert not any(each in progress.of_group("b") for each in letters["b"])
+    progress = progress.after({"b": letters["b"]}, letters)
+    assert len(progress.metadata("id")) < 200
 
 
 def test_progress_of_a_former_topic_is_none() -> None:
     """The topic was created again: its letters are others."""
-    stored = ReplayProgress(5, frozenset({7})).metadata("former")
-    assert ReplayProgress.of(5, stored, "id") == ReplayProgress()
+    stored = ReplayProgress({"g": GroupProgress(8, frozenset({7}))}).metadata("former")
+    assert ReplayProgress.of(stored, "id") == ReplayProgress()
 
 
-@pytest.mark.parametrize("metadata", ["", None, "[]", "x", json.dumps({"version": 2})])
+@pytest.mark.parametrize("metadata", ["", None, "[]", "x", json.dumps({"version": 1})])
 def test_offsets_of_another_program_are_no_progress(metadata: str | None) -> None:
     """They are refused, as what they mean is not known."""
     with pytest.raises(ValueError):  # noqa: PT011 - its text is the metadata
-        ReplayProgress.of(5, metadata, "id")
+        ReplayProgress.of(metadata, "id")
