@@ -35,6 +35,10 @@ class KafkaUnavailableError(StartError):
     """No broker answered within the time allowed."""
 
 
+class KafkaAccessError(KafkaUnavailableError):
+    """The brokers do not let this user do what is named. They may later: it is waited for alike."""
+
+
 class ZooKeeperUnavailableError(StartError):
     """No ZooKeeper server answered within the time allowed, or it refused the session."""
 

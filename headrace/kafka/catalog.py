@@ -13,9 +13,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, and
 )
 from confluent_kafka.admin import NewTopic as ClientTopic  # type: ignore[attr-defined]  # as above
 
-from headrace.core.errors import KafkaUnavailableError, StartError
+from headrace.core.errors import KafkaAccessError, KafkaUnavailableError, StartError
 from headrace.core.records import kafkas_topic_id, offset_of
 from headrace.kafka import clients
+from headrace.kafka.clients import is_denied
 from headrace.kafka.ports import LogLook, TopicInfo
 from headrace.kafka.source import KafkaRecordReader
 from headrace.kafka.truncation import LogLooks, truncated_at
@@ -139,6 +140,11 @@ class KafkaTopicCatalog:
             except KafkaException as error:
                 if error.args[0].code() in _MISSING:
                     continue
+                if is_denied(error.args[0]):
+                    raise KafkaAccessError(
+                        f"topic {name}: the brokers do not let this user see it; give it the "
+                        "operation Describe on the topic, or Read or Write, which bring that"
+                    ) from error
                 raise self._unavailable(error) from error
             found[name] = TopicInfo(
                 name,
@@ -263,6 +269,11 @@ class KafkaTopicCatalog:
         del self._admin
 
     def _unavailable(self, error: KafkaException) -> KafkaUnavailableError:
+        if is_denied(error.args[0]):
+            return KafkaAccessError(
+                f"Kafka at {self._servers} does not let this user do that: {error.args[0].str()}; "
+                "headrace doctor names the permissions that it needs"
+            )
         return KafkaUnavailableError(
             f"Kafka at {self._servers} does not answer: {error.args[0].str()}; is it running, and "
             "are kafka.bootstrap_servers and the security settings right?"

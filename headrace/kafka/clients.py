@@ -162,6 +162,20 @@ def open_consumer(properties: Mapping[str, Any]) -> Consumer:
         raise refused(error.args[0].str()) from error
 
 
+#: What brokers say to who may not.
+_DENIED = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
+
+
+def is_denied(error: KafkaError) -> bool:
+    """Whether an error says that the user may not do what was asked."""
+    return error.code() in _DENIED
+
+
 def answer(future: Future[Any], deadline: Deadline) -> Any:
     """Return what a client's future comes to. Blocks until the deadline at most.
 

@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import HeadraceError, KafkaUnavailableError
+from headrace.core.errors import HeadraceError, KafkaAccessError, KafkaUnavailableError
 from headrace.kafka import clients
-from headrace.kafka.clients import open_consumer
+from headrace.kafka.clients import is_denied, open_consumer
 from headrace.kafka.ports import DeadLetterError
 from headrace.kafka.result_transactions import produce_all
 from headrace.kafka.transactional_producer import TransactionalProducer
@@ -253,6 +253,7 @@ class LetterReplay:
         have left one, and to wait for its end would take a minute.
 
         Raises:
+            KafkaAccessError: this user may not read the group's offsets.
             KafkaUnavailableError: the group's coordinator did not answer.
             ReplayError: the group has offsets of another program.
         """
@@ -275,6 +276,11 @@ class LetterReplay:
                 found, errors = [], [error.args[0]]
             if not errors:
                 return {each.partition: self._progress(each) for each in found}
+            if is_denied(errors[0]):
+                raise KafkaAccessError(
+                    f"group {self._group}: what was replayed cannot be read: {errors[0].str()}; "
+                    f"give this user the operation Read on the group and on topic {self._topic}"
+                )
             if deadline.remaining <= _RETRY:
                 raise KafkaUnavailableError(
                     f"group {self._group}: what was replayed cannot be read: {errors[0].str()}; "

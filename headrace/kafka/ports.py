@@ -23,7 +23,7 @@ class Fetched:
 
     ``ends`` says where the fetcher stood when a partition's end was reached; ``out_of_range``
     names partitions whose position the broker does not have; ``errors`` are other complaints of
-    the client, for the log.
+    the client, for the log, and ``denied`` the topics of those that say that the user may not read.
 
     A partition that is out of range is no longer fetched until a seek. The report may be late and
     speak of a position from before a seek, and it ends the fetching all the same: who hears it
@@ -39,6 +39,7 @@ class Fetched:
     ends: list[tuple[TopicPartition, int]] = field(default_factory=list)
     out_of_range: list[TopicPartition] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    denied: list[str] = field(default_factory=list)
     truncated: list[tuple[TopicPartition, int | None]] = field(default_factory=list)
     leader_epochs: dict[TopicPartition, int] = field(default_factory=dict)
 

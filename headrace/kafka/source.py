@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaUnavailableError
+from headrace.core.errors import KafkaAccessError, KafkaUnavailableError
 from headrace.core.memory import relax
 from headrace.core.records import TopicPartition, offset_of
 from headrace.kafka import clients
@@ -122,7 +122,8 @@ def read_log(
     """Yield the records of a partition from one offset to another, in their order. Blocks.
 
     Raises:
-        KafkaUnavailableError: nothing came for a minute.
+        KafkaAccessError: this user may not read the topic.
+        KafkaUnavailableError: nothing came for a minute, or what is left was deleted meanwhile.
     """
     if start >= end:
         return
@@ -130,7 +131,7 @@ def read_log(
     source = KafkaRecordSource(client_properties, group, _LOG_PREFETCH)
     try:
         source.assign({partition: position})
-        silence = Deadline.after(_SILENCE)
+        silence, said = Deadline.after(_SILENCE), ""
         while position < end:
             fetched = source.fetch(_FETCH_TIMEOUT)
             for _, records in fetched.chunks:
@@ -140,10 +141,21 @@ def read_log(
                     if position <= end:
                         yield record
             position = max([position, *(offset for _, offset in fetched.ends)])
+            if fetched.denied:
+                raise KafkaAccessError(
+                    f"topic {partition.topic}: the brokers do not let this user read it; give it "
+                    "the operation Read on the topic"
+                )
+            if fetched.out_of_range or fetched.truncated:
+                raise KafkaUnavailableError(
+                    f"{partition}: offset {position} of {end} is not there any more: records were "
+                    "deleted while they were read; run the command again"
+                )
+            said = next((f": {each}" for each in fetched.errors), said)
             if silence.expired:
                 raise KafkaUnavailableError(
                     f"{partition} brought nothing for {_SILENCE:.0f} s, at offset {position} "
-                    f"of {end}; are its leader and its coordinator well?"
+                    f"of {end}{said}; are its leader and its coordinator well?"
                 )
     finally:
         source.close()

@@ -43,7 +43,7 @@ _VERSIONS = (0, 1)
 
 
 class TransactionLogError(HeadraceError):
-    """The transaction log cannot be read, or is of a version that is not known."""
+    """The transaction log is of a version that is not known."""
 
 
 class TransactionState(Enum):
@@ -194,8 +194,9 @@ class TransactionLog:
     """Reads the state of transactions from the brokers. Every method blocks.
 
     Raises:
+        KafkaAccessError: this user may not read the log.
         KafkaUnavailableError: the brokers did not answer.
-        TransactionLogError: the log may not be read, or is not understood.
+        TransactionLogError: the log is not understood.
     """
 
     def __init__(self, client_properties: Mapping[str, Any]) -> None:
@@ -220,7 +221,7 @@ class TransactionLog:
         with closing(KafkaTopicCatalog(self._properties, _GROUP)) as catalog:
             info = catalog.describe([TRANSACTION_LOG], self._soon()).get(TRANSACTION_LOG)
             if info is None:
-                # no producer has ever begun a transaction, or the user may not see it
+                # no producer has begun a transaction yet; who may not see it would be told so
                 return
             for number in range(info.partitions):
                 partition = TopicPartition(TRANSACTION_LOG, number)

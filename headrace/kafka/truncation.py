@@ -96,6 +96,8 @@ def first_of(partitions: Collection[TopicPartition]) -> str:
 
 def note(fetched: Fetched, partition: TopicPartition, offset: int, code: int, text: str) -> None:
     """Note what a client reports in place of a record; a partition may be none at all."""
+    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        fetched.denied.append(partition.topic)
     if partition.partition < 0 or not partition.topic:
         fetched.errors.append(text)
     elif code == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it

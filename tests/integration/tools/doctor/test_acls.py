@@ -6,107 +6,28 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import admin as client_admin
 
 from headrace.config import Config
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.devstack.kafka import KafkaBroker
-from headrace.devstack.server import LOOPBACK, free_port
 from headrace.devstack.waiting import wait_for
 from headrace.kafka.transactional_producer import GroupPartition, fence_producers
 from headrace.processors import BatchProcessor, BatchResponse
 from headrace.tools.doctor import checks
 from headrace.tools.doctor.checks import Acl, check_kafka, needed_acls
 from headrace.tools.doctor.finding import Level
-from tests.brokers import Broker
+from tests.guarded import Guarded
 from tests.integration.seen import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from headrace.core.records import Batch
 
 WAIT = 30.0
 
 pytestmark = pytest.mark.slow
-
-_api: Any = client_admin
-_RESOURCES = {
-    "topic": _api.ResourceType.TOPIC,
-    "group": _api.ResourceType.GROUP,
-    "transactional-id": _api.ResourceType.TRANSACTIONAL_ID,
-}
-
-
-class Guarded:
-    """A broker with a door for operators, who may do all, and one for users, who may do nothing."""
-
-    def __init__(self, directory: Path) -> None:
-        port, controller, users = free_port(), free_port(), free_port()
-        plain, guarded = f"PLAINTEXT://{LOOPBACK}:{port}", f"USERS://{LOOPBACK}:{users}"
-        login = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        self._server = KafkaBroker(
-            directory,
-            port=port,
-            controllers={1: controller},
-            short_lived=True,
-            properties={
-                "listeners": f"{plain},{guarded},CONTROLLER://{LOOPBACK}:{controller}",
-                "advertised.listeners": f"{plain},{guarded}",
-                "listener.security.protocol.map": (
-                    "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,USERS:SASL_PLAINTEXT"
-                ),
-                "listener.name.users.sasl.enabled.mechanisms": "PLAIN",
-                "listener.name.users.plain.sasl.jaas.config": (
-                    f'{login} required user_headrace="secret";'
-                ),
-                "authorizer.class.name": (
-                    "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-                ),
-                "super.users": "User:ANONYMOUS",
-            },
-        )
-        self._server.start(Deadline.after(60))
-        self.operator = Broker(self._server.address)
-        self.users = f"{LOOPBACK}:{users}"
-        self._admin = _api.AdminClient({"bootstrap.servers": self._server.address, "log_level": 0})
-
-    def allow(self, acls: list[Acl]) -> None:
-        """Give the user these permissions and no others."""
-        everything = _api.AclBindingFilter(
-            _api.ResourceType.ANY,
-            None,
-            _api.ResourcePatternType.ANY,
-            None,
-            None,
-            _api.AclOperation.ANY,
-            _api.AclPermissionType.ANY,
-        )
-        for answer in self._admin.delete_acls([everything]).values():
-            answer.result(WAIT)
-        bindings = [_binding(acl, operation) for acl in acls for operation in acl.operations]
-        for answer in self._admin.create_acls(bindings).values() if bindings else ():
-            answer.result(WAIT)
-
-    def close(self) -> None:
-        """End the broker."""
-        self._server.kill()
-
-
-def _binding(acl: Acl, operation: str) -> Any:
-    kind = _api.ResourcePatternType.PREFIXED if acl.prefixed else _api.ResourcePatternType.LITERAL
-    return _api.AclBinding(
-        _RESOURCES[acl.resource],
-        acl.name,
-        kind,
-        "User:headrace",
-        "*",
-        _api.AclOperation[operation.upper()],
-        _api.AclPermissionType.ALLOW,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -182,14 +103,7 @@ def test_without_the_right_to_read_the_group_a_producer_is_shut_out_all_the_same
     guarded.allow(
         [Acl("topic", topic, ("Read",)), Acl("transactional-id", "tx", ("Write",), prefixed=True)]
     )
-    properties = {
-        "bootstrap.servers": guarded.users,
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "headrace",
-        "sasl.password": "secret",
-        "log_level": 0,
-    }
+    properties = guarded.properties
     fence_producers(properties, ["tx.1"], Deadline.after(WAIT))
     place = GroupPartition("some group", TopicPartition(topic, 0))
     with recorded() as log:
