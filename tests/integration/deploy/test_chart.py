@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.go_tools import go_tool
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "deploy" / "helm" / "headrace"
+EXAMPLE = CHART.parent / "example.yaml"
 KEDA = CHART.parent / "keda.yaml"
 
 SCHEMAS = ROOT / ".tools" / "schemas"
@@ -59,11 +61,13 @@ def _helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def _rendered(tmp_path: Path, values: Any = None, *more: Path) -> dict[str, Any]:
+def _rendered(
+    tmp_path: Path, values: Any = None, *more: Path, example: Path | None = EXAMPLE
+) -> dict[str, Any]:
     """Return the objects of a release by their kinds."""
     file = tmp_path / "values.yaml"
     file.write_text(json.dumps(values or {}), encoding="utf-8")
-    options = [f"--values={each}" for each in (*more, file)]
+    options = [f"--values={each}" for each in (example, *more, file) if each is not None]
     done = _helm("template", "flights", CHART, KUBERNETES, *options)
     assert done.returncode == 0, done.stderr
     return {each["kind"]: each for each in yaml.safe_load_all(done.stdout) if each}
@@ -99,9 +103,11 @@ def test_the_schema_has_each_value_and_no_other() -> None:
     )
 
 
-def test_the_configuration_of_the_values_is_in_order(tmp_path: Path) -> None:
-    """It loads, and what it names as code is among the files."""
-    values = _yaml(CHART / "values.yaml")
+def test_the_example_is_in_order(tmp_path: Path) -> None:
+    """It loads, and what it names as code is among the files; the chart adds no channel to it."""
+    values = _yaml(EXAMPLE)
+    own = _yaml(CHART / "values.yaml")
+    assert (own["config"], own["files"]) == ({}, {})
     (tmp_path / "headrace.yaml").write_text(yaml.safe_dump(values["config"]), encoding="utf-8")
     config = load(tmp_path / "headrace.yaml")
     ((_, channel),) = config.channels.items()
@@ -117,7 +123,8 @@ def test_the_configuration_of_the_values_is_in_order(tmp_path: Path) -> None:
 def test_helm_lint_finds_nothing(tmp_path: Path, values: dict[str, Any]) -> None:
     """Warnings count."""
     (tmp_path / "values.yaml").write_text(json.dumps(values), encoding="utf-8")
-    done = _helm("lint", "--strict", CHART, f"--values={tmp_path / 'values.yaml'}", "--quiet")
+    options = [f"--values={each}" for each in (EXAMPLE, tmp_path / "values.yaml")]
+    done = _helm("lint", "--strict", CHART, *options, "--quiet")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
@@ -196,9 +203,30 @@ def test_the_configuration_reaches_the_pods_and_serves_what_prometheus_scrapes(
         (tmp_path / name).write_text(text, encoding="utf-8")
     config = load(tmp_path / "headrace.yaml")
     assert (config.metrics.host, config.metrics.port) == ("0.0.0.0", 9500)
-    assert data["reducers.py"] == _yaml(CHART / "values.yaml")["files"]["reducers.py"]
+    assert data["reducers.py"] == _yaml(EXAMPLE)["files"]["reducers.py"]
     (port,) = _pod(objects)["containers"][0]["ports"]
     assert port["containerPort"] == 9500
+
+
+@pytest.mark.slow
+def test_there_are_no_channels_but_those_that_are_given(tmp_path: Path) -> None:
+    """helm merges maps: a channel of the chart's own would run beside them."""
+    flights = {**_yaml(EXAMPLE)["config"], "channels": {"flights": {"topics": ["flights"]}}}
+    data = _rendered(tmp_path, {"config": flights}, example=None)["ConfigMap"]["data"]
+    assert set(data) == {"headrace.yaml"}
+    assert set(yaml.safe_load(data["headrace.yaml"])["channels"]) == {"flights"}
+
+
+@pytest.mark.slow
+def test_the_values_in_the_documentation_are_in_order(tmp_path: Path) -> None:
+    """The configuration in them loads, with the one channel that they name."""
+    text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    (values,) = re.findall(r"```yaml\n(replicas: .*?)```", text, re.DOTALL)
+    data = _rendered(tmp_path, yaml.safe_load(values), example=None)["ConfigMap"]["data"]
+    for name, content in data.items():
+        (tmp_path / name).write_text(content.replace("${file:", "$${file:"), encoding="utf-8")
+    assert set(load(tmp_path / "headrace.yaml").channels) == {"flights"}
+    assert "reducers.py" in data
 
 
 @pytest.mark.slow
@@ -259,7 +287,7 @@ def test_what_is_switched_off_is_not_there(tmp_path: Path) -> None:
         "serviceAccount": {"create": False},
         "existingConfigMap": "mine",
     }
-    objects = _rendered(tmp_path, values)
+    objects = _rendered(tmp_path, values, example=None)
     assert set(objects) == {"Service", "StatefulSet"}
     pod = _pod(objects)
     assert {"name": "state", "emptyDir": {}} in pod["volumes"]
@@ -294,6 +322,7 @@ def test_keda_says_how_many_pods_there_are(tmp_path: Path) -> None:
         ({"keda": {"enabled": True}}, "keda.triggers has none"),
         ({"files": {"headrace.yaml": "a: 1"}}, "headrace.yaml"),
         ({"secrets": ["Kafka"]}, "secrets"),
+        ({"config": {"channels": None}}, "config.channels is missing"),
     ],
 )
 def test_values_that_cannot_be_are_refused(
@@ -301,6 +330,7 @@ def test_values_that_cannot_be_are_refused(
 ) -> None:
     """Before anything is installed, by name."""
     (tmp_path / "values.yaml").write_text(json.dumps(values), encoding="utf-8")
-    done = _helm("template", "flights", CHART, KUBERNETES, f"--values={tmp_path / 'values.yaml'}")
+    options = [f"--values={each}" for each in (EXAMPLE, tmp_path / "values.yaml")]
+    done = _helm("template", "flights", CHART, KUBERNETES, *options)
     assert done.returncode != 0
     assert told in done.stderr

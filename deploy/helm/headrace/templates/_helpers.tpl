@@ -42,6 +42,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* headrace.yaml: what is given, and metrics where Prometheus asks for them. */}}
 {{- define "headrace.config" -}}
+{{- range list "kafka" "channels" }}
+{{- if not (get $.Values.config .) }}
+{{- fail (printf "config.%s is missing: config is headrace.yaml, as in deploy/helm/example.yaml; or say existingConfigMap" .) }}
+{{- end }}
+{{- end }}
 {{- $metrics := dict "host" "0.0.0.0" "port" .Values.metrics.port }}
 {{- toYaml (mergeOverwrite (deepCopy .Values.config) (dict "metrics" $metrics)) }}
 {{- end }}
