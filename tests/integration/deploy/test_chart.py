@@ -210,7 +210,7 @@ def test_the_configuration_reaches_the_pods_and_serves_what_prometheus_scrapes(
 
 @pytest.mark.slow
 def test_there_are_no_channels_but_those_that_are_given(tmp_path: Path) -> None:
-    """helm merges maps: a channel of the chart's own would run beside them."""
+    """Helm merges maps: a channel of the chart's own would run beside them."""
     flights = {**_yaml(EXAMPLE)["config"], "channels": {"flights": {"topics": ["flights"]}}}
     data = _rendered(tmp_path, {"config": flights}, example=None)["ConfigMap"]["data"]
     assert set(data) == {"headrace.yaml"}

@@ -52,6 +52,14 @@ def test_workflows_run_targets_that_there_are() -> None:
     assert {target for found in made.values() for target in found} <= set(targets)
 
 
+def test_the_slow_tests_have_the_checkers_that_are_built() -> None:
+    """Else all tests of the chart are skipped, and no run says that it is wrong."""
+    steps = [step.get("run", "") for step in dict(_jobs())["lines.slow"]["steps"]]
+    built, tested = steps.index("python3 scripts/go_tools.py"), steps[-1]
+    assert tested.startswith("make test-all")
+    assert built < len(steps) - 1
+
+
 def test_each_line_and_each_python_has_its_job() -> None:
     """The lines are those of scripts/lines.py; what is stated as supported is tested."""
     jobs = dict(_jobs())
