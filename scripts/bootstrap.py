@@ -52,7 +52,8 @@ STEPS = {
     "check": ("build", "run", "test", "bench", "test-all", "check", "project"),
     "docs": ("build", "run", "docs", "project"),
     "bench": ("build", "run", "bench", "project", "kafka", "connector"),
-    "dist": ("build", "dist"),
+    # without headrace there are no manual pages
+    "dist": ("build", "slim", "dist", "project"),
 }
 
 #: What each step depends on: its lock file, or these.
