@@ -1,6 +1,6 @@
-"""Compiles the part in C when Headrace is made a package, where there is a C compiler.
+"""Compiles the part in C when Headrace is made a package, and makes its README's links absolute.
 
-Without one the package is the same but for that part: records are then fetched as objects.
+Without a C compiler the package is the same but for that part: records are then fetched as objects.
 HEADRACE_WHEEL_PLATFORM names the platforms of the wheel as its tag has them, where CC compiles for
 others than this machine; ``any`` makes one without that part.
 """
@@ -8,6 +8,7 @@ others than this machine; ``any`` makes one without that part.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 FOLDER = Path("headrace", "kafka", "columnar")
 SOURCE = FOLDER / "consumer.c"
@@ -23,6 +25,9 @@ LIBRARY = FOLDER / "libheadrace_consumer.so"
 
 #: Manual pages, where scripts/man.py has written them.
 MAN = Path("man")
+
+#: What a link in Markdown to a file beside the README begins with.
+RELATIVE_LINK = re.compile(r"\]\((?!#|[a-z]+:)")
 
 PLATFORM_VARIABLE = "HEADRACE_WHEEL_PLATFORM"
 
@@ -49,6 +54,19 @@ class CompileHook(BuildHookInterface[Any]):
         build_data["artifacts"].append(f"/{LIBRARY.as_posix()}")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform}"
+
+
+class ReadmeHook(MetadataHookInterface):
+    """Makes the README the package's page on an index, where relative links would lead nowhere."""
+
+    PLUGIN_NAME = "custom"
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Name the README with links to the repository's files."""
+        text = Path(self.root, "README.md").read_text(encoding="utf-8")
+        files = f"{metadata['urls']['Homepage']}/blob/main/"
+        linked = RELATIVE_LINK.sub(f"]({files}", text)
+        metadata["readme"] = {"content-type": "text/markdown", "text": linked}
 
 
 def compile_library(root: Path) -> str | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import struct
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,3 +83,16 @@ def test_a_wheel_for_newer_systems_than_its_name_says_is_refused(
     found = _wrong(dist, tmp_path, _OLD_X86, _ELF[0x3E])
     assert bool(found) is not is_fine
     assert is_fine or said in found[0]
+
+
+def test_the_page_on_the_index_has_no_relative_link() -> None:
+    """The README's lead into the repository there, to files that it has."""
+    command = [sys.executable, "-m", "hatchling", "metadata", "readme"]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
+    readme = (_ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)]+)\)", done.stdout.replace("\\n", "\n"))
+    assert len(links) == len(re.findall(r"\]\(", readme)) > 30
+    assert [each for each in links if not each.startswith(("https://", "#"))] == []
+    files = "https://github.com/headrace/headrace/blob/main/"
+    inside = [each.removeprefix(files) for each in links if each.startswith(files)]
+    assert [each for each in inside if not (_ROOT / each.partition("#")[0]).exists()] == []
