@@ -39,6 +39,12 @@ def _project() -> dict[str, Any]:
     return project
 
 
+def test_a_weakness_is_reported_by_the_repository_s_own_form() -> None:
+    """The address in SECURITY.md is of the project that the package names."""
+    address = f"{_project()['urls']['Homepage']}/security/advisories/new"
+    assert f"<{address}>" in (_ROOT / "SECURITY.md").read_text(encoding="utf-8")
+
+
 def test_workflows_run_targets_that_there_are() -> None:
     """Tests, lines and distributions are made by make, and by nothing that only a workflow has."""
     made = {
