@@ -57,15 +57,12 @@ def needed_extras(config: Config) -> Iterator[tuple[Steps, Extra]]:
 
 
 def _of(channel: ChannelConfig) -> Iterator[tuple[Steps, Extra]]:
-    match channel.processor:
-        case SparkProcessorConfig():
-            yield ("processor", "type"), Extra.SPARK
-        case KeyedProcessorConfig(engine=engine):
-            yield ("processor", "type"), Extra.KEYED
-            if engine == "spark":
-                yield ("processor", "engine"), Extra.SPARK
-        case _:
-            pass
+    chosen = channel.processor
+    if isinstance(chosen, KeyedProcessorConfig):
+        yield ("processor", "type"), Extra.KEYED
+    if channel.on_spark:
+        named = "type" if isinstance(chosen, SparkProcessorConfig) else "engine"
+        yield ("processor", named), Extra.SPARK
     for steps, sink in single_sinks(channel.sink).items():
         match sink:
             case DeltaSinkConfig():

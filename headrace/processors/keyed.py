@@ -21,6 +21,7 @@ from headrace.core.errors import (
     OwnershipLostError,
     SinkConflictError,
 )
+from headrace.core.extras import Extra, required
 from headrace.core.importing import load_callable, make
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import Batch
@@ -523,8 +524,9 @@ def build_keyed(
     if chosen.engine == "inline":
         engine = InlineEngine(function)
     else:
-        from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - for this engine only
-        from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
+        with required(Extra.SPARK, f"the engine of group {channel.group}"):
+            from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra
+            from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
 
         if decoder is not None:
             send_by_value(decoder.factory)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.config import KafkaSinkConfig, RekeyProcessorConfig
 from headrace.core.clock import Deadline
+from headrace.core.extras import Extra, required
 from headrace.core.importing import load_callable
 from headrace.core.letter_headers import LetterHeaders
 from headrace.inline.engine import InlineEngine
@@ -38,7 +39,7 @@ def build_rekey(
     """Build the processor of a channel that re-keys.
 
     Raises:
-        StartError: the function that says the key cannot be imported.
+        StartError: the function that says the key cannot be imported, or Spark is not installed.
     """
     chosen, target = channel.processor, channel.sink
     assert isinstance(chosen, RekeyProcessorConfig), "another processor is built elsewhere"
@@ -80,8 +81,9 @@ def build_rekey(
     if chosen.engine == "inline":
         engine = InlineEngine(function)
     else:
-        from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - for this engine only
-        from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
+        with required(Extra.SPARK, f"the engine of group {channel.group}"):
+            from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra
+            from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
 
         if decoder is not None:
             send_by_value(decoder.factory)

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace import config
 from headrace.config.types.addresses import MAVEN, is_coordinate
 from headrace.core.errors import ConfigError
 from headrace.core.memory import ARENAS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from headrace import config
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,17 +318,7 @@ def local_cores(master: str) -> int | None:
 
 def spark_channels(desired: config.Config) -> int:
     """Return how many channels share a session."""
-    return sum(channel.enabled and _is_on_spark(channel) for channel in desired.channels.values())
-
-
-def _is_on_spark(channel: config.ChannelConfig) -> bool:
-    match channel.processor:
-        case (
-            config.KeyedProcessorConfig(engine=engine) | config.RekeyProcessorConfig(engine=engine)
-        ):
-            return engine == "spark"
-        case _:
-            return isinstance(channel.processor, config.SparkProcessorConfig)
+    return sum(channel.enabled and channel.on_spark for channel in desired.channels.values())
 
 
 def spark_settings(section: config.SparkConfig, channels: int = 1) -> SparkSettings:

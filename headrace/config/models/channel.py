@@ -332,6 +332,15 @@ class ChannelConfig(Section):
         return self.source == "by_reference"
 
     @property
+    def on_spark(self) -> bool:
+        """Whether Spark runs the batches."""
+        match self.processor:
+            case KeyedProcessorConfig(engine=engine) | RekeyProcessorConfig(engine=engine):
+                return engine == "spark"
+            case chosen:
+                return isinstance(chosen, SparkProcessorConfig)
+
+    @property
     def admission(self) -> AdmissionConfig:
         """How records are taken: as they come where the processor has nothing to say of it."""
         chosen = self.processor

@@ -12,7 +12,7 @@ import structlog
 import typer
 from rich.console import Console
 
-from headrace.config import SparkProcessorConfig, load
+from headrace.config import load
 from headrace.config.cli import EXIT_CONFIG, report
 from headrace.controller.preflight import preflight
 from headrace.core.errors import ConfigError
@@ -61,8 +61,7 @@ class PreflightContext:
     @property
     def uses_spark(self) -> bool:
         """Whether any channel that runs has Spark run its batches."""
-        channels = self.running.channels.values()
-        return any(isinstance(channel.processor, SparkProcessorConfig) for channel in channels)
+        return any(channel.on_spark for channel in self.running.channels.values())
 
     @property
     def acls(self) -> list[str]:

@@ -207,6 +207,16 @@ channels:
     group: b
     processor: {type: keyed, reducer: "a:b", engine: spark}
     sink: {type: kafka, topic: counts}
+  by_airline:
+    topics: [f]
+    group: f
+    processor: {type: rekey, key: value.airline}
+    sink: {type: kafka, topic: by-airline}
+  by_airline_here:
+    topics: [g]
+    group: g
+    processor: {type: rekey, key: value.airline, engine: inline}
+    sink: {type: kafka, topic: by-airline-here}
   divided:
     topics: [e]
     group: e
@@ -240,6 +250,7 @@ def test_extras_that_are_missing_are_named_with_what_installs_them(
         "channels.reduced.sink.type": ["delta"],
         "channels.counted.processor.type": ["keyed"],
         "channels.counted.processor.engine": ["spark"],
+        "channels.by_airline.processor.engine": ["spark"],
         "channels.divided.sink.outputs.rows.type": ["sql"],
     }
     assert found["channels.reduced.sink.type"].endswith(
@@ -253,7 +264,7 @@ def test_a_configuration_for_the_base_install_asks_for_no_extra(
     """Nor does one whose extras are there."""
     file = tmp_path / "headrace.yaml"
     file.write_text(EXTRAS)
-    assert len(load(file, also=preflight).channels) == 5
+    assert len(load(file, also=preflight).channels) == 7
     for extra in Extra:
         monkeypatch.setitem(sys.modules, extra.module, None)
     file.write_text(ARROW.replace("SCHEMA", '"a INT"'))

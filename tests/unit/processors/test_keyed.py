@@ -72,9 +72,9 @@ def test_a_reducer_that_cannot_be_used_stops_the_start(
         build_processor(channel(**processor), no_spark, "m", None, tmp_path)
 
 
-def rekeying(key: str) -> ChannelConfig:
-    """Return a channel that re-keys, in this process."""
-    processor = {"type": "rekey", "engine": "inline", "key": key}
+def rekeying(key: str, engine: str = "inline") -> ChannelConfig:
+    """Return a channel that re-keys, in this process or another."""
+    processor = {"type": "rekey", "engine": engine, "key": key}
     sink = {"type": "kafka", "topic": "out"}
     return ChannelConfig.model_validate(
         {"topics": ["in"], "group": "g", "processor": processor, "sink": sink}
@@ -87,6 +87,19 @@ def test_re_keying_takes_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     processor = build_processor(rekeying("value.id"), no_spark, "m")
     assert not isinstance(processor, KeyedProcessor)
     assert processor.in_columns
+
+
+@pytest.mark.parametrize(
+    "built",
+    [rekeying("value.id", "spark"), channel(reducer="headrace.keyed:count", engine="spark")],
+)
+def test_on_spark_the_error_says_that_spark_is_to_be_installed(
+    built: ChannelConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What its engine imports is missing then, and not what keeps states."""
+    monkeypatch.setitem(sys.modules, "headrace.spark.keyed", None)
+    with pytest.raises(StartError, match=r"group g takes pyspark.* 'headrace\[spark\]'"):
+        build_processor(built, no_spark, "m", None, tmp_path)
 
 
 @pytest.mark.parametrize(

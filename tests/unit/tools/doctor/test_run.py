@@ -88,10 +88,18 @@ def test_a_check_that_fails_keeps_no_other_from_being_made(
 
 
 def test_spark_is_asked_only_where_a_channel_needs_it(tmp_path: Path) -> None:
-    """A simple channel needs no Java."""
+    """A simple channel needs no Java; those with state and those that re-key do by default."""
     simple = {"processor": {"type": "simple"}, "sink": "functions:keep"}
     assert PreflightContext(config(tmp_path), tmp_path, (), {}).uses_spark
     assert not PreflightContext(config(tmp_path, simple), tmp_path, (), {}).uses_spark
+    for processor in ({"type": "keyed", "reducer": "a:b"}, {"type": "rekey", "key": "value.id"}):
+        for options, expected in (({}, True), ({"engine": "inline"}, False)):
+            channel = {
+                "processor": {**processor, **options},
+                "sink": {"type": "kafka", "topic": "results"},
+            }
+            context = PreflightContext(config(tmp_path, channel), tmp_path, (), {})
+            assert context.uses_spark is expected
 
 
 def test_disabled_channels_are_not_looked_at(
