@@ -15,6 +15,7 @@ from headrace.config import (
     SqlSinkConfig,
     single_sinks,
 )
+from headrace.config.types.addresses import uses_psycopg
 from headrace.core.errors import ConfigError
 from headrace.core.extras import Extra
 
@@ -69,6 +70,8 @@ def _of(channel: ChannelConfig) -> Iterator[tuple[Steps, Extra]]:
                 yield (*steps, "type"), Extra.DELTA
             case SqlSinkConfig():
                 yield (*steps, "type"), Extra.SQL
+                if uses_psycopg(sink.url):
+                    yield (*steps, "url"), Extra.POSTGRESQL
             case _:
                 pass
 

@@ -14,44 +14,68 @@ if TYPE_CHECKING:
 
 
 class Extra(Enum):
-    """An extra by its name in ``pip install 'headrace[NAME]'``; a user of it imports its module."""
+    """An extra by its name in ``pip install 'headrace[NAME]'``, and what it brings: each library by
+    the module that a user of it imports.
+    """
 
-    SPARK = ("spark", "pyspark", "pyspark")
-    """Processors of type spark, the engine spark of keyed processors, and Java servers of
+    SPARK = ("spark", {"pyspark": "pyspark", "pandas": "pandas"})
+    """Processors of type spark, the engine spark of keyed and rekey processors, and Java servers of
     ``headrace local``, which run on pyspark's jars."""
 
-    DELTA = ("delta", "deltalake", "deltalake")
+    DELTA = ("delta", {"deltalake": "deltalake"})
     """Sinks of type delta."""
 
-    SQL = ("sql", "SQLAlchemy", "sqlalchemy")
+    SQL = ("sql", {"sqlalchemy": "SQLAlchemy"})
     """Sinks of type sql."""
 
-    KEYED = ("keyed", "rocksdict", "rocksdict")
+    POSTGRESQL = ("sql", {"psycopg": "psycopg"})
+    """Those whose URL takes this driver."""
+
+    KEYED = ("keyed", {"rocksdict": "rocksdict", "numpy": "numpy"})
     """Processors of type keyed."""
 
-    OTEL = ("otel", "OpenTelemetry", "opentelemetry.sdk")
+    OTEL = (
+        "otel",
+        {
+            "opentelemetry.sdk": "opentelemetry-sdk",
+            "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
+        },
+    )
     """Traces of batches, and metrics and logs for a collector; also by the name ``tracing``."""
 
-    DEMO = ("demo", "pandas", "pandas")
+    DEMO = ("demo", {"pandas": "pandas"})
     """``headrace demo``."""
 
-    def __init__(self, extra: str, library: str, module: str) -> None:
+    def __init__(self, extra: str, libraries: dict[str, str]) -> None:
         self.extra = extra
-        self.library = library
-        self.module = module
+        self.libraries = libraries
+
+    @property
+    def missing(self) -> list[str]:
+        """The libraries that are not there; they are looked for, not imported."""
+        return [library for module, library in self.libraries.items() if not _is_there(module)]
 
     @property
     def installed(self) -> bool:
-        """Whether its library is there; it is looked for, not imported."""
-        try:
-            return importlib.util.find_spec(self.module) is not None
-        except ModuleNotFoundError:  # the package that a module is in
-            return False
+        """Whether nothing is missing."""
+        return not self.missing
 
     @property
     def advice(self) -> str:
-        """How a sentence ends that says who needs the library: what it is, and what installs it."""
-        return f"takes {self.library}, which is not installed; pip install 'headrace[{self.extra}]'"
+        """How a sentence ends that says who needs the extra: what is missing, what installs it."""
+        named = self.missing or list(self.libraries.values())
+        are = "is" if len(named) == 1 else "are"
+        return (
+            f"takes {' and '.join(named)}, which {are} not installed; "
+            f"pip install 'headrace[{self.extra}]'"
+        )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that a module is in
+        return False
 
 
 @contextmanager

@@ -126,6 +126,12 @@ def scheme_of(url: SecretStr) -> str:
     return match["dialect"]
 
 
+def uses_psycopg(url: SecretStr) -> bool:
+    """Whether the URL takes psycopg, our driver for PostgreSQL where it names no other."""
+    scheme, _, _ = url.get_secret_value().partition("://")
+    return scheme in {"postgresql", "postgresql+psycopg"}
+
+
 DatabaseUrl = Annotated[SecretStr, _KIND, AfterValidator(_checked)]
 
 

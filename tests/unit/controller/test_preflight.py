@@ -225,6 +225,7 @@ channels:
       type: several
       outputs:
         rows: {type: sql, url: "sqlite:///f", table: t}
+        remote: {type: sql, url: "postgresql://u@h/d", table: t}
         lines: {type: jsonl, path: f}
   idle:
     {enabled: false, topics: [c], group: c, processor: {type: spark, sql: SELECT 1}, sink: noop}
@@ -237,7 +238,8 @@ def test_extras_that_are_missing_are_named_with_what_installs_them(
 ) -> None:
     """Each with the place that asks for it; a channel that is disabled asks for nothing."""
     for extra in Extra:
-        monkeypatch.setitem(sys.modules, extra.module, None)
+        for module in extra.libraries:
+            monkeypatch.setitem(sys.modules, module, None)
 
     problems = _refused(tmp_path, EXTRAS)
 
@@ -252,7 +254,10 @@ def test_extras_that_are_missing_are_named_with_what_installs_them(
         "channels.counted.processor.engine": ["spark"],
         "channels.by_airline.processor.engine": ["spark"],
         "channels.divided.sink.outputs.rows.type": ["sql"],
+        "channels.divided.sink.outputs.remote.type": ["sql"],
+        "channels.divided.sink.outputs.remote.url": ["sql"],
     }
+    assert "takes pyspark and pandas, which are" in found["channels.reduced.processor.type"]
     assert found["channels.reduced.sink.type"].endswith(
         "takes deltalake, which is not installed; pip install 'headrace[delta]'"
     )
@@ -266,6 +271,7 @@ def test_a_configuration_for_the_base_install_asks_for_no_extra(
     file.write_text(EXTRAS)
     assert len(load(file, also=preflight).channels) == 7
     for extra in Extra:
-        monkeypatch.setitem(sys.modules, extra.module, None)
+        for module in extra.libraries:
+            monkeypatch.setitem(sys.modules, module, None)
     file.write_text(ARROW.replace("SCHEMA", '"a INT"'))
     assert load(file, also=preflight).channels
