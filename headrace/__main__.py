@@ -49,12 +49,18 @@ def _named(arguments: list[str]) -> Path | None:
     from getopt import GetoptError, getopt  # noqa: PLC0415 - for this command only
     from pathlib import Path  # noqa: PLC0415 - as above
 
+    from headrace.core.usual_file import usual_file  # noqa: PLC0415 - as above
+
     try:
         options, rest = getopt(arguments, "c:", ["config="])
     except GetoptError:
         return None
+    if rest:
+        return None
     named = [value for _, value in options] or [os.environ.get("HEADRACE_CONFIG", "")]
-    return None if rest or not named[-1] else Path(named[-1])
+    if options or named[-1]:
+        return Path(named[-1]) if named[-1] else None
+    return usual_file()
 
 
 def _serve(path: Path) -> int:

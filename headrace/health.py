@@ -21,6 +21,7 @@ from headrace.core.processes import (
     SeveralProcessesError,
     find_process,
 )
+from headrace.core.usual_file import usual_file
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -68,13 +69,14 @@ def _parsed(arguments: list[str]) -> tuple[Path, bool, float] | None:
     try:
         options, rest = getopt(arguments, "c:", ["config=", "ready", "timeout="])
         given = dict(options)
-        config = given.get("-c") or given.get("--config") or os.environ.get("HEADRACE_CONFIG")
+        named = given.get("-c") or given.get("--config") or os.environ.get("HEADRACE_CONFIG")
+        config = Path(named) if named else usual_file()
         timeout = float(given.get("--timeout", TIMEOUT))
     except (GetoptError, ValueError):
         return None
-    if rest or not config or not timeout >= LEAST_TIMEOUT:
+    if rest or config is None or not timeout >= LEAST_TIMEOUT:
         return None
-    return Path(config), "--ready" in given, timeout
+    return config, "--ready" in given, timeout
 
 
 def _reasons(url: str, path: str, timeout: float) -> list[str]:

@@ -17,6 +17,7 @@ import typer
 
 from headrace.core.options import ConfigFile, config_option
 from headrace.core.positions import FORMS, Replay, format_moment, parse_moment, parse_target
+from headrace.core.usual_file import NAME, usual_file
 from headrace.health import LEAST_TIMEOUT, TIMEOUT
 
 if TYPE_CHECKING:
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 
 
 _Config = Annotated[
-    Path | None, config_option("The configuration of the process, on its own machine.")
+    Path | None,
+    config_option(
+        "The configuration of the process, on its own machine.",
+        show_default=f"{NAME} in this folder",
+    ),
 ]
 _Url = Annotated[
     str | None,
@@ -83,7 +88,10 @@ def connected(
     def run(**arguments: Any) -> None:
         from headrace.admin import client, commands  # noqa: PLC0415 - takes a moment to import
 
-        options = client.ClientOptions(**{name: arguments.pop(name) for name in common.parameters})
+        given = {name: arguments.pop(name) for name in common.parameters}
+        if given["url"] is None:
+            given["config"] = given["config"] or usual_file()
+        options = client.ClientOptions(**given)
         code = instead(options, arguments)
         raise typer.Exit(commands.run(options, command(**arguments)) if code is None else code)
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from headrace.core.usual_file import NAME, usual_file
+
 
 class Commands(TyperGroup):
     """A group whose help has all that is said in brief of each command."""
@@ -26,9 +28,29 @@ def command_group(**options: Any) -> typer.Typer:
     )
 
 
-def config_option(meaning: str) -> Any:
+def config_option(meaning: str, **more: Any) -> Any:
     """Return the option that names a configuration, also by the variable."""
-    return typer.Option("--config", "-c", metavar="FILE", envvar="HEADRACE_CONFIG", help=meaning)
+    return typer.Option(
+        "--config", "-c", metavar="FILE", envvar="HEADRACE_CONFIG", help=meaning, **more
+    )
 
 
-ConfigFile = Annotated[Path, config_option("The YAML configuration file.")]
+def _named_or_there(file: Path | None) -> Path:
+    """Return the configuration that is named, or the usual one."""
+    chosen = file or usual_file()
+    if chosen is None:
+        raise typer.BadParameter(
+            f"there is no {NAME} in this folder; name a configuration, here or by HEADRACE_CONFIG"
+        )
+    return chosen
+
+
+ConfigFile = Annotated[
+    Path,
+    config_option(
+        "The YAML configuration file.",
+        default_factory=lambda: None,
+        show_default=f"{NAME} in this folder",
+        callback=_named_or_there,
+    ),
+]

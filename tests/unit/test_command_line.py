@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.version import VERSION
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def _commands(group: Any, name: str = "") -> dict[str, Any]:
@@ -64,6 +67,30 @@ def test_each_command_that_takes_a_configuration_takes_the_variable(name: str) -
     """HEADRACE_CONFIG stands for -c everywhere, so that it can be set once."""
     assert CONFIGURED[name].envvar == "HEADRACE_CONFIG"
     assert CONFIGURED[name].metavar == "FILE"
+
+
+def test_a_file_of_the_usual_name_need_not_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands take headrace.yaml where none is named; where there is none, they say so."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADRACE_CONFIG", raising=False)
+    for command in ("run", "check", "offsets show", "health", "state verify"):
+        result = CliRunner().invoke(app, command.split())
+        assert result.exit_code == 2
+        assert "there is no headrace.yaml in this folder" in result.output
+    (tmp_path / "headrace.yaml").write_text("chanels: {}\n")
+    for command in (
+        "run",
+        "check",
+        "offsets show",
+        "status",
+        "state list --changelog",
+        "reduce --input x",
+    ):
+        result = CliRunner().invoke(app, command.split())
+        assert result.exit_code == 2
+        assert "chanels (line 1): is not a known key" in result.output
 
 
 def test_the_commands_with_a_configuration_are_these() -> None:

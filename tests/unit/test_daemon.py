@@ -129,8 +129,28 @@ def test_the_collector_rests_until_all_is_imported(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_alone_needs_no_parser(
-    arguments: list[str], variable: str, named: str | None, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    variable: str,
+    named: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """Whatever else stands there is the command line's, which has the options and the messages."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_CONFIG", variable)
     assert __main__._named(arguments) == (None if named is None else Path(named))
+
+
+def test_a_file_of_the_usual_name_need_not_be_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is taken where neither the command line nor the environment names another."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "headrace.yaml").touch()
+    monkeypatch.delenv("HEADRACE_CONFIG", raising=False)
+    assert __main__._named([]) == Path("headrace.yaml")
+    assert __main__._named(["-c", "a.yaml"]) == Path("a.yaml")
+    assert __main__._named(["-c", ""]) is None
+    assert __main__._named(["--until", "latest"]) is None
+    monkeypatch.setenv("HEADRACE_CONFIG", "b.yaml")
+    assert __main__._named([]) == Path("b.yaml")

@@ -25,6 +25,7 @@ LIGHT = {
     "headrace.core.errors",
     "headrace.health",
     "headrace.core.processes",
+    "headrace.core.usual_file",
     "headrace.version",
 }
 
@@ -115,6 +116,16 @@ def test_a_file_that_cannot_be_used_is_no_reason_to_end_a_process(probed: Probed
     probed.file.unlink()
     assert health.main(["--ready", f"--config={probed.file}"]) == 0
     assert probed.asked == ["/health/live"] * 3 + ["/health/ready"]
+
+
+def test_a_file_of_the_usual_name_need_not_be_named(
+    probed: Probed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for all commands that take a configuration."""
+    probed.file.touch()
+    monkeypatch.chdir(probed.file.parent)
+    assert health.main([]) == 0
+    assert capsys.readouterr().out == "live\n"
 
 
 def test_the_variable_names_the_file_too(

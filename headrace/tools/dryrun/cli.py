@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from headrace.core.options import config_option
+from headrace.core.usual_file import NAME, usual_file
 
 _Input = Annotated[
     str,
@@ -32,7 +33,13 @@ _Schema = Annotated[
     str | None,
     typer.Option(metavar="DDL", help='Decode JSON to these columns: "id INT, name STRING".'),
 ]
-_Config = Annotated[Path | None, config_option("A configuration whose channel is tried.")]
+_Config = Annotated[
+    Path | None,
+    config_option(
+        "A configuration whose channel is tried.",
+        show_default=f"{NAME} in this folder, where no reducer is given",
+    ),
+]
 _Channel = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="The channel, where the configuration has several."),
@@ -67,5 +74,7 @@ def reduce(
     """
     from headrace.tools.dryrun import commands  # noqa: PLC0415 - takes a second to import
 
+    if config is None and reducer is None and sql is None:
+        config = usual_file()
     wanted = commands.Wanted(reducer, sql, kind, schema, config, channel, servers)
     raise typer.Exit(commands.reduce(wanted, source, rows=rows, as_json=json))

@@ -43,7 +43,9 @@ def test_a_page_has_what_the_help_has(man: ModuleType) -> None:
     """Usage, description, options with defaults and variables, and exit codes."""
     page = man.pages()["headrace-offsets-reset.1"].replace("\\", "")
     assert '.SH "SYNOPSIS"\nfBheadrace offsets resetfR [fIOPTIONSfR]' in page
-    assert "fB--configfR fIFILEfR, fB-cfR fIFILEfR\nThe YAML configuration file. Required. " in page
+    assert "fB--tofR fIWHEREfR\nEarliest, latest," in page
+    assert "offset:N or shift-by:N. Required.\n" in page
+    assert "fB--configfR fIFILEfR, fB-cfR fIFILEfR\nThe YAML configuration file. Default: " in page
     assert "Environment: HEADRACE_CONFIG." in page
     assert '.SH "EXIT STATUS"\n0 done; 1 failed, and the message says what was changed;' in page
     assert "Default: 100." in man.pages()["headrace-state-list.1"]
