@@ -49,13 +49,32 @@ _Directory = Annotated[
 
 
 @app.command()
-def up(directory: _Directory) -> None:
-    """Start the servers and leave them running; harmless if they run already."""
+def up(
+    directory: _Directory,
+    records: Annotated[
+        Path,
+        typer.Option(
+            file_okay=False,
+            help="A folder of records: each TOPIC.jsonl, a record a line, goes to the topic of its "
+            "name, which is made where it is missing.",
+        ),
+    ] = Path("records"),
+) -> None:
+    """Start the servers and leave them running; harmless if they run already.
+
+    They have the ports 9092 and 2181 where these are free the first time.
+    """
     from headrace.devstack import detached  # noqa: PLC0415 - takes a while to import
+    from headrace.devstack.records import produce_records  # noqa: PLC0415 - as above
 
     with _errors_shown():
         state = detached.up(directory)
-    _show(state)
+        _show(state)
+        for file, count in produce_records(records, state.bootstrap_servers):
+            typer.echo(f"{count} records of {file} are in topic {file.stem}")
+    if not detached.has_usual_ports(state):
+        kafka, zookeeper = state.bootstrap_servers, state.zookeeper_hosts
+        typer.echo(f"for a project of headrace init: export KAFKA={kafka} ZOOKEEPER={zookeeper}")
     typer.echo(f"stop them with: headrace local down --dir {directory}")
 
 

@@ -18,7 +18,7 @@ from headrace.core.processes import python_command
 from headrace.devstack.errors import LocalStackError
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.jvm import require_java
-from headrace.devstack.server import ProcessState
+from headrace.devstack.server import LOOPBACK, ProcessState
 from headrace.devstack.stack import (
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+#: Where configurations look for the first servers unless they say otherwise.
+USUAL_PORTS = {"zookeeper-1": 2181, "kafka-1": 9092}
+
 #: The keeper's own deadlines end first; this is for a keeper that hangs.
 _PATIENCE_S = 10
 
@@ -41,6 +44,12 @@ def running_state(directory: Path) -> StackState | None:
     """Return the state of the stack that runs in ``directory``, None if none does."""
     state = read_state(directory)
     return state if state is not None and state.kept else None
+
+
+def has_usual_ports(state: StackState) -> bool:
+    """Whether configurations find the servers without being told where they are."""
+    addresses = [f"{LOOPBACK}:{port}" for port in USUAL_PORTS.values()]
+    return [state.zookeeper_hosts, state.bootstrap_servers] == addresses
 
 
 def up(directory: Path) -> StackState:
@@ -137,7 +146,7 @@ def main(directory: Path) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     try:
-        with LocalStack.start(directory) as stack:
+        with LocalStack.start(directory, usual_ports=USUAL_PORTS) as stack:
             os.write(outcome, READY.encode())
             StackState.of(stack).write(directory)
             os.close(outcome)

@@ -57,17 +57,21 @@ def free_port() -> int:
 class PortBook:
     """The ports of a folder's servers, kept in a file: the same folder, the same addresses.
 
-    Not thread-safe.
+    ``usual`` are those that names have the first time, where they are free. Not thread-safe.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, usual: Mapping[str, int] | None = None) -> None:
         self._path = path
+        self._usual = usual or {}
         self._ports: dict[str, int] = _read(path)
 
     def port(self, name: str) -> int:
         """Return the port kept under this name, a free one the first time."""
         if name not in self._ports:
-            self._ports[name] = free_port()
+            usual = self._usual.get(name)
+            if usual is None or not _is_free(usual):
+                usual = free_port()
+            self._ports[name] = usual
         return self._ports[name]
 
     def forget(self) -> None:

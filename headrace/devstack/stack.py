@@ -204,12 +204,14 @@ class LocalStack:
         deadline: Deadline | None = None,
         *,
         blueprint: Blueprint | None = None,
+        usual_ports: Mapping[str, int] | None = None,
     ) -> LocalStack:
         """Start one ZooKeeper and one broker, or as ``blueprint`` says, data in ``directory``.
 
         Blocks. A folder that was used before wants the same blueprint again.
 
-        The ports are free ones, kept in the folder for the next time it is used.
+        The ports are free ones, by a server's name those of ``usual_ports`` if they are free, and
+        kept in the folder for the next time it is used.
 
         Kafka's jars are fetched first where they are missing; that does not count towards the
         deadline, which is ``START_TIMEOUT_S`` from then unless given.
@@ -223,7 +225,7 @@ class LocalStack:
         deadline = deadline or Deadline.after(START_TIMEOUT_S)
         directory = directory.absolute()
         lock = _lock(directory)
-        ports = PortBook(directory / "ports.json")
+        ports = PortBook(directory / "ports.json", usual_ports)
         try:
             for _ in range(_PORT_ATTEMPTS - 1):
                 with suppress(PortTakenError):

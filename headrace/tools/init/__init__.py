@@ -6,6 +6,7 @@ Exit codes: 0 written; 1 the folder cannot be used.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from importlib import resources
 from pathlib import Path
@@ -16,7 +17,20 @@ import typer
 #: What stands in the files for what is known when they are written.
 _BROKERS, _SERVERS, _FOLDER, _HEADRACE = "BROKERS", "SERVERS", "FOLDER", "HEADRACE"
 
+#: Where the servers of headrace local and of the compose file are.
+_LOCAL_BROKERS, _LOCAL_ZOOKEEPER = "localhost:9092", "localhost:2181"
+
 _SCHEMA = "headrace.schema.json"
+
+_PROJECT = (
+    "compose.yaml",
+    "headrace.service",
+    "headrace.yaml",
+    "produce.py",
+    "records/flights.jsonl",
+    "reducer.py",
+    "test_reducer.py",
+)
 
 
 def init(
@@ -24,15 +38,16 @@ def init(
     *,
     brokers: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="The Kafka brokers.")
-    ] = "localhost:9092",
+    ] = _LOCAL_BROKERS,
     zookeeper: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="The ZooKeeper servers.")
-    ] = "localhost:2181",
+    ] = _LOCAL_ZOOKEEPER,
 ) -> None:
     """Write a project that runs: a configuration, a reducer with its test, and records for it.
 
-    The reducer is of type arrow, which takes no Java. KAFKA and ZOOKEEPER in the environment go
-    before the addresses that are given here.
+    In its folder headrace local up && headrace run shows the first rows, or, with servers of your
+    own, python produce.py && headrace run. The reducer is of type arrow, which takes no Java.
+    KAFKA and ZOOKEEPER in the environment go before the addresses that are given here.
     """
     folder = directory.resolve()
     try:
@@ -46,7 +61,9 @@ def init(
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
     typer.echo(f"{directory}: {', '.join(names)}")
-    typer.echo(f"next: cd {directory} && python produce.py && headrace run -c headrace.yaml")
+    own = (brokers, zookeeper) != (_LOCAL_BROKERS, _LOCAL_ZOOKEEPER)
+    records = "python produce.py" if own else "headrace local up"
+    typer.echo(f"next: cd {shlex.quote(str(directory))} && {records} && headrace run")
 
 
 def _write(folder: Path, known: dict[str, str]) -> list[str]:
@@ -54,12 +71,13 @@ def _write(folder: Path, known: dict[str, str]) -> list[str]:
     from headrace.config.reference import schema  # noqa: PLC0415 - pydantic takes a while to import
 
     texts = {_SCHEMA: json.dumps(schema(), indent=2) + "\n"}
-    for source in resources.files(__name__).joinpath("project").iterdir():
-        if source.is_file():
-            text = source.read_text(encoding="utf-8")
-            for word, value in known.items():
-                text = text.replace(word, value)
-            texts[source.name] = text
+    project = resources.files(__name__).joinpath("project")
+    for name in _PROJECT:
+        text = project.joinpath(name).read_text(encoding="utf-8")
+        for word, value in known.items():
+            text = text.replace(word, value)
+        texts[name] = text
+    (folder / "records").mkdir()
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return sorted(texts)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,18 +39,30 @@ def _pip(*arguments: str | Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty environment into which this tree's wheel was installed, in the locked versions."""
-    folder = tmp_path_factory.mktemp("base")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This tree's wheel, beside the versions of the lock."""
+    folder = tmp_path_factory.mktemp("wheel")
     _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, _ROOT)
     (wheel,) = folder.glob("headrace-*.whl")
     locked = (_ROOT / "requirements" / "run.lock").read_text(encoding="utf-8")
     pins = re.findall(r"^(\S+==.*?) *\\$", locked, re.MULTILINE)
     (folder / "versions.txt").write_text("\n".join(pins), encoding="utf-8")
-    assert _run(sys.executable, "-m", "venv", "--without-pip", folder / "env").returncode == 0
-    python = folder / "env" / "bin" / "python"
-    _pip("--python", python, "install", "--constraint", folder / "versions.txt", wheel)
-    return folder / "env"
+    return wheel
+
+
+def _installed(folder: Path, wheel: Path, extras: str = "") -> Path:
+    """Return an environment, empty before, into which the wheel was installed with these extras."""
+    assert _run(sys.executable, "-m", "venv", "--without-pip", folder).returncode == 0
+    versions = wheel.with_name("versions.txt")
+    python = folder / "bin" / "python"
+    _pip("--python", python, "install", "--constraint", versions, f"{wheel}{extras}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The environment of the base install."""
+    return _installed(tmp_path_factory.mktemp("base") / "env", wheel)
 
 
 @pytest.fixture
@@ -131,3 +145,49 @@ def test_a_channel_that_takes_more_is_refused_with_what_installs_it(
         failed = headrace(*command.split())
         assert failed.returncode != 0
         assert f"pip install 'headrace[{extra}]'" in failed.stderr
+
+
+#: As a stranger types it; other servers of the machine may have the usual ports, and the stack then
+#: says what to type.
+_FIRST_MINUTE = """
+headrace init flights && cd flights && headrace local up | tee up.txt &&
+eval "$(sed -n 's/^for a project.*: export/export/p' up.txt)" && exec headrace run
+"""
+
+
+def test_the_first_minute_ends_with_a_reduced_record(
+    wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line of commands starts servers, which have the project's records, and shows rows."""
+    environment = _installed(tmp_path / "env", wheel, "[local]")
+    own = {
+        "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+    found = {**os.environ, **own}
+    for name in ("HEADRACE_CONFIG", "KAFKA", "PYTHONPATH", "ZOOKEEPER"):
+        found.pop(name, None)
+    begin = time.monotonic()
+    try:
+        with subprocess.Popen(
+            ["sh", "-c", _FIRST_MINUTE],
+            cwd=tmp_path,
+            env=found,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as commands:
+            assert commands.stdout is not None
+            said = []
+            for line in commands.stdout:
+                said.append(line)
+                if re.match(r"│ (AA|DL|UA) +│ \d+ +│ -?\d+ +│$", line):
+                    break
+            seconds = time.monotonic() - begin
+            commands.terminate()
+            commands.stdout.read()
+    finally:
+        subprocess.run(["headrace", "local", "down"], env=found, check=False)
+    assert commands.returncode == 0, "".join(said)
+    assert "60 records of records/flights.jsonl are in topic flights\n" in said
+    with capsys.disabled():
+        sys.stdout.write(f"\nthe first reduced record: {seconds:.0f} s after pip install\n")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+
+from headrace.core.records import TopicPartition
+from headrace.devstack.records import produce_records
+from tests.brokers import Broker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,15 +46,30 @@ def test_a_new_project_reduces_its_records(
         text = file.read_text(encoding="utf-8")
         # the other tests use this broker too
         file.write_text(text.replace("flights", topic), encoding="utf-8")
+    (project / "records" / "flights.jsonl").rename(project / "records" / f"{topic}.jsonl")
 
-    run(project, *headrace, "check", "-c", "headrace.yaml")
+    run(project, *headrace, "check")
     run(project, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     for _ in range(2):  # the first time makes the topic, the second finds it
         run(project, sys.executable, "produce.py")
-    run(project, *headrace, "run", "-c", "headrace.yaml", "--until", "latest")
+    shown = run(project, *headrace, "run", "--until", "latest")
 
-    lines = (project / "results.jsonl").read_text(encoding="utf-8").splitlines()
     flights: Counter[str] = Counter()
-    for row in map(json.loads, lines):
-        flights[row["carrier"]] += row["flights"]
-    assert flights == {"UA": 668, "AA": 666, "DL": 666}
+    for carrier, number in re.findall(r"^│ (\w+) +│ (\d+) ", shown, re.MULTILINE):
+        flights[carrier] += int(number)
+    assert flights == {"UA": 40, "AA": 40, "DL": 40}
+
+
+def test_a_project_s_records_are_in_the_topic_of_a_local_stack(
+    bootstrap_servers: str, tmp_path: Path
+) -> None:
+    """Each line of a file is a record of the topic of its name; a second time adds them again."""
+    broker = Broker(bootstrap_servers)
+    topic = broker.create_topic()
+    file = tmp_path / f"{topic}.jsonl"
+    file.write_text('{"a": 1}\n\n{"a": 2}\n', encoding="utf-8")
+    for _ in range(2):
+        assert list(produce_records(tmp_path, bootstrap_servers)) == [(file, 2)]
+    values = [record.value() for record in broker.read(TopicPartition(topic, 0), 4)]
+    assert values == [b'{"a": 1}', b'{"a": 2}'] * 2
+    assert list(produce_records(tmp_path / "absent", bootstrap_servers)) == []

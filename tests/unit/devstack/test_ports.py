@@ -42,3 +42,15 @@ def test_a_damaged_file_of_ports_means_new_ones(tmp_path: Path) -> None:
     for content in ("{", "[1]", '{"a": "b"}'):
         (tmp_path / "ports.json").write_text(content, encoding="utf-8")
         assert server.PortBook(tmp_path / "ports.json").port("a") >= 15_000
+
+
+def test_usual_ports_are_taken_where_they_are_free(tmp_path: Path) -> None:
+    """A configuration finds the servers then; what is taken, or kept already, is another."""
+    usual = {"kafka-1": server.free_port(), "zookeeper-1": server.free_port()}
+    with socket.create_server((server.LOOPBACK, usual["kafka-1"])):
+        book = server.PortBook(tmp_path / "ports.json", usual)
+        assert book.port("zookeeper-1") == usual["zookeeper-1"]
+        kept = book.port("kafka-1")
+        assert kept != usual["kafka-1"]
+        book.save()
+    assert server.PortBook(tmp_path / "ports.json", usual).port("kafka-1") == kept

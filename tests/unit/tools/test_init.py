@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import yaml
@@ -27,12 +30,14 @@ def written(folder: Path, *options: str) -> Path:
 def test_a_project_has_what_it_takes_to_run(tmp_path: Path) -> None:
     """A configuration with its schema, a reducer with its test, records, servers, a unit."""
     folder = written(tmp_path / "deep" / "project")
-    assert sorted(path.name for path in folder.iterdir()) == [
+    files = (path for path in folder.rglob("*") if path.is_file())
+    assert sorted(str(path.relative_to(folder)) for path in files) == [
         "compose.yaml",
         "headrace.schema.json",
         "headrace.service",
         "headrace.yaml",
         "produce.py",
+        "records/flights.jsonl",
         "reducer.py",
         "test_reducer.py",
     ]
@@ -70,3 +75,31 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert f"{tmp_path} is not empty; name a new folder" in done.output
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_next_commands_are_told(tmp_path: Path) -> None:
+    """Those with the servers of headrace local, or with servers of one's own; a blank is quoted."""
+    done = CliRunner().invoke(app, ["init", str(tmp_path / "a b")])
+    next_ = f"next: cd '{tmp_path}/a b' && headrace local up && headrace run\n"
+    assert done.output.endswith(next_)
+    options = ("--brokers", "kafka:9092", "--zookeeper", "zk:2181")
+    done = CliRunner().invoke(app, ["init", str(tmp_path / "c"), *options])
+    assert done.output.endswith(f"next: cd {tmp_path}/c && python produce.py && headrace run\n")
+
+
+def test_without_a_broker_its_records_end_with_a_sentence(tmp_path: Path) -> None:
+    """It names the broker and what the client said, and is no traceback."""
+    folder = written(tmp_path / "new", "--brokers", "127.0.0.1:1")
+    script = (folder / "produce.py").read_text()
+    (folder / "produce.py").write_text(script.replace("request_timeout=10", "request_timeout=1"))
+    done = subprocess.run(
+        [sys.executable, "produce.py"],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "KAFKA"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Kafka at 127.0.0.1:1 did not make the topic: " in done.stderr
+    assert "Traceback" not in done.stderr

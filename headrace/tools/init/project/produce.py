@@ -1,24 +1,25 @@
-"""Write some flights to the topic, which is made first if it is not there."""
+"""Write records/flights.jsonl to the topic, which is made first if it is not there."""
 
 from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-servers = {"bootstrap.servers": os.environ.get("KAFKA", "BROKERS")}
+brokers = os.environ.get("KAFKA", "BROKERS")
+servers = {"bootstrap.servers": brokers}
 admin = AdminClient(servers)
 try:
-    admin.create_topics([NewTopic("flights", 4)])["flights"].result()
+    admin.create_topics([NewTopic("flights", 4)], request_timeout=10)["flights"].result()
 except KafkaException as error:
     if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-        raise
+        reason = error.args[0].str()
+        raise SystemExit(f"Kafka at {brokers} did not make the topic: {reason}") from None
 producer = Producer(servers)
-for number in range(1000):
-    carrier = ("UA", "AA", "DL")[number % 3]
-    value = json.dumps({"carrier": carrier, "delay": number % 60})
-    producer.produce("flights", key=carrier, value=value)
+for value in Path(__file__).with_name("records").joinpath("flights.jsonl").open(encoding="utf-8"):
+    producer.produce("flights", key=json.loads(value)["carrier"], value=value.strip())
 if left := producer.flush(60):
-    raise SystemExit(f"{left} records were not taken within a minute; is {servers} right?")
+    raise SystemExit(f"Kafka at {brokers} did not take {left} records within a minute")
