@@ -41,6 +41,9 @@ _ENVIRONMENT = {"HOME": "/home/me", "KAFKA": "localhost:9092", "ZOOKEEPER": "loc
 #: headrace/, and its name in there.
 _NAMED = re.compile(r"`([\w/]+\.py)::([\w.]+)`")
 
+#: A file in a folder as pages name it by itself, likewise.
+_FILE = re.compile(r"`([\w.-]+/[\w./-]+\.py)`")
+
 #: What tests/README.md names every test of: folders, and what a file says where only some count.
 _LISTED = ("tests/chaos", "tests/integration/outages", "tests/web")
 
@@ -186,8 +189,12 @@ def _named_in(page: Path) -> set[tuple[str, str]]:
     return set(_NAMED.findall(page.read_text(encoding="utf-8")))
 
 
+def _found(file: str) -> list[Path]:
+    return [each for each in (ROOT / file, ROOT / "headrace" / file) if each.exists()]
+
+
 def _source(file: str) -> str:
-    found = [each for each in (ROOT / file, ROOT / "headrace" / file) if each.exists()]
+    found = _found(file)
     return found[0].read_text(encoding="utf-8") if found else ""
 
 
@@ -212,6 +219,25 @@ def test_code_that_pages_name_exists(page: Path) -> None:
         if name not in set(_names_of(ast.parse(_source(file)).body)):
             missing.append(f"{file}::{name}")
     assert not missing, "named on the page, and not in the code: rename it on the page as well"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_pages_name_exist(page: Path) -> None:
+    """Also a file that is named without a name in it, as `folder/file.py`."""
+    named = _FILE.findall(page.read_text(encoding="utf-8"))
+    assert [file for file in named if not _found(file)] == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_table_follows_a_blank_line(page: Path) -> None:
+    """Glued to a paragraph it is no table on the site."""
+    in_block, before, glued = False, "", []
+    for line in map(str.strip, page.read_text(encoding="utf-8").splitlines()):
+        in_block ^= line.startswith("```")
+        if not in_block and line.startswith("|") and before and not before.startswith("|"):
+            glued.append(line)
+        before = line
+    assert glued == []
 
 
 def _tests_to_list() -> Iterator[tuple[str, str]]:
