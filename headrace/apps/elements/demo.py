@@ -3,56 +3,46 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError
+from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.devstack import Blueprint, LocalStack
-from headrace.devstack.jars import kafka_jars
-from headrace.devstack.jvm import require_java
 from headrace.kafka import KafkaRecordSource
 from headrace.kafka.topic_producer import TopicProducer, create_topic
-from headrace.tools.demo.daemons import Daemon, DaemonReading, Endpoints
-from headrace.tools.demo.demo import Interruption, WorkDirectory, interruptible
-from headrace.tools.demo.flights import DemoError, read_flights
-from headrace.tools.demo.story import DemoProgress, Gate, MemberView, Pace, View, say
+from headrace.tools.demo.daemons import Daemons
+from headrace.tools.demo.flights import read_flights
+from headrace.tools.demo.harness import (
+    KAFKA_TIMEOUT,
+    PhasedRun,
+    WorkDirectory,
+    concluded,
+    require_servers,
+    servers,
+    verified_in,
+)
+from headrace.tools.demo.story import DemoProgress, Pace, View, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import pandas as pd
+    from rich.console import Console
 
     from headrace.kafka.topic_producer import KeyValue
 
 EVENTS, REPORTS = "topic-seen", "topic-reports"
 PARTITIONS = 4
-MEMBER = "daemon-1"
 
 #: After how many events of a topic, and how often, it is reported.
 EVERY, INTERVAL = 1_000, "5s"
 
 #: The kill happens once so large a share of the events was counted in reports.
 KILL_FROM = 0.25
-
-_POLL_INTERVAL = 0.2
-
-#: Seconds between two looks at the daemon's metrics, which cost it some work.
-_READ_EVERY = 1.0
-
-#: Seconds that the brokers have to create topics, take events, or show reports.
-_KAFKA_TIMEOUT = 60.0
-
-_STOP_TIMEOUT = 60.0
 
 #: Bytes of reports that the reader may prefetch.
 _PREFETCH = 4 << 20
@@ -190,24 +180,6 @@ class Phase(Enum):
     """Nothing is left to wait for."""
 
 
-#: How many of the events may be produced in each phase.
-GATES = {
-    Phase.STARTING: Gate.CLOSED,
-    Phase.FLOWING: Gate.BEFORE_KILL,
-    Phase.RETURNING: Gate.BEFORE_RETURN,
-    Phase.FINISHING: Gate.OPEN,
-    Phase.DONE: Gate.OPEN,
-}
-
-#: Seconds that a phase may take: several times what it takes on two busy cores.
-PATIENCE = {
-    Phase.STARTING: 240.0,
-    Phase.FLOWING: 300.0,
-    Phase.RETURNING: 240.0,
-    Phase.FINISHING: 300.0,
-}
-
-
 def next_phase(phase: Phase, reported: int, events: int, held: frozenset[int]) -> Phase:
     """Return the phase that the facts lead to: events in reports, and partitions that are held."""
     match phase:
@@ -259,98 +231,43 @@ class _View(View):
         )
 
 
-class Run:
-    """Drives the daemon through the phases on one thread, by the reports that can be read."""
+class Run(PhasedRun[Phase]):
+    """Drives the daemon through the phases, by the reports that can be read."""
+
+    view = _View
 
     def __init__(
         self,
         flights: pd.DataFrame,
-        daemon: Daemon,
+        daemons: Daemons,
         producer: TopicProducer,
         reader: ReportReader,
         seconds: float,
     ) -> None:
-        self.lines: list[str] = []
-        self._daemon = daemon
-        self._records = events(flights)
-        self._pace = Pace(len(flights), seconds)
-        self._producer = producer
+        pace = Pace(len(flights), seconds)
+        super().__init__(Phase.STARTING, daemons, producer, events(flights), pace)
         self._reader = reader
-        self._phase = Phase.STARTING
-        self._reading = self._before_kill = DaemonReading()
-        self._began = self._turned = self._read_at = SYSTEM_CLOCK.monotonic()
 
-    def play(self, progress: DemoProgress) -> None:
-        """Start the daemon and go on until every event is in a report. Blocks.
+    @property
+    def stored(self) -> int:
+        return self._reader.reports.events
 
-        Raises:
-            DemoError: the daemon ended by itself, or a phase took too long.
-            ProduceError: the broker refused events.
-        """
-        self._daemon.start()
-        pause, patience = threading.Event(), Deadline.after(PATIENCE[self._phase])
-        while True:
-            phase = self._run_once()
-            progress.show(self._view(phase))
-            if phase is Phase.DONE:
-                break
-            if phase is not self._phase:
-                self._phase = phase
-                patience = Deadline.after(PATIENCE[phase])
-                if phase is Phase.RETURNING:
-                    self._kill_and_restart()
-            if patience.expired:
-                raise DemoError(f"nothing came of this in {PATIENCE[phase]:.0f} s: {phase.value}")
-            pause.wait(_POLL_INTERVAL)
-        self._producer.flush(Deadline.after(_KAFKA_TIMEOUT))
-
-    def _run_once(self) -> Phase:
-        """Do what is due and return the phase that the facts lead to."""
-        self._daemon.require_running()
-        now = SYSTEM_CLOCK.monotonic()
-        count = self._pace.due(now - self._turned, GATES[self._phase])
-        self._turned = now
-        self._producer.send(islice(self._records, count), Deadline.after(_KAFKA_TIMEOUT))
-        if self._producer.failed:
-            self._producer.flush(Deadline.after(0))
+    def look(self) -> None:
         self._reader.read()
-        if now >= self._read_at:
-            self._read_at = now + _READ_EVERY
-            self._reading = self._daemon.read() or DaemonReading()
-        held, reported = self._reading.partitions, self._reader.reports.events
-        return next_phase(self._phase, reported, self._pace.total, held)
 
-    def _kill_and_restart(self) -> None:
-        self._before_kill = self._daemon.read() or self._reading
-        self._daemon.kill()
-        self._reader.read()
-        self._reading = DaemonReading()
-        reported, total = self._reader.reports.events, self._pace.total
-        self.lines.append(
-            f"kill point: {self._daemon.name}, by SIGKILL with {self._pace.produced} events "
-            f"produced and {reported} in reports ({reported / total:.1%})"
-        )
-        self._daemon.start()
+    def next_phase(self) -> Phase:
+        held = self.readings[self.victim.name].partitions
+        return next_phase(self.phase, self.stored, self.pace.total, held)
 
-    def _view(self, phase: Phase) -> View:
-        now, past = self._reading, self._before_kill
-        member = MemberView(
-            name=self._daemon.name,
-            state=self._daemon.state,
-            partitions=now.partitions,
-            lag=now.lag,
-            batches=past.batches + now.batches,
-            spark_seconds=past.spark_seconds + now.spark_seconds,
-            commits=past.commits + now.commits,
-        )
-        return _View(
-            phase=phase,
-            seconds=SYSTEM_CLOCK.monotonic() - self._began,
-            total=self._pace.total,
-            produced=self._pace.produced,
-            stored=self._reader.reports.events,
-            members=[member],
-        )
+    def enter(self, phase: Phase) -> None:
+        if phase is Phase.RETURNING:
+            self.kill()
+            self.look()
+            self.lines.append(
+                f"kill point: {self.victim.name}, by SIGKILL with {self.pace.produced} events "
+                f"produced and {self.stored} in reports ({self.stored / self.pace.total:.1%})"
+            )
+            self.victim.start()
 
 
 def channels(engine: str) -> dict[str, object]:
@@ -386,67 +303,39 @@ def run(
     Raises:
         HeadraceError: it could not be run to its end.
     """
-    require_java()
-    kafka_jars()
+    require_servers()
     flights = read_flights(rows)
     totals = totals_of(flights)
-    with WorkDirectory(directory) as work:
-        say(console, f"work directory: {work.path}")
+
+    def play(work: WorkDirectory) -> Verdict:
         say(console, f"{len(flights)} flights to {len(totals)} destinations")
-        try:
-            reports = _play(flights, work, engine, seconds, console)
-        except HeadraceError as error:
-            raise DemoError(f"{error}\nall files are kept in {work.path}") from error
-        verdict = compare(reports, totals)
-        work.keep = work.keep or not verdict.holds
-        return verdict
+        return compare(_play(flights, work, engine, seconds, console), totals)
+
+    return verified_in(directory, console, play)
 
 
 def _play(
     flights: pd.DataFrame, work: WorkDirectory, engine: str, seconds: float, console: Console
 ) -> Reports:
     """Start everything, go through the phases, stop the daemon; return all reports."""
-    with ExitStack() as held:
-        stack = held.enter_context(
-            LocalStack.start(work.stack, blueprint=Blueprint(short_lived=True))
-        )
-        client = {"bootstrap.servers": stack.bootstrap_servers}
+    with (
+        servers(work) as endpoints,
+        Daemons.of(work.path, endpoints, 1, channels(engine)) as daemons,
+    ):
+        client = endpoints.client
         for topic in (EVENTS, REPORTS):
-            create_topic(client, topic, PARTITIONS, Deadline.after(_KAFKA_TIMEOUT))
-        endpoints = Endpoints(stack.bootstrap_servers, stack.zookeeper_hosts)
-        daemon = Daemon(MEMBER, work.path / MEMBER, endpoints, channels(engine))
-        held.callback(daemon.kill)
-        reader = ReportReader(client)
-        held.callback(reader.close)
-        played = Run(flights, daemon, TopicProducer(client, EVENTS), reader, seconds)
-        try:
-            with DemoProgress(console) as progress:
+            create_topic(client, topic, PARTITIONS, Deadline.after(KAFKA_TIMEOUT))
+        with closing(ReportReader(client)) as reader:
+            played = Run(flights, daemons, TopicProducer(client, EVENTS), reader, seconds)
+            with daemons.stopped(), DemoProgress(console) as progress:
                 played.play(progress)
-            code = daemon.stop(Deadline.after(_STOP_TIMEOUT))
-        except HeadraceError as error:
-            raise DemoError(f"{daemon.end_of_log()}\n{error}") from error
-        reader.read()
+            reader.read()
     reports = reader.reports
     say(console, *played.lines, f"{reports.timed} reports each {INTERVAL} besides")
-    if code:
-        say(console, f"{daemon.name} stopped with code {code}, not 0", daemon.end_of_log())
+    say(console, *daemons.complaints())
     return reports
-
-
-_FAILED = 1
 
 
 def main(rows: int | None, engine: str, seconds: float, directory: Path | None) -> int:
     """Run, say how it went, and return the exit code. On the main thread."""
-    console, errors = Console(), Console(stderr=True)
-    try:
-        with interruptible():
-            verdict = run(rows, engine, seconds, directory, console)
-    except Interruption as interruption:
-        say(errors, "interrupted; nothing is left running")
-        return 128 + interruption.number
-    except HeadraceError as error:
-        say(errors, str(error))
-        return _FAILED
-    say(console, str(verdict))
-    return 0 if verdict.holds else _FAILED
+    return concluded(lambda console: run(rows, engine, seconds, directory, console))

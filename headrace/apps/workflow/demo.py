@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
 
 from headrace.apps.workflow.executor import Executor
 from headrace.apps.workflow.running import Node, Role
@@ -23,20 +20,28 @@ from headrace.apps.workflow.turnaround import (
     flows,
 )
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError, KafkaUnavailableError
-from headrace.devstack import Blueprint, LocalStack
-from headrace.devstack.jars import kafka_jars
-from headrace.devstack.jvm import require_java
-from headrace.tools.demo.daemons import Daemon, Endpoints
-from headrace.tools.demo.demo import Interruption, WorkDirectory, interruptible
+from headrace.core.errors import KafkaUnavailableError
+from headrace.tools.demo.daemons import Daemon, Daemons
 from headrace.tools.demo.flights import DemoError, read_flights
+from headrace.tools.demo.harness import (
+    KAFKA_TIMEOUT,
+    POLL_INTERVAL,
+    WorkDirectory,
+    concluded,
+    require_servers,
+    servers,
+    verified_in,
+)
 from headrace.tools.demo.story import say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from rich.console import Console
+
     from headrace.apps.workflow.turnaround import Flight
+    from headrace.tools.demo.daemons import Endpoints
 
 
 PARTITIONS = 8
@@ -58,18 +63,12 @@ _AHEAD = 0.2
 #: Instances that are started together at most.
 _MOST_STARTS = 1_000
 
-#: Seconds between two turns: start what may be, read outcomes, kill, show.
-_POLL_INTERVAL = 0.2
-
 #: Seconds between two lines on how far it is.
 _SHOW_EVERY = 5.0
 
 #: Seconds without another outcome after which the demo gives up: several sessions, and Spark's
 #: start.
 _PATIENCE = 240.0
-
-#: Seconds that the processes have to stop in order, and the brokers to show all outcomes.
-_STOP_TIMEOUT = 60.0
 
 
 @dataclass(slots=True)
@@ -102,7 +101,7 @@ class Run:
     def __init__(
         self,
         flights: Sequence[Flight],
-        daemons: Mapping[str, Daemon],
+        daemons: Daemons,
         executor: Executor,
         outcomes: TopicReader,
         console: Console,
@@ -130,7 +129,7 @@ class Run:
         patience = Deadline.after(_PATIENCE)
         while progress.done < progress.total:
             before = progress.done
-            self._require_running()
+            self._daemons.require_running()
             self._start()
             self._read()
             if progress.victims:
@@ -142,7 +141,7 @@ class Run:
             if SYSTEM_CLOCK.monotonic() >= show_at:
                 show_at = SYSTEM_CLOCK.monotonic() + _SHOW_EVERY
                 self._say(f"{progress.started} of {progress.total} started, {progress.done} ended")
-            pause.wait(_POLL_INTERVAL)
+            pause.wait(POLL_INTERVAL)
         self._say(f"all {progress.total} instances have an outcome")
 
     def _start(self) -> None:
@@ -180,28 +179,24 @@ class Run:
         """Wait until each process holds partitions."""
         pause, deadline = threading.Event(), Deadline.after(_PATIENCE)
         self._say(what)
-        while not all(self._holds_some(daemon) for daemon in self._daemons.values()):
-            self._require_running()
+        while not all(self._holds_some(daemon) for daemon in self._daemons):
+            self._daemons.require_running()
             self._read()
             if deadline.expired:
                 raise DemoError(f"nothing came of this in {_PATIENCE:.0f} s: {what}")
-            pause.wait(_POLL_INTERVAL)
+            pause.wait(POLL_INTERVAL)
 
     def _holds_some(self, daemon: Daemon) -> bool:
         reading = daemon.read()
         return reading is not None and bool(reading.partitions)
 
-    def _require_running(self) -> None:
-        for daemon in self._daemons.values():
-            daemon.require_running()
-
     def _say(self, text: str) -> None:
         say(self._console, f"{SYSTEM_CLOCK.monotonic() - self._began:4.0f} s  {text}")
 
 
-def nodes(endpoints: Endpoints, work: Path, engine: str) -> dict[str, Daemon]:
+def nodes(endpoints: Endpoints, work: Path, engine: str) -> Daemons:
     """Return the reducer and two workers, not started."""
-    topics, found = Topics(), {}
+    topics, found = Topics(), []
     for name, role in (
         ("reducer", Role.REDUCER),
         ("worker-1", Role.WORKER),
@@ -217,8 +212,9 @@ def nodes(endpoints: Endpoints, work: Path, engine: str) -> dict[str, Daemon]:
             _THREADS,
             engine,
         )
-        found[name] = Daemon(name, work / name, endpoints, node.configuration()["channels"])
-    return found
+        channels = node.configuration()["channels"]
+        found.append(Daemon(name, work / name, endpoints, channels))
+    return Daemons(found)
 
 
 def run(instances: int, engine: str, directory: Path | None, console: Console) -> Verdict:
@@ -227,91 +223,58 @@ def run(instances: int, engine: str, directory: Path | None, console: Console) -
     Raises:
         HeadraceError: it could not be run to its end.
     """
-    require_java()
-    kafka_jars()
+    require_servers()
     flights = flights_of(read_flights(instances))
     cancelled = sum(not flight.flown for flight in flights)
-    with WorkDirectory(directory) as work:
+
+    def play(work: WorkDirectory) -> Verdict:
         say(
             console,
-            f"work directory: {work.path}",
             f"{len(flights)} flights, {cancelled} of them cancelled: inspect, then refuel and "
             "clean, then board",
         )
-        try:
-            verdict = _play(flights, work, engine, console)
-        except HeadraceError as error:
-            raise DemoError(f"{error}\nall files are kept in {work.path}") from error
-        work.keep = work.keep or not verdict.holds
-        return verdict
+        return _play(flights, work, engine, console)
+
+    return verified_in(directory, console, play)
 
 
 def _play(flights: Sequence[Flight], work: WorkDirectory, engine: str, console: Console) -> Verdict:
     """Start everything, run, stop the processes, and compare."""
-    with ExitStack() as held:
-        path = work.path / "ledger.db"
-        ledger = Ledger.create(path)
-        held.callback(ledger.close)
+    path = work.path / "ledger.db"
+    with (
+        closing(Ledger.create(path)) as ledger,
+        servers(work) as endpoints,
+        nodes(endpoints, work.path, engine) as daemons,
+    ):
         os.environ[LEDGER] = str(path)
-        stack = held.enter_context(
-            LocalStack.start(work.stack, blueprint=Blueprint(short_lived=True))
-        )
-        client = {"bootstrap.servers": stack.bootstrap_servers}
+        client = endpoints.client
         create_topics(client, Topics(), partitions=PARTITIONS, assignments=PARTITIONS)
-        endpoints = Endpoints(stack.bootstrap_servers, stack.zookeeper_hosts)
-        daemons = nodes(endpoints, work.path, engine)
-        for daemon in daemons.values():
-            held.callback(daemon.kill)
+        for daemon in daemons:
             daemon.start()
-        executor = held.enter_context(Executor(flows, stack.bootstrap_servers))
-        outcomes = TopicReader(client, Topics().outcomes, from_beginning=True)
-        held.enter_context(outcomes)
-        try:
+        with (
+            Executor(flows, endpoints.bootstrap_servers) as executor,
+            TopicReader(client, Topics().outcomes, from_beginning=True) as outcomes,
+            daemons.stopped(),
+        ):
             Run(flights, daemons, executor, outcomes, console).play()
-            codes = _stop(daemons)
-        except HeadraceError as error:
-            logs = [daemon.end_of_log() for daemon in daemons.values()]
-            raise DemoError("\n".join([*logs, str(error)])) from error
-        for name, code in codes.items():
-            if code:
-                logged = daemons[name].end_of_log()
-                say(console, f"{name} stopped with code {code}, not 0", logged)
+        say(console, *daemons.complaints())
         again = sum(count - 1 for count in ledger.calls().values())
         say(console, f"calls that were made again after a kill, under the same key: {again}")
         return compare(flights, _all_outcomes(client), ledger)
 
 
-def _stop(daemons: Mapping[str, Daemon]) -> dict[str, int]:
-    """Stop the processes in order and return their exit codes. Blocks."""
-    deadline = Deadline.after(_STOP_TIMEOUT)
-    with ThreadPoolExecutor(len(daemons), "demo-stop") as pool:
-        codes = pool.map(lambda daemon: daemon.stop(deadline), daemons.values())
-        return dict(zip(daemons, codes, strict=True))
-
-
 def _all_outcomes(client: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return all records of outcomes that readers of committed records see. Blocks."""
-    found, deadline = [], Deadline.after(_STOP_TIMEOUT)
+    found, deadline = [], Deadline.after(KAFKA_TIMEOUT)
     with TopicReader(client, Topics().outcomes, from_beginning=True) as reader:
         while not reader.is_at_end:
             if deadline.expired:
                 raise KafkaUnavailableError("the outcomes could not be read to their end in time")
-            documents = map(document_of, reader.fetch(_POLL_INTERVAL))
+            documents = map(document_of, reader.fetch(POLL_INTERVAL))
             found += [each for each in documents if each is not None]
     return found
 
 
 def main(instances: int, engine: str, directory: Path | None) -> int:
     """Run the demo, say how it went, and return the exit code. On the main thread."""
-    console, errors = Console(), Console(stderr=True)
-    try:
-        with interruptible():
-            verdict = run(instances, engine, directory, console)
-    except Interruption as interruption:
-        say(errors, "interrupted; nothing is left running")
-        return 128 + interruption.number
-    except HeadraceError as error:
-        say(errors, str(error))
-        return 1
-    say(console, str(verdict))
-    return 0 if verdict.holds else 1
+    return concluded(lambda console: run(instances, engine, directory, console))

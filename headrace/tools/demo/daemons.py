@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import yaml
 
 from headrace.core.clock import Deadline
+from headrace.core.errors import HeadraceError
 from headrace.core.processes import python_command
 from headrace.devstack.server import LOOPBACK, ServerProcess, free_port
 from headrace.spark.settings import SHORT_LIVED
@@ -16,7 +19,7 @@ from headrace.tools.demo.flights import DemoError
 from headrace.tools.demo.reducer import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from headrace.telemetry.metrics import MetricSample
@@ -27,6 +30,9 @@ CHANNEL = "flights"
 
 #: Seconds in which a process has to exist; it takes milliseconds.
 _SPAWN_S = 30.0
+
+#: Seconds that daemons have to stop in order; they have half of it by their configuration.
+_STOP_TIMEOUT = 60.0
 
 #: Seconds that a daemon has to answer a question about its metrics.
 _SCRAPE_S = 2.0
@@ -44,6 +50,11 @@ class Endpoints:
 
     bootstrap_servers: str
     zookeeper_hosts: str
+
+    @property
+    def client(self) -> dict[str, str]:
+        """What a client of Kafka takes."""
+        return {"bootstrap.servers": self.bootstrap_servers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +143,71 @@ class Daemon:
             text = ""
         lines = text.splitlines()[-_QUOTED_LINES:]
         return "\n".join([f"the end of {self.log_file}:", *(f"  {line}" for line in lines)])
+
+
+@final
+class Daemons:
+    """The daemons of a demo, killed when the block is left if they still run. For one thread.
+
+    ``of`` makes them, with the names ``daemon-1`` and so on, and all with the same channels.
+    """
+
+    def __init__(self, daemons: Sequence[Daemon]) -> None:
+        self._daemons = {daemon.name: daemon for daemon in daemons}
+        self._codes: dict[str, int] = {}
+
+    @classmethod
+    def of(
+        cls, directory: Path, endpoints: Endpoints, count: int, channels: Mapping[str, object]
+    ) -> Daemons:
+        """Make daemons below a folder, not started."""
+        names = [f"daemon-{number}" for number in range(1, count + 1)]
+        return cls([Daemon(name, directory / name, endpoints, channels) for name in names])
+
+    def __iter__(self) -> Iterator[Daemon]:
+        return iter(self._daemons.values())
+
+    def __getitem__(self, name: str) -> Daemon:
+        return self._daemons[name]
+
+    def __enter__(self) -> Daemons:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ExitStack() as killed:
+            for daemon in self:
+                killed.callback(daemon.kill)
+
+    def require_running(self) -> None:
+        """Fail if one ended by itself; raises DemoError."""
+        for daemon in self:
+            daemon.require_running()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop all in order when the block has ended. Blocks.
+
+        Raises:
+            DemoError: of an error in the block, or of one that did not stop; with the logs' ends.
+        """
+        try:
+            yield
+            deadline = Deadline.after(_STOP_TIMEOUT)
+            with ThreadPoolExecutor(len(self._daemons), "demo-stop") as pool:
+                codes = pool.map(lambda daemon: daemon.stop(deadline), self)
+                self._codes = dict(zip(self._daemons, codes, strict=True))
+        except HeadraceError as error:
+            logs = [daemon.end_of_log() for daemon in self]
+            raise DemoError("\n".join([*logs, str(error)])) from error
+
+    def complaints(self) -> list[str]:
+        """Return what is to be said of those that did not stop with 0: codes and logs."""
+        return [
+            line
+            for name, code in self._codes.items()
+            if code
+            for line in (f"{name} stopped with code {code}, not 0", self[name].end_of_log())
+        ]
 
 
 def channels_into(table: Path) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeVar, final
 
 from rich.console import Group
 from rich.live import Live
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from headrace.sinks.delta.reader import TableCommit
     from headrace.tools.demo.flights import RunRecord
 
+
+P = TypeVar("P", bound=Enum)
 
 #: Seconds that the production takes at least.
 SECONDS = 40.0
@@ -205,25 +207,27 @@ class DemoPhase(Enum):
     """Nothing is left to wait for."""
 
 
-#: How much may be produced in each phase.
-GATES = {
-    DemoPhase.STARTING: Gate.CLOSED,
-    DemoPhase.FLOWING: Gate.BEFORE_KILL,
-    DemoPhase.TAKING_OVER: Gate.BEFORE_RETURN,
-    DemoPhase.RETURNING: Gate.BEFORE_RETURN,
-    DemoPhase.FINISHING: Gate.OPEN,
-    DemoPhase.DONE: Gate.OPEN,
+#: How much may be produced in each phase, and the seconds that a phase may take: several times what
+#: it takes on two busy cores. Spark's start is 10 s at best and was seen to take 40 s.
+_LIMITS = {
+    "STARTING": (Gate.CLOSED, 240.0),
+    "FLOWING": (Gate.BEFORE_KILL, 300.0),
+    "TAKING_OVER": (Gate.BEFORE_RETURN, 120.0),
+    "RETURNING": (Gate.BEFORE_RETURN, 240.0),
+    "FINISHING": (Gate.OPEN, 300.0),
+    "DONE": (Gate.OPEN, None),
 }
 
-#: Seconds that a phase may take: several times what it takes on two busy cores. Spark's start is
-#: 10 s at best and was seen to take 40 s.
-PATIENCE = {
-    DemoPhase.STARTING: 240.0,
-    DemoPhase.FLOWING: 300.0,
-    DemoPhase.TAKING_OVER: 120.0,
-    DemoPhase.RETURNING: 240.0,
-    DemoPhase.FINISHING: 300.0,
-}
+
+def gates(phases: type[P]) -> dict[P, Gate]:
+    """Return how much may be produced in each phase of a demo."""
+    return {phase: _LIMITS[phase.name][0] for phase in phases}
+
+
+def patience(phases: type[P]) -> dict[P, float]:
+    """Return the seconds that each phase of a demo may take; the last one has no entry."""
+    limits = ((phase, _LIMITS[phase.name][1]) for phase in phases)
+    return {phase: seconds for phase, seconds in limits if seconds is not None}
 
 
 def next_phase(

@@ -12,10 +12,8 @@ from headrace import config
 from headrace.apps.collector import Collector, group_of, running
 from headrace.apps.collector.demo import (
     EVENTS,
-    GATES,
     OUTCOMES,
     PARTITIONS,
-    PATIENCE,
     Facts,
     Phase,
     channels,
@@ -28,6 +26,7 @@ from headrace.keyed.fold import FoldSettings
 from headrace.testing.keyed import KeyedTest
 from headrace.tools.demo.daemons import Daemon, Endpoints
 from headrace.tools.demo.flights import read_flights
+from headrace.tools.demo.story import gates, patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,9 +224,9 @@ def test_a_phase_ends_when_its_fact_is_there(phase: Phase, facts: Facts, then: P
 
 def test_each_phase_has_a_gate_and_an_end() -> None:
     """More is produced from phase to phase, and none is waited for without end."""
-    shares = [GATES[phase].value for phase in Phase]
+    shares = [gates(Phase)[phase].value for phase in Phase]
     assert shares == sorted(shares)
-    assert set(PATIENCE) == set(Phase) - {Phase.DONE}
+    assert set(patience(Phase)) == set(Phase) - {Phase.DONE}
 
 
 @pytest.mark.parametrize("engine", ["spark", "inline"])

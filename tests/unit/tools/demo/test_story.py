@@ -13,7 +13,7 @@ from headrace.tools.demo.flights import (
     rows_in,
     take_over,
 )
-from headrace.tools.demo.story import GATES, KILL_TO, DemoPhase, Gate, may_kill, next_phase
+from headrace.tools.demo.story import KILL_TO, DemoPhase, Gate, gates, may_kill, next_phase
 from tests.unit.tools.demo.table import commit
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_the_kill_has_its_window(last: int, expected: bool) -> None:
 
 def test_the_window_cannot_be_missed() -> None:
     """Until the kill, fewer rows are produced than the window's end, so no stall runs past it."""
-    assert GATES[DemoPhase.FLOWING] is Gate.BEFORE_KILL
+    assert gates(DemoPhase)[DemoPhase.FLOWING] is Gate.BEFORE_KILL
     assert Gate.BEFORE_KILL.value < KILL_TO
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from headrace.tools.demo.demo import Interruption, WorkDirectory, interruptible
 from headrace.tools.demo.flights import DemoError
+from headrace.tools.demo.harness import Interruption, WorkDirectory, interruptible
 
 if TYPE_CHECKING:
     from pathlib import Path
