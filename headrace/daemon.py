@@ -272,7 +272,7 @@ def _admin(
     from headrace.admin.server import AdminServer  # noqa: PLC0415 - fastapi is imported where it is used
 
     server = AdminServer(controller, process, reloader)
-    controller.admin_url = server.public_url
+    controller.reached_at(server.public_url)
     try:
         yield
     finally:

@@ -25,16 +25,24 @@ if TYPE_CHECKING:
 class NextBatch:
     """The limits of one batch, by configuration, by the processor's wish and by memory.
 
-    ``share`` is the partition's part of the memory budget in bytes, which the fetcher sets, and
-    ``copies`` how often a processor has what is handed out in memory.
+    ``copies`` is how often a processor has what is handed out in memory.
     """
 
     def __init__(self, settings: LiveSettings, copies: int) -> None:
         self.copies = copies
         now = settings.now
-        self.share = now.limits.max_bytes * (now.max_in_flight * copies + 1)
+        self._share = now.limits.max_bytes * (now.max_in_flight * copies + 1)
         self._settings = settings
         self._wish: Limits | None = None
+
+    @property
+    def share(self) -> int:
+        """The partition's part of the memory budget in bytes."""
+        return self._share
+
+    def set_share(self, share: int) -> None:
+        """Bound batches by another part of the budget. For the fetcher."""
+        self._share = share
 
     def wish(self, max_records: int | None, max_bytes: int | None) -> None:
         """Bound the next batch only, as the processor asked; the channel's limits still hold."""
@@ -47,7 +55,7 @@ class NextBatch:
         It and those in flight with it then fit into the share.
         """
         most = self._most()
-        in_share = self.share // (self._settings.now.max_in_flight * self.copies + 1)
+        in_share = self._share // (self._settings.now.max_in_flight * self.copies + 1)
         if most.max_bytes <= in_share:
             return most
         return Limits(most.max_records, in_share, most.linger)

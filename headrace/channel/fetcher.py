@@ -366,7 +366,7 @@ class Fetcher(PeriodicThread):
 
     def _reading(self, slot: _Slot, share: int) -> BufferReading:
         owned = slot.owned
-        owned.next_batch.share = share
+        owned.next_batch.set_share(share)
         held = owned.held_bytes()
         end = owned.high_watermark
         done = owned.buffer.complete

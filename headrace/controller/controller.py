@@ -259,6 +259,14 @@ class KafkaController:
 
     # --- changing what runs -----------------------------------------------------------------
 
+    def adopt(self, config: Config) -> None:
+        """Have a configuration count as what runs; it changes nothing by itself."""
+        self.config = config
+
+    def reached_at(self, admin_url: str | None) -> None:
+        """Have channels that start from now on say where the process's API is reached."""
+        self.admin_url = admin_url
+
     def processor(self, name: str, channel: ChannelConfig) -> BatchProcessor:
         """Build a channel's processor, which imports what it names. Blocks.
 

@@ -281,7 +281,7 @@ class ReloadRun:
                 self._start(name, desired.channels[name])
             case Action.WAIT:
                 raise HeadraceError("the process has to be restarted for it")
-        self._controller.config = adopt(self._controller.config, desired, step.changes)
+        self._controller.adopt(adopt(self._controller.config, desired, step.changes))
 
     # --- channels ---------------------------------------------------------------------------
 
@@ -338,7 +338,7 @@ class ReloadRun:
     def _without(self, name: str) -> None:
         config = self._controller.config
         rest = {other: c for other, c in config.channels.items() if other != name}
-        self._controller.config = config.model_copy(update={"channels": rest})
+        self._controller.adopt(config.model_copy(update={"channels": rest}))
 
     # --- connections ------------------------------------------------------------------------
 
@@ -361,7 +361,7 @@ class ReloadRun:
         if moves:
             self._move(former, desired)
         shared = {"kafka": desired.kafka, "zookeeper": desired.zookeeper}
-        controller.config = former.model_copy(update={**shared, "channels": desired.channels})
+        controller.adopt(former.model_copy(update={**shared, "channels": desired.channels}))
         self._open_all(enabled, processors)
         self.passes = self.passes or bool(self.recoded())
         log.info("clients_reconnected", channels=sorted(controller.channels))

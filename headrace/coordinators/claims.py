@@ -165,6 +165,24 @@ class HeldClaim:
     state: ClaimState = ClaimState.HELD
     raise_to: int | None = None
 
+    def release(self) -> None:
+        """Have the channel finish with it."""
+        self.state = ClaimState.RELEASING
+
+    def end(self, claim: Claim, state: ClaimState) -> None:
+        """Note that the channel has ended ``claim``, which is this one or what it was before."""
+        self.state = state
+        # whoever ends a claim knows whether it shut out the former owners
+        self.claim = replace(self.claim, unfenced=claim.unfenced)
+
+    def want_epoch(self, at_least: int) -> None:
+        """Have the epoch raised; what was wanted before is not lowered."""
+        self.raise_to = max(at_least, self.raise_to or 0)
+
+    def raised(self, claim: Claim) -> None:
+        """Note what the claim was raised to."""
+        self.claim, self.raise_to = claim, None
+
 
 class ClaimTable:
     """All claims of one member. Used by the coordinator's thread only.

@@ -155,16 +155,14 @@ class GroupMembership:
         if holding is None or holding.state not in WITH_CHANNEL:
             log.debug("claim_already_ended", partition=str(claim.partition), epoch=claim.epoch)
             return False
-        holding.state = state
-        # whoever ends a claim knows whether it shut out the former owners
-        holding.claim = replace(holding.claim, unfenced=claim.unfenced)
+        holding.end(claim, state)
         return True
 
     def raise_epoch(self, claim: Claim, at_least: int) -> None:
         """Raise a claim's epoch; the listener gets the new claim."""
         holding = self._claim_table.find(claim)
         if holding is not None and holding.state in WITH_CHANNEL:
-            holding.raise_to = max(at_least, holding.raise_to or 0)
+            holding.want_epoch(at_least)
 
     def rejoin(self, claim: Claim) -> None:
         """Begin a new membership: nothing can be committed in that of ``claim`` any more."""
@@ -369,7 +367,7 @@ class GroupMembership:
         if new is None:
             self.rebalance.lose(holding, LossReason.NODE_CHANGED)
             return
-        holding.claim, holding.raise_to = new, None
+        holding.raised(new)
         log.info("epoch_raised", partition=str(new.partition), old=old.epoch, new=new.epoch)
         self._listener.epoch_raised(old, new)
 

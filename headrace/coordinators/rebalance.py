@@ -355,7 +355,7 @@ class Rebalance:
 
     def request_release(self, holding: HeldClaim) -> None:
         """Ask the channel to finish with a claim."""
-        holding.state = ClaimState.RELEASING
+        holding.release()
         log.info("release_requested", partition=str(holding.claim.partition))
         self._listener.release_requested(holding.claim)
 

@@ -320,7 +320,7 @@ def test_where_a_processor_copies_them_batches_in_flight_fit_into_the_share(
     owned = waiting(own(copies=2), fetched=40)
     whole = hand_out(owned).cut
     owned.outstanding.clear()
-    owned.next_batch.share = whole.size * 5 // 2
+    owned.next_batch.set_share(whole.size * 5 // 2)
     assert len(hand_out(owned).cut.records) == 5
 
 
@@ -331,6 +331,6 @@ def test_what_is_in_memory_anyway_is_handed_out_in_full_batches(
     owned = waiting(own(), fetched=40)
     whole = hand_out(owned).cut
     owned.outstanding.clear()
-    owned.next_batch.share = whole.size * 3 // 2
+    owned.next_batch.set_share(whole.size * 3 // 2)
     assert owned.next_batch.waits_for().max_bytes == whole.size // 2
     assert len(hand_out(owned).cut.records) == len(whole.records) == 10
