@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from headrace.channel.events import OffsetCommitted, PartitionErrorEvent
-from headrace.channel.threads import PeriodicThread
 from headrace.core.clock import Clock, Deadline
 from headrace.core.errors import CommitFailedError
 from headrace.core.spans import NO_SPAN
+from headrace.core.supervision import PeriodicThread
 from headrace.kafka.ports import CommitRefusal, OffsetStoreError
 from headrace.telemetry.thread_time import Role, ThreadActivity
 

@@ -13,8 +13,8 @@ import structlog
 
 from headrace.channel.buffer import BufferedRecords, chunk_of
 from headrace.channel.events import GapSkipped, LogTruncated, OffsetOutOfRange
-from headrace.channel.threads import PeriodicThread
 from headrace.core.records import offset_of
+from headrace.core.supervision import PeriodicThread
 from headrace.kafka.ports import Fetched
 from headrace.telemetry.thread_time import Role, ThreadActivity
 

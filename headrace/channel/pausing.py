@@ -12,10 +12,10 @@ import structlog
 from pydantic import TypeAdapter
 
 from headrace.channel.states import PartitionState
-from headrace.channel.threads import PeriodicThread
 from headrace.core.errors import PausedByOthersError, ShorterPauseError, StartError
 from headrace.core.files import write_whole
 from headrace.core.records import TopicPartition  # noqa: TC001 - pydantic reads the type of a kept pause when it runs
+from headrace.core.supervision import PeriodicThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

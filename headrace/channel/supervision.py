@@ -12,10 +12,10 @@ import structlog
 
 from headrace.channel.states import PartitionState
 from headrace.channel.status import snapshot_of
-from headrace.channel.threads import PeriodicThread
 from headrace.core.clock import Deadline
 from headrace.core.errors import FatalError, KafkaUnavailableError
 from headrace.core.stacks import log_stacks
+from headrace.core.supervision import PeriodicThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.threads import PeriodicThread
 from headrace.coordinators.coordinator import member_info
 from headrace.core.clock import Clock, Deadline
 from headrace.core.errors import HeadraceError, KafkaUnavailableError, UnknownTopicError
 from headrace.core.records import identity_of
+from headrace.core.supervision import PeriodicThread
 from headrace.kafka.catalog import matching
 
 if TYPE_CHECKING:

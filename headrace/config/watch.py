@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import structlog
@@ -10,13 +9,14 @@ import structlog
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.files import digest
 from headrace.core.stacks import stack_of
+from headrace.core.supervision import PeriodicThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from headrace.config.models.root import ReloadConfig
-    from headrace.core.clock import Clock, Deadline
+    from headrace.core.clock import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ def _existing(folder: Path) -> Path:
     return next(each for each in (folder, *folder.parents) if each.is_dir())
 
 
-class FileWatcher:
+class FileWatcher(PeriodicThread):
     """Calls ``changed`` when files have other content than they were read with.
 
     ``read`` returns the files with the digests of what was read; the thread asks for them again
@@ -76,6 +76,7 @@ class FileWatcher:
         changed: Callable[[], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        super().__init__("file-watcher")
         self.settings = settings
         self._read = read
         self._changed = changed
@@ -83,17 +84,6 @@ class FileWatcher:
         self._reported: Mapping[Path, str] = {}
         self._clock = clock
         self._last_beat = clock.monotonic()
-        self._stopping = Event()
-        self._thread = Thread(target=self._run, name="file-watcher", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, deadline: Deadline) -> bool:
-        """End the thread; False if it overran the deadline."""
-        self._stopping.set()
-        return deadline.joined(self._thread)
 
     def stalled(self) -> float | None:
         """Return for how many seconds a read hangs, None while the thread goes on.

@@ -17,12 +17,12 @@ from headrace.core.errors import (
     JobTimeoutError,
 )
 from headrace.core.spans import within
+from headrace.core.supervision import LoopThread, StuckReport
 from headrace.processors.jobs import WithdrawnError, planned, wanted
 from headrace.processors.pending import BatchPacer
 from headrace.processors.sink_commits import CommitQueue, Returned, SinkCommitter
-from headrace.processors.threads import LoopThread, StuckReport
 from headrace.sinks.contract import CommitConflictError
-from headrace.telemetry.logs import Bound
+from headrace.telemetry.logs import Bound, bound_fields
 from headrace.telemetry.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
@@ -99,10 +99,10 @@ class MicroBatchRunner:
 
         Return whether both threads ended in time.
         """
-        self._lane.stop()
+        self._lane.request_stop()
         self._engine.close()
         lane_ended = self._lane.joined(deadline)
-        self._sink_thread.stop()
+        self._sink_thread.request_stop()
         self._line.end()
         sink_ended = self._sink_thread.joined(deadline)
         self._sink.close()
@@ -239,7 +239,7 @@ class MicroBatchRunner:
             self._time.during(self._engine.activity),
             within(job.span.child(self._engine.span)),
         ):
-            self._report.begin(job.micro_batch.id, seconds)
+            self._report.begin(job.micro_batch.id, seconds, bound_fields())
             job.staged = self._engine.execute(job.micro_batch, prepared, seconds, self._sink)
 
     def _fail_conflicts(self, batches: Sequence[PendingBatch], error: CommitConflictError) -> None:

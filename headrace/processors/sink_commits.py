@@ -13,10 +13,10 @@ import structlog
 
 from headrace.core.errors import FencedError, RetryableError
 from headrace.core.spans import joint, within
+from headrace.core.supervision import StuckReport
 from headrace.processors.jobs import commits_of, context_of, require_all
-from headrace.processors.threads import StuckReport
 from headrace.sinks.contract import RowsRefusedError, SinkFailedError
-from headrace.telemetry.logs import Bound
+from headrace.telemetry.logs import Bound, bound_fields
 from headrace.telemetry.thread_time import Role, ThreadActivity
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ class SinkCommitter:
         names = ",".join(job.micro_batch.id for job in jobs)
         with Bound(**context_of(jobs)):
             try:
-                self._report.begin(names, self._job_timeout())
+                self._report.begin(names, self._job_timeout(), bound_fields())
                 yield
             finally:
                 self._report.end()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from unittest.mock import patch
 
 from headrace.core.records import TopicPartition
+from headrace.core.supervision import LoopThread
 from headrace.processors.contract import BatchResponse, ChannelContext
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
-from headrace.processors.threads import LoopThread
 from headrace.sinks.channel_sink import Staged
 from headrace.sinks.contract import Guarantee
 from headrace.telemetry.metrics import Metrics

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import EngineDiedError
+from headrace.core.supervision import LoopThread
 from headrace.devstack.waiting import wait_for
-from headrace.processors.threads import LoopThread
 from tests.unit.processors.spark_bench import ADVANCE, Bench
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def test_a_thread_ends_with_the_call_under_way() -> None:
     assert thread.joined(Deadline.after(0))
     thread.start()
     assert begun.wait(_PATIENCE)
-    thread.stop()
+    thread.request_stop()
     assert not thread.joined(Deadline.after(0))
     over.set()
     assert thread.joined(Deadline.after(_PATIENCE))
@@ -58,7 +58,7 @@ def test_a_thread_that_drains_ends_with_its_work() -> None:
     thread.start()
     assert looked.wait(_PATIENCE)
     work += ["one", "two"]
-    thread.stop()
+    thread.request_stop()
     stopped.set()
     assert thread.joined(Deadline.after(_PATIENCE))
     assert work == []
@@ -78,7 +78,7 @@ def test_an_error_does_not_end_a_thread() -> None:
     with capture_logs() as logs:
         thread.start()
         assert again.wait(_PATIENCE)
-        thread.stop()
+        thread.request_stop()
         assert thread.joined(Deadline.after(_PATIENCE))
     (failed,) = _events(logs, "lane_failed")
     assert failed["lane"] == "spark-main"
