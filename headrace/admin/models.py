@@ -109,7 +109,20 @@ class PauseStatus(Document):
     """Why."""
 
 
-class HeldPartition(Document):
+class RestoreStatus(Document):
+    """How far a partition is whose state is not there yet. Counts are offsets of its changelog."""
+
+    done: Number
+    """What was read."""
+    total: Number | None
+    """What there is to read; null while that is not known."""
+    percent: Seconds | None
+    """The part that was read, in percent."""
+    left_s: Seconds | None
+    """How long the rest takes, if it goes on as before."""
+
+
+class PartitionStatus(Document):
     """A partition that is held, as every answer about one has it."""
 
     topic: str
@@ -141,24 +154,6 @@ class HeldPartition(Document):
     """Records put into the dead-letter topic since the partition was claimed."""
     last_error: Text | None
     """The last error that was told to the processor."""
-
-
-class RestoreStatus(Document):
-    """How far a partition is whose state is not there yet. Counts are offsets of its changelog."""
-
-    done: Number
-    """What was read."""
-    total: Number | None
-    """What there is to read; null while that is not known."""
-    percent: Seconds | None
-    """The part that was read, in percent."""
-    left_s: Seconds | None
-    """How long the rest takes, if it goes on as before."""
-
-
-class PartitionStatus(HeldPartition):
-    """A partition that the channel holds."""
-
     end: Offset | None
     """The end of the log as last fetched."""
     lag: Number | None

@@ -7,12 +7,12 @@ import platform
 import socket
 from collections import Counter
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.admin import configuration
 from headrace.admin import history as lately
 from headrace.admin import models as d
-from headrace.admin.document import Document, Number, Offset, Seconds, moment
+from headrace.admin.document import Document, Number, moment
 from headrace.admin.health import not_ready
 from headrace.admin.history import INTERVAL, Rates
 from headrace.admin.state import restore_status
@@ -37,26 +37,16 @@ if TYPE_CHECKING:
     from headrace.telemetry.logs import RecentEvent
     from headrace.telemetry.metrics import ChannelSummary, PartitionSnapshot
 
+P = TypeVar("P", bound=d.PartitionStatus)
 
-class PartitionActivity(d.HeldPartition):
-    """One held partition, by the names that the log's ``partition_status`` has."""
+
+class PartitionActivity(d.PartitionStatus):
+    """A held partition, with where its callback is."""
 
     channel: str
     """The channel."""
-    high_watermark: Offset | None
-    """Where the log ends, as last fetched."""
-    suspects: Number
-    """Records among which those that fail are being looked for."""
-    held_back_seconds: Seconds | None
-    """For how long nothing is delivered yet, after an error or as the processor asked."""
-    callback_seconds: Seconds | None
-    """For how long a callback has been running."""
     calls: list[str]
     """The calls that the callback's thread is in, the outermost first."""
-    lag_seconds: Seconds | None
-    """For how long the next record has been waiting to be answered."""
-    sink_seconds: Seconds | None
-    """The age of the newest record that was answered for good."""
 
 
 class Stacks(Document):
@@ -239,8 +229,9 @@ class StatusBuilder:
             at=self._now(),
             threads=thread_stacks(),
             partitions=[
-                PartitionActivity.model_validate(each.facts())
+                self._partition(each, restoring, PartitionActivity)
                 for channel in self._sorted()
+                for restoring in [_restoring(channel)]
                 for each in channel.partitions()
             ],
         )
@@ -311,11 +302,11 @@ class StatusBuilder:
         self, held: list[PartitionSnapshot], restoring: Mapping[int, d.RestoreStatus]
     ) -> list[d.PartitionStatus]:
         ordered = sorted(held, key=lambda each: (each.topic, each.partition))
-        return [self._partition(each, restoring.get(each.partition)) for each in ordered]
+        return [self._partition(each, restoring, d.PartitionStatus) for each in ordered]
 
     def _partition(
-        self, each: PartitionSnapshot, restoring: d.RestoreStatus | None
-    ) -> d.PartitionStatus:
+        self, each: PartitionSnapshot, restoring: Mapping[int, d.RestoreStatus], document: type[P]
+    ) -> P:
         held_back = each.held_back_seconds
         named = {
             "end": each.end,
@@ -328,9 +319,9 @@ class StatusBuilder:
             if held_back is None
             else moment(self._clock.time() + held_back),
             "callback_s": each.callback_seconds,
-            "restoring": restoring,
+            "restoring": restoring.get(each.partition),
         }
-        return d.PartitionStatus.model_validate(each.facts() | named)
+        return document.model_validate(each.facts() | named)
 
     def _group(self, channel: InboundKafkaChannel) -> Group:
         nodes = read_nodes(self._controller.session, channel.config.group, channel.topics)

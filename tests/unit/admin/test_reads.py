@@ -18,7 +18,6 @@ from headrace.controller.reports import Pending
 from headrace.coordinators.member_info import MemberState
 from headrace.core.records import TopicPartition
 from headrace.spark.runtime import SparkReading
-from headrace.telemetry.metrics import PartitionSnapshot
 from headrace.testing import running
 from tests.unit.channel.in_memory import P0, P1, eventually
 
@@ -145,13 +144,14 @@ def test_stacks_name_the_threads(scene: Scene) -> None:
 
 
 def test_stacks_say_what_each_partition_is_doing(scene: Scene) -> None:
-    """By the names that the log has for it, and also where an error is no text that UTF-8 has."""
+    """By the names that the status has for it, and also where an error is no text of UTF-8."""
     channel = scene.controller.channels["member"]
     for owned in channel._runtime.manager.all():
         owned.last_error = "bad \ud83d"
     partitions = scene.get("/api/v1/stacks").json()["partitions"]
     assert {(each["topic"], each["partition"]) for each in partitions} == {P0, P1}
-    assert all(set(each) == set(PartitionSnapshot.__dataclass_fields__) for each in partitions)
+    (of_status, _) = scene.get("/api/v1/channels/member/partitions").json()["partitions"]
+    assert all(set(each) == {*of_status, "channel", "calls"} for each in partitions)
     assert {each["last_error"] for each in partitions} == {"bad ?"}
 
 
