@@ -9,14 +9,24 @@ of ``run`` are those of ``headrace run``, and 1 without brokers.
 
 from __future__ import annotations
 
-import json
 from enum import Enum
 from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import Annotated, Any
 
 import typer
 
+from headrace.apps.options import (
+    Create,
+    Engine,
+    EngineOption,
+    Partitions,
+    PrintConfig,
+    Properties,
+    named,
+    parsed,
+)
 from headrace.core.options import command_group
+from headrace.tools.demo.cli import Directory, Keep  # noqa: TC001 - typer reads annotations at run time
 
 collector = command_group(
     help="Collect the answers that groups of events wait for: one outcome for each group."
@@ -53,15 +63,6 @@ _Outcomes = Annotated[
         help="The topic of the outcomes; without it that of the events and -outcomes.",
     ),
 ]
-_Property = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--property",
-        "-X",
-        metavar="NAME=VALUE",
-        help="A property of librdkafka, as for TLS; may be repeated.",
-    ),
-]
 
 
 class Mode(Enum):
@@ -72,22 +73,6 @@ class Mode(Enum):
 
     COMPAT = "compat"
     """As the original, byte for byte."""
-
-
-class Engine(Enum):
-    """Where an application's reducer runs."""
-
-    SPARK = "spark"
-    """In Spark's workers."""
-
-    INLINE = "inline"
-    """In the process itself, which takes no Java."""
-
-
-_Engine = Annotated[
-    Engine,
-    typer.Option(metavar="spark|inline", help="In Spark's workers, or in the process itself."),
-]
 
 
 @collector.command(context_settings={"help_option_names": ["--help", "-help"]})
@@ -118,7 +103,7 @@ def run(  # noqa: PLR0917 - the parts of a configuration
             metavar="strict|compat", help="One outcome for each group, or as the original does it."
         ),
     ] = Mode.STRICT,
-    engine: _Engine = Engine.SPARK,
+    engine: EngineOption = Engine.SPARK,
     group: Annotated[
         str, typer.Option(metavar="NAME", help="The group whose members share the partitions.")
     ] = "collector",
@@ -131,18 +116,11 @@ def run(  # noqa: PLR0917 - the parts of a configuration
             "headrace/collector in the user's state folder.",
         ),
     ] = None,
-    partitions: Annotated[
-        int, typer.Option(min=1, help="How many partitions topics are created with.")
-    ] = 8,
-    properties: _Property = None,
+    partitions: Partitions = 8,
+    properties: Properties = None,
     *,
-    create: Annotated[
-        bool, typer.Option("--create", help="Create the topics that are not there.")
-    ] = False,
-    print_config: Annotated[
-        bool,
-        typer.Option("--print-config", help="Print the configuration, and run nothing."),
-    ] = False,
+    create: Create = False,
+    print_config: PrintConfig = False,
 ) -> None:
     """Run a collector until SIGTERM or SIGINT, on the topics that are named.
 
@@ -170,7 +148,7 @@ def run(  # noqa: PLR0917 - the parts of a configuration
         group=group,
         state_dir=state_dir,
         create=partitions if create else None,
-        properties=_named(properties),
+        properties=named(properties),
     )
     raise typer.Exit(running.run(wanted, print_only=print_config))
 
@@ -192,7 +170,7 @@ def create(  # noqa: PLR0917 - the members of an event
         str | None, typer.Option(metavar="TOPIC", help="Where a failure goes as well.")
     ] = None,
     topic: _Topic = TOPIC,
-    properties: _Property = None,
+    properties: Properties = None,
     *,
     fail_fast: Annotated[
         bool,
@@ -207,7 +185,7 @@ def create(  # noqa: PLR0917 - the members of an event
         group,
         expected or [],
         ttl=ttl,
-        payload=_json(payload, "--payload"),
+        payload=parsed(payload, "--payload"),
         need=need,
         fail_fast=None if fail_fast else False,
         handler={name: {"topic": to} for name, to in handlers.items() if to is not None} or None,
@@ -223,12 +201,12 @@ def done(  # noqa: PLR0917 - as above
     result: Annotated[str | None, typer.Option(metavar="JSON", help="Its result.")] = None,
     error: Annotated[str | None, typer.Option(metavar="TEXT", help="Why it failed.")] = None,
     topic: _Topic = TOPIC,
-    properties: _Property = None,
+    properties: Properties = None,
 ) -> None:
     """Say that an entity of a group is done, or has failed. Prints the event."""
     from headrace.apps.collector import commands  # noqa: PLC0415 - takes a second to import
 
-    event = commands.done_event(group, entity, result=_json(result, "--result"), error=error)
+    event = commands.done_event(group, entity, result=parsed(result, "--result"), error=error)
     raise typer.Exit(commands.send(_client(brokers, properties), topic, group, event))
 
 
@@ -244,7 +222,7 @@ def watch(  # noqa: PLR0917 - where to look, and how long
     ] = None,
     topic: _Topic = TOPIC,
     outcomes: _Outcomes = None,
-    properties: _Property = None,
+    properties: Properties = None,
     *,
     new: Annotated[
         bool,
@@ -273,20 +251,13 @@ def demo(
     days: Annotated[
         int, typer.Option(min=1, max=365, help="How many days of flights, from the first on.")
     ] = 365,
-    engine: _Engine = Engine.SPARK,
+    engine: EngineOption = Engine.SPARK,
     over: Annotated[
         float, typer.Option(min=1, help="Seconds over which the events are produced, at least.")
     ] = 80.0,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--dir", file_okay=False, help="An empty folder to work in, which is then kept."
-        ),
-    ] = None,
+    directory: Directory = None,
     *,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave ZooKeeper and Kafka running, and keep all files.")
-    ] = False,
+    keep: Keep = False,
 ) -> None:
     """Collect real flights into groups, kill a collector on the way, and check every outcome.
 
@@ -302,30 +273,11 @@ def demo(
     raise typer.Exit(main(days, engine.value, over, directory, keep=keep))
 
 
-def _json(text: str | None, option: str) -> Any:
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no JSON: {error}", param_hint=option) from None
-
-
-def _named(properties: list[str] | None) -> dict[str, str]:
-    found = {}
-    for each in properties or []:
-        name, separator, value = each.partition("=")
-        if not separator or not name:
-            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--property")
-        found[name] = value
-    return found
-
-
 def _client(brokers: str, properties: list[str] | None) -> dict[str, Any]:
     from headrace.apps.collector import commands  # noqa: PLC0415 - takes a second to import
 
     try:
-        return commands.client(brokers, _named(properties))
+        return commands.client(brokers, named(properties))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--brokerlist or --property") from None
 
@@ -339,16 +291,11 @@ def elements_demo(
         int | None,
         typer.Option(min=1_000, help="How many flights, from the first on; default: all."),
     ] = None,
-    engine: _Engine = Engine.SPARK,
+    engine: EngineOption = Engine.SPARK,
     over: Annotated[
         float, typer.Option(min=1, help="Seconds over which they are produced, at least.")
     ] = 30.0,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--dir", file_okay=False, help="An empty folder to work in, which is then kept."
-        ),
-    ] = None,
+    directory: Directory = None,
 ) -> None:
     """Count real flights by their destination, kill the daemon on the way, and check every report.
 

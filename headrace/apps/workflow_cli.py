@@ -8,14 +8,24 @@ timeout, no such instance, or not all instances were read in time. Those of ``ru
 
 from __future__ import annotations
 
-import json
 from enum import Enum
 from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from headrace.apps.options import (
+    Create,
+    Engine,
+    EngineOption,
+    Partitions,
+    PrintConfig,
+    Properties,
+    named,
+    parsed,
+)
 from headrace.core.options import command_group
+from headrace.tools.demo.cli import Directory  # noqa: TC001 - typer reads annotations at run time
 
 workflow = command_group(
     help="Call processes in sequence, in parallel, by choice and in loops, by instances."
@@ -32,15 +42,6 @@ _Brokers = Annotated[
 _Name = Annotated[
     str,
     typer.Option(metavar="NAME", help="The topic of the events, with which the others begin."),
-]
-_Property = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--property",
-        "-X",
-        metavar="NAME=VALUE",
-        help="A property of librdkafka, as for TLS; may be repeated.",
-    ),
 ]
 _Workflows = Annotated[
     str,
@@ -66,16 +67,6 @@ class Role(Enum):
     """It makes calls."""
 
 
-class Engine(Enum):
-    """Where instances are reduced."""
-
-    SPARK = "spark"
-    """In Spark's workers."""
-
-    INLINE = "inline"
-    """In the process itself, which takes no Java."""
-
-
 @workflow.command()
 def run(  # noqa: PLR0917 - the parts of a configuration
     workflows: _Workflows,
@@ -91,9 +82,7 @@ def run(  # noqa: PLR0917 - the parts of a configuration
     name: _Name = "workflow",
     role: Annotated[Role, typer.Option(help="What this process does.")] = Role.BOTH,
     threads: Annotated[int, typer.Option(min=1, help="How many calls are made at once.")] = 4,
-    engine: Annotated[
-        Engine, typer.Option(help="In Spark's workers, or in the process itself.")
-    ] = Engine.INLINE,
+    engine: EngineOption = Engine.INLINE,
     state_dir: Annotated[
         Path | None,
         typer.Option(
@@ -103,17 +92,11 @@ def run(  # noqa: PLR0917 - the parts of a configuration
             "it headrace/NAME-ROLE in the user's state folder.",
         ),
     ] = None,
-    partitions: Annotated[
-        int, typer.Option(min=1, help="How many partitions topics are created with.")
-    ] = 8,
-    properties: _Property = None,
+    partitions: Partitions = 8,
+    properties: Properties = None,
     *,
-    create: Annotated[
-        bool, typer.Option("--create", help="Create the topics that are not there.")
-    ] = False,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the configuration, and run nothing.")
-    ] = False,
+    create: Create = False,
+    print_config: PrintConfig = False,
 ) -> None:
     """Reduce workflows, make their calls, or both, until SIGTERM or SIGINT.
 
@@ -133,7 +116,7 @@ def run(  # noqa: PLR0917 - the parts of a configuration
         role=role.value,
         threads=threads,
         engine=engine.value,
-        properties=_named(properties),
+        properties=named(properties),
     )
     count = partitions if create else None
     raise typer.Exit(commands.run(node, create=count, print_only=print_config))
@@ -152,15 +135,15 @@ def start(  # noqa: PLR0917 - an instance, and where it goes
         typer.Option("--id", help="An id of one's own: started twice, it is started once."),
     ] = None,
     name: _Name = "workflow",
-    properties: _Property = None,
+    properties: Properties = None,
 ) -> None:
     """Start an instance. Prints its id."""
     from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
 
-    found = _json(args, "--args")
+    found = parsed(args, "--args")
     if not isinstance(found, dict):
         raise typer.BadParameter(f"{args!r} is no object", param_hint="--args")
-    chosen = commands.Place(brokers, name, _named(properties))
+    chosen = commands.Place(brokers, name, named(properties))
     raise typer.Exit(commands.start(chosen, workflows, definition, found, instance))
 
 
@@ -170,12 +153,12 @@ def result(
     brokers: _Brokers,
     timeout: _Timeout = 60.0,
     name: _Name = "workflow",
-    properties: _Property = None,
+    properties: Properties = None,
 ) -> None:
     """Wait for an instance's result, and print it; however late one asks."""
     from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
 
-    place = commands.Place(brokers, name, _named(properties))
+    place = commands.Place(brokers, name, named(properties))
     raise typer.Exit(commands.result(place, instance, timeout))
 
 
@@ -184,7 +167,7 @@ def show(
     instance: Annotated[str, typer.Argument(help="The id of the instance.")],
     brokers: _Brokers,
     name: _Name = "workflow",
-    properties: _Property = None,
+    properties: Properties = None,
 ) -> None:
     """Draw an instance's term with what is done, open and failed.
 
@@ -193,7 +176,7 @@ def show(
     """
     from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
 
-    place = commands.Place(brokers, name, _named(properties))
+    place = commands.Place(brokers, name, named(properties))
     raise typer.Exit(commands.show(place, instance))
 
 
@@ -205,7 +188,7 @@ def status(
     ] = 5,
     timeout: _Timeout = 60.0,
     name: _Name = "workflow",
-    properties: _Property = None,
+    properties: Properties = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
@@ -216,7 +199,7 @@ def status(
     """
     from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
 
-    place = commands.Place(brokers, name, _named(properties))
+    place = commands.Place(brokers, name, named(properties))
     raise typer.Exit(commands.status(place, oldest=oldest, timeout=timeout, as_json=as_json))
 
 
@@ -226,15 +209,8 @@ def demo(
         int,
         typer.Option(min=100, max=336_776, help="How many flights, from the first of 2013 on."),
     ] = 20_000,
-    engine: Annotated[
-        Engine, typer.Option(help="In Spark's workers, or in the process itself.")
-    ] = Engine.INLINE,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--dir", file_okay=False, help="An empty folder to work in, which is then kept."
-        ),
-    ] = None,
+    engine: EngineOption = Engine.INLINE,
+    directory: Directory = None,
 ) -> None:
     """Run the turnaround of real flights as workflows, kill processes on the way, check all.
 
@@ -248,20 +224,3 @@ def demo(
     from headrace.apps.workflow.demo import main  # noqa: PLC0415 - takes a second to import
 
     raise typer.Exit(main(instances, engine.value, directory))
-
-
-def _json(text: str, option: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no JSON: {error}", param_hint=option) from None
-
-
-def _named(properties: list[str] | None) -> dict[str, str]:
-    found = {}
-    for each in properties or []:
-        name, separator, value = each.partition("=")
-        if not separator or not name:
-            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--property")
-        found[name] = value
-    return found

@@ -5,7 +5,7 @@ Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n af
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +16,14 @@ from headrace.core.extras import Extra, required
 #: Fewer would leave partitions empty in some of the phases.
 _LEAST_ROWS = 1_000
 
+Directory = Annotated[
+    Path | None,
+    typer.Option("--dir", file_okay=False, help="An empty folder to work in, which is then kept."),
+]
+Keep = Annotated[
+    bool, typer.Option("--keep", help="Leave ZooKeeper and Kafka running, and keep all files.")
+]
+
 
 def demo(
     rows: Annotated[
@@ -25,15 +33,8 @@ def demo(
     over: Annotated[
         float, typer.Option(min=1, help="Seconds over which they are produced, at least.")
     ] = 40.0,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--dir", file_okay=False, help="An empty folder to work in, which is then kept."
-        ),
-    ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave ZooKeeper and Kafka running, and keep all files.")
-    ] = False,
+    directory: Directory = None,
+    keep: Keep = False,
     verify_only: Annotated[
         Path | None,
         typer.Option(

@@ -1,0 +1,62 @@
+"""The options that commands of several applications have, and how their values are read."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+
+class Engine(Enum):
+    """Where an application's reducer runs."""
+
+    SPARK = "spark"
+    """In Spark's workers."""
+
+    INLINE = "inline"
+    """In the process itself, which takes no Java."""
+
+
+EngineOption = Annotated[
+    Engine,
+    typer.Option(metavar="spark|inline", help="In Spark's workers, or in the process itself."),
+]
+Properties = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--property",
+        "-X",
+        metavar="NAME=VALUE",
+        help="A property of librdkafka, as for TLS; may be repeated.",
+    ),
+]
+Partitions = Annotated[
+    int, typer.Option(min=1, help="How many partitions topics are created with.")
+]
+Create = Annotated[bool, typer.Option("--create", help="Create the topics that are not there.")]
+PrintConfig = Annotated[
+    bool, typer.Option("--print-config", help="Print the configuration, and run nothing.")
+]
+
+
+def named(properties: list[str] | None) -> dict[str, str]:
+    """Return properties by name; raises typer.BadParameter for one that is not NAME=VALUE."""
+    found = {}
+    for each in properties or []:
+        name, separator, value = each.partition("=")
+        if not separator or not name:
+            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--property")
+        found[name] = value
+    return found
+
+
+def parsed(text: str | None, option: str) -> Any:
+    """Return what JSON says, None for None; raises typer.BadParameter where it is none."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no JSON: {error}", param_hint=option) from None
