@@ -19,6 +19,10 @@ REDUCER, WORKERS = "workflow", "assignments"
 #: and what comes while a micro-batch is reduced is in the next one all the same.
 _LINGER = "5ms"
 
+#: A batch of calls is answered when the slowest of them is, or when its time is over, and any may
+#: have hours. Nothing comes again sooner for a shorter limit: each call has a time-out of its own.
+_BATCH_TIMEOUT = "24h"
+
 
 class Role(Enum):
     """What a process does for workflows."""
@@ -112,5 +116,6 @@ class Node:
             },
             # a call that takes long holds up those that came with it, so few come together
             "batch": {"max_records": 100, "linger": _LINGER},
+            "batch_timeout": _BATCH_TIMEOUT,
             "max_in_flight": 4,
         }

@@ -24,6 +24,7 @@ from headrace.apps.workflow.messages import (
 )
 from headrace.apps.workflow.topics import ANSWER_TIMEOUT, PARTITIONER, client_of
 from headrace.core.clock import Deadline
+from headrace.core.records import offset_of
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.keyed.codecs import to_json
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
     from headrace.apps.workflow.definitions import Workflows
     from headrace.core.clock import Clock
-    from headrace.core.records import Batch
+    from headrace.core.records import Assignment as ChannelAssignment
+    from headrace.core.records import Batch, TopicPartition
     from headrace.kafka.topic_producer import KeyValue
 
 log = structlog.get_logger(__name__)
@@ -49,8 +51,12 @@ _TRACE_LENGTH = 4_000
 _MOST_ANSWERS = 1_000
 
 #: How a call may end: it is answered; its time is over while it runs; nobody waits for it any more,
-#: when it is to be made or was; its answer may not be stored, and its batch comes again.
-_ENDS = ("returned", "failed", "abandoned", "not_needed", "not_stored")
+#: when it is to be made or was; it may come again, because its partition was lost or its batch was
+#: withdrawn before it had a thread, or because its answer may not be stored.
+_ENDS = ("returned", "failed", "abandoned", "not_needed", "withdrawn", "not_stored")
+
+#: After these a call that comes again is made.
+_OPEN_ENDS = ("withdrawn", "not_stored")
 
 #: Seconds between two looks at calls whose time is over.
 _LEASE_INTERVAL = 0.5
@@ -105,14 +111,15 @@ class AnswerProducer:
 class _OpenBatch:
     """A batch with calls that are not answered. Guarded by the processor's lock."""
 
-    def __init__(self, calls: int) -> None:
+    def __init__(self) -> None:
         self.answer: Future[BatchResponse] = Future()
-        self._left = calls
+        self.calls = 0
 
-    def count(self) -> bool:
-        """Take note of a call that is over; whether it was the last."""
-        self._left -= 1
-        return self._left == 0
+    def advance_if_over(self) -> None:
+        """Answer it once all of its calls are; one that the channel has given up stays so."""
+        if self.calls == 0:
+            with suppress(InvalidStateError):
+                self.answer.set_result(BatchResponse.advance())
 
 
 @dataclass(eq=False, slots=True)
@@ -120,6 +127,8 @@ class _Job:
     """A call that waits for a thread, or has one. ``batches`` are those that it came in."""
 
     call: Assignment
+    partition: TopicPartition
+    offset: int
     batches: list[_OpenBatch] = field(default_factory=list)
     is_over: bool = False
     thread: threading.Thread | None = None
@@ -138,7 +147,8 @@ class AssignmentProcessor(BatchProcessor):
     """Calls processes; a batch is answered when all of its calls are.
 
     An answer is stored by the brokers before the batch advances, so that a call is made again after
-    a crash, and never lost. One that comes again while it runs is not made twice. A call whose time
+    a crash, and never lost. One that comes again while it runs, or after it, is not made twice:
+    what is over is known until a commit has passed it, or the partition is lost. A call whose time
     is over is left to its thread, and another thread takes its place; one that waits so long is
     not made, as the reducer has made another attempt of it.
     """
@@ -149,6 +159,8 @@ class AssignmentProcessor(BatchProcessor):
         self._count = threads
         self._lock = threading.Condition()
         self._jobs: dict[_Key, _Job] = {}
+        # by partition: calls that are over and whose batches may come again, with their offsets
+        self._over: dict[TopicPartition, dict[_Key, int]] = {}
         self._waiting: deque[_Job] = deque()
         self._running: set[_Job] = set()
         self._answers: deque[tuple[_Job, KeyValue]] = deque()
@@ -203,30 +215,47 @@ class AssignmentProcessor(BatchProcessor):
     def on_next_batch(self, batch: Batch) -> Future[BatchResponse]:
         messages = [json.loads(record.value() or b"null") for record in batch.records]
         calls = [None if each["type"] == CANCEL else Assignment.of(each) for each in messages]
-        opened = _OpenBatch(len(calls) - calls.count(None))
+        opened = _OpenBatch()
         with self._lock:
-            for message, call in zip(messages, calls, strict=True):
+            self._over.setdefault(batch.partition, {})
+            for record, message, call in zip(batch.records, messages, calls, strict=True):
                 if call is None:
                     self._cancel(message)
                 else:
-                    self._take(call, opened)
+                    self._take(_Job(call, batch.partition, offset_of(record)), opened)
             self._lock.notify_all()
-        if calls.count(None) == len(calls):
-            opened.answer.set_result(BatchResponse.advance())
+            opened.advance_if_over()
         return opened.answer
 
-    def _take(self, call: Assignment, batch: _OpenBatch) -> None:
-        job = self._jobs.get((call.instance, call.ref, call.attempt))
-        if job is None:
-            job = _Job(call)
-            self._jobs[job.key] = job
+    def _take(self, job: _Job, batch: _OpenBatch) -> None:
+        if job.key in self._over[job.partition]:
+            return
+        known = self._jobs.setdefault(job.key, job)
+        if known is job:
             self._waiting.append(job)
-        job.batches.append(batch)
+        known.batches.append(batch)
+        batch.calls += 1
 
     def _cancel(self, message: dict[str, Any]) -> None:
         job = self._jobs.get((message["instance"], message["ref"], message["attempt"]))
         if job is not None:
             job.call.cancelled.set()
+
+    @override
+    def on_batch_processed(self, batch: Batch) -> None:
+        with self._lock:
+            over = self._over.get(batch.partition, {})
+            for key in [key for key, offset in over.items() if offset < batch.next_offset]:
+                del over[key]
+
+    @override
+    def on_stream_termination(self, assignment: ChannelAssignment) -> None:
+        self.on_partition_lost(assignment)
+
+    @override
+    def on_partition_lost(self, assignment: ChannelAssignment) -> None:
+        with self._lock:
+            self._over.pop(assignment.partition, None)
 
     # --- calls ------------------------------------------------------------------------------
 
@@ -238,8 +267,8 @@ class AssignmentProcessor(BatchProcessor):
                 if self._stopping:
                     return
                 job = self._waiting.popleft()
-                if self._is_pointless(job):
-                    self._end(job, "not_needed")
+                if (reason := self._reason_not_to_make(job)) is not None:
+                    self._end(job, reason)
                     continue
                 job.thread = threading.current_thread()
                 self._running.add(job)
@@ -254,10 +283,11 @@ class AssignmentProcessor(BatchProcessor):
                 self._answers.append((job, (job.call.instance.encode(), message)))
                 self._lock.notify_all()
 
-    def _is_pointless(self, job: _Job) -> bool:
-        """Whether nobody waits for a call that was not made yet."""
-        gone = all(each.answer.done() for each in job.batches)
-        return gone or job.call.cancelled.is_set() or job.is_late(self._clock)
+    def _reason_not_to_make(self, job: _Job) -> str | None:
+        """Return how a call has ended that was not made yet, None if somebody waits for it."""
+        if job.call.cancelled.is_set() or job.is_late(self._clock):
+            return "not_needed"
+        return "withdrawn" if all(each.answer.done() for each in job.batches) else None
 
     def _made(self, job: _Job) -> bytes:
         """Make a call, and return the answer to it."""
@@ -287,10 +317,11 @@ class AssignmentProcessor(BatchProcessor):
         self._ended[outcome] += 1
         job.is_over = True
         self._jobs.pop(job.key, None)
+        if outcome not in _OPEN_ENDS and job.partition in self._over:
+            self._over[job.partition][job.key] = job.offset
         for batch in job.batches:
-            if batch.count():
-                with suppress(InvalidStateError):
-                    batch.answer.set_result(BatchResponse.advance())
+            batch.calls -= 1
+            batch.advance_if_over()
 
     # --- leases -----------------------------------------------------------------------------
 
@@ -342,9 +373,7 @@ class AssignmentProcessor(BatchProcessor):
         """Have the batches of calls come again whose answers may not be stored."""
         with self._lock:
             for job in jobs:
-                self._ended["not_stored"] += 1
-                job.is_over = True
-                self._jobs.pop(job.key, None)
                 for batch in job.batches:
                     with suppress(InvalidStateError):
                         batch.answer.set_exception(error)
+                self._end(job, "not_stored")

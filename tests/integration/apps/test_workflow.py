@@ -116,6 +116,9 @@ flows.define("turnaround", 1, Sequence(
 ))
 flows.define("hanging", 1, Call("hang").limited(timeout=6, attempts=2))
 flows.define("held", 1, Call("hold"))
+flows.define("uneven", 1, Parallel(
+    slow=Call("hold"), inspect=Call("inspect", n=1), fuel=Call("refuel", n=1), cabin=Call("clean"),
+))
 '''
 
 
@@ -315,6 +318,32 @@ def test_instances_are_counted_by_phase_while_they_go_on(plant: Plant) -> None:
         assert (counted("attempts_returned"), counted("instances_completed")) == (1, 1)
         assert node.metric("headrace_keyed_phase_oldest_seconds", **where) is None
     assert status()["counts"]["attempts_returned"] == 9
+
+
+def test_quick_calls_are_made_once_beside_one_that_outlasts_its_batch(plant: Plant) -> None:
+    """Batches time out and come again, several times; what they have answered is not called."""
+    node = plant.node("one", Role.BOTH)
+    node.document["channels"]["assignments"] |= {"batch_timeout": "1s", "on_error": {"backoff": 0}}
+    node.start()
+    names = [f"uneven-{number}" for number in range(3)]
+    with plant.executor() as executor:
+        executor.start_all("uneven", [(name, {}) for name in names])
+        error = {
+            "channel": "assignments",
+            "topic": plant.topics.assignments,
+            "error": "BatchTimeoutError",
+        }
+
+        def timed_out() -> bool:
+            return (node.metric("headrace_processor_errors_total", **error) or 0) >= 4
+
+        assert wait_for(timed_out, Deadline.after(WAIT)), node.text()
+        (plant.site.directory / "go").touch()
+        for name in names:
+            executor.result(name, WAIT)
+    calls = Counter(key for (key,) in plant.rows("SELECT key FROM calls"))
+    assert len(calls) == 3 * len(names)
+    assert set(calls.values()) == {1}
 
 
 def command(plant: Plant, *options: str, line: tuple[str, ...]) -> tuple[int, str, str]:

@@ -19,7 +19,7 @@ from headrace.kafka.topic_producer import ProduceError
 from headrace.keyed.codecs import to_json
 from headrace.processors.contract import BatchResponse, ChannelContext
 from headrace.telemetry.metrics import Metrics
-from headrace.testing.records import make_batch
+from headrace.testing.records import FakeAssignment, make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -190,6 +190,40 @@ def test_a_call_that_comes_again_while_it_runs_is_made_once() -> None:
     assert len(processes.begun) == len(answers.sent) == 1
 
 
+def test_calls_that_are_over_are_not_made_again_when_their_batch_is() -> None:
+    """It has timed out for one that runs: each is made and answered once, in any of its batches."""
+    answers, processes = Answers(), Processes()
+    with worker(processes, answers) as found:
+        quick = [assignment("double", f"0.{n}", args={"n": n}) for n in range(3)]
+        first = deliver(found, *quick, assignment("hold", "1"))
+        eventually(lambda: len(answers.sent) == 3)
+        first.cancel()
+        second = deliver(found, *quick, assignment("hold", "1"))
+        third = deliver(found, *quick)
+        assert third.result(WAIT) == BatchResponse.advance()
+        processes.go_on.set()
+        assert second.result(WAIT) == BatchResponse.advance()
+        assert deliver(found, assignment("hold", "1")).result(WAIT) == BatchResponse.advance()
+    assert sorted(call.ref for call in processes.begun) == ["0.0", "0.1", "0.2", "1"]
+    assert len(answers.sent) == 4
+
+
+def test_calls_are_forgotten_once_they_cannot_come_again() -> None:
+    """When a commit has passed them, and when their partition is lost or given back."""
+    answers, processes = Answers(), Processes()
+    held = FakeAssignment()
+    with worker(processes, answers) as found:
+        for forget in (
+            lambda: found.on_batch_processed(make_batch([b""], assignment=held)),
+            lambda: found.on_partition_lost(held),
+            lambda: found.on_stream_termination(held),
+        ):
+            deliver(found, assignment("double", args={"n": 1})).result(WAIT)
+            forget()
+        deliver(found, assignment("double", args={"n": 1})).result(WAIT)
+    assert len(processes.begun) == len(answers.sent) == 4
+
+
 def test_a_cancelled_call_is_told_and_not_answered() -> None:
     """One that runs can look at it; one that waits, or comes in the same batch, is not made."""
     answers, processes = Answers(), Processes()
@@ -263,7 +297,8 @@ def test_the_pool_says_what_its_threads_do_and_how_calls_have_ended() -> None:
         now = found.pool_snapshot()
         assert (now.threads, now.busy, now.waiting) == (1, 0, 0)
         assert now.ended == {
-            "returned": 2, "failed": 1, "abandoned": 1, "not_needed": 1, "not_stored": 1,
+            "returned": 2, "failed": 1, "abandoned": 1, "not_needed": 1, "withdrawn": 0,
+            "not_stored": 1,
         }  # fmt: skip
 
 
