@@ -36,6 +36,18 @@ class CallFailedError(HeadraceError):
     """A process cannot do what it was called for, and no further attempt would: raised by it."""
 
 
+#: The members of an assignment, in the order of its fields.
+_MEMBERS: dict[str, type] = {
+    "instance": str,
+    "ref": str,
+    "attempt": int,
+    "proc": str,
+    "args": dict,
+    "issued": int,
+    "timeout": int,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """One attempt of a call, as the process gets it. ``issued`` and ``timeout`` are in ms.
@@ -70,8 +82,10 @@ class Assignment:
         Raises:
             KeyError, TypeError: it is none.
         """
-        names = ("instance", "ref", "attempt", "proc", "args", "issued", "timeout")
-        return cls(*(message[name] for name in names))
+        for name, kind in _MEMBERS.items():
+            if type(message[name]) is not kind:
+                raise TypeError(f"{name} is {message[name]!r}, where a {kind.__name__} has to be")
+        return cls(*(message[name] for name in _MEMBERS))
 
 
 def start_message(instance: str, definition: str, args: dict[str, Any]) -> dict[str, Any]:

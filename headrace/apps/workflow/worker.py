@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from headrace.apps.workflow.definitions import load_workflows
 from headrace.apps.workflow.messages import (
+    ASSIGNMENT,
     CANCEL,
     Assignment,
     CallFailedError,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.apps.workflow.definitions import Workflows
     from headrace.core.clock import Clock
     from headrace.core.records import Assignment as ChannelAssignment
-    from headrace.core.records import Batch, TopicPartition
+    from headrace.core.records import Batch, Record, TopicPartition
     from headrace.kafka.topic_producer import KeyValue
 
 log = structlog.get_logger(__name__)
@@ -52,8 +53,8 @@ _MOST_ANSWERS = 1_000
 
 #: How a call may end: it is answered; its time is over while it runs; nobody waits for it any more,
 #: when it is to be made or was; it may come again, because its partition was lost or its batch was
-#: withdrawn before it had a thread, or because its answer may not be stored.
-_ENDS = ("returned", "failed", "abandoned", "not_needed", "withdrawn", "not_stored")
+#: withdrawn before it had a thread, or because its answer may not be stored; it was none.
+_ENDS = ("returned", "failed", "abandoned", "not_needed", "withdrawn", "not_stored", "unusable")
 
 #: After these a call that comes again is made.
 _OPEN_ENDS = ("withdrawn", "not_stored")
@@ -106,6 +107,23 @@ class AnswerProducer:
         deadline = Deadline.after(ANSWER_TIMEOUT)
         self._producer.send(answers, deadline)
         self._producer.flush(deadline)
+
+
+def _read(record: Record) -> tuple[Assignment, bool]:
+    """Return the call that a record is about, and whether it is to be made: it may be cancelled.
+
+    Raises:
+        KeyError, TypeError, ValueError, RecursionError: it is no assignment, and cancels none.
+    """
+    message = json.loads(record.value() or b"null")
+    is_cancelled = message["type"] == CANCEL
+    if is_cancelled:
+        message = {**message, "proc": "", "args": {}, "issued": 0, "timeout": 0}
+    elif message["type"] != ASSIGNMENT:
+        raise ValueError(f"type is {message['type']!r}")
+    call = Assignment.of(message)
+    call.key.encode()  # a lone surrogate could not be answered to
+    return call, not is_cancelled
 
 
 class _OpenBatch:
@@ -213,19 +231,37 @@ class AssignmentProcessor(BatchProcessor):
 
     @override
     def on_next_batch(self, batch: Batch) -> Future[BatchResponse]:
-        messages = [json.loads(record.value() or b"null") for record in batch.records]
-        calls = [None if each["type"] == CANCEL else Assignment.of(each) for each in messages]
         opened = _OpenBatch()
         with self._lock:
             self._over.setdefault(batch.partition, {})
-            for record, message, call in zip(batch.records, messages, calls, strict=True):
-                if call is None:
-                    self._cancel(message)
-                else:
-                    self._take(_Job(call, batch.partition, offset_of(record)), opened)
+            for record in batch.records:
+                try:
+                    call, is_to_be_made = _read(record)
+                except (KeyError, TypeError, ValueError, RecursionError) as error:
+                    self._pass_over(batch.partition, record, error)
+                    continue
+                job = _Job(call, batch.partition, offset_of(record))
+                if is_to_be_made:
+                    self._take(job, opened)
+                elif job.key in self._jobs:
+                    self._jobs[job.key].call.cancelled.set()
             self._lock.notify_all()
             opened.advance_if_over()
         return opened.answer
+
+    def _pass_over(self, partition: TopicPartition, record: Record, error: Exception) -> None:
+        """Take note of a record that no reducer has written: it would stop its partition for ever.
+
+        If it was meant as a call, the reducer attempts that again.
+        """
+        self._ended["unusable"] += 1
+        log.warning(
+            "assignment_unusable",
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=offset_of(record),
+            error=f"{type(error).__name__}: {error}"[:_TRACE_LENGTH],
+        )
 
     def _take(self, job: _Job, batch: _OpenBatch) -> None:
         if job.key in self._over[job.partition]:
@@ -235,11 +271,6 @@ class AssignmentProcessor(BatchProcessor):
             self._waiting.append(job)
         known.batches.append(batch)
         batch.calls += 1
-
-    def _cancel(self, message: dict[str, Any]) -> None:
-        job = self._jobs.get((message["instance"], message["ref"], message["attempt"]))
-        if job is not None:
-            job.call.cancelled.set()
 
     @override
     def on_batch_processed(self, batch: Batch) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.apps.workflow import Assignment, CallFailedError, Workflows
 from headrace.apps.workflow.worker import AssignmentProcessor, AtomicProcessExecutor
@@ -22,7 +23,7 @@ from headrace.telemetry.metrics import Metrics
 from headrace.testing.records import FakeAssignment, make_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
     from headrace.kafka.topic_producer import KeyValue
@@ -213,11 +214,13 @@ def test_calls_are_forgotten_once_they_cannot_come_again() -> None:
     answers, processes = Answers(), Processes()
     held = FakeAssignment()
     with worker(processes, answers) as found:
-        for forget in (
-            lambda: found.on_batch_processed(make_batch([b""], assignment=held)),
+        passed = make_batch([b""], assignment=held)
+        ways: list[Callable[[], None]] = [
+            lambda: found.on_batch_processed(passed),
             lambda: found.on_partition_lost(held),
             lambda: found.on_stream_termination(held),
-        ):
+        ]
+        for forget in ways:
             deliver(found, assignment("double", args={"n": 1})).result(WAIT)
             forget()
         deliver(found, assignment("double", args={"n": 1})).result(WAIT)
@@ -298,19 +301,38 @@ def test_the_pool_says_what_its_threads_do_and_how_calls_have_ended() -> None:
         assert (now.threads, now.busy, now.waiting) == (1, 0, 0)
         assert now.ended == {
             "returned": 2, "failed": 1, "abandoned": 1, "not_needed": 1, "withdrawn": 0,
-            "not_stored": 1,
+            "not_stored": 1, "unusable": 0,
         }  # fmt: skip
 
 
-def test_what_is_no_assignment_fails_the_batch() -> None:
-    """And nothing of it is called."""
-    processes = Processes()
-    with worker(processes, Answers()) as found:
-        good = assignment("double", args={"n": 1})
-        for bad in ({"type": "Assignment"}, {"type": "Other", "instance": "i"}):
-            with pytest.raises(KeyError):
-                deliver(found, good, bad)
-    assert processes.begun == []
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"no JSON",
+        b"[" * 100_000,
+        b'"Assignment"',
+        to_json({"type": "Assignment"}),
+        to_json({"type": "Cancel", "instance": "i", "ref": [], "attempt": 1}),
+        to_json(assignment("double", args={"n": 1}, type="Other")),
+        to_json(assignment("double", args={"n": 1}, issued="now")),
+        to_json(assignment("double", args={"n": 1}, timeout=None)),
+        to_json(assignment("double", args={"n": 1}, attempt=True)),
+        to_json(assignment("double", args=[1])),
+        json.dumps(assignment("double", args={"n": 1}, instance="\ud800")).encode(),
+    ],
+)
+def test_what_is_no_assignment_is_passed_over(value: bytes) -> None:
+    """It is counted and logged with its place; what came with it is called by a whole pool."""
+    answers, processes = Answers(), Processes()
+    good = to_json(assignment("double", args={"n": 1}))
+    with worker(processes, answers, threads=1) as found, capture_logs() as logged:
+        batch = make_batch([good, value, to_json(assignment("double", "1", args={"n": 2}))])
+        assert found.on_next_batch(batch).result(WAIT) == BatchResponse.advance()
+        assert found.pool_snapshot().ended["unusable"] == 1
+    assert [answer["obj"] for _, answer in answers.sent] == [2, 4]
+    (said,) = (each for each in logged if each["event"] == "assignment_unusable")
+    assert (said["topic"], said["partition"], said["offset"]) == ("events", 0, 1)
 
 
 def test_options_that_cannot_be_used_are_named() -> None:
