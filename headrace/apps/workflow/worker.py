@@ -48,19 +48,35 @@ _MOST_BYTES = 1_000_000
 #: Characters of a traceback that go into an answer.
 _TRACE_LENGTH = 4_000
 
+#: Milliseconds that a time may have, as those of Kafka.
+_LAST_MS = (1 << 63) - 1
+
 #: Answers that are flushed together.
 _MOST_ANSWERS = 1_000
 
-#: How a call may end: it is answered; its time is over while it runs; nobody waits for it any more,
-#: when it is to be made or was; it may come again, because its partition was lost or its batch was
-#: withdrawn before it had a thread, or because its answer may not be stored; it was none.
-_ENDS = ("returned", "failed", "abandoned", "not_needed", "withdrawn", "not_stored", "unusable")
+#: How a call may end: it is answered; its time is over while it runs, or before it has a thread; it
+#: was cancelled, when it is to be made or was; it may come again, because its partition was lost or
+#: its batch was withdrawn before it had a thread, or because its answer may not be stored; it was
+#: none.
+_ENDS = (
+    "returned",
+    "failed",
+    "abandoned",
+    "late",
+    "not_needed",
+    "withdrawn",
+    "not_stored",
+    "unusable",
+)
 
 #: After these a call that comes again is made.
 _OPEN_ENDS = ("withdrawn", "not_stored")
 
 #: Seconds between two looks at calls whose time is over.
 _LEASE_INTERVAL = 0.5
+
+#: Seconds between two warnings of calls that were late: behind a backlog, all of them are.
+_LATE_INTERVAL = 10.0
 
 _Key = tuple[str, str, int]
 
@@ -123,6 +139,8 @@ def _read(record: Record) -> tuple[Assignment, bool]:
         raise ValueError(f"type is {message['type']!r}")
     call = Assignment.of(message)
     call.key.encode()  # a lone surrogate could not be answered to
+    if max(abs(call.issued), abs(call.timeout)) > _LAST_MS:
+        raise ValueError(f"issued is {call.issued}, and timeout {call.timeout}")
     return call, not is_cancelled
 
 
@@ -156,9 +174,39 @@ class _Job:
     def key(self) -> _Key:
         return self.call.instance, self.call.ref, self.call.attempt
 
-    def is_late(self, clock: Clock) -> bool:
-        """Whether the reducer does not wait for this attempt any more."""
-        return clock.time() * 1000 >= self.call.issued + self.call.timeout
+    def lateness(self, clock: Clock) -> float:
+        """Return for how many seconds the reducer has not waited any more; negative: it does."""
+        return clock.time() - (self.call.issued + self.call.timeout) / 1000
+
+
+class _LateCalls:
+    """Calls that were late since they were last told of. Guarded by the processor's lock."""
+
+    def __init__(self) -> None:
+        self._count, self._most = 0, 0.0
+        self._last: Assignment | None = None
+        self._told_at = -_LATE_INTERVAL
+
+    def note(self, call: Assignment, seconds: float) -> None:
+        """Take note of one."""
+        self._count, self._most, self._last = self._count + 1, max(self._most, seconds), call
+
+    def tell(self, clock: Clock) -> None:
+        """Warn of them, unless that was done a moment ago."""
+        if self._last is None or clock.monotonic() < self._told_at + _LATE_INTERVAL:
+            return
+        log.warning(
+            "calls_late",
+            calls=self._count,
+            seconds=round(self._most, 3),
+            instance=self._last.instance,
+            call=self._last.ref,
+            process=self._last.process,
+            note="their time was over before they had a thread, and they were not made: either "
+            "more is assigned than the workers can make, or clocks differ from the reducer's",
+        )
+        self._count, self._most, self._last = 0, 0.0, None
+        self._told_at = clock.monotonic()
 
 
 class AssignmentProcessor(BatchProcessor):
@@ -184,6 +232,7 @@ class AssignmentProcessor(BatchProcessor):
         self._answers: deque[tuple[_Job, KeyValue]] = deque()
         self._stopping = False
         self._ended: Counter[str] = Counter()
+        self._late = _LateCalls()
         self._started = 0
         self._threads: list[threading.Thread] = []
         self._context: ChannelContext | None = None
@@ -299,6 +348,8 @@ class AssignmentProcessor(BatchProcessor):
                     return
                 job = self._waiting.popleft()
                 if (reason := self._reason_not_to_make(job)) is not None:
+                    if reason == "late":
+                        self._late.note(job.call, job.lateness(self._clock))
                     self._end(job, reason)
                     continue
                 job.thread = threading.current_thread()
@@ -316,9 +367,11 @@ class AssignmentProcessor(BatchProcessor):
 
     def _reason_not_to_make(self, job: _Job) -> str | None:
         """Return how a call has ended that was not made yet, None if somebody waits for it."""
-        if job.call.cancelled.is_set() or job.is_late(self._clock):
+        if job.call.cancelled.is_set():
             return "not_needed"
-        return "withdrawn" if all(each.answer.done() for each in job.batches) else None
+        if all(each.answer.done() for each in job.batches):
+            return "withdrawn"
+        return "late" if job.lateness(self._clock) >= 0 else None
 
     def _made(self, job: _Job) -> bytes:
         """Make a call, and return the answer to it."""
@@ -360,7 +413,8 @@ class AssignmentProcessor(BatchProcessor):
         """Give threads up whose calls take longer than they may. On a thread of its own."""
         with self._lock:
             while not self._lock.wait_for(lambda: self._stopping, _LEASE_INTERVAL):
-                for job in [job for job in self._running if job.is_late(self._clock)]:
+                self._late.tell(self._clock)
+                for job in [job for job in self._running if job.lateness(self._clock) >= 0]:
                     job.call.cancelled.set()
                     self._running.discard(job)
                     self._end(job, "abandoned")

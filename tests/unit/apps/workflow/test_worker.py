@@ -258,13 +258,20 @@ def test_a_call_that_hangs_is_left_to_its_thread() -> None:
 
 
 def test_a_call_whose_time_is_over_is_not_made() -> None:
-    """The reducer has made another attempt of it."""
+    """The reducer has made another attempt of it; a warning says how late it is, for many once."""
     answers, processes = Answers(), Processes()
-    with worker(processes, answers) as found:
-        late = assignment("double", issued=1, timeout=1000, args={"n": 1})
-        assert deliver(found, late).result(WAIT) == BatchResponse.advance()
+    with worker(processes, answers) as found, capture_logs() as logged:
+        ago = int(time.time() * 1000) - 61_000
+        late = [assignment("double", f"{n}", issued=ago, timeout=1000) for n in range(50)]
+        assert deliver(found, *late).result(WAIT) == BatchResponse.advance()
+        assert found.pool_snapshot().ended["late"] == 50
+        eventually(lambda: logged)
     assert processes.begun == []
     assert answers.sent == []
+    (said,) = logged
+    assert (said["event"], said["calls"], said["process"]) == ("calls_late", 50, "double")
+    assert 60 <= said["seconds"] < 60 + WAIT
+    assert "clocks differ" in said["note"]
 
 
 def test_calls_of_a_partition_that_was_lost_are_not_made() -> None:
@@ -300,7 +307,7 @@ def test_the_pool_says_what_its_threads_do_and_how_calls_have_ended() -> None:
         now = found.pool_snapshot()
         assert (now.threads, now.busy, now.waiting) == (1, 0, 0)
         assert now.ended == {
-            "returned": 2, "failed": 1, "abandoned": 1, "not_needed": 1, "withdrawn": 0,
+            "returned": 2, "failed": 1, "abandoned": 1, "late": 1, "not_needed": 0, "withdrawn": 0,
             "not_stored": 1, "unusable": 0,
         }  # fmt: skip
 
@@ -317,6 +324,7 @@ def test_the_pool_says_what_its_threads_do_and_how_calls_have_ended() -> None:
         to_json(assignment("double", args={"n": 1}, type="Other")),
         to_json(assignment("double", args={"n": 1}, issued="now")),
         to_json(assignment("double", args={"n": 1}, timeout=None)),
+        to_json(assignment("double", args={"n": 1}, issued=-(10**400))),
         to_json(assignment("double", args={"n": 1}, attempt=True)),
         to_json(assignment("double", args=[1])),
         json.dumps(assignment("double", args={"n": 1}, instance="\ud800")).encode(),
