@@ -144,6 +144,21 @@ def _read(record: Record) -> tuple[Assignment, bool]:
     return call, not is_cancelled
 
 
+def _answer_of(call: Assignment, result: Any) -> bytes:
+    """Return the answer that a result makes.
+
+    Raises:
+        CallFailedError: it makes none; another attempt would have the effect again for nothing.
+    """
+    try:
+        message = to_json(return_message(call, result))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CallFailedError(f"{call.process} returned what JSON does not know: {error}") from None
+    if len(message) > _MOST_BYTES:
+        raise CallFailedError(f"the answer has {len(message)} bytes, and {_MOST_BYTES} are allowed")
+    return message
+
+
 class _OpenBatch:
     """A batch with calls that are not answered. Guarded by the processor's lock."""
 
@@ -382,11 +397,7 @@ class AssignmentProcessor(BatchProcessor):
             text = f"the worker has no process {call.process!r}; it has {there}"
             return to_json(fail_message(call, text, final=False))
         try:
-            message = to_json(return_message(call, process(call, **call.args)))
-            if len(message) > _MOST_BYTES:
-                raise CallFailedError(  # noqa: TRY301 - dealt with as those of the process
-                    f"the answer has {len(message)} bytes, and {_MOST_BYTES} are allowed"
-                )
+            message = _answer_of(call, process(call, **call.args))
         except BaseException as error:  # noqa: BLE001 - of a user's code, which may also exit
             final = isinstance(error, CallFailedError)
             text = str(error) if final else f"{type(error).__name__}: {error}"

@@ -57,7 +57,9 @@ class Processes:
         self.flows = Workflows()
         self.begun: list[Assignment] = []
         self.go_on = threading.Event()
-        for function in (self.double, self.refuse, self.fail, self.hold, self.leave, self.large):
+        for function in (
+            self.double, self.refuse, self.fail, self.hold, self.leave, self.large, self.strange,
+        ):  # fmt: skip
             self.flows.processes[function.__name__] = function
 
     def double(self, call: Assignment, n: int) -> int:
@@ -86,6 +88,10 @@ class Processes:
     def large(self, call: Assignment) -> str:
         """Return more than a record may have."""
         return "x" * 1_000_000 if call.attempt else ""
+
+    def strange(self, call: Assignment) -> dict[str, Any]:
+        """Return what JSON does not know."""
+        return {"attempts": {call.attempt}}
 
 
 @contextmanager
@@ -151,6 +157,7 @@ def test_calls_are_made_and_answered_before_the_batch_advances() -> None:
         ("fail", False, "ValueError: attempt 1?"),
         ("leave", False, "SystemExit: 1"),
         ("large", True, "the answer has 1000063 bytes, and 1000000 are allowed"),
+        ("strange", True, "strange returned what JSON does not know: Object of type set is not"),
         ("other", False, "the worker has no process 'other'; it has double, fail, hold"),
     ],
 )
