@@ -312,6 +312,8 @@ class PoolStatus(Document):
     """Calls that wait for a thread."""
     ended: dict[str, Number]
     """Calls since the channel started, by outcome."""
+    left: Number = 0
+    """Threads that were left to calls that hang, beside those of the pool."""
 
 
 class ChannelStatus(Document):

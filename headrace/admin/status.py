@@ -366,7 +366,11 @@ def _pool(channel: InboundKafkaChannel) -> d.PoolStatus | None:
     if found is None:
         return None
     return d.PoolStatus(
-        threads=found.threads, busy=found.busy, waiting=found.waiting, ended=dict(found.ended)
+        threads=found.threads,
+        busy=found.busy,
+        waiting=found.waiting,
+        ended=dict(found.ended),
+        left=found.left,
     )
 
 

@@ -92,7 +92,8 @@ def _numbers(channel: dict[str, Any]) -> Iterable[str]:
     if pool is not None:
         ended = [f"{outcome.replace('_', ' ')} {count}" for outcome, count in pool["ended"].items()]
         busy = f"pool: {pool['busy']} of {pool['threads']} threads busy"
-        yield " · ".join([busy, f"waiting {pool['waiting']}", *ended])
+        left = [f"left to calls that hang {count}"] if (count := pool.get("left")) else []
+        yield " · ".join([busy, *left, f"waiting {pool['waiting']}", *ended])
 
 
 def _phase(phase: dict[str, Any]) -> str:

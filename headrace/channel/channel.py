@@ -255,6 +255,7 @@ class InboundKafkaChannel:
                     ProcessorPauseControl(
                         self._runtime.pausing, self._clock, PauseReason.RESTORING
                     ),
+                    self.fail,
                 )
             )
             brokers = Deadline.after(patience, self._clock)

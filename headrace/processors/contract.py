@@ -152,12 +152,19 @@ def _nobody() -> None:
     """Stand in for the channel of a processor that is tried out by itself."""
 
 
+def _raise(error: BaseException) -> None:
+    """Stand in for the channel of a processor that is tried out by itself."""
+    raise error
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelContext:
     """What a processor may know of the channel it serves, and have it do.
 
     ``wake`` has the channel ask :meth:`BatchProcessor.next_batch_at` again. ``restoring`` has
-    partitions rest whose state is not there yet, whatever ``pause.max_duration`` says. Any thread.
+    partitions rest whose state is not there yet, whatever ``pause.max_duration`` says. ``fail``
+    ends the channel with an error, and its process with it, where only a new one helps: nothing is
+    committed of what is out. Any thread; none of them blocks.
     """
 
     channel: str
@@ -167,6 +174,7 @@ class ChannelContext:
     pause_control: PauseControl = field(default_factory=NoPauseControl)
     wake: Callable[[], None] = _nobody
     restoring: PauseControl = field(default_factory=NoPauseControl)
+    fail: Callable[[BaseException], None] = _raise
 
 
 class BatchProcessor(ABC):

@@ -38,6 +38,7 @@ function declaredNumbers({ state_by_key: state, pool }) {
     for (const [name, value] of Object.entries(numbers ?? {})) found.push([words(name), short(value)]);
   }
   if (pool) found.push(["threads busy", `${whole(pool.busy)} of ${whole(pool.threads)}`], ["calls waiting", short(pool.waiting)]);
+  if (pool?.left) found.push(["threads left to calls that hang", whole(pool.left)]);
   return found;
 }
 

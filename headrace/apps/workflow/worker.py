@@ -25,6 +25,7 @@ from headrace.apps.workflow.messages import (
 )
 from headrace.apps.workflow.topics import ANSWER_TIMEOUT, PARTITIONER, client_of
 from headrace.core.clock import Deadline
+from headrace.core.errors import HeadraceError
 from headrace.core.records import offset_of
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.keyed.codecs import to_json
@@ -106,6 +107,10 @@ def AtomicProcessExecutor(  # noqa: N802 - a factory, named as a configuration n
     found.check()
     client = client_of(brokers, properties)
     return AssignmentProcessor(found, lambda: AnswerProducer(client, topic), threads)
+
+
+class HungCallsError(HeadraceError):
+    """So many calls hang that no thread may take the place of another one."""
 
 
 class AnswerProducer:
@@ -195,20 +200,20 @@ class _Job:
 
 
 class _LateCalls:
-    """Calls that were late since they were last told of. Guarded by the processor's lock."""
+    """Calls that were late since the last warning. Guarded by the processor's lock."""
 
     def __init__(self) -> None:
         self._count, self._most = 0, 0.0
         self._last: Assignment | None = None
-        self._told_at = -_LATE_INTERVAL
+        self._warned_at = -_LATE_INTERVAL
 
     def note(self, call: Assignment, seconds: float) -> None:
         """Take note of one."""
         self._count, self._most, self._last = self._count + 1, max(self._most, seconds), call
 
-    def tell(self, clock: Clock) -> None:
+    def warn(self, clock: Clock) -> None:
         """Warn of them, unless that was done a moment ago."""
-        if self._last is None or clock.monotonic() < self._told_at + _LATE_INTERVAL:
+        if self._last is None or clock.monotonic() < self._warned_at + _LATE_INTERVAL:
             return
         log.warning(
             "calls_late",
@@ -221,7 +226,7 @@ class _LateCalls:
             "more is assigned than the workers can make, or clocks differ from the reducer's",
         )
         self._count, self._most, self._last = 0, 0.0, None
-        self._told_at = clock.monotonic()
+        self._warned_at = clock.monotonic()
 
 
 class AssignmentProcessor(BatchProcessor):
@@ -230,8 +235,9 @@ class AssignmentProcessor(BatchProcessor):
     An answer is stored by the brokers before the batch advances, so that a call is made again after
     a crash, and never lost. One that comes again while it runs, or after it, is not made twice:
     what is over is known until a commit has passed it, or the partition is lost. A call whose time
-    is over is left to its thread, and another thread takes its place; one that waits so long is
-    not made, as the reducer has made another attempt of it.
+    is over is left to its thread, and another thread takes its place, for as many calls as the pool
+    has threads: with one more the channel fails, as only a new process gets rid of them. A call
+    whose time is over before it has a thread is not made, as the reducer has made another attempt.
     """
 
     def __init__(self, workflows: Workflows, producer: Callable[[], Any], threads: int) -> None:
@@ -250,6 +256,7 @@ class AssignmentProcessor(BatchProcessor):
         self._late = _LateCalls()
         self._started = 0
         self._threads: list[threading.Thread] = []
+        self._left: set[threading.Thread] = set()
         self._context: ChannelContext | None = None
 
     @property
@@ -274,8 +281,8 @@ class AssignmentProcessor(BatchProcessor):
         self._started += 1
         name = f"{target.__name__.strip('_')}-{self._started}"
         thread = threading.Thread(target=target, name=name, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     @override
     def close(self, deadline: Deadline) -> None:
@@ -291,7 +298,8 @@ class AssignmentProcessor(BatchProcessor):
     def pool_snapshot(self) -> PoolSnapshot:
         with self._lock:
             ended = {each: self._ended[each] for each in _ENDS}
-            return PoolSnapshot(self._count, len(self._running), len(self._waiting), ended)
+            numbers = self._count, len(self._running), len(self._waiting)
+            return PoolSnapshot(*numbers, ended, len(self._left))
 
     @override
     def on_next_batch(self, batch: Batch) -> Future[BatchResponse]:
@@ -373,6 +381,7 @@ class AssignmentProcessor(BatchProcessor):
             with self._lock:
                 self._running.discard(job)
                 if job.is_over:  # another thread has taken the place of this one
+                    self._left.discard(threading.current_thread())
                     return
                 if job.call.cancelled.is_set():
                     self._end(job, "not_needed")
@@ -422,24 +431,52 @@ class AssignmentProcessor(BatchProcessor):
 
     def _watch_leases(self) -> None:
         """Give threads up whose calls take longer than they may. On a thread of its own."""
-        with self._lock:
-            while not self._lock.wait_for(lambda: self._stopping, _LEASE_INTERVAL):
-                self._late.tell(self._clock)
+        assert self._context is not None, "open comes first"
+        while True:
+            refusal = None
+            with self._lock:
+                if self._lock.wait_for(lambda: self._stopping, _LEASE_INTERVAL):
+                    return
+                self._late.warn(self._clock)
                 for job in [job for job in self._running if job.lateness(self._clock) >= 0]:
-                    job.call.cancelled.set()
-                    self._running.discard(job)
-                    self._end(job, "abandoned")
-                    assert job.thread is not None, "it runs"
-                    self._threads.remove(job.thread)
-                    self._start_caller()
-                    log.warning(
-                        "call_abandoned",
-                        instance=job.call.instance,
-                        call=job.call.ref,
-                        process=job.call.process,
-                        attempt=job.call.attempt,
-                        seconds=job.call.timeout / 1000,
-                    )
+                    self._leave(job)
+                    refusal = self._replace_caller() or refusal
+            if refusal is not None:
+                self._context.fail(HungCallsError(refusal))
+
+    def _leave(self, job: _Job) -> None:
+        """Leave a call to its thread. Under the lock."""
+        job.call.cancelled.set()
+        self._running.discard(job)
+        self._end(job, "abandoned")
+        assert job.thread is not None, "it runs"
+        self._threads.remove(job.thread)
+        self._left.add(job.thread)
+        log.warning(
+            "call_abandoned",
+            instance=job.call.instance,
+            call=job.call.ref,
+            process=job.call.process,
+            attempt=job.call.attempt,
+            seconds=job.call.timeout / 1000,
+            left=len(self._left),
+        )
+
+    def _replace_caller(self) -> str | None:
+        """Have a thread in the place of one that was left; return why there is none."""
+        reason = f"the pool has {self._count}"
+        if len(self._left) <= self._count:
+            try:
+                self._start_caller()
+            except RuntimeError as error:  # of the system
+                reason = str(error)
+            else:
+                return None
+        return (
+            f"{len(self._left)} threads are left to calls that hang, and another one cannot be had "
+            f"({reason}); start the process again, and see to the processes that call_abandoned "
+            "names: they have to end in time, or once call.cancelled is set"
+        )
 
     # --- answers ----------------------------------------------------------------------------
 

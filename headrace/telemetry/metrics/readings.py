@@ -449,21 +449,23 @@ class StateCollector(Collector):
 class PoolSnapshot:
     """A processor's own pool of threads. ``waiting`` are calls that have no thread yet.
 
-    ``ended`` counts calls by their outcomes, since the channel started.
+    ``ended`` counts calls by their outcomes, since the channel started. ``left`` are threads that
+    are not of the pool any more: they were left to calls that hang.
     """
 
     threads: int
     busy: int
     waiting: int
     ended: Mapping[str, int]
+    left: int = 0
 
 
 _POOL_THREADS = MetricSpec(
     "headrace_pool_threads",
     "gauge",
     ("channel", "state"),
-    "Threads of the processor's own pool, by state.",
-    {"state": ("busy", "idle")},
+    "Threads of the processor's own pool, by state, and those that it left to calls that hang.",
+    {"state": ("busy", "idle", "left")},
 )
 
 _POOL_WAITING = MetricSpec(
@@ -499,6 +501,7 @@ class PoolCollector(Collector):
                 continue
             threads.add_metric([channel, "busy"], found.busy)
             threads.add_metric([channel, "idle"], found.threads - found.busy)
+            threads.add_metric([channel, "left"], found.left)
             waiting.add_metric([channel], found.waiting)
             for outcome, count in found.ended.items():
                 calls.add_metric([channel, outcome], count)

@@ -242,7 +242,7 @@ class WithPool(WithState):
 
     def pool_snapshot(self) -> PoolSnapshot:
         """Say what they do."""
-        return PoolSnapshot(4, 3, 2, {"returned": 5, "not_stored": 1})
+        return PoolSnapshot(4, 3, 2, {"returned": 5, "not_stored": 1}, left=1)
 
 
 class WithBrokenPool(WithState):
@@ -292,7 +292,7 @@ def test_phases_and_a_pool_stand_in_status_metrics_and_table(bare: Scene, tmp_pa
     assert second == {"name": "closed", "keys": 1, "oldest_s": None}
     assert (state["amounts"], state["counts"]) == ({"calls_in_flight": 2}, {"attempts": 7})
     ended = {"returned": 5, "not_stored": 1}
-    assert channel["pool"] == {"threads": 4, "busy": 3, "waiting": 2, "ended": ended}
+    assert channel["pool"] == {"threads": 4, "busy": 3, "waiting": 2, "ended": ended, "left": 1}
     assert 'headrace_keyed_phase_keys{channel="member",phase="open"} 1.0' in metrics
     assert 'headrace_keyed_counts_total{channel="member",count="attempts"} 7.0' in metrics
     assert 'headrace_pool_threads{channel="member",state="idle"} 1.0' in metrics
@@ -304,7 +304,9 @@ def test_phases_and_a_pool_stand_in_status_metrics_and_table(bare: Scene, tmp_pa
     keys, counts, pool = lines[shed + 1 : shed + 4]
     assert re.fullmatch(r"keys: open 1 \(oldest \d+d \d+h\) · closed 1", keys)
     assert counts == "calls in flight 2 · attempts 7"
-    assert pool == "pool: 3 of 4 threads busy · waiting 2 · returned 5 · not stored 1"
+    threads, calls = pool.split(" · waiting 2 · ")
+    assert threads == "pool: 3 of 4 threads busy · left to calls that hang 1"
+    assert calls == "returned 5 · not stored 1"
 
 
 def test_pages_follow_each_other_to_the_last_key(bare: Scene, kept: Kept) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Event
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from headrace.channel.supervision import ABANDONED_WINDOW, CallbackWatchdog
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
     BatchTimeoutError,
+    HeadraceError,
     InvalidResponseError,
     OffsetOutOfRangeError,
     SinkConflictError,
@@ -30,6 +32,7 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from headrace.core.records import Batch
+    from headrace.processors.contract import ChannelContext
 
 from tests.unit.channel.in_memory import P0, P1, committed, eventually, values
 
@@ -355,6 +358,27 @@ def test_stop_fails_the_channel_after_its_attempts(broker: InMemoryBroker) -> No
     assert isinstance(channel.failure, ValueError)
     assert broker.committed("group", P0) == StoredOffset(0, 1)
     assert recorder.delivered() == [(0, 5, 1), (0, 5, 2)]
+
+
+class Failing(Recorder):
+    """Keeps what it may have its channel do."""
+
+    def open(self, context: ChannelContext) -> None:
+        """Keep the context."""
+        self.context = context
+
+
+def test_a_processor_can_end_its_channel(broker: InMemoryBroker) -> None:
+    """Whatever on_error says, with its own error; the batch that is out is not committed."""
+    broker.produce(P0, *values(5))
+    out: Future[BatchResponse] = Future()
+    recorder = Failing(lambda _: out)
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        eventually(lambda: bool(recorder.delivered()))
+        recorder.context.fail(HeadraceError("threads hang"))
+        assert str(channel.failure) == "threads hang"
+    assert broker.committed("group", P0) == StoredOffset(0, 1)
 
 
 def test_a_sink_conflict_goes_on_where_the_sink_stands(broker: InMemoryBroker) -> None:

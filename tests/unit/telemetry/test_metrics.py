@@ -65,7 +65,7 @@ STATE = StateSnapshot(
 )
 
 #: What the threads of a processor's pool are doing.
-POOL = PoolSnapshot(threads=4, busy=3, waiting=2, ended={"returned": 12, "failed": 1})
+POOL = PoolSnapshot(threads=4, busy=3, waiting=2, ended={"returned": 12, "failed": 1}, left=1)
 
 #: What dashboards and alerts rely on: renaming one breaks them without a sound. A change here is a
 #: change for those who run Headrace, and has a line in CHANGELOG.md.
@@ -404,10 +404,10 @@ def test_the_state_of_a_channel_is_read_at_a_scrape() -> None:
 
 
 def test_the_pool_of_a_processor_is_read_at_a_scrape() -> None:
-    """Busy and idle threads, what waits and what has ended; none where there is no pool."""
+    """Busy, idle and left threads, what waits and has ended; none where there is no pool."""
     metrics = used()
     states = {each["state"] for each in samples(metrics, "headrace_pool_threads")}
-    assert states == {"busy", "idle"}
+    assert states == {"busy", "idle", "left"}
     found = scraped(metrics)
     assert found["headrace_pool_threads"][2] == 3
     assert found["headrace_pool_waiting_calls"][2] == 2

@@ -13,7 +13,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.apps.workflow import Assignment, CallFailedError, Workflows
-from headrace.apps.workflow.worker import AssignmentProcessor, AtomicProcessExecutor
+from headrace.apps.workflow.worker import (
+    AssignmentProcessor,
+    AtomicProcessExecutor,
+    HungCallsError,
+)
 from headrace.core.clock import Deadline
 from headrace.devstack.waiting import wait_for
 from headrace.kafka.topic_producer import ProduceError
@@ -95,10 +99,16 @@ class Processes:
 
 
 @contextmanager
-def worker(processes: Processes, answers: Any, threads: int = 2) -> Iterator[AssignmentProcessor]:
-    """Run a processor until the block ends."""
+def worker(
+    processes: Processes,
+    answers: Any,
+    threads: int = 2,
+    failed: list[BaseException] | None = None,
+) -> Iterator[AssignmentProcessor]:
+    """Run a processor until the block ends; ``failed`` gets what its channel fails with."""
     found = AssignmentProcessor(processes.flows, lambda: answers, threads)
-    found.open(ChannelContext("assignments", "workers", Metrics()))
+    errors: list[BaseException] = [] if failed is None else failed
+    found.open(ChannelContext("assignments", "workers", Metrics(), fail=errors.append))
     try:
         yield found
     finally:
@@ -262,6 +272,47 @@ def test_a_call_that_hangs_is_left_to_its_thread() -> None:
         deliver(found, assignment("double", "1", args={"n": 1})).result(WAIT)
         processes.go_on.set()
     assert [answer["ref"] for _, answer in answers.sent] == ["1"]
+
+
+def test_threads_that_are_left_to_calls_are_counted_until_they_end() -> None:
+    """A call that hangs and ends after all gives its thread back to the system."""
+    processes = Processes()
+    with worker(processes, Answers()) as found:
+        deliver(found, assignment("hold", timeout=300)).result(WAIT)
+        assert found.pool_snapshot().left == 1
+        processes.go_on.set()
+        eventually(lambda: found.pool_snapshot().left == 0)
+
+
+@pytest.mark.parametrize("system_refuses", [False, True])
+def test_more_calls_that_hang_than_the_pool_has_threads_end_the_channel(
+    monkeypatch: pytest.MonkeyPatch, system_refuses: bool
+) -> None:
+    """The error says how many and what to do; so it is when the system has no more threads."""
+    processes = Processes()
+    failed: list[BaseException] = []
+    with worker(processes, Answers(), 2, failed) as found:
+        if system_refuses:
+            monkeypatch.setattr(threading.Thread, "start", no_more_threads)
+        hung = 1 if system_refuses else 3
+        sent = [assignment("hold", f"{n}", timeout=300) for n in range(2)]
+        assert deliver(found, *sent[:hung]).result(WAIT) == BatchResponse.advance()
+        if not system_refuses:
+            assert failed == []
+            third = deliver(found, assignment("hold", "2", timeout=300))
+            assert third.result(WAIT) == BatchResponse.advance()
+        eventually(lambda: failed)
+        assert found.pool_snapshot().left == hung
+        monkeypatch.undo()
+    assert isinstance(failed[0], HungCallsError)
+    reason = "can't start new thread" if system_refuses else "the pool has 2"
+    assert f"{hung} threads are left to calls that hang" in str(failed[0])
+    assert reason in str(failed[0])
+
+
+def no_more_threads(_: threading.Thread) -> None:
+    """Take the place of what starts a thread."""
+    raise RuntimeError("can't start new thread")
 
 
 def test_a_call_whose_time_is_over_is_not_made() -> None:
