@@ -176,6 +176,15 @@ def is_denied(error: KafkaError) -> bool:
     return error.code() in _DENIED
 
 
+#: What the client says where this user may not read a topic, or write to it.
+_REFUSED_TOPIC = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED).str()
+
+
+def is_refused_topic(text: str) -> bool:
+    """Whether an error of the client's says that this user may not use a topic."""
+    return _REFUSED_TOPIC in text
+
+
 def answer(future: Future[Any], deadline: Deadline) -> Any:
     """Return what a client's future comes to. Blocks until the deadline at most.
 

@@ -187,11 +187,15 @@ class Executor:
         return [instance for instance, _ in records]
 
     def result(self, instance: str, timeout: float) -> Any:
-        """Return an instance's result. Blocks for ``timeout`` seconds at most.
+        """Return an instance's result. Blocks for ``timeout`` seconds.
+
+        What is there already is read however short the time, which may take 30 s more.
 
         Raises:
             WorkflowFailedError: it has failed.
             NoOutcomeError: it had no outcome in time.
+            ReadRefusedError: this user may not read the outcomes.
+            KafkaUnavailableError: the outcomes could not be read to their end.
         """
         return result_of(self.outcome(instance, timeout))
 
@@ -247,7 +251,8 @@ def find_outcome(
 
     Raises:
         NoOutcomeError: there was none in time.
-        UnknownTopicError, KafkaUnavailableError: the topic is not there, or no broker answers.
+        UnknownTopicError, ReadRefusedError: the topic is not there, or this user may not read it.
+        KafkaUnavailableError: it was not read to its end in ``timeout`` and 30 seconds.
     """
     deadline = Deadline.after(timeout)
     last = Deadline.after(timeout + ANSWER_TIMEOUT)
@@ -260,8 +265,10 @@ def find_outcome(
                     if document is not None:
                         return document
             # what is there already is found however short the time
-            if deadline.expired and (reader.is_at_end or last.expired):
+            if deadline.expired and reader.is_at_end:
                 raise _no_outcome(instance, timeout)
+            if last.expired:
+                raise reader.unread(timeout + ANSWER_TIMEOUT)
 
 
 def _no_outcome(instance: str, timeout: float) -> NoOutcomeError:

@@ -8,21 +8,29 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from pydantic import ValidationError
 
 from headrace.config.models.kafka import KafkaConfig
 from headrace.core.clock import Deadline
-from headrace.core.errors import ConfigError, KafkaUnavailableError, UnknownTopicError
+from headrace.core.errors import (
+    ConfigError,
+    HeadraceError,
+    KafkaUnavailableError,
+    UnknownTopicError,
+)
 from headrace.core.records import TopicPartition, offset_of
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, clients
 from headrace.kafka.catalog import NewTopic
 from headrace.keyed.codecs import partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from typing import Self
 
     from headrace.core.records import Record
+
+log = structlog.get_logger(__name__)
 
 #: Seconds in which the brokers have to take a message, or to answer a question.
 ANSWER_TIMEOUT = 30.0
@@ -41,6 +49,10 @@ PARTITIONER = {"partitioner": "murmur2_random"}
 
 #: No offset is committed for it, and no membership kept.
 _GROUP = "headrace-workflow-reader"
+
+
+class ReadRefusedError(HeadraceError):
+    """This user may not read a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +180,8 @@ class TopicReader:
             starts = {each: low if from_beginning else high for each, (low, high) in marks.items()}
             self._source.assign(starts)
             self.positions = starts
+            self.topic = topic
+            self._error = ""
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -179,7 +193,13 @@ class TopicReader:
     def fetch(self, timeout: float) -> Iterator[Record]:
         """Yield what has come, waiting ``timeout`` seconds for it at most.
 
-        Records that are deleted before they are read are passed over.
+        Records that are deleted before they are read are passed over. A log that has lost its end
+        is read on from there, or again from its beginning where nobody knows the place. What the
+        client complains of beside that is logged, and told by ``unread``: it goes on by itself.
+
+        Raises:
+            ReadRefusedError: this user may not read the topic.
+            KafkaUnavailableError: a leader does not say where its log begins and ends.
         """
         fetched = self._source.fetch(timeout)
         for partition, records in fetched.chunks:
@@ -187,10 +207,48 @@ class TopicReader:
                 self.positions[partition] = offset_of(record) + 1
                 yield record
         self.positions.update(fetched.ends)
-        if fetched.out_of_range:
-            deadline = Deadline.after(ANSWER_TIMEOUT)
-            known = {p: self._catalog.watermarks(p, deadline)[0] for p in fetched.out_of_range}
-            self._source.seek(known)
+        for error in fetched.errors:
+            self._note(error)
+        lost = dict(fetched.truncated)
+        if moved := {*fetched.out_of_range, *lost}:
+            self._seek(moved, lost)
+
+    def _note(self, error: str) -> None:
+        """Take note of what the client complains of."""
+        if clients.is_refused_topic(error):
+            raise ReadRefusedError(
+                f"topic {self.topic!r} cannot be read: {error}; give this user the right to READ it"
+            )
+        if error != self._error:
+            log.warning("topic_reader_error", topic=self.topic, error=error)
+        self._error = error
+
+    def _seek(
+        self, moved: Collection[TopicPartition], lost: Mapping[TopicPartition, int | None]
+    ) -> None:
+        """Read partitions on, of which some have ``lost`` what came after an offset, if known."""
+        deadline = Deadline.after(ANSWER_TIMEOUT)
+        for partition in moved:
+            low, high = self._catalog.watermarks(partition, deadline)
+            position = min(max(low, lost.get(partition) or low), high)
+            if partition in lost:
+                log.warning(
+                    "topic_reader_truncated",
+                    topic=self.topic,
+                    partition=partition.partition,
+                    position=position,
+                    before=self.positions[partition],
+                )
+            self.positions[partition] = position
+            self.ends[partition] = min(self.ends[partition], high)
+        self._source.seek({partition: self.positions[partition] for partition in moved})
+
+    def unread(self, seconds: float) -> KafkaUnavailableError:
+        """Return what to raise where the end was not reached within so many seconds."""
+        said = f": {self._error}" if self._error else "; are the brokers busy?"
+        return KafkaUnavailableError(
+            f"topic {self.topic!r} was not all read after {seconds:g} s{said}"
+        )
 
     @property
     def is_at_end(self) -> bool:

@@ -1,14 +1,18 @@
-"""The topics of an executor: what needs no broker."""
+"""The topics of an executor, without a broker: making them, and reading one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.apps.workflow import topics as module
-from headrace.apps.workflow.topics import Topics, create_topics
+from headrace.apps.workflow.topics import ReadRefusedError, TopicReader, Topics, create_topics
 from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import TopicPartition
+from headrace.kafka.ports import Fetched
+from headrace.testing import InMemoryBroker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,3 +66,81 @@ def test_topics_that_brokers_do_not_come_to_know_are_named(
     monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.0)
     with pytest.raises(KafkaUnavailableError, match=r"topic flow.* was created and is not there"):
         create_topics({}, Topics("flow"), partitions=1, assignments=1)
+
+
+P0 = TopicPartition("events", 0)
+
+
+class Reports:
+    """A broker in memory whose source reports what a test wants before anything else."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.broker = InMemoryBroker()
+        self.broker.create_topic("events")
+        self.next: list[Fetched] = []
+        source = self.broker.source()
+        monkeypatch.setattr(module, "KafkaTopicCatalog", lambda *_: self.broker.catalog())
+        monkeypatch.setattr(module, "KafkaRecordSource", lambda *_: source)
+        fetch = source.fetch
+        monkeypatch.setattr(source, "fetch", lambda t: self.next.pop() if self.next else fetch(t))
+
+    def values(self, reader: TopicReader) -> list[bytes | None]:
+        """Return what one fetch after those reports brings, and they themselves."""
+        return [record.value() for _ in range(2) for record in reader.fetch(0)]
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
+    """Return a broker in memory."""
+    return Reports(monkeypatch)
+
+
+def test_a_topic_that_may_not_be_read_is_no_empty_one(reports: Reports) -> None:
+    """The error names the topic and the right that is missing."""
+    said = "events-0: Fetch from broker 1 failed: Broker: Topic authorization failed"
+    reports.next = [Fetched(errors=[said])]
+    refused = pytest.raises(ReadRefusedError, match=r"topic 'events' cannot be .* to READ it")
+    with TopicReader({}, "events", from_beginning=True) as reader, refused:
+        list(reader.fetch(0))
+
+
+def test_what_passes_by_itself_is_logged_and_told_in_the_end(reports: Reports) -> None:
+    """A broker that goes away ends no reader; who cannot read to the end says so, and why."""
+    reports.broker.produce(P0, b"1")
+    reports.next = [Fetched(errors=["1 request(s) timed out: disconnect"])] * 2
+    with TopicReader({}, "events", from_beginning=True) as reader, capture_logs() as logged:
+        assert list(reader.fetch(0)) == list(reader.fetch(0)) == []
+        assert not reader.is_at_end
+        error = reader.unread(30)
+        assert [record.value() for record in reader.fetch(0)] == [b"1"]
+    assert isinstance(error, KafkaUnavailableError)
+    assert str(error) == (
+        "topic 'events' was not all read after 30 s: 1 request(s) timed out: disconnect"
+    )
+    assert [(each["event"], each["topic"]) for each in logged] == [("topic_reader_error", "events")]
+
+
+@pytest.mark.parametrize(("end", "again"), [(2, [b"c"]), (None, [b"1", b"2", b"c"])])
+def test_a_log_that_lost_its_end_is_read_on(
+    reports: Reports, end: int | None, again: list[bytes]
+) -> None:
+    """From where it ends, or all of it where nobody knows; its end is the one that it has now."""
+    reports.broker.produce(P0, b"1", b"2", b"3", b"4")
+    with TopicReader({}, "events", from_beginning=True) as reader, capture_logs() as logged:
+        assert reports.values(reader) == [b"1", b"2", b"3", b"4"]
+        reports.broker.truncate(P0, 2)
+        reports.broker.produce(P0, b"c")
+        reports.next = [Fetched(truncated=[(P0, end)])]
+        assert reports.values(reader) == again
+        assert reader.is_at_end
+    (said,) = logged
+    assert (said["event"], said["before"]) == ("topic_reader_truncated", 4)
+
+
+def test_a_position_that_is_gone_is_left(reports: Reports) -> None:
+    """Records that were deleted before they were read are passed over, up to the end."""
+    reports.broker.produce(P0, b"1", b"2")
+    with TopicReader({}, "events", from_beginning=True) as reader:
+        reports.broker.expire(P0, 2)
+        assert reports.values(reader) == []
+        assert reader.is_at_end
