@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -18,9 +20,9 @@ from headrace.apps.workflow.topics import (
     client_of,
     document_of,
 )
-from headrace.core.clock import Deadline
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError
-from headrace.kafka.topic_producer import TopicProducer
+from headrace.kafka.topic_producer import ProduceError, TopicProducer
 from headrace.keyed.codecs import to_json
 
 if TYPE_CHECKING:
@@ -33,6 +35,15 @@ log = structlog.get_logger(__name__)
 
 #: Seconds that a thread has to end.
 _CLOSE_TIMEOUT = 10.0
+
+#: Instances whose outcomes an executor keeps for those who ask: one takes 1 to 2 KB.
+_MOST_STARTED = 100_000
+
+#: Instances that brokers take in a second, at least.
+_STARTS_PER_SECOND = 1_000
+
+#: Seconds for which a reducer remembers an instance unless it is told otherwise.
+_KEEP = 600.0
 
 
 class WorkflowFailedError(HeadraceError):
@@ -109,10 +120,21 @@ class ResultsListener:
         self.close()
 
 
+@dataclass(slots=True, eq=False)
+class _Started:
+    """An instance that was started here, ``at`` in ms, and its outcome once there is one."""
+
+    at: int
+    is_named_here: bool
+    outcome: dict[str, Any] | None = None
+
+
 class Executor:
     """Starts instances and waits for their outcomes. Any thread; a context manager.
 
     An outcome is found however late one asks: the topic keeps one record for each instance.
+    ``keep`` is the reducer's, in seconds: an id that is started again later than that after the
+    instance's end is another instance, whose outcome the former one's is not.
 
     Raises:
         DefinitionError: a workflow cannot be started.
@@ -126,14 +148,16 @@ class Executor:
         *,
         topics: Topics | None = None,
         properties: Mapping[str, str] | None = None,
+        keep: float = _KEEP,
     ) -> None:
         workflows.check()
+        self._keep = round(keep * 1000)
         self._workflows = workflows
         self._topics = topics or Topics()
         self._client = client_of(brokers, properties)
         self._changed = threading.Condition()
-        self._outcomes: dict[str, dict[str, Any] | None] = {}
-        self._named_here: set[str] = set()
+        # those that were started last and that nobody has asked for, the oldest first
+        self._started: OrderedDict[str, _Started] = OrderedDict()
         # what is named from here on ends after the end of the topic as it is now
         self._listener = ResultsListener(
             self._ended, brokers, topic=self._topics.outcomes, properties=properties
@@ -154,25 +178,42 @@ class Executor:
             ProduceError: the brokers did not take it, or not for certain.
         """
         name = uuid4().hex if instance is None else instance
-        if instance is None:
-            self._named_here.add(name)
-        self.start_all(definition, [(name, args or {})])
+        try:
+            self._start(definition, [(name, args or {})], is_named_here=instance is None)
+        except ProduceError as error:
+            raise ProduceError(
+                f"instance {name} may not have started: {error}; starting it again with this id "
+                "starts it once"
+            ) from error
         return name
 
     def start_all(
         self, definition: str, instances: Iterable[tuple[str, Mapping[str, Any]]]
     ) -> list[str]:
         """Start instances with their arguments together, which takes less time; as ``start``."""
+        return self._start(definition, instances, is_named_here=False)
+
+    def _start(
+        self,
+        definition: str,
+        instances: Iterable[tuple[str, Mapping[str, Any]]],
+        *,
+        is_named_here: bool,
+    ) -> list[str]:
         compiled = self._workflows.compiled(definition)
         records = []
         for instance, args in instances:
             compiled.require(args)
             message = start_message(instance, compiled.id, dict(args))
             records.append((instance, to_json(message)))
+        now = int(SYSTEM_CLOCK.time() * 1000)
         with self._changed:
             for instance, _ in records:
-                self._outcomes.setdefault(instance, None)
-        deadline = Deadline.after(ANSWER_TIMEOUT)
+                self._started[instance] = _Started(now, is_named_here)
+                self._started.move_to_end(instance)
+            while len(self._started) > _MOST_STARTED:
+                self._started.popitem(last=False)
+        deadline = Deadline.after(ANSWER_TIMEOUT + len(records) / _STARTS_PER_SECOND)
         with self._producing:
             if self._producer is None:
                 self._producer = TopicProducer(
@@ -203,24 +244,47 @@ class Executor:
         """Return the record of an instance's outcome, of whoever started it; as ``result``."""
         deadline = Deadline.after(timeout)
         with self._changed:
-            if instance in self._named_here:
-                while self._outcomes[instance] is None and not deadline.expired:
-                    if self._listener.error is not None:
-                        raise self._listener.error
-                    self._changed.wait(deadline.at_most(FETCH_TIMEOUT))
-            found = self._outcomes.get(instance)
-        if found is not None:
-            return found
-        if instance in self._named_here:
-            raise _no_outcome(instance, timeout)
-        return find_outcome(self._client, self._topics, instance, timeout)
+            started = self._started.get(instance)
+            if started is not None and started.is_named_here:
+                self._wait(instance, started, deadline)
+                if started.outcome is None and self._started.get(instance) is started:
+                    raise _no_outcome(instance, timeout)
+            found = None if started is None else started.outcome
+        if found is None:
+            found = find_outcome(
+                self._client,
+                self._topics,
+                instance,
+                deadline.remaining,
+                lambda outcome: started is None or self._is_of(outcome, started),
+            )
+        with self._changed:
+            if self._started.get(instance) is started:
+                self._started.pop(instance, None)
+        return found
+
+    def _wait(self, instance: str, started: _Started, deadline: Deadline) -> None:
+        """Wait for an outcome that comes after this was made; under the lock."""
+        while started.outcome is None and not deadline.expired:
+            if self._listener.error is not None:
+                raise self._listener.error
+            if self._started.get(instance) is not started:  # so many were started since
+                return
+            self._changed.wait(deadline.at_most(FETCH_TIMEOUT))
 
     def _ended(self, outcome: dict[str, Any]) -> None:
         """Take an outcome; on the listener's thread."""
         with self._changed:
-            if outcome.get("instance") in self._outcomes:
-                self._outcomes[outcome["instance"]] = outcome
+            started = self._started.get(str(outcome.get("instance")))
+            if started is not None and self._is_of(outcome, started):
+                started.outcome = outcome
                 self._changed.notify_all()
+
+    def _is_of(self, outcome: Mapping[str, Any], started: _Started) -> bool:
+        """Whether an outcome is what a start has led to; it may have found the instance there."""
+        if outcome.get("started", started.at) >= started.at:
+            return True
+        return bool(started.at < outcome.get("ended", started.at) + self._keep)
 
     def close(self) -> None:
         """Release the clients. Blocks."""
@@ -245,9 +309,15 @@ def result_of(outcome: Mapping[str, Any]) -> Any:
 
 
 def find_outcome(
-    client: Mapping[str, Any], topics: Topics, instance: str, timeout: float
+    client: Mapping[str, Any],
+    topics: Topics,
+    instance: str,
+    timeout: float,
+    accepts: Callable[[dict[str, Any]], bool] = lambda _: True,
 ) -> dict[str, Any]:
     """Return the record of an instance's outcome, from the topic's beginning on. Blocks.
+
+    An id that was used again has several, of which it is the last one that is accepted.
 
     Raises:
         NoOutcomeError: there was none in time.
@@ -256,14 +326,16 @@ def find_outcome(
     """
     deadline = Deadline.after(timeout)
     last = Deadline.after(timeout + ANSWER_TIMEOUT)
-    key = instance.encode()
+    key, found = instance.encode(), None
     with TopicReader(client, topics.outcomes, from_beginning=True, key=key) as reader:
         while True:
             for record in reader.fetch(deadline.at_most(FETCH_TIMEOUT)):
                 if record.key() == key:
                     document = document_of(record)
-                    if document is not None:
-                        return document
+                    if document is not None and accepts(document):
+                        found = document
+            if found is not None and reader.is_at_end:
+                return found
             # what is there already is found however short the time
             if deadline.expired and reader.is_at_end:
                 raise _no_outcome(instance, timeout)
@@ -273,6 +345,6 @@ def find_outcome(
 
 def _no_outcome(instance: str, timeout: float) -> NoOutcomeError:
     return NoOutcomeError(
-        f"instance {instance} has no outcome after {timeout:g} s; ask again, or look at it with "
+        f"instance {instance} has no outcome after {timeout:.3g} s; ask again, or look at it with "
         f"headrace workflow show {instance}"
     )

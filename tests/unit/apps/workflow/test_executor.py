@@ -1,0 +1,218 @@
+"""Starting instances and asking for their outcomes, with a broker in memory."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.apps.workflow import Call, DefinitionError, Workflows, topics
+from headrace.apps.workflow import executor as module
+from headrace.apps.workflow.executor import Executor, NoOutcomeError, ResultsListener, find_outcome
+from headrace.apps.workflow.topics import ReadRefusedError, Topics
+from headrace.core.clock import Deadline
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import TopicPartition
+from headrace.devstack.waiting import wait_for
+from headrace.kafka.ports import Fetched
+from headrace.kafka.topic_producer import ProduceError
+from headrace.keyed.codecs import partition_of, to_json
+from headrace.testing import InMemoryBroker
+from headrace.testing.broker import InMemorySource
+from headrace.testing.records import FakeRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.kafka.topic_producer import KeyValue
+
+#: Seconds after which a test gives up.
+WAIT = 10.0
+
+#: Milliseconds for which the reducer of a test remembers instances.
+KEEP = 600_000
+
+TOPICS = Topics("flow")
+PARTITIONS = 2
+
+
+class Complaints(InMemorySource):
+    """A source that only complains."""
+
+    def __init__(self, errors: list[str], broker: InMemoryBroker) -> None:
+        super().__init__(broker)
+        self.errors = errors
+
+    def fetch(self, timeout: float) -> Fetched:
+        """Complain."""
+        del timeout
+        return Fetched(errors=self.errors)
+
+
+class Scene:
+    """Topics in memory, and a reducer that ends instances at once if it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.broker = InMemoryBroker()
+        for topic in (TOPICS.events, TOPICS.outcomes, TOPICS.results):
+            self.broker.create_topic(topic, PARTITIONS)
+        self.started: list[str] = []
+        self.readers = 0
+        self.ends_at_once = True
+        self.refusal: str | None = None
+        self.deadlines: list[float] = []
+        monkeypatch.setattr(topics, "KafkaTopicCatalog", lambda *_: self.broker.catalog())
+        monkeypatch.setattr(topics, "KafkaRecordSource", self._source)
+        monkeypatch.setattr(module, "TopicProducer", lambda *_: self)
+        self.errors: list[str] = []
+        self.flows = Workflows()
+        self.flows.process(step)
+        self.flows.define("work", 1, Call("step"))
+
+    def _source(self, *_: Any) -> Any:
+        self.readers += 1
+        return Complaints(self.errors, self.broker) if self.errors else self.broker.source()
+
+    def send(self, records: Iterable[KeyValue], deadline: Deadline) -> None:
+        """Take the place of the producer of starts."""
+        self.deadlines.append(deadline.remaining)
+        if self.refusal is not None:
+            raise ProduceError(self.refusal)
+        for _, value in records:
+            instance = json.loads(value)["instance"]
+            self.started.append(instance)
+            if self.ends_at_once:
+                self.end(instance, len(self.started))
+
+    def flush(self, deadline: Deadline) -> None:
+        """Hold nothing back."""
+        del deadline
+
+    def end(self, instance: str, result: Any, *, started: int = 0, ended: int = 0) -> None:
+        """Write an outcome; times are in ms before now."""
+        now = int(time.time() * 1000)
+        outcome = {
+            "type": "PiEventResult",
+            "instance": instance,
+            "result": result,
+            "started": now - started,
+            "ended": now - ended,
+        }
+        partition = TopicPartition(TOPICS.outcomes, partition_of(instance.encode(), PARTITIONS))
+        self.broker.produce(partition, FakeRecord(key_=instance.encode(), value_=to_json(outcome)))
+
+    def executor(self) -> Executor:
+        """Return an executor."""
+        return Executor(self.flows, "nowhere:1", topics=TOPICS)
+
+
+def step(call: Any) -> None:
+    """Do nothing."""
+    del call
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """Return topics of a test's own."""
+    return Scene(monkeypatch)
+
+
+def test_what_has_ended_and_was_asked_for_is_not_kept(scene: Scene) -> None:
+    """Of 10,000 instances nothing is left; one that is asked for again is found in the topic."""
+    with scene.executor() as executor:
+        for number in range(10_000):
+            instance = executor.start("work")
+            assert executor.result(instance, WAIT) == number + 1
+        assert len(executor._started) == 0
+        assert scene.readers == 1
+        assert executor.result(instance, WAIT) == 10_000
+        assert scene.readers == 2
+
+
+def test_instances_that_nobody_asks_for_are_kept_up_to_a_limit(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were started last; the outcomes of the others are found in the topic."""
+    monkeypatch.setattr(module, "_MOST_STARTED", 10)
+    with scene.executor() as found:
+        names = [found.start("work") for _ in range(100)]
+        assert len(found._started) == 10
+        assert [found.result(name, WAIT) for name in names] == list(range(1, 101))
+        assert len(found._started) == 0
+
+
+def test_the_outcome_of_an_instance_of_the_same_id_before_is_not_taken(scene: Scene) -> None:
+    """The id was started again after it was forgotten: the outcome is awaited, here and later."""
+    scene.ends_at_once = False
+    with scene.executor() as executor:
+        scene.end("mine", "first", started=KEEP + 9_000, ended=KEEP + 5_000)
+        assert executor.result("mine", WAIT) == "first"
+        executor.start("work", instance="mine")
+        with pytest.raises(NoOutcomeError, match="instance mine has no outcome after 0 s"):
+            executor.result("mine", 0)
+        scene.end("mine", "second")
+        assert executor.result("mine", WAIT) == "second"
+        assert executor.result("mine", WAIT) == "second"
+    with scene.executor() as executor:
+        executor.start_all("work", [("mine", {})])
+        assert executor.result("mine", WAIT) == "second"
+
+
+def test_a_second_start_of_an_instance_that_is_remembered_finds_its_outcome(scene: Scene) -> None:
+    """It is the same instance, whose second start is passed over."""
+    scene.ends_at_once = False
+    scene.end("mine", "first", started=9_000, ended=5_000)
+    with scene.executor() as executor:
+        executor.start("work", instance="mine")
+        assert executor.result("mine", WAIT) == "first"
+
+
+def test_a_start_that_may_be_lost_tells_the_id(scene: Scene) -> None:
+    """The one that was made up here, too: with it the instance is started once."""
+    scene.refusal = "the brokers do not answer"
+    with scene.executor() as executor:
+        with pytest.raises(ProduceError, match=r"instance [0-9a-f]{32} may not have .* answer;"):
+            executor.start("work")
+        with pytest.raises(DefinitionError):
+            executor.start("nothing")
+
+
+def test_many_starts_have_more_time(scene: Scene) -> None:
+    """A second for each thousand, beside the time that the brokers have for one."""
+    with scene.executor() as executor:
+        executor.start_all("work", [(f"i{number}", {}) for number in range(20_000)])
+        executor.start("work")
+    many, one = scene.deadlines
+    assert 40 < many <= 50
+    assert 20 < one <= 31
+
+
+def test_outcomes_that_cannot_be_read_are_not_missing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither without the right to read, nor where a leader does not answer."""
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.0)
+    scene.errors = ["flow.outcomes-0: Broker: Topic authorization failed"]
+    with pytest.raises(ReadRefusedError):
+        find_outcome({}, TOPICS, "mine", 0)
+    scene.end("mine", 1)
+    scene.errors = ["Connect to nowhere failed"]
+    with pytest.raises(KafkaUnavailableError, match="not all read after 0 s: Connect to nowhere"):
+        find_outcome({}, TOPICS, "mine", 0)
+
+
+def test_a_listener_that_may_not_read_ends_with_the_reason(scene: Scene) -> None:
+    """So does who waits for an outcome."""
+    scene.errors = ["flow.outcomes-0: Broker: Topic authorization failed"]
+    listener = ResultsListener(print, "nowhere:1", topic=TOPICS.results)
+    assert wait_for(lambda: listener.error is not None, Deadline.after(WAIT))
+    with pytest.raises(ReadRefusedError):
+        listener.close()
+    found = scene.executor()
+    scene.ends_at_once = False
+    with pytest.raises(ReadRefusedError):
+        found.result(found.start("work"), WAIT)
+    with pytest.raises(ReadRefusedError):
+        found.close()
