@@ -55,6 +55,10 @@ class ReadRefusedError(HeadraceError):
     """This user may not read a topic."""
 
 
+class NotCompactedError(HeadraceError):
+    """The topic of outcomes does not keep them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Topics:
     """The topics that all nodes of one workflow executor have in common, by their first word."""
@@ -119,6 +123,7 @@ def create_topics(
 
     Raises:
         TopicRefusedError, KafkaUnavailableError: the brokers will not, or do not answer.
+        NotCompactedError: the topic of outcomes was there, and is not compacted.
     """
     compacted = {"cleanup.policy": "compact"}
     wanted = [
@@ -132,6 +137,8 @@ def create_topics(
     try:
         deadline = Deadline.after(ANSWER_TIMEOUT)
         made = [each.name for each in wanted if catalog.create(each, deadline)]
+        if topics.outcomes not in made:
+            _check_outcomes(catalog, topics.outcomes, deadline)
         # brokers learn of a topic a moment after it was created
         while missing := sorted(set(made) - catalog.describe(made, deadline).keys()):
             if deadline.expired:
@@ -142,6 +149,20 @@ def create_topics(
         return made
     finally:
         catalog.close()
+
+
+def _check_outcomes(catalog: KafkaTopicCatalog, topic: str, deadline: Deadline) -> None:
+    try:
+        policy = catalog.settings(topic, deadline).get("cleanup.policy", "")
+    except KafkaUnavailableError as error:  # as a rule this user may not ask
+        log.warning("outcomes_topic_unknown", topic=topic, error=str(error))
+        return
+    if "compact" not in policy.split(","):
+        raise NotCompactedError(
+            f"topic {topic!r} has cleanup.policy={policy}: outcomes are deleted before they are "
+            f"asked for; set it: kafka-configs.sh --alter --topic {topic} --add-config "
+            "cleanup.policy=compact"
+        )
 
 
 class TopicReader:

@@ -8,7 +8,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.apps.workflow import topics as module
-from headrace.apps.workflow.topics import ReadRefusedError, TopicReader, Topics, create_topics
+from headrace.apps.workflow.topics import (
+    NotCompactedError,
+    ReadRefusedError,
+    TopicReader,
+    Topics,
+    create_topics,
+)
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.kafka.ports import Fetched
@@ -65,6 +71,44 @@ def test_topics_that_brokers_do_not_come_to_know_are_named(
     monkeypatch.setattr(module, "KafkaTopicCatalog", lambda *_: brokers)
     monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.0)
     with pytest.raises(KafkaUnavailableError, match=r"topic flow.* was created and is not there"):
+        create_topics({}, Topics("flow"), partitions=1, assignments=1)
+
+
+class OlderTopics(SlowBrokers):
+    """Brokers that have all topics already; None: they do not say how outcomes are kept."""
+
+    def __init__(self, policy: str | None) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def create(self, wanted: NewTopic, deadline: Deadline) -> bool:
+        """Refuse."""
+        del wanted, deadline
+        return False
+
+    def settings(self, topic: str, deadline: Deadline) -> dict[str, str]:
+        """Return the topic's settings."""
+        del topic, deadline
+        if self.policy is None:
+            raise KafkaUnavailableError("not authorized")
+        return {"cleanup.policy": self.policy}
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", None])
+def test_topics_that_are_there_are_taken_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, policy: str | None
+) -> None:
+    """Also where this user may not ask whether outcomes are kept, which is logged."""
+    monkeypatch.setattr(module, "KafkaTopicCatalog", lambda *_: OlderTopics(policy))
+    with capture_logs() as logged:
+        assert create_topics({}, Topics("flow"), partitions=1, assignments=1) == []
+    assert [each["event"] for each in logged] == ["outcomes_topic_unknown"] * (policy is None)
+
+
+def test_outcomes_that_would_be_deleted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the topic, what it has and what to do."""
+    monkeypatch.setattr(module, "KafkaTopicCatalog", lambda *_: OlderTopics("delete"))
+    with pytest.raises(NotCompactedError, match=r"'flow.outcomes' has cleanup.policy=delete.*set"):
         create_topics({}, Topics("flow"), partitions=1, assignments=1)
 
 
