@@ -96,6 +96,10 @@ def run(  # noqa: PLR0917 - the parts of a configuration
     properties: Properties = None,
     *,
     create: Create = False,
+    history: Annotated[
+        bool,
+        typer.Option("--history", help="Write an instance's state after each step to NAME.history."),
+    ] = False,
     print_config: PrintConfig = False,
 ) -> None:
     """Reduce workflows, make their calls, or both, until SIGTERM or SIGINT.
@@ -117,6 +121,7 @@ def run(  # noqa: PLR0917 - the parts of a configuration
         threads=threads,
         engine=engine.value,
         properties=named(properties),
+        history=history,
     )
     count = partitions if create else None
     raise typer.Exit(commands.run(node, create=count, print_only=print_config))

@@ -103,7 +103,13 @@ def run(node: Node, *, create: int | None, print_only: bool) -> int:
         load_workflows(node.workflows).check()
         client = client_of(node.brokers, node.properties)
         if create is not None:
-            made = create_topics(client, node.topics, partitions=create, assignments=create)
+            made = create_topics(
+                client,
+                node.topics,
+                partitions=create,
+                assignments=create,
+                history=node.history,
+            )
             for name in made:
                 typer.echo(f"created topic {name} with {create} partitions", err=True)
         file = node.folder / "workflow.yaml"

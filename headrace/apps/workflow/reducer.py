@@ -35,7 +35,7 @@ from headrace.keyed import Event, Fired, Output, Phase, Phases, Timer, at_clock
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: The outputs that the channel has to have; ``HISTORY`` only with ``history: true``.
+#: Where the reducer writes to, by the names of the channel's outputs.
 ASSIGNMENTS, RESULTS, OUTCOMES, HISTORY = "assignments", "results", "outcomes", "history"
 
 #: Milliseconds for which a closed instance is remembered.
@@ -123,6 +123,11 @@ class WorkflowReducer:
             "passed_over",
         ),
     )
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs that the channel has to have."""
+        return ASSIGNMENTS, RESULTS, OUTCOMES, *((HISTORY,) if self.history else ())
 
     def __call__(
         self, key: str, state: dict[str, Any] | None, facts: Sequence[Event[Any] | Fired], now: int

@@ -41,7 +41,8 @@ class Role(Enum):
 class Node:
     """A process for workflows. ``workflows`` is an import path, ``folder`` what outlives it.
 
-    ``python_path`` are folders that the workflows are imported from.
+    ``python_path`` are folders that the workflows are imported from. With ``history`` the reducer
+    writes an instance's state after each step.
     """
 
     workflows: str
@@ -54,6 +55,7 @@ class Node:
     engine: str = "inline"
     properties: Mapping[str, str] = field(default_factory=dict)
     python_path: tuple[str, ...] = ()
+    history: bool = False
 
     def configuration(self) -> dict[str, Any]:
         """Return the configuration that ``headrace run`` takes."""
@@ -78,13 +80,17 @@ class Node:
             "results": topics.results,
             "outcomes": topics.outcomes,
         }
+        options: dict[str, Any] = {"workflows": self.workflows}
+        if self.history:
+            outputs["history"] = topics.history
+            options["history"] = True
         return {
             "topics": [topics.events],
             "group": topics.name,
             "processor": {
                 "type": "keyed",
                 "factory": "headrace.apps.workflow:Workflow",
-                "options": {"workflows": self.workflows},
+                "options": options,
                 "engine": self.engine,
                 "on_poison": "dead_letter",
                 "dead_letter": topics.dead_letters,

@@ -86,6 +86,11 @@ class Topics:
         return f"{self.name}.outcomes"
 
     @property
+    def history(self) -> str:
+        """The state of an instance after each step, where a reducer writes it."""
+        return f"{self.name}.history"
+
+    @property
     def dead_letters(self) -> str:
         """What was produced to ``events`` and is none."""
         return f"{self.name}.dead"
@@ -116,10 +121,12 @@ def create_topics(
     partitions: int,
     assignments: int,
     replication_factor: int | None = None,
+    history: bool = False,
 ) -> list[str]:
     """Create the topics that are not there; return their names, once brokers know them. Blocks.
 
     ``assignments`` is how many partitions there are for calls: as many workers can have a share.
+    ``history`` has that of the states created as well.
 
     Raises:
         TopicRefusedError, KafkaUnavailableError: the brokers will not, or do not answer.
@@ -133,6 +140,8 @@ def create_topics(
         NewTopic(topics.outcomes, partitions, compacted, replication_factor),
         NewTopic(topics.dead_letters, 1, {}, replication_factor),
     ]
+    if history:
+        wanted.append(NewTopic(topics.history, partitions, {}, replication_factor))
     catalog = KafkaTopicCatalog(client, _GROUP)
     try:
         deadline = Deadline.after(ANSWER_TIMEOUT)

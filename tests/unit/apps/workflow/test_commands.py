@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import yaml
@@ -12,8 +14,12 @@ from headrace.apps.workflow import Call, Choice, Input, Loop, Parallel, Sequence
 from headrace.apps.workflow.commands import Instances
 from headrace.apps.workflow.drawing import drawn
 from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
+from headrace.apps.workflow.running import Node
+from headrace.apps.workflow.topics import Topics
 from headrace.cli import app
-from headrace.config import Config
+from headrace.config import ChannelConfig, Config
+from headrace.core.errors import StartError
+from headrace.processors.factory import build_processor
 from tests.unit.apps.workflow.test_definitions import workflows
 from tests.unit.apps.workflow.test_reducer import Flow, reducer
 
@@ -130,6 +136,49 @@ def test_the_configuration_of_a_node_is_one(role: str, channels: set[str], tmp_p
     assert ("threads: 7" in result.stdout) == (role != "reducer")
     # an instance waits for it at each step
     assert {each.batch.linger for each in found.channels.values()} == {0.005}
+
+
+@pytest.mark.parametrize("role", ["both", "worker"])
+def test_a_reducer_writes_the_history_that_is_asked_for(role: str, tmp_path: Path) -> None:
+    """To a topic of its own; a worker has none."""
+    line = ["run", "--workflows", "a:b", "--brokers", "k:9092", "--name", "flow", "--role", role]
+    line += ["--history", "--state-dir", str(tmp_path), "--print-config"]
+    result = CliRunner().invoke(app, ["workflow", *line])
+    assert result.exit_code == 0, result.output
+    channels = yaml.safe_load(result.stdout)["channels"]
+    if role == "worker":
+        assert "history" not in result.stdout
+        return
+    outputs = channels["workflow"]["sink"]["outputs"]
+    assert outputs["history"] == {"type": "kafka", "topic": "flow.history"}
+    assert channels["workflow"]["processor"]["options"] == {"workflows": "a:b", "history": True}
+
+
+@pytest.mark.parametrize(
+    ("history", "left_out", "words"),
+    [
+        (False, "results", "writes to 'results', and the outputs are assignments, outcomes;"),
+        (True, "history", "writes to 'history', and the outputs are assignments, results, outcomes;"),
+    ],
+)
+def test_a_channel_without_an_output_of_the_reducer_is_not_started(
+    history: bool, left_out: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the output; each start would be a dead letter otherwise."""
+    module: Any = ModuleType("flows_without_output")
+    module.flows = workflows("a")
+    monkeypatch.setitem(sys.modules, "flows_without_output", module)
+    node = Node("flows_without_output:flows", "k:9092", Topics(), tmp_path, history=history)
+    document = node.configuration()["channels"]["workflow"]
+    del document["sink"]["outputs"][left_out]
+    channel = ChannelConfig.model_validate(document)
+    with pytest.raises(StartError, match=words):
+        build_processor(channel, no_spark, "m", None, tmp_path)
+
+
+def no_spark() -> NoReturn:
+    """Fail, because nobody needs it."""
+    raise AssertionError("engine: inline takes no Spark")
 
 
 _PLACE = ["--brokers", "x"]

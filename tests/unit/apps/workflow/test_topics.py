@@ -63,6 +63,14 @@ def test_topics_are_created_when_brokers_know_them(monkeypatch: pytest.MonkeyPat
     assert brokers.looks == len(made)
 
 
+def test_the_history_has_a_topic_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the others."""
+    brokers = SlowBrokers()
+    monkeypatch.setattr(module, "KafkaTopicCatalog", lambda *_: brokers)
+    made = create_topics({}, Topics("old"), partitions=1, assignments=1, history=True)
+    assert made == [f"old.{name}" for name in (*_OTHERS, "history")]
+
+
 def test_topics_that_brokers_do_not_come_to_know_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
