@@ -98,7 +98,7 @@ def run(  # noqa: PLR0917 - the parts of a configuration
     create: Create = False,
     history: Annotated[
         bool,
-        typer.Option("--history", help="Write an instance's state after each step to NAME.history."),
+        typer.Option("--history", help="Write each instance's states to the topic NAME.history."),
     ] = False,
     print_config: PrintConfig = False,
 ) -> None:

@@ -6,10 +6,13 @@ in its state: it goes on with the term that it was started with, whatever is def
 
 from __future__ import annotations
 
+import inspect
 import json
+import math
 import re
 from dataclasses import dataclass
 from enum import Enum
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.core.errors import StartError
@@ -26,9 +29,15 @@ OTHERWISE = "otherwise"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
+#: What a name may be made of.
+_LETTERS = "take letters, digits, - and _"
+
 #: Attempts of a call, and seconds for each, where neither it nor its workflow says.
 ATTEMPTS = 3
 TIMEOUT = 60.0
+
+#: Seconds that a time-out may be: a millisecond, and a hundred years.
+_LEAST_TIMEOUT, _MOST_TIMEOUT = 0.001, 3_155_760_000
 
 #: Iterations of a loop, where it does not say.
 MOST_ITERATIONS = 100
@@ -101,22 +110,31 @@ class Sequence:
     """One step after the other; its result is that of the last.
 
     A step without a name has its number, from 0 on.
+
+    Raises:
+        DefinitionError: a name is one of those numbers.
     """
 
     steps: Mapping[str, Term]
 
     def __init__(self, *steps: Term, **named: Term) -> None:
-        object.__setattr__(self, "steps", _numbered(steps) | named)
+        object.__setattr__(self, "steps", _named("step", steps, named))
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Parallel:
-    """All branches at once; its result is a mapping of their names to their results."""
+    """All branches at once; its result is a mapping of their names to their results.
+
+    A branch without a name has its number, from 0 on.
+
+    Raises:
+        DefinitionError: a name is one of those numbers.
+    """
 
     branches: Mapping[str, Term]
 
     def __init__(self, *branches: Term, **named: Term) -> None:
-        object.__setattr__(self, "branches", _numbered(branches) | named)
+        object.__setattr__(self, "branches", _named("branch", branches, named))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +167,14 @@ class Loop:
 Term: TypeAlias = "Call | Sequence | Parallel | Choice | Loop"
 
 
-def _numbered(terms: tuple[Term, ...]) -> dict[str, Term]:
-    return {str(number): term for number, term in enumerate(terms)}
+def _named(what: str, terms: tuple[Term, ...], named: dict[str, Term]) -> dict[str, Term]:
+    """Return parts by their names, those without one first."""
+    numbered = {str(number): term for number, term in enumerate(terms)}
+    for name in numbered.keys() & named.keys():
+        raise DefinitionError(
+            f"{what} {name!r} is there twice, as the number of one without a name too; rename it"
+        )
+    return numbered | named
 
 
 def case_name(value: object) -> str:
@@ -211,10 +235,14 @@ class Workflows:
         """Have calls name a function. It is called with an ``Assignment`` and the arguments.
 
         Raises:
-            DefinitionError: there is another one of this name.
+            DefinitionError: there is another one of this name, or it is async.
         """
         name = function.__name__
         self._require_free(name)
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise DefinitionError(
+                f"process {name!r} is async, and nothing would await it; leave async out"
+            )
         self.processes[name] = function
         return function
 
@@ -230,19 +258,27 @@ class Workflows:
         """Define a version of a workflow. Other versions of it are kept.
 
         Raises:
-            DefinitionError: there is this version already, or a process of this name.
+            DefinitionError: there is this version already, or a process of this name, or the name,
+                the version or the policy is none.
         """
         if name in self.processes:
             self._require_free(name)
-        if not _NAME.fullmatch(name) or version < 1:
+        if not _is_name(name) or not _is_whole(version, 1):
             raise DefinitionError(
-                f"{name}@{version} is no name and version of a workflow; take letters, digits, "
-                "- and _, and a whole number from 1 on"
+                f"{name!r} and {version!r} are no name and version of a workflow; {_LETTERS}, and "
+                "a whole number from 1 on"
             )
+        try:
+            chosen = FailurePolicy(policy)
+        except ValueError:
+            there = " and ".join(each.value for each in FailurePolicy)
+            raise DefinitionError(
+                f"workflow {name}@{version}: policy is {policy!r}; there are {there}"
+            ) from None
         versions = self.definitions.setdefault(name, {})
         if version in versions:
             raise DefinitionError(f"{name}@{version} is defined already; give it another version")
-        found = Definition(name, version, term, FailurePolicy(policy), attempts, timeout)
+        found = Definition(name, version, term, chosen, attempts, timeout)
         versions[version] = found
         return found
 
@@ -335,9 +371,11 @@ class _Compiler:
                 return self._call(term, path, steps)
             case Sequence(steps=children):
                 self._require_some(children, path, "steps")
+                self._require_names(children, path, "a step")
                 return ["sequence", list(self._sequence(children, path, steps))]
             case Parallel(branches=children):
                 self._require_some(children, path, "branches")
+                self._require_names(children, path, "a branch")
                 named = [
                     [n, self._term(each, f"{path}.{n}", steps)] for n, each in children.items()
                 ]
@@ -362,13 +400,14 @@ class _Compiler:
         args = {name: self._value(value, path, steps) for name, value in call.args.items()}
         workflows = self._workflows
         if call.process not in workflows.processes:
-            if call.process.partition("@")[0] not in workflows.definitions:
+            if str(call.process).partition("@")[0] not in workflows.definitions:
                 there = ", ".join(sorted([*workflows.processes, *workflows.definitions])) or "none"
                 raise self._error(path, f"there is no process {call.process!r}; known are {there}")
             return self._workflow(call, path, args)
         attempts = self._definition.attempts if call.attempts is None else call.attempts
         timeout = self._definition.timeout if call.timeout is None else call.timeout
         self._require_limits(path, attempts, timeout)
+        self._require_arguments(call, path)
         return ["call", call.process, args, attempts, round(timeout * 1000)]
 
     def _workflow(self, call: Call, path: str, args: dict[str, Any]) -> list[Any]:
@@ -384,11 +423,15 @@ class _Compiler:
 
     def _choice(self, choice: Choice, path: str, steps: frozenset[str]) -> list[Any]:
         self._require_some(choice.cases, path, "cases")
-        on, cases = self._reference(choice.on, path, steps), []
+        on = self._reference(choice.on, path, steps)
+        cases: list[list[Any]] = []
         for value, child in choice.cases.items():
             name = case_name(value)
-            if not _NAME.fullmatch(name) or name == OTHERWISE:
-                raise self._error(path, f"{name!r} cannot be a case: take letters, digits, - and _")
+            if not _is_name(name) or name == OTHERWISE:
+                raise self._error(path, f"{name!r} cannot be a case: {_LETTERS}")
+            if any(name == other for other, _ in cases):
+                text = f"{value!r} is a second case of the name {name!r}; leave one out"
+                raise self._error(path, text)
             cases.append([name, self._term(child, f"{path}.{name}", steps)])
         other = choice.otherwise
         rest = None if other is None else self._term(other, f"{path}.{OTHERWISE}", steps)
@@ -397,8 +440,13 @@ class _Compiler:
     def _loop(self, loop: Loop, path: str, steps: frozenset[str]) -> list[Any]:
         if (loop.times is None) == (loop.until is None):
             raise self._error(path, "a Loop takes either times or until")
-        if loop.most < 1 or (isinstance(loop.times, int) and loop.times < 0):
-            raise self._error(path, f"times {loop.times} and most {loop.most} cannot be")
+        if not isinstance(loop.times, (Input, Result, NoneType)) and not _is_whole(loop.times, 0):
+            text = "it has to be a whole number from 0 on, an Input or a Result"
+            raise self._error(path, f"times is {loop.times!r}; {text}")
+        if not _is_whole(loop.most, 1):
+            raise self._error(path, f"most is {loop.most!r}; it has to be a whole number from 1 on")
+        if loop.until is not None and not _is_text(loop.until):
+            raise self._error(path, f"until is {loop.until!r}; it has to be a field's name")
         name = own_name(path)
         times = None if loop.times is None else self._value(loop.times, path, steps)
         body = self._term(loop.body, f"{path}[0]", steps | {name})
@@ -414,6 +462,9 @@ class _Compiler:
     def _reference(self, value: object, path: str, steps: frozenset[str]) -> list[Any]:
         if not isinstance(value, (Input, Result)):
             raise self._error(path, f"{value!r} is neither an Input nor a Result")
+        if not _is_text(value.name):
+            kind = type(value).__name__
+            raise self._error(path, f"{kind}({value.name!r}): it has to be a name, or name.field")
         name, *fields = value.name.split(".")
         if isinstance(value, Input):
             self._inputs.add(name)
@@ -427,12 +478,49 @@ class _Compiler:
         if not children:
             raise self._error(path, f"has no {what}; give it one, or leave it out")
 
+    def _require_names(self, children: Mapping[str, Term], path: str, what: str) -> None:
+        for name in children:
+            if not _is_name(name):
+                raise self._error(path, f"{name!r} cannot be the name of {what}: {_LETTERS}")
+
+    def _require_arguments(self, call: Call, path: str) -> None:
+        """Check that a process can be called with the arguments of a call."""
+        try:
+            signature = inspect.signature(self._workflows.processes[call.process])
+        except ValueError:  # as of functions in C, which do not say
+            return
+        try:
+            signature.bind(None, **call.args)
+        except TypeError as error:
+            text = f"{call.process}{signature} cannot be called with these arguments: {error}"
+            raise self._error(path, text) from None
+
     def _require_limits(self, path: str, attempts: int, timeout: float) -> None:
-        if attempts < 1 or timeout <= 0:
-            raise self._error(path, f"attempts {attempts} and timeout {timeout} have to be above 0")
+        if not _is_whole(attempts, 1):
+            text = f"attempts is {attempts!r}; it has to be a whole number from 1 on"
+            raise self._error(path, text)
+        if not _is_number(timeout) or not _LEAST_TIMEOUT <= timeout <= _MOST_TIMEOUT:
+            text = f"it has to be a number of seconds from {_LEAST_TIMEOUT} to {_MOST_TIMEOUT}"
+            raise self._error(path, f"timeout is {timeout!r}; {text}")
 
     def _error(self, path: str, text: str) -> DefinitionError:
         return DefinitionError(f"workflow {self._definition.id}, {path}: {text}")
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def own_name(path: str) -> str:

@@ -41,6 +41,9 @@ ASSIGNMENTS, RESULTS, OUTCOMES, HISTORY = "assignments", "results", "outcomes", 
 #: Milliseconds for which a closed instance is remembered.
 _KEEP = 600_000
 
+#: Iterations that loops may end in one pass: those of them that call something are few.
+_MOST_ITERATIONS = 10_000
+
 _CALLS, _GRAVE = "calls", "grave"
 
 #: What a part of a term comes to while calls of it are open.
@@ -435,6 +438,7 @@ class _Run:
         self._returns: dict[str, Any] = state["returns"]
         self._loops: dict[str, int] = state["loops"]
         self._choices: dict[str, str] = state["choices"]
+        self._iterations = 0
         #: Calls to be made: their paths, the term's, and their arguments.
         self.opened: list[tuple[str, list[Any], dict[str, Any]]] = []
 
@@ -488,7 +492,7 @@ class _Run:
     def _loop(self, term: list[Any], path: str, steps: dict[str, str], inputs: Any) -> Any:
         _, name, body, times, until, most = term
         limit = most if times is None else self._value(times, path, steps, inputs)
-        if not isinstance(limit, int):
+        if not isinstance(limit, int) or isinstance(limit, bool):
             raise _TermError(path, f"{path}: times is {limit!r}, which is no whole number")
         number, found = self._loops.get(path, 0), None
         if number:
@@ -498,6 +502,10 @@ class _Run:
             found = self.part(body, f"{path}[{number}]", {**steps, **before}, inputs)
             if found is _OPEN:
                 return _OPEN
+            self._iterations += 1
+            if self._iterations > _MOST_ITERATIONS:
+                text = f"{path}: more than {_MOST_ITERATIONS} iterations without a call"
+                raise _TermError(path, text)
             self._forget_within(f"{path}[{number}]", besides=f"{path}[{number}]")
             self._returns.pop(f"{path}[{number - 1}]", None)
             number += 1

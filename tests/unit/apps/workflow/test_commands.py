@@ -158,7 +158,7 @@ def test_a_reducer_writes_the_history_that_is_asked_for(role: str, tmp_path: Pat
     ("history", "left_out", "words"),
     [
         (False, "results", "writes to 'results', and the outputs are assignments, outcomes;"),
-        (True, "history", "writes to 'history', and the outputs are assignments, results, outcomes;"),
+        (True, "history", "writes to 'history', and the outputs are assignments, results, "),
     ],
 )
 def test_a_channel_without_an_output_of_the_reducer_is_not_started(

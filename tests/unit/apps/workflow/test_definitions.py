@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from math import inf
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +38,9 @@ def workflows(*names: str) -> Workflows:
 
 
 _SEVEN: Any = 7
+_INNER: Any = Parallel(b=Call("a"))
+_HALF: Any = 1.5
+_TEXT: Any = "30s"
 
 
 @pytest.mark.parametrize(
@@ -61,8 +65,33 @@ _SEVEN: Any = 7
         (Choice(Input("x"), {"otherwise": Call("a")}), "'otherwise' cannot be a case"),
         (Loop(Call("a")), "workflow w@1, 0: a Loop takes either times or until"),
         (Loop(Call("a"), times=2, until="x"), "a Loop takes either times or until"),
-        (Loop(Call("a"), times=-1), "times -1 and most 100 cannot be"),
-        (Call("a").limited(attempts=0), "attempts 0 and timeout 60.0 have to be above 0"),
+        (Loop(Call("a"), times=-1), "0: times is -1; it has to be a whole number from 0 on, an"),
+        (Loop(Call("a"), times=2.5), "0: times is 2.5; it has to be a whole number"),  # type: ignore[arg-type]
+        (Loop(Call("a"), times=True), "0: times is True; it has to be a whole number"),
+        (Loop(Call("a"), until="x", most=0), "0: most is 0; it has to be a whole number from 1 on"),
+        (Loop(Call("a"), until=""), "0: until is ''; it has to be a field's name"),
+        (Call("a").limited(attempts=0), "attempts is 0; it has to be a whole number from 1 on"),
+        (Call("a").limited(attempts=_HALF), "attempts is 1.5; it has to be a whole number"),
+        (Call("a").limited(timeout=0), "timeout is 0; it has to be a number of seconds from 0.001"),
+        (Call("a").limited(timeout=0.0001), "timeout is 0.0001; it has to be a number of seconds"),
+        (Call("a").limited(timeout=inf), "timeout is inf; it has to be a number of seconds"),
+        (Call("a").limited(timeout=_TEXT), "timeout is '30s'; it has to be a number of seconds"),
+        (Call(_SEVEN), "0: there is no process 7; known are a, b, w"),
+        (Call("a", x=Input(_SEVEN)), "0: Input(7): it has to be a name, or name.field"),
+        (Call("a", x=Result("")), "0: Result(''): it has to be a name, or name.field"),
+        (
+            Sequence(**{"a": _INNER, "a.b": _INNER}),
+            "0: 'a.b' cannot be the name of a step: take letters, digits, - and _",
+        ),
+        (Parallel(**{"x y": Call("a")}), "0: 'x y' cannot be the name of a branch: take letters"),
+        (
+            Choice(Input("x"), {"1": Call("a"), 1: Call("b")}),
+            "0: 1 is a second case of the name '1'; leave one out",
+        ),
+        (
+            Choice(Input("x"), {True: Call("a"), "true": Call("b")}),
+            "0: 'true' is a second case of the name 'true'; leave one out",
+        ),
         (Call("w"), "w@1 -> w@1: workflows call each other in a ring"),
     ],
 )
@@ -108,8 +137,41 @@ def test_names_are_taken_once() -> None:
         found.define("a", 1, Call("a"))
     with pytest.raises(DefinitionError, match="a process or workflow 'a' already"):
         found.process(found.processes["a"])
-    with pytest.raises(DefinitionError, match="is no name and version"):
-        found.define("w@", 1, Call("a"))
+    for name, version in (("w@", 1), ("v", "1"), ("v", 0), ("v", True), (None, 1)):
+        with pytest.raises(DefinitionError, match="are no name and version of a workflow; take"):
+            found.define(name, version, Call("a"))  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="v@1: policy is 'x'; there are wait_all and fail_fa"):
+        found.define("v", 1, Call("a"), policy="x")
+    assert "v" not in found.definitions
+    with pytest.raises(DefinitionError, match=r"step '0' is there twice, .*; rename it"):
+        Sequence(Call("a"), **{"0": Call("b")})
+    with pytest.raises(DefinitionError, match=r"branch '1' is there twice, .*; rename it"):
+        Parallel(Call("a"), Call("a"), **{"1": Call("b")})
+
+
+def test_a_process_is_called_with_what_it_takes() -> None:
+    """Arguments that are missing, or that it has not, are named; one that is async is refused."""
+    found = Workflows()
+
+    @found.process
+    def fill(call: Assignment, liters: int, *, slow: bool = False) -> None:
+        """Take one argument, and another one if it is given."""
+
+    found.define("w", 1, Call("fill", liters=1, slow=True))
+    found.define("v", 1, Call("fill", gallons=1))
+    found.define("u", 1, Sequence(a=Call("fill", liters=1, call=2)))
+    assert found.compiled("w").id == "w@1"
+    with pytest.raises(DefinitionError, match=r"v@1, 0: fill\(call.*\) .*: missing .*'liters'"):
+        found.compiled("v")
+    with pytest.raises(DefinitionError, match=r"u@1, 0\.a: fill\(.*: multiple values .*'call'"):
+        found.compiled("u")
+
+    async def later(call: Assignment) -> None:
+        """Nobody would await it."""
+
+    with pytest.raises(DefinitionError, match="process 'later' is async, and nothing would await"):
+        found.process(later)
+    assert list(found.processes) == ["fill"]
 
 
 def test_arguments_of_a_start_are_those_that_the_term_uses() -> None:

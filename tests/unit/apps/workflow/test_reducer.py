@@ -198,8 +198,18 @@ def test_a_loop_ends_after_its_times_or_fails_after_the_most() -> None:
     flow = Flow(reducer(Loop(Call("a"), until="ok", most=1))).start("i")
     flow.ret("i", "0[0]", {"ok": 0})
     assert flow.outcomes()[0]["msg"] == "0: 'ok' was not reached in 1 iterations"
-    flow = Flow(reducer(Loop(Call("a"), times=Input("n")))).start("i", n="two")
-    assert flow.outcomes()[0]["msg"] == "0: times is 'two', which is no whole number"
+    for wrong in ("two", True):
+        flow = Flow(reducer(Loop(Call("a"), times=Input("n")))).start("i", n=wrong)
+        assert flow.outcomes()[0]["msg"] == f"0: times is {wrong!r}, which is no whole number"
+
+
+def test_loops_that_call_nothing_come_to_an_end() -> None:
+    """However often they are to go round: the reducer serves others as well."""
+    term = Loop(Loop(Call("a"), times=Input("m")), times=Input("n"))
+    flow = Flow(reducer(term)).start("i", m=0, n=10**9)
+    assert flow.outcomes()[0]["msg"] == "0: more than 10000 iterations without a call"
+    assert flow.start("j", m=0, n=9_999).outcomes(flow.made)[0]["type"] == "PiEventResult"
+    assert flow.start("k", m=1, n=10**9).refs == ["0[0][0]"]
 
 
 def test_a_loop_in_a_loop_forgets_what_is_done() -> None:
