@@ -284,6 +284,9 @@ class Fold:
     """
 
     def __init__(self, reducer: KeyedReducer[Any, Any, Any], settings: FoldSettings) -> None:
+        bounded = getattr(reducer, "with_limits", None)
+        if bounded is not None:
+            reducer = bounded(max_row=settings.max_row, max_output=settings.max_output)
         self.reducer = reducer
         self.settings = settings
         self.batched = is_batched(reducer)

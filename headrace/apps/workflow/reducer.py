@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.apps.workflow.definitions import (
     OTHERWISE,
     ROOT,
     Compiled,
+    DefinitionError,
     FailurePolicy,
     case_name,
     load_workflows,
@@ -31,6 +32,7 @@ from headrace.apps.workflow.messages import (
     UPDATE,
 )
 from headrace.keyed import Event, Fired, Output, Phase, Phases, Timer, at_clock
+from headrace.keyed.codecs import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +42,18 @@ ASSIGNMENTS, RESULTS, OUTCOMES, HISTORY = "assignments", "results", "outcomes", 
 
 #: Milliseconds for which a closed instance is remembered.
 _KEEP = 600_000
+
+#: Bytes that a row and an output may have, where the channel does not say.
+_MAX_ROW, _MAX_OUTPUT = 512 << 10, 1_000_000
+
+#: What of them is kept free, as one part of so many: for errors, and for what is beside a value.
+_FREE = 8
+
+#: Bytes of an open call in a state, beside its path.
+_CALL_SIZE = 60
+
+#: Characters of the text of an error, and of its trace.
+_TEXT = 4_000
 
 #: Iterations that loops may end in one pass: those of them that call something are few.
 _MOST_ITERATIONS = 10_000
@@ -106,11 +120,19 @@ def phase_of(state: Mapping[str, Any]) -> Phase:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowReducer:
-    """Applies starts, answers and time-outs to instances. ``keep`` is in milliseconds."""
+    """Applies starts, answers and time-outs to instances. ``keep`` is in milliseconds.
+
+    ``max_row`` and ``max_output`` are the bytes that the channel lets a state and an output have.
+
+    Raises:
+        DefinitionError: a term would take too much of a state.
+    """
 
     definitions: Mapping[str, Compiled]
     history: bool = False
     keep: int = _KEEP
+    max_row: int = _MAX_ROW
+    max_output: int = _MAX_OUTPUT
 
     phases: ClassVar[Phases] = Phases(
         phase_of,
@@ -126,6 +148,31 @@ class WorkflowReducer:
             "passed_over",
         ),
     )
+
+    def __post_init__(self) -> None:
+        most = self.state_room // 2
+        for each in self.definitions.values():
+            size = len(to_json(each.term))
+            if size > most:
+                raise DefinitionError(
+                    f"workflow {each.id}: its term has {size} bytes, and {most} are allowed; "
+                    "make what is large an argument, or raise state.max_row"
+                )
+
+    def with_limits(self, *, max_row: int, max_output: int) -> WorkflowReducer:
+        """Return the reducer for a channel with these limits."""
+        return replace(self, max_row=max_row, max_output=max_output)
+
+    @property
+    def state_room(self) -> int:
+        """Bytes that the state of an open instance may have: that of a failing one has errors."""
+        most = min(self.max_row, self.max_output) if self.history else self.max_row
+        return most - most // _FREE
+
+    @property
+    def value_room(self) -> int:
+        """Bytes that the arguments or the result of a call, or of an instance, may have."""
+        return self.max_output - self.max_output // _FREE
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -154,6 +201,22 @@ class _TermError(Exception):
         self.kind = kind
 
 
+def _require_size(path: str, what: str, value: Any, most: int, beside: int = 0) -> int:
+    """Return the bytes of a value, with so many beside it.
+
+    Raises:
+        _TermError: it is nothing that JSON knows, or has more bytes than it may have.
+    """
+    try:
+        size = len(to_json(value)) + beside
+    except (TypeError, ValueError) as error:
+        raise _TermError(path, f"{path}: {what} is nothing that JSON knows: {error}") from None
+    if size > most:
+        text = f"{path}: {what} has {size} bytes, and {most} are allowed"
+        raise _TermError(path, f"{text}; keep what is large elsewhere, and say where it is")
+    return size
+
+
 class _Instance:
     """An instance on its way through some facts.
 
@@ -161,8 +224,8 @@ class _Instance:
     or ``closed``. ``called`` has the open calls by their paths: the number of the attempt, when
     its time is over (ms), and how many attempts there may be. ``returns`` has results by paths;
     what lies within a part that is done is left out. ``loops`` has iterations that are done,
-    ``choices`` the cases that were taken. ``counts`` has what was passed over, by reason,
-    ``attempts`` how attempts ended.
+    ``choices`` the cases that were taken. ``size`` are its bytes, or more. ``counts`` has what was
+    passed over, by reason, ``attempts`` how attempts ended.
     """
 
     def __init__(
@@ -174,6 +237,7 @@ class _Instance:
         self.state = state
         self.outputs: list[Output] = []
         self._attempts: dict[str, int] = {}
+        self._grown = 0
 
     def timers(self) -> dict[str, Timer]:
         """Return what the instance waits for."""
@@ -229,8 +293,11 @@ class _Instance:
         if self.state is not None:
             self._count("duplicate_start")
             return
-        name, args = value.get("definition"), value.get("args")
-        found = self._rules.definitions.get(str(name))
+        name, args = str(value.get("definition"))[:_TEXT], value.get("args")
+        found = self._rules.definitions.get(name)
+        refusal = self._refusal(ROOT, "what it is started with", args)
+        if refusal is not None:
+            args = None
         self.state = {
             "phase": "open",
             "definition": name,
@@ -253,8 +320,16 @@ class _Instance:
             text = f"the reducer has no workflow {name!r}; it has {there}"
             self._give_up(ROOT, 0, text, "", UNKNOWN_PROCESS)
         else:
-            self._advance()
+            self._advance(refusal=refusal)
         self._update()
+
+    def _refusal(self, ref: str, what: str, value: Any) -> _TermError | None:
+        """Return why a value cannot be taken, None if it can."""
+        try:
+            self._grown += _require_size(ref, what, value, self._rules.value_room)
+        except _TermError as error:
+            return error
+        return None
 
     def _answered(self, kind: str, value: dict[str, Any]) -> None:
         """Apply what a worker answered to a call."""
@@ -269,7 +344,7 @@ class _Instance:
             if attempt != open_attempt:
                 self._count("stale")
                 return
-            text, trace = str(value.get("msg", "")), str(value.get("trace", ""))
+            text, trace = (_writable(value.get(name, "")) for name in ("msg", "trace"))
             self._ended("failed")
             self._failed(ref, text, trace, final=bool(value.get("final")))
         else:
@@ -280,9 +355,13 @@ class _Instance:
             else:
                 self._ended("returned")
             del state["called"][ref]
-            state["returns"][ref] = value.get("obj")
-            self._event(EVENT_RETURN, ref=ref, attempt=attempt, res=value.get("obj"))
-            self._advance()
+            found = value.get("obj")
+            refusal = self._refusal(ref, "what it returned", found)
+            if refusal is not None:
+                found = None
+            state["returns"][ref] = found if state["phase"] == "open" else None
+            self._event(EVENT_RETURN, ref=ref, attempt=attempt, res=found)
+            self._advance(ref, refusal)
         self._update()
 
     def _is_done(self, ref: str) -> bool:
@@ -314,12 +393,17 @@ class _Instance:
     def _give_up(
         self, ref: str, attempt: int, text: str, trace: str, kind: str = EXCEPTIONS
     ) -> None:
-        """Have the instance fail: at once, or when its open calls are answered."""
+        """Have the instance fail: at once, or when its open calls are answered.
+
+        Nothing is called any more, so that arguments and results give way to errors.
+        """
         state = self.state
         assert state is not None
         error = {"type": kind, "ref": ref, "attempt": attempt, "msg": text, "trace": trace}
         state["errors"].append(error)
+        _fit(state["errors"], self._rules.max_row // _FREE * 3 // 4)
         state["phase"] = "failing"
+        state["args"], state["returns"] = None, dict.fromkeys(state["returns"])
         if state["policy"] == FailurePolicy.FAIL_FAST.value:
             for open_ref, (open_attempt, _, _) in sorted(state["called"].items()):
                 self._cancel(open_ref, open_attempt)
@@ -340,8 +424,11 @@ class _Instance:
 
     # --- the term ---------------------------------------------------------------------------
 
-    def _advance(self) -> None:
-        """Open all calls that the term has come to, or close the instance."""
+    def _advance(self, at: str = ROOT, refusal: _TermError | None = None) -> None:
+        """Open all calls that the term has come to, or close the instance.
+
+        ``at`` is the call whose answer has led here; ``refusal`` says why it cannot be taken.
+        """
         state = self.state
         assert state is not None
         if state["phase"] == "failing":
@@ -349,7 +436,10 @@ class _Instance:
             return
         run = _Run(state)
         try:
+            if refusal is not None:
+                raise refusal
             result = run.part(state["term"], ROOT, {}, state["args"])
+            self._require_room(run, result, at)
         except _TermError as error:
             self._give_up(error.path, 0, str(error), "", error.kind)
             return
@@ -357,6 +447,26 @@ class _Instance:
             self._open(ref, call, args)
         if result is not _OPEN:
             self._close(EVENT_RESULT, result=result)
+
+    def _require_room(self, run: _Run, result: Any, at: str) -> None:
+        """Check that the instance, and what it is to write, is not too large.
+
+        Raises:
+            _TermError: it is.
+        """
+        most = self._rules.value_room
+        if result is not _OPEN:
+            _require_size(at, "the result", result, most)
+            return
+        for ref, _, args in run.opened:
+            _require_size(ref, "what it is called with", args, most)
+        state, most = self.state, self._rules.state_room
+        assert state is not None
+        opened = sum(len(ref) + _CALL_SIZE for ref, _, _ in run.opened)
+        state["size"] = state.get("size", most) + self._grown + len(at) + opened
+        self._grown = 0
+        if state["size"] > most:  # it was never so large: find out how large it is now
+            state["size"] = _require_size(at, "the instance's state", state, most, opened)
 
     def _open(self, ref: str, call: list[Any], args: dict[str, Any]) -> None:
         state = self.state
@@ -425,6 +535,24 @@ class _Instance:
         assert self.state is not None
         counts = self.state["counts"]
         counts[reason] = counts.get(reason, 0) + 1
+
+
+def _writable(value: object) -> str:
+    """Return a text of an answer as it can be written, and not longer than it has to be."""
+    return str(value)[:_TEXT].encode("utf-8", "replace").decode()
+
+
+def _fit(errors: list[dict[str, Any]], room: int) -> None:
+    """Leave out what errors have too much: traces first, then the oldest, then text."""
+    while len(to_json(errors)) > room:
+        traced = next((each for each in errors if each["trace"]), None)
+        if traced is not None:
+            traced["trace"] = ""
+        elif len(errors) > 1:
+            del errors[0]
+        else:
+            errors[0]["msg"] = errors[0]["msg"][: room // _FREE]
+            return
 
 
 class _Run:

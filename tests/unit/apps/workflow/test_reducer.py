@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.apps.workflow import (
     Call,
     Choice,
+    DefinitionError,
     FailurePolicy,
     Input,
     Loop,
@@ -28,12 +29,16 @@ from headrace.apps.workflow.messages import (
 )
 from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
 from headrace.core.errors import PoisonRecordError
-from headrace.keyed import Event
+from headrace.keyed import Event, Fired
+from headrace.keyed.codecs import to_json
 from headrace.keyed.fold import FoldSettings
 from headrace.testing.keyed import KeyedTest, Produced, Sent, check_reducer
 from tests.unit.apps.workflow.test_definitions import workflows
 
 _OUTPUTS = FoldSettings(outputs=("assignments", "results", "outcomes", "history"))
+
+#: As the channels of a node have it: what is poison is no exception.
+_LETTERS = replace(_OUTPUTS, on_poison="dead_letter")
 
 _TERMINAL = {
     "PiEventResult",
@@ -55,11 +60,12 @@ class Flow:
     """A reducer with the facts that a test sends; its time goes on by one with each."""
 
     reducer: WorkflowReducer
+    settings: FoldSettings = _OUTPUTS
     now: int = 0
     made: list[Produced] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.test = KeyedTest(self.reducer, _OUTPUTS)
+        self.test = KeyedTest(self.reducer, self.settings)
 
     def send(self, instance: str, message: Any) -> Flow:
         """Send one message under its instance."""
@@ -553,6 +559,151 @@ def test_the_history_has_the_state_after_each_step() -> None:
     flow.ret("1", "0.0").ret("1", "0.0").ret("1", "0.1")
     phases = [each.value["pii"]["phase"] for each in flow.test.outputs if each.to == "history"]
     assert phases == ["open", "open", "closed"]
+
+
+# --- what is too large --------------------------------------------------------------------------
+
+
+def too_large(flow: Flow) -> Any:
+    """Return the one outcome of an instance that has failed; nothing was poison, all is closed."""
+    (outcome,) = flow.outcomes()
+    assert outcome["type"] == "PiFailureExceptions"
+    assert flow.test.dead_letters == []
+    assert flow.test.state("1")["phase"] == "closed"
+    kinds = [each.value["type"] for each in flow.test.outputs if each.to == "results"]
+    assert [kind for kind in kinds if kind in _TERMINAL] == ["PiFailureExceptions"]
+    counts = counted(flow)
+    ended = ("returned", "failed", "timed_out", "cancelled")
+    assert counts["attempts"] == sum(counts[f"attempts_{each}"] for each in ended)
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (600_000, " bytes, and 458752 are allowed; keep what is large elsewhere, and say where"),
+        (990_000, "0: what it is started with has 990008 bytes, and 875000 are allowed"),
+    ],
+)
+def test_an_instance_with_arguments_that_are_too_large_fails(size: int, words: str) -> None:
+    """It calls nothing; the message has the size and the limit."""
+    flow = Flow(reducer(Call("a", x=Input("x"))), _LETTERS).start("1", x="x" * size)
+    assert flow.refs == []
+    assert words in too_large(flow)["msg"]
+
+
+@pytest.mark.parametrize("size", [600_000, 999_900])
+def test_an_instance_whose_call_returns_too_much_fails(size: int) -> None:
+    """The call is not made again; what is its result at once may be larger than a state."""
+    flow = Flow(reducer(_TWO_STEPS), _LETTERS).start("1").ret("1", "0.0", "x" * size)
+    assert flow.refs == []
+    outcome = too_large(flow)
+    assert (outcome["ref"], outcome["calls"]) == ("0.0", 1)
+    assert "bytes, and " in outcome["msg"]
+    assert flow.ret("1", "0.0").made == []
+    flow = Flow(reducer(Call("a")), _LETTERS).start("1").ret("1", "0", "x" * 600_000)
+    assert flow.outcomes()[0]["result"] == "x" * 600_000
+    assert flow.test.state("1")["returns"] == {"0": None}
+
+
+@pytest.mark.parametrize("policy", list(FailurePolicy))
+def test_what_returns_too_much_beside_open_calls_fails_as_the_policy_says(policy: Any) -> None:
+    """They are waited for, or cancelled; what they return then is not kept."""
+    flow = Flow(reducer(_TWO_CALLS, policy=policy), _LETTERS).start("1")
+    flow.ret("1", "0.0.x", "x" * 300_000).ret("1", "0.0.y", "y" * 300_000)
+    assert too_large(flow)["ref"] == "0.0.y"
+    both = Parallel(x=Call("a"), y=Call("b"), z=Call("c"))
+    flow = Flow(reducer(both, policy=policy), _LETTERS).start("1").ret("1", "0.x", "x" * 500_000)
+    if policy is FailurePolicy.WAIT_ALL:
+        assert phase(flow) == ("failing", 1, 2)
+        flow.ret("1", "0.y", "y" * 500_000)
+        flow.fail("1", "0.z")
+    assert "bytes, and 458752 are allowed" in too_large(flow)["errors"][0]["msg"]
+
+
+def test_an_instance_whose_call_takes_too_much_fails() -> None:
+    """Arguments that are taken several times, in one assignment."""
+    value = Input("x")
+    term = Sequence(Call("a"), Call("b", p=value, q=value, r=value))
+    flow = Flow(reducer(term), _LETTERS).start("1", x="x" * 400_000).ret("1", "0.0")
+    assert flow.refs == []
+    outcome = too_large(flow)
+    assert outcome["ref"] == "0.1"
+    assert "1200022 bytes, and 875000 are allowed" in outcome["msg"]
+
+
+def test_a_call_that_hangs_beside_a_nearly_full_state_is_given_up() -> None:
+    """The error has room: the arguments are left out with it, which nothing takes any more."""
+    both = Parallel(x=Call("a", x=Input("x")).limited(timeout=5, attempts=1), y=Call("b"))
+    flow = Flow(reducer(both), _LETTERS).start("1", x="x" * 458_000)
+    assert flow.refs == ["0.x", "0.y"]
+    flow.test.tick(5_001)
+    assert phase(flow) == ("failing", 1, 1)
+    flow.ret("1", "0.y")
+    assert too_large(flow)["msg"] == "attempt 1 was not answered in time"
+
+
+def test_an_instance_of_a_former_version_may_be_nearly_full() -> None:
+    """Its state is larger than would be let in now; the timer's own call needs no more room."""
+    both = Parallel(x=Call("a", x=Input("x")).limited(timeout=5, attempts=1), y=Call("b"))
+    flow = Flow(reducer(both)).start("1", x="")
+    state = flow.test.state("1")
+    state["args"]["x"] = "x" * (524_280 - len(to_json(state)))
+    found, _, timers = flow.reducer("1", state, [Fired("calls", 5_001)], 5_001)
+    assert found is not None
+    assert found["phase"] == "failing"
+    assert len(to_json(found)) < 2_000
+    assert list(timers) == ["calls"]
+
+
+def test_errors_have_room_however_many_there_are() -> None:
+    """Traces are left out first, those of the oldest before others, then the oldest errors."""
+    calls = {f"c{number}": Call("a") for number in range(40)}
+    flow = Flow(reducer(Parallel(**calls)), _LETTERS).start("1")
+    traces = []
+    for name in calls:
+        call = Assignment("1", f"0.{name}", 1, "", {})
+        flow.send("1", fail_message(call, name + "é" * 3_000, "t" * 9_000, final=True))
+        traces.append([len(each["trace"]) for each in flow.test.state("1")["errors"]])
+    assert traces[3] == [4_000] * 4
+    assert traces[5] == [0, 0, 0, 4_000, 4_000, 4_000]
+    outcome = too_large(flow)
+    assert len(to_json(outcome["errors"])) <= 49_152
+    assert outcome["msg"].startswith("c39é")
+    assert [each["ref"] for each in outcome["errors"]] == [f"0.c{n}" for n in range(32, 40)]
+
+
+def test_values_that_json_does_not_know_fail_the_instance() -> None:
+    """A producer of another kind may write them: they cannot be written again."""
+    start = b'{"type":"Start","instance":"1","definition":"w@1","args":{"x":NaN}}'
+    flow = Flow(reducer(Call("a", x=Input("x"))), _LETTERS).send("1", start)
+    assert "is nothing that JSON knows" in too_large(flow)["msg"]
+    answer = b'{"type":"Return","instance":"1","ref":"0.0","attempt":1,"obj":"\\ud800"}'
+    flow = Flow(reducer(_TWO_STEPS), _LETTERS).start("1").send("1", answer)
+    assert "is nothing that JSON knows" in too_large(flow)["msg"]
+
+
+def test_a_channel_s_limits_are_the_reducer_s() -> None:
+    """Also where they are small, or rows may be larger than an output that has the state."""
+    small = replace(_LETTERS, max_row=4_096)
+    flow = Flow(reducer(Call("a", x=Input("x"))), small).start("1", x="x" * 4_000)
+    assert "bytes, and 3584 are allowed" in too_large(flow)["msg"]
+    message = fail_message(Assignment("1", "0", 1, "", {}), "é" * 4_000, "t" * 4_000, final=True)
+    flow = Flow(reducer(Call("a")), small).start("1").send("1", message)
+    assert too_large(flow)["msg"] == "é" * 48
+    large = replace(_LETTERS, max_row=4 << 20)
+    flow = Flow(reducer(_TWO_CALLS), large).start("1", x=1)
+    flow.ret("1", "0.0.x", "x" * 800_000).ret("1", "0.0.y", "y" * 800_000)
+    assert flow.refs == ["0.1"]
+    flow = Flow(reducer(_TWO_CALLS, history=True), large).start("1", x=1)
+    assert flow.ret("1", "0.0.x", "x" * 800_000).ret("1", "0.0.y", "y" * 800_000).refs == []
+    assert "bytes, and 875000 are allowed" in too_large(flow)["msg"]
+
+
+def test_a_definition_that_leaves_no_room_is_refused_at_the_start() -> None:
+    """Each instance carries its term."""
+    with pytest.raises(DefinitionError, match=r"w@1: .* 3000\d\d bytes, and 229376 are"):
+        Flow(reducer(Call("a", x="x" * 300_000)))
 
 
 # --- properties -------------------------------------------------------------------------------
