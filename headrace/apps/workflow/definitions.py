@@ -32,9 +32,11 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 #: What a name may be made of.
 _LETTERS = "take letters, digits, - and _"
 
-#: Attempts of a call, and seconds for each, where neither it nor its workflow says.
+#: Attempts of a call, seconds for each, and seconds from the first one's failure to the second,
+#: where neither it nor its workflow says.
 ATTEMPTS = 3
 TIMEOUT = 60.0
+BACKOFF = 1.0
 
 #: Seconds that a time-out may be: a millisecond, and a hundred years.
 _LEAST_TIMEOUT, _MOST_TIMEOUT = 0.001, 3_155_760_000
@@ -90,18 +92,31 @@ class Call:
     args: Mapping[str, Value]
     attempts: int | None
     timeout: float | None
+    backoff: float | None
 
     def __init__(self, process: str, /, **args: Value) -> None:
         object.__setattr__(self, "process", process)
         object.__setattr__(self, "args", args)
         object.__setattr__(self, "attempts", None)
         object.__setattr__(self, "timeout", None)
+        object.__setattr__(self, "backoff", None)
 
-    def limited(self, *, attempts: int | None = None, timeout: float | None = None) -> Call:
-        """Return the call with other attempts, or other seconds for each, than the workflow's."""
+    def limited(
+        self,
+        *,
+        attempts: int | None = None,
+        timeout: float | None = None,
+        backoff: float | None = None,
+    ) -> Call:
+        """Return the call with other attempts than the workflow's.
+
+        ``timeout`` are the seconds of each, ``backoff`` those from a failure to the second attempt,
+        twice as many with each further one.
+        """
         other = Call(self.process, **self.args)
         object.__setattr__(other, "attempts", attempts)
         object.__setattr__(other, "timeout", timeout)
+        object.__setattr__(other, "backoff", backoff)
         return other
 
 
@@ -184,7 +199,11 @@ def case_name(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One version of a workflow. ``timeout`` is in seconds and for each attempt of a call."""
+    """One version of a workflow. ``timeout`` is in seconds and for each attempt of a call.
+
+    ``backoff`` are the seconds from a failure to the second attempt, twice as many with each
+    further one.
+    """
 
     name: str
     version: int
@@ -192,6 +211,7 @@ class Definition:
     policy: FailurePolicy = FailurePolicy.WAIT_ALL
     attempts: int = ATTEMPTS
     timeout: float = TIMEOUT
+    backoff: float = BACKOFF
 
     @property
     def id(self) -> str:
@@ -254,6 +274,7 @@ class Workflows:
         policy: FailurePolicy | str = FailurePolicy.WAIT_ALL,
         attempts: int = ATTEMPTS,
         timeout: float = TIMEOUT,
+        backoff: float = BACKOFF,
     ) -> Definition:
         """Define a version of a workflow. Other versions of it are kept.
 
@@ -278,7 +299,7 @@ class Workflows:
         versions = self.definitions.setdefault(name, {})
         if version in versions:
             raise DefinitionError(f"{name}@{version} is defined already; give it another version")
-        found = Definition(name, version, term, chosen, attempts, timeout)
+        found = Definition(name, version, term, chosen, attempts, timeout, backoff)
         versions[version] = found
         return found
 
@@ -361,7 +382,7 @@ class _Compiler:
         if definition.id in self._users:
             ring = " -> ".join([*self._users[self._users.index(definition.id) :], definition.id])
             raise DefinitionError(f"{ring}: workflows call each other in a ring; take a Loop")
-        self._require_limits(ROOT, definition.attempts, definition.timeout)
+        self._limits(Call(""), ROOT)
         term = self._term(definition.term, ROOT, frozenset())
         return Compiled(definition.id, term, frozenset(self._inputs), definition.policy)
 
@@ -404,14 +425,11 @@ class _Compiler:
                 there = ", ".join(sorted([*workflows.processes, *workflows.definitions])) or "none"
                 raise self._error(path, f"there is no process {call.process!r}; known are {there}")
             return self._workflow(call, path, args)
-        attempts = self._definition.attempts if call.attempts is None else call.attempts
-        timeout = self._definition.timeout if call.timeout is None else call.timeout
-        self._require_limits(path, attempts, timeout)
         self._require_arguments(call, path)
-        return ["call", call.process, args, attempts, round(timeout * 1000)]
+        return ["call", call.process, args, *self._limits(call, path)]
 
     def _workflow(self, call: Call, path: str, args: dict[str, Any]) -> list[Any]:
-        if call.attempts is not None or call.timeout is not None:
+        if (call.attempts, call.timeout, call.backoff) != (None, None, None):
             raise self._error(path, "is a workflow, whose own calls have attempts and time-outs")
         found = self._workflows.find(call.process)
         inner = _Compiler(self._workflows, found, (*self._users, self._definition.id)).compiled()
@@ -495,13 +513,22 @@ class _Compiler:
             text = f"{call.process}{signature} cannot be called with these arguments: {error}"
             raise self._error(path, text) from None
 
-    def _require_limits(self, path: str, attempts: int, timeout: float) -> None:
+    def _limits(self, call: Call, path: str) -> list[int]:
+        """Return attempts, time-out and backoff of a call, in milliseconds."""
+        found = self._definition
+        attempts = found.attempts if call.attempts is None else call.attempts
+        timeout = found.timeout if call.timeout is None else call.timeout
+        backoff = found.backoff if call.backoff is None else call.backoff
         if not _is_whole(attempts, 1):
             text = f"attempts is {attempts!r}; it has to be a whole number from 1 on"
             raise self._error(path, text)
         if not _is_number(timeout) or not _LEAST_TIMEOUT <= timeout <= _MOST_TIMEOUT:
             text = f"it has to be a number of seconds from {_LEAST_TIMEOUT} to {_MOST_TIMEOUT}"
             raise self._error(path, f"timeout is {timeout!r}; {text}")
+        if not _is_number(backoff) or not 0 <= backoff <= _MOST_TIMEOUT:
+            text = f"it has to be a number of seconds from 0 to {_MOST_TIMEOUT}"
+            raise self._error(path, f"backoff is {backoff!r}; {text}")
+        return [attempts, round(timeout * 1000), round(backoff * 1000)]
 
     def _error(self, path: str, text: str) -> DefinitionError:
         return DefinitionError(f"workflow {self._definition.id}, {path}: {text}")

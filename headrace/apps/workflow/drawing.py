@@ -80,8 +80,11 @@ class _Tree:
             return "failed"
         called = state["called"].get(path)
         if called is not None:
-            attempt, _, most = called
+            attempt, _, most, *_ = called
             return f"open, attempt {attempt} of {most}"
+        if path in state.get("waiting", {}):
+            attempt, _, most = state["waiting"][path]
+            return f"waits for attempt {attempt + 1} of {most}"
         if self._is_done(path):
             return "done"
         if term[0] == "loop" and path in state["loops"]:

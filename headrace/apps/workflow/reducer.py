@@ -52,6 +52,12 @@ _FREE = 8
 #: Bytes of an open call in a state, beside its path.
 _CALL_SIZE = 60
 
+#: Milliseconds that a backoff grows to at most; one that begins longer stays as it is.
+_MOST_BACKOFF = 60_000
+
+#: Doublings of a backoff: more would make long numbers, and none is so long.
+_DOUBLINGS = 16
+
 #: Characters of the text of an error, and of its trace.
 _TEXT = 4_000
 
@@ -222,7 +228,9 @@ class _Instance:
 
     Its state has a ``phase``: ``open``, ``failing`` (it waits for its open calls, and fails then)
     or ``closed``. ``called`` has the open calls by their paths: the number of the attempt, when
-    its time is over (ms), and how many attempts there may be. ``returns`` has results by paths;
+    its time is over (ms), how many attempts there may be, and the backoff after the first one
+    (ms). ``waiting`` has those that have failed and are to be made again: the attempt that was the
+    last, when the next one is made, and how many there may be. ``returns`` has results by paths;
     what lies within a part that is done is left out. ``loops`` has iterations that are done,
     ``choices`` the cases that were taken. ``size`` are its bytes, or more. ``counts`` has what was
     passed over, by reason, ``attempts`` how attempts ended.
@@ -244,9 +252,17 @@ class _Instance:
         match self.state:
             case {"phase": "closed", "until": until}:
                 return {_GRAVE: at_clock(until)}
-            case {"called": called} if called:
-                return {_CALLS: at_clock(min(due for _, due, _ in called.values()))}
+            case {"called": called}:
+                due = [each[1] for each in (*called.values(), *self._waiting.values())]
+                return {_CALLS: at_clock(min(due))} if due else {}
         return {}
+
+    @property
+    def _waiting(self) -> dict[str, Any]:
+        """The calls that are to be made again."""
+        assert self.state is not None
+        waiting: dict[str, Any] = self.state.setdefault("waiting", {})  # a former version had none
+        return waiting
 
     # --- facts ------------------------------------------------------------------------------
 
@@ -256,12 +272,14 @@ class _Instance:
         if fired.name == _GRAVE:
             self.state = None
             return
-        late = [(ref, n) for ref, (n, due, _) in self.state["called"].items() if due <= self._now]
+        called = self.state["called"].items()
+        late = [(ref, each[0]) for ref, each in called if each[1] <= self._now]
         for ref, attempt in sorted(late):
             if ref in self.state["called"]:  # else the one before it has closed the instance
                 self._cancel(ref, attempt)
                 self._ended("timed_out")
                 self._failed(ref, f"attempt {attempt} was not answered in time", "")
+        self._resume()
         self._update()
 
     def take(self, event: Event[Any]) -> None:
@@ -306,6 +324,7 @@ class _Instance:
             "args": args,
             "started": ts,
             "called": {},
+            "waiting": {},
             "returns": {},
             "loops": {},
             "choices": {},
@@ -337,7 +356,7 @@ class _Instance:
         assert state is not None
         ref, attempt = str(value.get("ref")), value.get("attempt")
         open_attempt = state["called"].get(ref, (0,))[0]
-        if not open_attempt:
+        if not open_attempt and ref not in self._waiting:
             self._count("duplicate" if self._is_done(ref) else "unknown")
             return
         if kind == FAIL:
@@ -348,13 +367,15 @@ class _Instance:
             self._ended("failed")
             self._failed(ref, text, trace, final=bool(value.get("final")))
         else:
-            if attempt != open_attempt:  # an earlier attempt has answered after its time
-                self._count("answered_late")
-                self._cancel(ref, open_attempt)
-                self._ended("cancelled")
-            else:
+            if attempt == open_attempt:
                 self._ended("returned")
-            del state["called"][ref]
+            else:  # an earlier attempt has answered after its time
+                self._count("answered_late")
+                if open_attempt:
+                    self._cancel(ref, open_attempt)
+                    self._ended("cancelled")
+            state["called"].pop(ref, None)
+            self._waiting.pop(ref, None)
             found = value.get("obj")
             refusal = self._refusal(ref, "what it returned", found)
             if refusal is not None:
@@ -379,16 +400,26 @@ class _Instance:
     # --- failures ---------------------------------------------------------------------------
 
     def _failed(self, ref: str, text: str, trace: str, *, final: bool = False) -> None:
-        """Make another attempt of a call, or give it up."""
+        """Have another attempt of a call made, or give it up."""
         state = self.state
         assert state is not None
-        attempt, _, most = state["called"].pop(ref)
+        attempt, _, most, *backoff = state["called"].pop(ref)
         self._event(CALL_EXCEPTION, ref=ref, attempt=attempt, msg=text, trace=trace)
         if not final and attempt < most and state["phase"] == "open":
-            self._attempts[ref] = attempt
-            self._advance()
+            first = backoff[0] if backoff else 0  # a former version had none
+            pause = min(first << min(attempt - 1, _DOUBLINGS), max(first, _MOST_BACKOFF))
+            self._waiting[ref] = [attempt, self._now + pause, most]
+            self._resume()
         else:
             self._give_up(ref, attempt, text, trace)
+
+    def _resume(self) -> None:
+        """Make the attempts that have waited for long enough."""
+        due = [ref for ref, (_, at, _) in self._waiting.items() if at <= self._now]
+        for ref in due:
+            self._attempts[ref] = self._waiting.pop(ref)[0]
+        if due:
+            self._advance()
 
     def _give_up(
         self, ref: str, attempt: int, text: str, trace: str, kind: str = EXCEPTIONS
@@ -402,10 +433,10 @@ class _Instance:
         error = {"type": kind, "ref": ref, "attempt": attempt, "msg": text, "trace": trace}
         state["errors"].append(error)
         _fit(state["errors"], self._rules.max_row // _FREE * 3 // 4)
-        state["phase"] = "failing"
+        state["phase"], state["waiting"] = "failing", {}
         state["args"], state["returns"] = None, dict.fromkeys(state["returns"])
         if state["policy"] == FailurePolicy.FAIL_FAST.value:
-            for open_ref, (open_attempt, _, _) in sorted(state["called"].items()):
+            for open_ref, (open_attempt, *_) in sorted(state["called"].items()):
                 self._cancel(open_ref, open_attempt)
                 self._ended("cancelled")
             state["called"] = {}
@@ -420,7 +451,7 @@ class _Instance:
 
     def _cancel(self, ref: str, attempt: int) -> None:
         document = {"type": CANCEL, "instance": self._key, "ref": ref, "attempt": attempt}
-        self.outputs.append(Output(document, to=ASSIGNMENTS, key=(self._key, ref)))
+        self.outputs.append(Output(document, to=ASSIGNMENTS, key=(self._key, ref, attempt)))
 
     # --- the term ---------------------------------------------------------------------------
 
@@ -471,9 +502,9 @@ class _Instance:
     def _open(self, ref: str, call: list[Any], args: dict[str, Any]) -> None:
         state = self.state
         assert state is not None
-        _, process, _, most, timeout = call
+        _, process, _, most, timeout, *backoff = call
         attempt = self._attempts.pop(ref, 0) + 1
-        state["called"][ref] = [attempt, self._now + timeout, most]
+        state["called"][ref] = [attempt, self._now + timeout, most, *backoff]
         state["calls"] += 1
         document = {
             "type": ASSIGNMENT,
@@ -485,7 +516,8 @@ class _Instance:
             "issued": self._now,
             "timeout": timeout,
         }
-        self.outputs.append(Output(document, to=ASSIGNMENTS, key=(self._key, ref)))
+        # with the attempt: the next one is read by another worker, where there are several
+        self.outputs.append(Output(document, to=ASSIGNMENTS, key=(self._key, ref, attempt)))
         self._event(EVENT_CALL, ref=ref, attempt=attempt, proc=process, args=args)
 
     def _close(self, kind: str, **members: Any) -> None:
@@ -562,7 +594,7 @@ class _Run:
     """
 
     def __init__(self, state: dict[str, Any]) -> None:
-        self._called = state["called"]
+        self._called = {**state["called"], **state.get("waiting", {})}
         self._returns: dict[str, Any] = state["returns"]
         self._loops: dict[str, int] = state["loops"]
         self._choices: dict[str, str] = state["choices"]
@@ -578,7 +610,7 @@ class _Run:
         if path in self._returns:
             return self._returns[path]
         match term:
-            case ["call", _, args, _, _]:
+            case ["call", _, args, *_]:
                 if path not in self._called:
                     self.opened.append((path, term, self._values(args, path, steps, inputs)))
                 return _OPEN

@@ -41,7 +41,11 @@ def drawing(flow: Flow) -> list[str]:
 def test_an_instance_is_drawn_with_what_is_done_open_and_failed() -> None:
     """Attempts, iterations, and of a choice the case that was taken, once it is."""
     flow = Flow(reducer(_TERM)).start("i", v="on").ret("i", "0.inspect").ret("i", "0.inspect")
-    flow.fail("i", "0.ready.fuel", final=False).ret("i", "0.ready.cabin[0]")
+    flow.fail("i", "0.ready.fuel", final=False)
+    assert "│ ├ fuel: call b   waits for attempt 2 of 2" in drawing(flow)
+    flow.test.tick(flow.now + 1_000)
+    flow.now += 1_000
+    flow.ret("i", "0.ready.cabin[0]")
     assert drawing(flow) == [
         "i  w@1  open, calls made: 5, started 1970-01-01T00:00:00Z",
         "sequence",

@@ -76,6 +76,7 @@ _TEXT: Any = "30s"
         (Call("a").limited(timeout=0.0001), "timeout is 0.0001; it has to be a number of seconds"),
         (Call("a").limited(timeout=inf), "timeout is inf; it has to be a number of seconds"),
         (Call("a").limited(timeout=_TEXT), "timeout is '30s'; it has to be a number of seconds"),
+        (Call("a").limited(backoff=-1), "backoff is -1; it has to be a number of seconds from 0"),
         (Call(_SEVEN), "0: there is no process 7; known are a, b, w"),
         (Call("a", x=Input(_SEVEN)), "0: Input(7): it has to be a name, or name.field"),
         (Call("a", x=Result("")), "0: Result(''): it has to be a name, or name.field"),

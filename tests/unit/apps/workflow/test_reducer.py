@@ -116,7 +116,7 @@ def test_a_sequence_calls_one_step_after_the_other() -> None:
     term = Sequence(one=Call("a", x=Input("x.y"), z=[1]), two=Call("b", r=Result("one.n")))
     flow = Flow(reducer(term)).start("i", x={"y": 5})
     (assignment,) = [each for each in flow.made if each.to == "assignments"]
-    assert assignment.key == '["i","0.one"]'
+    assert assignment.key == '["i","0.one",1]'
     assert assignment.value == {
         "type": "Assignment",
         "instance": "i",
@@ -417,8 +417,8 @@ def test_an_instance_goes_from_open_to_completed_or_failed() -> None:
 
 def test_attempts_are_counted_by_how_they_ended() -> None:
     """One whose time is over; the one made in its place, which an answer to the first cancels."""
-    flow = Flow(reducer(Parallel(x=Call("a").limited(timeout=5), y=Call("b")))).start("1")
-    flow.fail("1", "0.y", final=False)
+    both = Parallel(x=Call("a").limited(timeout=5), y=Call("b"))
+    flow = Flow(reducer(both, backoff=0)).start("1").fail("1", "0.y", final=False)
     flow.test.tick(5_001)
     assert phase(flow) == ("open", 1, 2)
     flow.ret("1", "0.x", attempt=1).ret("1", "0.x", attempt=2).ret("1", "0.y", attempt=2)
@@ -482,7 +482,8 @@ def test_answers_within_what_is_done_are_duplicates() -> None:
 
 def test_a_call_is_attempted_again_until_it_is_given_up() -> None:
     """Each attempt has its number; a failure of an earlier one is passed over."""
-    flow = Flow(reducer(Call("a", x=1), attempts=2)).start("1").fail("1", "0", final=False)
+    one = reducer(Call("a", x=1), attempts=2, backoff=0)
+    flow = Flow(one).start("1").fail("1", "0", final=False)
     assert flow.types == ["PiFailureAtomicProcessException", "PiEventCall"]
     assert [each.value["attempt"] for each in flow.made if each.to == "assignments"] == [2]
     assert flow.fail("1", "0", attempt=1).made == []
@@ -492,12 +493,12 @@ def test_a_call_is_attempted_again_until_it_is_given_up() -> None:
 
 def test_a_call_that_is_not_answered_in_time_is_made_again() -> None:
     """The hung attempt is cancelled; after the last one the instance fails."""
-    flow = Flow(reducer(Call("a").limited(timeout=5, attempts=2))).start("1")
+    flow = Flow(reducer(Call("a").limited(timeout=5, attempts=2, backoff=0))).start("1")
     assert flow.test.tick(5_000) == []
     made = flow.test.tick(5_001)
     cancel, assignment = (each for each in made if each.to == "assignments")
     assert cancel.value == {"type": "Cancel", "instance": "1", "ref": "0", "attempt": 1}
-    assert cancel.key == assignment.key == '["1","0"]'
+    assert (cancel.key, assignment.key) == ('["1","0",1]', '["1","0",2]')
     assert assignment.value["attempt"] == 2
     assert assignment.value["issued"] == 5_001
     (outcome,) = flow.outcomes(flow.test.tick(20_000))
@@ -507,10 +508,12 @@ def test_a_call_that_is_not_answered_in_time_is_made_again() -> None:
 
 def test_an_answer_after_its_time_counts_while_the_call_is_open() -> None:
     """It is the result; the attempt made in its place is cancelled, and its answer passed over."""
-    flow = Flow(reducer(Call("a").limited(timeout=5))).start("1")
+    flow = Flow(reducer(Call("a").limited(timeout=5, backoff=0))).start("1")
     flow.test.tick(5_001)
     flow.ret("1", "0", "late", attempt=1)
-    assert [each.value["type"] for each in flow.made if each.to == "assignments"] == ["Cancel"]
+    (cancel,) = (each for each in flow.made if each.to == "assignments")
+    assert (cancel.value["type"], cancel.value["attempt"]) == ("Cancel", 2)
+    assert cancel.key == '["1","0",2]'
     assert flow.outcomes()[0]["result"] == "late"
     assert flow.ret("1", "0", "second", attempt=2).made == []
 
@@ -518,7 +521,7 @@ def test_an_answer_after_its_time_counts_while_the_call_is_open() -> None:
 def test_calls_have_times_of_their_own() -> None:
     """One timer for all; each fires when it is due."""
     both = Parallel(x=Call("a").limited(timeout=5), y=Call("b").limited(timeout=9, attempts=1))
-    flow = Flow(reducer(both)).start("1")
+    flow = Flow(reducer(both, backoff=0)).start("1")
     made = flow.test.tick(5_001)
     assert [each.value["ref"] for each in made if each.value["type"] == "Cancel"] == ["0.x"]
     made = flow.test.tick(9_001)
@@ -526,6 +529,65 @@ def test_calls_have_times_of_their_own() -> None:
     assert flow.outcomes(made) == []
     (outcome,) = flow.outcomes(flow.test.tick(10_001))
     assert [each["ref"] for each in outcome["errors"]] == ["0.y", "0.x"]
+
+
+def test_another_attempt_waits_longer_each_time() -> None:
+    """Twice as long, for a minute at most; each is made for another worker to have it."""
+    flow = Flow(reducer(Call("a"), attempts=9)).start("1")
+    made, waited = [], []
+    for attempt in range(1, 9):
+        assert flow.fail("1", "0", attempt=attempt, final=False).refs == []
+        assert phase(flow) == ("open", 1, 0)
+        due = flow.test.timers("1")["calls"].due
+        waited.append(round(due - flow.now, -1))
+        assert flow.test.tick(due - 1) == []
+        made += [each for each in flow.test.tick(due) if each.to == "assignments"]
+        flow.now = due
+    assert waited == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
+    assert [each.key for each in made] == [f'["1","0",{number}]' for number in range(2, 10)]
+    flow.fail("1", "0", attempt=9, final=False)
+    assert (flow.outcomes()[0]["calls"], counted(flow)["attempts_failed"]) == (9, 9)
+    flow = Flow(reducer(Call("a").limited(backoff=90))).start("1")
+    for attempt in (1, 2):
+        flow.fail("1", "0", attempt=attempt, final=False)
+        assert round(flow.test.timers("1")["calls"].due - flow.now, -1) == 90_000
+        flow.test.tick(flow.now + 90_000)
+        flow.now += 90_000
+
+
+def test_what_waits_to_be_made_again_is_open_to_late_answers() -> None:
+    """A result is that of the call, a failure is passed over, and another one's end is its own."""
+    flow = Flow(reducer(Sequence(Call("a").limited(timeout=5), Call("b")))).start("1")
+    made = flow.test.tick(5_001)
+    assert [each.value["type"] for each in made if each.to == "assignments"] == ["Cancel"]
+    flow.now = 5_001
+    assert flow.fail("1", "0.0").made == []
+    assert flow.ret("1", "0.0", "late").refs == ["0.1"]
+    assert flow.test.state("1")["waiting"] == {}
+    assert flow.ret("1", "0.0", "again").made == []
+    assert flow.test.state("1")["counts"] == {"answered_late": 1, "duplicate": 1, "stale": 1}
+    for policy in FailurePolicy:
+        flow = Flow(reducer(_TWO_CALLS, policy=policy)).start("1").fail("1", "0.0.x", final=False)
+        assert flow.fail("1", "0.0.y", "end").outcomes()[0]["msg"] == "end"
+        assert list(flow.test.timers("1")) == ["grave"]
+        assert flow.test.tick(2_000) == []
+
+
+def test_an_instance_of_a_former_version_makes_its_attempts_at_once() -> None:
+    """Its term has no backoff, and its state does not know of calls that wait."""
+    flow = Flow(reducer(Parallel(x=Call("a"), y=Call("b")))).start("1")
+    state = flow.test.state("1")
+    del state["waiting"], state["size"]
+    for _, call in state["term"][1]:
+        del call[5:]
+    for call in state["called"].values():
+        del call[3:]
+    fact = flow_event(fail_message(Assignment("1", "0.x", 1, "", {}), "no", final=False))
+    state, outputs, timers = flow.reducer("1", state, [fact], 9)
+    (made,) = (each.value for each in outputs if each.to == "assignments")
+    assert (made["ref"], made["attempt"]) == ("0.x", 2)
+    assert state is not None
+    assert (state["called"]["0.x"], list(timers)) == ([2, 60_009, 3], ["calls"])
 
 
 def test_fail_fast_cancels_what_is_open() -> None:
@@ -555,7 +617,7 @@ def test_the_history_has_the_state_after_each_step() -> None:
     flow = Flow(reducer(_TWO_STEPS, history=True)).start("1")
     (update,) = [each.value for each in flow.made if each.to == "history"]
     assert update["type"] == "PiiUpdate"
-    assert update["pii"]["called"] == {"0.0": [1, 60_001, 3]}
+    assert update["pii"]["called"] == {"0.0": [1, 60_001, 3, 1_000]}
     flow.ret("1", "0.0").ret("1", "0.0").ret("1", "0.1")
     phases = [each.value["pii"]["phase"] for each in flow.test.outputs if each.to == "history"]
     assert phases == ["open", "open", "closed"]
@@ -738,18 +800,27 @@ _TERMS: Any = st.recursive(
 
 
 @settings(max_examples=60, deadline=None)
-@given(_TERMS, st.sampled_from(list(FailurePolicy)), st.randoms(use_true_random=False))
+@given(
+    _TERMS,
+    st.sampled_from(list(FailurePolicy)),
+    st.integers(0, 1),
+    st.randoms(use_true_random=False),
+)
 def test_an_instance_has_one_outcome_whatever_comes_twice_or_late(
-    term: Any, policy: FailurePolicy, random: Random
+    term: Any, policy: FailurePolicy, backoff: int, random: Random
 ) -> None:
     """Each attempt of a call is made once, and nothing follows the outcome."""
-    flow = Flow(reducer(term, policy=policy, attempts=2)).start("1", v=1)
+    flow = Flow(reducer(term, policy=policy, attempts=2, backoff=backoff)).start("1", v=1)
     made = list(flow.made)
     answered: list[Any] = []
     while not flow.outcomes():
         done = {(each["ref"], each["attempt"]) for each in answered}
         calls = [each.value for each in made if each.value["type"] == "Assignment"]
         waiting = [each for each in calls if (each["ref"], each["attempt"]) not in done]
+        if not waiting or (backoff and random.random() < 0.1):
+            flow.now += 1_000
+            made += flow.test.tick(flow.now)
+            continue
         again = answered and random.random() < 0.3
         call = random.choice(answered if again else waiting)
         answered.append(call)
