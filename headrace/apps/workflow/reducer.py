@@ -31,7 +31,7 @@ from headrace.apps.workflow.messages import (
     UNKNOWN_PROCESS,
     UPDATE,
 )
-from headrace.keyed import Event, Fired, Output, Phase, Phases, Timer, at_clock
+from headrace.keyed import Event, Fired, Output, Phase, Phases, Timer, at_clock, batched
 from headrace.keyed.codecs import to_json
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def phase_of(state: Mapping[str, Any]) -> Phase:
     )
 
 
+@batched
 @dataclass(frozen=True, slots=True)
 class WorkflowReducer:
     """Applies starts, answers and time-outs to instances. ``keep`` is in milliseconds.
@@ -244,6 +245,7 @@ class _Instance:
         self._now = now
         self.state = state
         self.outputs: list[Output] = []
+        self._ts = 0
         self._attempts: dict[str, int] = {}
         self._grown = 0
 
@@ -269,6 +271,7 @@ class _Instance:
     def fire(self, fired: Fired) -> None:
         """Apply a timer."""
         assert self.state is not None, "it has timers"
+        self._ts = fired.due
         if fired.name == _GRAVE:
             self.state = None
             return
@@ -288,7 +291,7 @@ class _Instance:
         Raises:
             ValueError: it is none of a workflow, or of another instance.
         """
-        value = event.value
+        self._ts, value = event.ts, event.value
         kind = value.get("type") if isinstance(value, dict) else None
         if kind not in {START, RETURN, FAIL}:
             raise ValueError(f"type is {kind!r}; it has to be {START}, {RETURN} or {FAIL}")
@@ -451,7 +454,7 @@ class _Instance:
 
     def _cancel(self, ref: str, attempt: int) -> None:
         document = {"type": CANCEL, "instance": self._key, "ref": ref, "attempt": attempt}
-        self.outputs.append(Output(document, to=ASSIGNMENTS, key=(self._key, ref, attempt)))
+        self._put(ASSIGNMENTS, document, (self._key, ref, attempt))
 
     # --- the term ---------------------------------------------------------------------------
 
@@ -517,7 +520,7 @@ class _Instance:
             "timeout": timeout,
         }
         # with the attempt: the next one is read by another worker, where there are several
-        self.outputs.append(Output(document, to=ASSIGNMENTS, key=(self._key, ref, attempt)))
+        self._put(ASSIGNMENTS, document, (self._key, ref, attempt))
         self._event(EVENT_CALL, ref=ref, attempt=attempt, proc=process, args=args)
 
     def _close(self, kind: str, **members: Any) -> None:
@@ -535,7 +538,7 @@ class _Instance:
             "calls": state["calls"],
             "errors": state["errors"],
         }
-        self.outputs.append(Output(outcome, to=OUTCOMES))
+        self._put(OUTCOMES, outcome)
         self.state = {
             **state,
             "phase": "closed",
@@ -548,14 +551,19 @@ class _Instance:
 
     # --- what is written --------------------------------------------------------------------
 
+    def _put(self, to: str, value: Any, key: Any = ...) -> None:
+        """Write something, with the time of the fact that it comes of."""
+        self.outputs.append(Output(value, to, key, self._ts))
+
     def _event(self, kind: str, **members: Any) -> None:
         document = {"type": kind, "instance": self._key, **members, "timestamp": self._now}
-        self.outputs.append(Output(document, to=RESULTS))
+        self._put(RESULTS, document)
 
     def _update(self) -> None:
         if self._rules.history:
             document = {"type": UPDATE, "instance": self._key, "pii": self.state}
-            self.outputs.append(Output(document | {"timestamp": self._now}, to=HISTORY))
+            # as it is now: the next fact changes the state
+            self._put(HISTORY, to_json(document | {"timestamp": self._now}))
 
     def _ended(self, outcome: str) -> None:
         """Take note of how an attempt has ended."""

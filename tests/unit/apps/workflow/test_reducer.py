@@ -30,8 +30,9 @@ from headrace.apps.workflow.messages import (
 from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
 from headrace.core.errors import PoisonRecordError
 from headrace.keyed import Event, Fired
+from headrace.keyed.api import is_batched
 from headrace.keyed.codecs import to_json
-from headrace.keyed.fold import FoldSettings
+from headrace.keyed.fold import DEAD_LETTERS, FoldSettings
 from headrace.testing.keyed import KeyedTest, Produced, Sent, check_reducer
 from tests.unit.apps.workflow.test_definitions import workflows
 
@@ -766,6 +767,29 @@ def test_a_definition_that_leaves_no_room_is_refused_at_the_start() -> None:
     """Each instance carries its term."""
     with pytest.raises(DefinitionError, match=r"w@1: .* 3000\d\d bytes, and 229376 are"):
         Flow(reducer(Call("a", x="x" * 300_000)))
+
+
+# --- several facts together ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("poison", [0, 1])
+def test_answers_of_one_micro_batch_are_applied_together(poison: int) -> None:
+    """Each has its own time, event and state in the history, whatever else is among them."""
+    flow = Flow(reducer(_TWO_CALLS, history=True), _LETTERS).start("1")
+    assert is_batched(flow.reducer)
+    calls = [Assignment("1", ref, 1, "", {}) for ref in ("0.0.x", "0.0.y", "0.1")]
+    facts: list[Any] = [Sent("1", return_message(call, 7), 5 + n) for n, call in enumerate(calls)]
+    facts[2:2] = [Sent("1", {"type": "Stop"}, 9)] * poison
+    made = flow.test.send(*facts)
+    assert [each.to for each in flow.test.dead_letters] == [DEAD_LETTERS] * poison
+    events = [each for each in made if each.to == "results"]
+    returned = [each for each in events if each.value["type"] == "PiEventReturn"]
+    assert [(each.value["ref"], each.ts) for each in returned] == [
+        ("0.0.x", 5), ("0.0.y", 6), ("0.1", 7),
+    ]  # fmt: skip
+    updates = [each for each in made if each.to == "history"]
+    assert [list(each.value["pii"]["called"]) for each in updates] == [["0.0.y"], ["0.1"], []]
+    assert [each.ts for each in updates] == [5, 6, 7]
 
 
 # --- properties -------------------------------------------------------------------------------
