@@ -326,6 +326,16 @@ def test_answers_of_other_instances_change_nothing() -> None:
     assert flow.test.states() == before
 
 
+def test_answers_in_another_partition_change_nothing() -> None:
+    """U and S on different partitions: each has its own states, and the answer is of nobody."""
+    partitions = [Flow(reducer(_TWO_STEPS)), Flow(reducer(_TWO_STEPS)).start("2")]
+    partitions[0].start("1")
+    before = [each.test.states() for each in partitions]
+    assert partitions[1].ret("1", "0.0").types == ["PiFailureNoSuchInstance"]
+    assert [each.test.states() for each in partitions] == before
+    assert partitions[0].ret("1", "0.0").refs == partitions[1].ret("2", "0.0").refs == ["0.1"]
+
+
 def test_a_failure_is_one_event_of_the_instance() -> None:
     """U + failure: one terminal event, with the message and trace of the call's."""
     flow = Flow(reducer(_TWO_STEPS)).start("1").fail("1", "0.0", "no fuel")
@@ -365,7 +375,7 @@ def test_the_latest_error_is_the_instance_s() -> None:
 def test_the_worked_history_has_one_reduction_for_each_answer() -> None:
     """S1 S1 U1 | U1 S2 S1 U2 | ...: each S is applied once, whatever else is on its way."""
     flow = Flow(reducer(Loop(Call("a"), times=9))).start("1", "2", "3")
-    history = ["1", "1", "2", "1", "1", "2", "2", "1", "3"]
+    history = "1 1 | 2 1 | 1 2 | 2 | 3".replace("|", "").split()
     done: dict[str, int] = {}
     for instance in history:
         number = done.get(instance, 0)
