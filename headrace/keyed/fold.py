@@ -244,7 +244,7 @@ class _Results:
         return pa.Table.from_arrays(arrays, schema=RESULT)
 
 
-def _made(kind: type[_T], fields: Iterable[tuple[Any, ...]]) -> list[_T]:
+def made(kind: type[_T], fields: Iterable[tuple[Any, ...]]) -> list[_T]:
     """Return named tuples, without a call of Python's for each."""
     new: Any = tuple.__new__
     return list(map(new, repeat(kind), fields))
@@ -316,7 +316,7 @@ class Fold:
         keys = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
         for index, (key, partition, state, extra, until, now) in enumerate(keys):
             start, end = ends[index] - ends[0], ends[index + 1] - ends[0]
-            own = _made(Fact, islice(each_fact, end - start))
+            own = made(Fact, islice(each_fact, end - start))
             events = self._events(columns, partition, slice(start, end))
             touched = Touched(key, partition, KeyRow.of(state, extra), own, until, now, events)
             results.add(touched, (state, extra), self.fold(touched))
@@ -335,7 +335,7 @@ class Fold:
         ts, source, offset = (columns[name][part] for name in ("ts", "source", "offset"))
         headers = map(_pairs, columns["headers"][part])
         fields = zip(values, ts, source, repeat(partition), offset, headers, repeat(False))
-        return _made(Event, fields)
+        return made(Event, fields)
 
     def fold(self, touched: Touched) -> Folded:
         """Return what becomes of one key.

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.keyed.fold import RESULT
 from headrace.keyed.rows import chunks, grouped, poison_rows
-from headrace.keyed.sink import with_times
+from headrace.keyed.sink import with_former, with_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,4 +63,4 @@ class KeyedFunction:
         results = [RESULT.empty_table(), *(run(parts) if parts else ())]
         if found.poison:
             results.append(poison_rows(found.poison))
-        return with_times(pa.concat_tables(results), found.times)
+        return with_times(with_former(pa.concat_tables(results), found.rows), found.times)

@@ -8,12 +8,13 @@ from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.errors import HeadraceError, ResultRefusedError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.kafka.result_transactions import CountedMove
-from headrace.keyed.fold import OUTPUT
+from headrace.keyed.fold import OUTPUT, made
 from headrace.keyed.state import Layer, Progress
 from headrace.keyed.store import Change, PartitionKey, Position, StoredRow
 from headrace.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError
@@ -21,8 +22,6 @@ from headrace.sinks.kafka import traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
 
     from headrace.core.clock import Clock, Deadline
     from headrace.core.errors import SinkConflictError
@@ -119,15 +118,23 @@ def staged_state(
     }
     if result is None:
         return StagedState(Layer(micro_batch.id, {}, times))
-    changed = result.filter(result.column("changed"))
-    partitions, names = (changed.column(each).to_pylist() for each in ("partition", "key"))
-    keys = list(map(PartitionKey, partitions, names))
-    after = map(_row, *(changed.column(each).to_pylist() for each in ("state", "extra")))
-    changes = dict(zip(keys, map(Change, state.get_many(keys), after), strict=True))
+    changes = _changes(result, state)
     outputs = Outputs(result, topic_of)
     sums = {name: pc.sum(result.column(name)).as_py() or 0 for name in _COUNTED}
-    counts = KeyedCounts(result.num_rows, changed.num_rows, outputs=len(outputs), **sums)
+    counts = KeyedCounts(result.num_rows, len(changes), outputs=len(outputs), **sums)
     return StagedState(Layer(micro_batch.id, changes, times), outputs, counts)
+
+
+def _changes(result: pa.Table, state: KeyedState) -> dict[PartitionKey, Change]:
+    """Return the rows that changed, with those before them: read, where the result has none."""
+    has_former = set(_FORMER) <= set(result.column_names)
+    wanted = ("partition", "key", "state", "extra", *(_FORMER if has_former else ()))
+    changed = result.select(wanted).filter(result.column("changed"))
+    partitions, names, *columns = (column.to_pylist() for column in changed.columns)
+    keys = made(PartitionKey, zip(partitions, names, strict=True))
+    after = _rows(*columns[:2])
+    before = _rows(*columns[2:]) if has_former else state.get_many(keys)
+    return dict(zip(keys, made(Change, zip(before, after, strict=True)), strict=True))
 
 
 class Outputs:
@@ -367,5 +374,29 @@ def times_in(result: pa.Table) -> dict[int, int]:
     return {int(number): int(time) for number, _, time in pairs}
 
 
-def _row(state: bytes | None, extra: bytes | None) -> StoredRow | None:
-    return None if state is None and extra is None else StoredRow(state, extra)
+#: The columns of a result that have the rows as they were before.
+_FORMER = ("former_state", "former_extra")
+
+
+def with_former(result: pa.Table, rows: pa.Table) -> pa.Table:
+    """Return a result with the rows that it was folded from, which begin with the same keys.
+
+    Rows without a key may follow in the result.
+    """
+    others = result.num_rows - rows.num_rows
+    for name, column in zip(_FORMER, ("state", "extra"), strict=True):
+        nothing = pa.nulls(others, pa.binary())
+        former = pa.chunked_array([*rows.column(column).chunks, nothing], pa.binary())
+        result = result.append_column(name, former)
+    return result
+
+
+def _rows(
+    states: Sequence[bytes | None], extras: Sequence[bytes | None]
+) -> Iterable[StoredRow | None]:
+    """Return rows of what is stored of keys, None for each that has none."""
+    fields = list(zip(states, extras, strict=True))
+    nothing = (None, None)
+    if nothing not in fields:
+        return made(StoredRow, fields)
+    return [None if row == nothing else StoredRow(*row) for row in fields]

@@ -137,14 +137,13 @@ class KeyedState:
             layers = [layer.changes for layer in reversed(self._layers) if layer.changes]
         if not layers:
             return self._store.get_many(keys)
-        staged: dict[PartitionKey, StoredRow | None] = {}
-        for key in keys:
-            change = next((changes[key] for changes in layers if key in changes), None)
-            if change is not None:
-                staged[key] = change.after
-        left = [key for key in keys if key not in staged]
-        staged.update(zip(left, self._store.get_many(left), strict=True))
-        return [staged[key] for key in keys]
+        found: dict[PartitionKey, StoredRow | None] = {}
+        left = keys
+        for changes in layers:
+            found.update({key: changes[key].after for key in left if key in changes})
+            left = [key for key in left if key not in changes]
+        found.update(zip(left, self._store.get_many(left), strict=True))
+        return [found[key] for key in keys]
 
     def due_keys(
         self, partition: int, until: int | None, now: int, *, besides: set[bytes], most: int

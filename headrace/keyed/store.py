@@ -177,10 +177,17 @@ _BLOCK_CACHE_BYTES = 32 << 20
 _ENTRY_BYTES = 200
 
 
+def _weight(rows: Mapping[bytes, bytes]) -> int:
+    """Return what rows cost in the cache, all at once: this is a good part of what a read takes."""
+    return _ENTRY_BYTES * len(rows) + sum(map(len, rows)) + sum(map(len, rows.values()))
+
+
 def encode_row(row: StoredRow) -> bytes:
     """Return a row as the store has it."""
-    extra = row.extra or b""
-    return _LENGTH.pack(len(extra)) + extra + (row.state or b"")
+    state, extra = row
+    if not extra:
+        return _NO_EXTRA + (state or b"")
+    return _LENGTH.pack(len(extra)) + extra + (state or b"")
 
 
 def decode_row(data: bytes) -> StoredRow:
@@ -189,8 +196,24 @@ def decode_row(data: bytes) -> StoredRow:
     return StoredRow(data[end:], data[_LENGTH.size : end] or None)
 
 
-def _row_key(key: PartitionKey) -> bytes:
-    return _PARTITION.pack(_ROW, key.partition) + key.key
+def _decoded(rows: Iterable[bytes | None]) -> list[StoredRow | None]:
+    """Return rows as :func:`decode_row` does; most have nothing but a state, which is soon said."""
+    new: Any = tuple.__new__
+    start = len(_NO_EXTRA)
+    return [
+        None
+        if data is None
+        else new(StoredRow, (data[start:], None))
+        if data.startswith(_NO_EXTRA)
+        else decode_row(data)
+        for data in rows
+    ]
+
+
+def _row_keys(keys: Sequence[PartitionKey]) -> list[bytes]:
+    """Return the names of rows in the database."""
+    prefixes = {number: _PARTITION.pack(_ROW, number) for number in {key[0] for key in keys}}
+    return [prefixes[number] + key for number, key in keys]
 
 
 def _timer_key(partition: int, timer: DueTimer) -> bytes:
@@ -211,24 +234,22 @@ def _is_quarantined(row: StoredRow | None) -> bool:
     return KeyRow.of(*row).quarantined is not None
 
 
-def _put(
-    batch: WriteBatch, key: PartitionKey, change: Change, sums: list[int] | None
-) -> tuple[bytes, bytes | None]:
-    """Have a batch write a row and the index of its timers; return its name and its bytes."""
-    name, data = _row_key(key), None if change.after is None else encode_row(change.after)
+def _put(batch: WriteBatch, name: bytes, key: PartitionKey, change: Change) -> bytes | None:
+    """Have a batch write a row and the index of its timers; return the row's bytes."""
+    before, after = change
+    data = None if after is None else encode_row(after)
     if data is None:
         batch.delete(name)
     else:
         batch.put(name, data)
-    before, after = timers_of(key.key, change.before), timers_of(key.key, change.after)
-    for timer in before - after:
+    if (before is None or not before.extra) and (after is None or not after.extra):
+        return data
+    had, has = timers_of(key.key, before), timers_of(key.key, after)
+    for timer in had - has:
         batch.delete(_timer_key(key.partition, timer))
-    for timer in after - before:
+    for timer in has - had:
         batch.put(_timer_key(key.partition, timer), b"")
-    if sums is not None:
-        _add(sums, key.key, change)
-        sums[2] += len(after) - len(before)
-    return name, data
+    return data
 
 
 def _put_loaded(batch: WriteBatch, partition: int, rows: LoadedRows) -> list[bytes]:
@@ -244,14 +265,14 @@ def _put_loaded(batch: WriteBatch, partition: int, rows: LoadedRows) -> list[byt
     for name, key, state, extra in zip(names, rows.keys, rows.states, extras, strict=False):
         if state is None or extra:
             row = None if state is None else StoredRow(state, extra)
-            _put(batch, PartitionKey(partition, key), Change(None, row), None)
+            _put(batch, name, PartitionKey(partition, key), Change(None, row))
         else:
             batch.put(name, _NO_EXTRA + state)
     return names
 
 
 def _add(sums: list[int], key: bytes, change: Change) -> None:
-    """Add what a change does to rows, bytes and keys in quarantine, in the order of Size."""
+    """Add what a change does to rows, bytes, timers and quarantine, in the order of Size."""
     before, after = change
     if after is not None:
         sums[0] += 1
@@ -260,6 +281,7 @@ def _add(sums: list[int], key: bytes, change: Change) -> None:
         sums[0] -= 1
         sums[1] -= len(key) + _LENGTH.size + len(before.state or b"") + len(before.extra or b"")
     if (after is not None and after.extra) or (before is not None and before.extra):
+        sums[2] += len(timers_of(key, after)) - len(timers_of(key, before))
         sums[3] += _is_quarantined(after) - _is_quarantined(before)
 
 
@@ -368,28 +390,26 @@ class RocksStore(StateStore):
 
     @override
     def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
-        names = list(map(_row_key, keys))
+        names = _row_keys(keys)
         with self._lock:
-            cached = list(map(self._cached, names))
-            missing = [name for name, data in zip(names, cached, strict=True) if data is None]
+            rows = list(map(self._cache.get, names))
+            missing = [name for name, data in zip(names, rows, strict=True) if data is None]
             self.cache_hits += len(keys) - len(missing)
             self.cache_misses += len(missing)
+            if not missing:
+                self._touch(names)
+                return _decoded(rows)
+            self._touch(name for name, data in zip(names, rows, strict=True) if data is not None)
             read = self._read(missing)
-        return [
-            None if (data := read.get(name) if kept is None else kept) is None else decode_row(data)
-            for name, kept in zip(names, cached, strict=True)
-        ]
+        found = zip(names, rows, strict=True)
+        return _decoded(read.get(name) if data is None else data for name, data in found)
 
-    def _cached(self, name: bytes) -> bytes | None:
-        data = self._cache.get(name)
-        if data is not None:
-            self._cache.move_to_end(name)
-        return data
+    def _touch(self, names: Iterable[bytes]) -> None:
+        """Have these be the last that the cache gives up."""
+        deque(map(self._cache.move_to_end, names), maxlen=0)
 
     def _read(self, names: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the rows that there are of these, which are not cached, and cache them."""
-        if not names:
-            return {}
         order: list[Any] = sorted(names)
         try:
             values: Any = self._files.get(order, read_opt=self._point_reads)
@@ -399,26 +419,24 @@ class RocksStore(StateStore):
             name: data for name, data in zip(order, values, strict=True) if data is not None
         }
         self._cache.update(found)
-        # all at once: of many keys this is a good part of what a read takes
-        self._room -= _ENTRY_BYTES * len(found) + sum(map(len, found))
-        self._room -= sum(map(len, found.values()))
+        self._room -= _weight(found)
         self._evict()
         return found
 
-    def _keep(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Have the cache hold rows as they were written, None for what was deleted."""
-        cache, room = self._cache, self._room
-        for name, data in rows:
-            former = cache.get(name)
-            if former is not None:
-                room += len(former) + len(name) + _ENTRY_BYTES
-                cache.move_to_end(name)
-            if data is not None:
-                cache[name] = data
-                room -= len(data) + len(name) + _ENTRY_BYTES
-            elif former is not None:
-                del cache[name]
-        self._room = room
+    def _keep(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Have the cache hold rows as they were written, None for what was deleted.
+
+        Step by step for all of them: there is no call of Python's for each.
+        """
+        cache = self._cache
+        there = zip(rows, map(cache.get, rows), strict=True)
+        former = {name: data for name, data in there if data is not None}
+        kept = {name: data for name, data in rows.items() if data is not None}
+        self._room += _weight(former) - _weight(kept)
+        for name in former.keys() - kept.keys():
+            del cache[name]
+        cache.update(kept)
+        self._touch(kept)
         self._evict()
 
     def _evict(self) -> None:
@@ -436,14 +454,16 @@ class RocksStore(StateStore):
         batch = WriteBatch(raw_mode=True)
         for partition, timer in stale:
             batch.delete(_timer_key(partition, timer))
-        written: list[tuple[bytes, bytes | None]] = []
-        partitions: set[int] = set()
+        changes = list(changes)
+        keys = [key for key, _ in changes]
+        written: dict[bytes, bytes | None] = {}
         growth = {number: _Count() for number in self._counts}
         added: list[int] = []
-        for key, change in changes:
+        for name, (key, change) in zip(_row_keys(keys), changes, strict=True):
+            written[name] = _put(batch, name, key, change)
             count = growth.get(key.partition)
-            written.append(_put(batch, key, change, None if count is None else count.sums))
-            partitions.add(key.partition)
+            if count is not None:
+                _add(count.sums, key.key, change)
             if self._phase_of is not None:
                 added = summed(added, self._tally(change, count))
         for partition, position in positions.items():
@@ -454,7 +474,7 @@ class RocksStore(StateStore):
                 self._files.write(batch)
             except Exception as error:
                 raise self._unusable("written", error) from error
-            self._grow(growth, partitions)
+            self._grow(growth, {key.partition for key in keys})
             self._added = summed(self._added, added)
             self._keep(written)
 
@@ -475,7 +495,7 @@ class RocksStore(StateStore):
             except Exception as error:
                 raise self._unusable("written", error) from error
             self._forget_count(partition)
-            self._keep((name, None) for name in names if name in self._cache)
+            self._keep({name: None for name in names if name in self._cache})
 
     def _tally(self, change: Change, count: _Count | None) -> Sequence[int]:
         """Take note of the phases that a change goes from and to; return what its counts add."""
@@ -557,7 +577,6 @@ class RocksStore(StateStore):
             for count, (name, data) in enumerate(chain([first] if first else (), entries), 1):
                 key, row = name[len(prefix) :], decode_row(data)
                 _add(found.sums, key, Change(None, row))
-                found.sums[2] += len(timers_of(key, row))
                 if self._phase_of is not None:
                     found.tally.add(self._phase_of(*row), 1)
                 if count % STEP == 0:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from headrace.core.tables import SCHEMA
 from headrace.keyed import Event, Fired, Output, at_event
+from headrace.keyed.api import TimerClock
 from headrace.keyed.fold import Fold, FoldSettings
 from headrace.keyed.function import KeyedFunction
 from headrace.keyed.rows import RowSettings
@@ -19,6 +21,11 @@ from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.spark.keyed import _result, _task, _to_bytes
 from headrace.testing.channel import FakeClock
 from headrace.testing.keyed import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.keyed.store import PartitionKey, StoredRow
 
 PARTITIONS = range(2)
 
@@ -35,12 +42,25 @@ def tally(key: str, state: Any, facts: list[Event[Any] | Fired], now: int) -> An
     return n, [Output([key, n, fact.late])], {"quiet": at_event(fact.ts + 30)}
 
 
+class CountingStore(MemoryStore):
+    """A store that counts what is read of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    @override
+    def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
+        self.reads += len(keys)
+        return super().get_many(keys)
+
+
 class Engine:
     """A channel's state, and its fold with so many tasks."""
 
     def __init__(self, tasks: int, policy: str) -> None:
         self.tasks = tasks
-        self.store = MemoryStore()
+        self.store = CountingStore()
         self.state = KeyedState(self.store)
         for number in PARTITIONS:
             self.state.admit(number)
@@ -110,3 +130,27 @@ def test_chunks_in_workers_give_what_one_process_gives(
     for number in PARTITIONS:
         assert list(one.store.rows(number)) == list(other.store.rows(number))
         assert one.state.time(number) == other.state.time(number)
+
+
+def test_what_is_staged_knows_the_former_rows_without_a_second_read() -> None:
+    """Each touched key is read once; poison without a key stands behind the rows."""
+    engine = Engine(1, "dead_letter")
+    for number, values in enumerate([(1, 1), (1, 7, None)]):
+        rows = [
+            {
+                "key": None if value is None else b"k%d" % at,
+                "value": b"%d" % (value or 0),
+                "topic": "t",
+                "partition": 0,
+                "offset": 10 * number + at,
+                "timestamp": number,
+            }
+            for at, value in enumerate(values)
+        ]
+        table = pa.Table.from_pylist(rows, schema=SCHEMA)
+        part = OffsetRange("t", 0, 10 * number, 10 * number + 10, len(rows), "i/0")
+        engine.take(number, table, (part,))
+        assert engine.store.reads == 2 * (number + 1)
+    found = {key: row.state for key, row in engine.store.rows(0)}
+    assert found == {b"k0": b"2", b"k1": b"1"}
+    assert len(list(engine.store.due(0, TimerClock.EVENT, 1000))) == 2, "no timer is left behind"

@@ -221,6 +221,30 @@ def test_the_cache_keeps_to_its_bytes_and_to_what_is_written(tmp_path: Path) -> 
     store.close()
 
 
+def test_the_cache_knows_its_bytes_whatever_is_written_twice_or_deleted(tmp_path: Path) -> None:
+    """What it has room for is its size without what it holds; rows written twice count once."""
+    store, random = opened(tmp_path, 3000), Random(5)
+    keys = [PartitionKey(number % 3, b"%d" % number) for number in range(20)]
+    expected: dict[PartitionKey, StoredRow] = {}
+    for step in range(200):
+        chosen = random.choices(keys, k=6)
+        rows = [
+            random.choice([None, StoredRow(b"x" * (step % 50)), row("1", t=at_event(step))])
+            for _ in chosen
+        ]
+        store.write([(key, Change(None, new)) for key, new in zip(chosen, rows, strict=True)], {})
+        for key, new in zip(chosen, rows, strict=True):
+            expected.pop(key, None)
+            if new is not None:
+                expected[key] = new
+        asked = random.sample(keys, 8)
+        assert store.get_many(asked) == [expected.get(key) for key in asked]
+        held = sum(len(name) + len(data) + 200 for name, data in store._cache.items())
+        assert held + store._room == 3000
+        assert store._room >= 0
+    store.close()
+
+
 # --- layers above the store ---------------------------------------------------------------------
 
 
