@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect, bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import pyarrow.compute as pc
 from headrace.core.errors import PoisonRecordError
 from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage
 from headrace.core.records import TopicPartition
-from headrace.keyed.fold import FACT, OUTPUT, RESULT, ROWS, OutputRow, dead_letter
+from headrace.keyed.fold import FACT, OUTPUT, RESULT, ROWS, OutputRow, dead_letter, made
 from headrace.keyed.store import PartitionKey
 
 if TYPE_CHECKING:
@@ -190,29 +192,31 @@ class _Records:
     def facts(
         self, running: npt.NDArray[np.int64], late_by: npt.NDArray[np.int64]
     ) -> tuple[list[PartitionKey], list[int], pa.Array]:
-        """Return the touched keys, where the facts of each end, and the facts: key after key."""
-        at = np.flatnonzero(self._usable)
-        codes = self._partitions[at].astype(np.int64) * max(1, len(self._names)) + self._codes[at]
-        order = at[np.argsort(codes, kind="stable")]
-        codes = np.sort(codes, kind="stable")
+        """Return the touched keys, where the facts of each end, and the facts: key after key.
+
+        The keys are by partition, and there as they came.
+        """
+        codes = self._partitions.astype(np.int64) * max(1, len(self._names)) + self._codes
+        order = _stable_order(codes)
+        if self._reasons:
+            order = order[self._usable[order]]
+        codes = codes[order]
         starts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]]) if len(codes) else codes
         ends = [*starts[1:].tolist(), len(codes)] if len(codes) else []
-        names = self._names.to_pylist()
-        touched = [
-            PartitionKey(code // len(names), names[code % len(names)])
-            for code in codes[starts].tolist()
-        ]
-        taken = self._table.take(pa.array(order, pa.int64())).combine_chunks()
+        partitions, numbers = np.divmod(codes[starts], max(1, len(self._names)))
+        names = self._names.take(pa.array(numbers)).to_pylist()
+        touched = made(PartitionKey, zip(partitions.tolist(), names, strict=True))
+        places = pa.array(order, pa.int64())
         columns = {
-            "source": taken.column("topic"),
-            "offset": taken.column("offset"),
+            "source": _taken(self._column("topic"), places),
+            "offset": _taken(self._column("offset"), places),
             "ts": pa.array(self._ts[order], pa.int64()),
             "time": pa.array(running[order], pa.int64()),
             "late_by": pa.array(late_by[order], pa.int64()),
-            "value": taken.column("value"),
-            "headers": taken.column("headers"),
+            "value": _taken(self._column("value"), places),
+            "headers": _taken(self._column("headers"), places),
         }
-        arrays = [_whole_column(columns[field.name], field.type) for field in FACT]
+        arrays = [columns[field.name].cast(field.type) for field in FACT]
         return touched, ends, pa.StructArray.from_arrays(arrays, fields=list(FACT))
 
 
@@ -222,10 +226,23 @@ def _whole(value: Any) -> int:
     return int(value)
 
 
-def _whole_column(column: Any, kind: pa.DataType) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0) if column.num_chunks else pa.array([], kind)
-    return column.cast(kind)
+def _stable_order(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return what sorts codes and leaves equal ones in their order.
+
+    From the lowest 16 bits up: numbers of 16 bits are sorted by their digits, without comparing.
+    """
+    order = np.argsort(codes.astype(np.uint16), kind="stable")
+    for shift in range(16, int(codes.max(initial=0)).bit_length(), 16):
+        digits = (codes[order] >> shift).astype(np.uint16)
+        order = order[np.argsort(digits, kind="stable")]
+    return order
+
+
+def _taken(column: pa.Array, places: pa.Array) -> pa.Array:
+    """Return values of a column; of nothing but nulls, as headers often are, there is no choice."""
+    if column.null_count == len(column):
+        return pa.nulls(len(places), column.type)
+    return column.take(places)
 
 
 def _due(
@@ -235,18 +252,19 @@ def _due(
     touched: Sequence[PartitionKey],
     now: int,
 ) -> list[PartitionKey]:
-    """Return the keys without records that have a timer that is due."""
-    own: dict[int, set[bytes]] = {}
-    for key in touched:
-        own.setdefault(key.partition, set()).add(key.key)
+    """Return the keys without records that have a timer that is due.
+
+    ``touched`` are those with records, by partition.
+    """
     found: list[PartitionKey] = []
     for part in micro_batch.ranges:
         number = part.partition
+        start, end = (side(touched, number, key=itemgetter(0)) for side in (bisect_left, bisect))
         keys = state.due_keys(
             number,
             times.get(number),
             now,
-            besides=own.get(number, set()),
+            besides={key for _, key in touched[start:end]},
             most=MAX_DUE_KEYS - len(found),
         )
         found += [PartitionKey(number, key) for key in keys]
@@ -264,14 +282,15 @@ def _rows(  # noqa: PLR0917 - the columns of the table
 ) -> pa.Table:
     keys = [*touched, *due]
     stored = state.get_many(keys)
+    partitions, names = [number for number, _ in keys], [name for _, name in keys]
     offsets = [0, *ends, *[len(facts)] * len(due)]
     columns = [
-        pa.array([key.key for key in keys], pa.binary()),
-        pa.array([key.partition for key in keys], pa.int32()),
-        pa.array([None if row is None else row.state for row in stored], pa.binary()),
-        pa.array([None if row is None else row.extra for row in stored], pa.binary()),
+        pa.array(names, pa.binary()),
+        pa.array(partitions, pa.int32()),
+        pa.array([None if row is None else row[0] for row in stored], pa.binary()),
+        pa.array([None if row is None else row[1] for row in stored], pa.binary()),
         pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), facts),
-        pa.array([times.get(key.partition) for key in keys], pa.int64()),
+        pa.array(list(map(times.get, partitions)), pa.int64()),
         pa.array([now] * len(keys), pa.int64()),
     ]
     return pa.Table.from_arrays(columns, schema=ROWS)

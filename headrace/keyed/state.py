@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice, takewhile
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +14,7 @@ from headrace.keyed.api import TimerClock
 from headrace.keyed.store import PartitionKey, StateStoreError, timers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.keyed.store import Change, DueTimer, Position, StateStore, StoredRow
 
@@ -32,7 +33,7 @@ class Progress(NamedTuple):
     time: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layer:
     """What one micro-batch made of the keys that it touched, before it is committed.
 
@@ -42,6 +43,15 @@ class Layer:
     name: str
     changes: Mapping[PartitionKey, Change] = field(default_factory=dict)
     times: Mapping[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def timers(self) -> Mapping[PartitionKey, frozenset[DueTimer]]:
+        """The timers of the changed keys that have any after it."""
+        return {
+            key: timers
+            for key, (_, after) in self.changes.items()
+            if after is not None and after[1] and (timers := timers_of(key.key, after))
+        }
 
 
 class KeyedState:
@@ -164,13 +174,15 @@ class KeyedState:
                 TimerClock.CLOCK: now,
             }
         )
-        staged = self._staged_timers(partition)
+        with self._lock:
+            layers = list(self._layers)
+        staged = _timers_in(layers, partition)
         found: dict[bytes, None] = {}
         for clock, end in ends.items():
             for key, timers in staged.items():
                 if key not in besides and any(t.clock is clock and t.due <= end for t in timers):
                     found[key] = None
-            stored = self._stored_due(partition, clock, end, lambda key: key in staged)
+            stored = self._stored_due(partition, clock, end, layers)
             others = (timer.key for timer in stored if timer.key not in besides)
             for key in islice(
                 (key for key in others if key not in found), max(0, most - len(found))
@@ -178,25 +190,15 @@ class KeyedState:
                 found[key] = None
         return list(found)[:most]
 
-    def _staged_timers(self, partition: int) -> dict[bytes, frozenset[DueTimer]]:
-        """Return the timers of each key that is staged."""
-        with self._lock:
-            layers = list(self._layers)
-        return {
-            key.key: timers_of(key.key, change.after)
-            for layer in layers
-            for key, change in layer.changes.items()
-            if key.partition == partition
-        }
-
     def _stored_due(
-        self, partition: int, clock: TimerClock, until: int, is_staged: Callable[[bytes], bool]
+        self, partition: int, clock: TimerClock, until: int, layers: Sequence[Layer]
     ) -> Iterator[DueTimer]:
         """Yield the committed timers that are due, without those of keys that are staged."""
         for timer in self._store.due(partition, clock, until):
-            if is_staged(timer.key):
+            key = PartitionKey(partition, timer.key)
+            if any(key in layer.changes for layer in layers):
                 continue
-            (row,) = self._store.get_many([PartitionKey(partition, timer.key)])
+            (row,) = self._store.get_many([key])
             if timer in timers_of(timer.key, row):
                 yield timer
             else:
@@ -303,3 +305,13 @@ class KeyedState:
             ready = {number: at for number, at in positions.items() if number in self._ready}
             if ready:
                 self._store.write((), ready)
+
+
+def _timers_in(layers: Sequence[Layer], partition: int) -> dict[bytes, frozenset[DueTimer]]:
+    """Return the timers of a partition's keys as the last layer has them that changed the key."""
+    return {
+        key.key: timers
+        for at, layer in enumerate(layers, 1)
+        for key, timers in layer.timers.items()
+        if key.partition == partition and not any(key in later.changes for later in layers[at:])
+    }

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.core.errors import PoisonRecordError
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.tables import SCHEMA
 from headrace.keyed import at_event
 from headrace.keyed.fold import KeyRow
-from headrace.keyed.rows import RowSettings, chunks, grouped, poison_rows
+from headrace.keyed.rows import RowSettings, _stable_order, chunks, grouped, poison_rows
 from headrace.keyed.state import KeyedState, Layer, Progress
 from headrace.keyed.store import Change, PartitionKey, StoredRow
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
@@ -143,3 +146,10 @@ def test_dropped_records_are_counted_by_partition() -> None:
         (1, 1, []),
     ]
     assert [row["key"] for row in found.rows.to_pylist()] == [b"a"]
+
+
+@given(st.lists(st.integers(0, 2**40) | st.integers(0, 3)))
+def test_codes_are_sorted_by_digits_and_equal_ones_stay_in_order(codes: list[int]) -> None:
+    """As a stable sort sorts them, also beyond the 16 bits of a digit."""
+    found = _stable_order(np.array(codes, dtype=np.int64))
+    assert found.tolist() == sorted(range(len(codes)), key=codes.__getitem__)

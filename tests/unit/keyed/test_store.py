@@ -281,6 +281,20 @@ def test_due_keys_are_those_of_the_layers_where_these_have_the_key() -> None:
     assert state.due_keys(0, 50, 0, besides=set(), most=1) == [b"a"]
 
 
+def test_a_key_has_the_timers_of_the_last_layer_that_changed_it() -> None:
+    """A later layer without the timer, or without the key, has none; another partition's counts."""
+    state = admitted(MemoryStore())
+    state.stage(layer("1", 0, "a", row("1", t=at_event(5))))
+    state.stage(layer("2", 1, "a", row("1", t=at_event(5))))
+    state.stage(layer("3", 0, "b", row("1", t=at_event(5))))
+    assert state.due_keys(0, 5, 0, besides=set(), most=9) == [b"a", b"b"]
+    state.stage(layer("4", 0, "a", row("2")))
+    state.stage(layer("5", 0, "b", None))
+    assert state.due_keys(0, 5, 0, besides=set(), most=9) == []
+    state.drop("5")
+    assert state.due_keys(0, 5, 0, besides=set(), most=9) == [b"b"]
+
+
 class FullDisk(MemoryStore):
     """A store that takes nothing while its disk is full."""
 
