@@ -6,11 +6,14 @@ The daemon and Spark's workers run the same: a table of :data:`ROWS` in, one of 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.core.columns import HEADERS
 from headrace.core.errors import PoisonRecordError, RetryableError
@@ -199,11 +202,11 @@ class Folded:
 
 
 class _Results:
-    """What became of keys, column by column."""
+    """What became of keys, in the order in which they are added."""
 
     def __init__(self) -> None:
-        self._columns: list[list[Any]] = [[] for name in RESULT.names if name != "outputs"]
-        self._outputs: list[list[Any]] = [[] for _ in OUTPUT]
+        self._rows: list[tuple[Any, ...]] = []
+        self._outputs: list[OutputRow] = []
         self._ends = [0]
 
     def add(
@@ -211,37 +214,41 @@ class _Results:
     ) -> None:
         """Add a key. ``before`` is its state, and :attr:`KeyRow.extra` beside it, as stored."""
         after = found.row.state, found.row.extra
-        row = (
-            touched.key,
-            touched.partition,
-            after != before,
-            *after,
-            found.fired,
-            found.late,
-            found.dropped,
-            found.poison,
-            found.expired,
-        )
-        for column, value in zip(self._columns, row, strict=True):
-            column.append(value)
-        if found.outputs:
-            for column, values in zip(self._outputs, zip(*found.outputs, strict=True), strict=True):
-                column.extend(values)
-        self._ends.append(len(self._outputs[0]))
+        numbers = found.fired, found.late, found.dropped, found.poison, found.expired
+        self._rows.append((touched.key, touched.partition, after != before, *after, *numbers))
+        self._outputs += found.outputs
+        self._ends.append(len(self._outputs))
+
+    def add_plain(
+        self,
+        key: bytes,
+        partition: int,
+        before: bytes | None,
+        after: bytes | None,
+        outputs: Iterable[OutputRow],
+    ) -> None:
+        """Add a key that has a state and nothing else, before and after."""
+        self._rows.append((key, partition, after != before, after, None, 0, 0, 0, 0, 0))
+        self._outputs += outputs
+        self._ends.append(len(self._outputs))
 
     def table(self) -> pa.Table:
         """Return a table of :data:`RESULT`."""
-        made = zip(self._outputs, OUTPUT, strict=True)
-        fields = [pa.array(values, kind.type) for values, kind in made]
-        outputs = pa.StructArray.from_arrays(fields, fields=list(OUTPUT))
-        columns = iter(self._columns)
-        arrays = [
-            pa.ListArray.from_arrays(pa.array(self._ends, pa.int32()), outputs)
-            if kind.name == "outputs"
-            else pa.array(next(columns), kind.type)
-            for kind in RESULT
-        ]
-        return pa.Table.from_arrays(arrays, schema=RESULT)
+        outputs = pa.StructArray.from_arrays(
+            _columns(self._outputs, list(OUTPUT)), fields=list(OUTPUT)
+        )
+        others = [kind for kind in RESULT if kind.name != "outputs"]
+        columns = dict(
+            zip((kind.name for kind in others), _columns(self._rows, others), strict=True)
+        )
+        columns["outputs"] = pa.ListArray.from_arrays(pa.array(self._ends, pa.int32()), outputs)
+        return pa.Table.from_arrays([columns[name] for name in RESULT.names], schema=RESULT)
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], fields: Sequence[pa.Field]) -> list[pa.Array]:
+    """Return rows in columns."""
+    columns = zip(*rows, strict=True) if rows else repeat(())
+    return [pa.array(values, kind.type) for values, kind in zip(columns, fields, strict=False)]
 
 
 def made(kind: type[_T], fields: Iterable[tuple[Any, ...]]) -> list[_T]:
@@ -261,6 +268,47 @@ def _listed(column: pa.Array) -> list[Any]:
 def _pairs(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
     """Return a record's headers as an event has them."""
     return () if not headers else tuple((each["key"], each["value"]) for each in headers)
+
+
+class _Facts:
+    """The facts of a batch of keys: in columns, which are made when they are asked for.
+
+    Named tuples are made for one key at a time: where those of all keys live at once, the
+    interpreter looks through them for garbage again and again, which takes as long as all else.
+    """
+
+    def __init__(self, facts: pa.ListArray) -> None:
+        ends = facts.offsets
+        self._ends = pc.subtract(ends, ends[0]).to_pylist()
+        self._facts = facts.flatten()
+        self._made: dict[str, list[Any]] = {}
+        late = np.flatnonzero(self._facts.field("late_by").to_numpy() > 0)
+        self._late = set(np.searchsorted(self._ends, late, side="right").tolist())
+
+    def _part(self, name: str, index: int) -> list[Any]:
+        """Return a key's part of a column."""
+        if name not in self._made:
+            self._made[name] = _listed(self._facts.field(name))
+        return self._made[name][self._ends[index] : self._ends[index + 1]]
+
+    def of(self, index: int) -> list[Fact]:
+        """Return a key's facts."""
+        return made(Fact, zip(*(self._part(name, index) for name in FACT.names), strict=True))
+
+    def events(
+        self, index: int, partition: int, read: Callable[[bytes], Any]
+    ) -> list[Event[Any]] | None:
+        """Return a key's facts as the reducer sees them, None where they need a closer look."""
+        if index + 1 in self._late:
+            return None
+        try:
+            values = [None if data is None else read(data) for data in self._part("value", index)]
+        except Exception:  # noqa: BLE001 - which one it is, is found out one by one
+            return None
+        ts, source, offset = (self._part(name, index) for name in ("ts", "source", "offset"))
+        headers = map(_pairs, self._part("headers", index))
+        fields = zip(values, ts, source, repeat(partition), offset, headers, repeat(False))
+        return made(Event, fields)
 
 
 class KeyedTimerError(RetryableError):
@@ -302,51 +350,101 @@ class Fold:
         return results.table()
 
     def _fold_batch(self, batch: pa.RecordBatch, results: _Results) -> None:
-        """Fold the keys of a batch.
-
-        Facts are made for one key at a time: where all of them live at once, the interpreter looks
-        through them for garbage again and again, which takes as long as all else.
-        """
-        facts = batch.column("facts")
-        ends = facts.offsets.to_pylist()
-        flat = facts.values.slice(ends[0], ends[-1] - ends[0])
-        columns = dict(zip(FACT.names, map(_listed, flat.flatten()), strict=True))
-        each_fact = zip(*columns.values(), strict=True)
+        """Fold the keys of a batch."""
+        facts = _Facts(batch.column("facts"))
         names = ("key", "partition", "state", "extra", "until", "now")
         keys = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+        is_plain = self.settings.ttl is None
         for index, (key, partition, state, extra, until, now) in enumerate(keys):
-            start, end = ends[index] - ends[0], ends[index + 1] - ends[0]
-            own = made(Fact, islice(each_fact, end - start))
-            events = self._events(columns, partition, slice(start, end))
-            touched = Touched(key, partition, KeyRow.of(state, extra), own, until, now, events)
-            results.add(touched, (state, extra), self.fold(touched))
+            events = facts.events(index, partition, self.read_value)
+            has_failed = False
+            if is_plain and extra is None and events:
+                try:
+                    found = self._reduced(key, state, events, now)
+                except Exception:  # noqa: BLE001 - what it is, and of what, is found out below
+                    has_failed = True
+                else:
+                    if found is not None:
+                        results.add_plain(key, partition, state, *found)
+                        continue
+                    is_plain = False  # others will have timers as well
+            row = KeyRow.of(state, extra)
+            touched = Touched(key, partition, row, facts.of(index), until, now, events)
+            results.add(touched, (state, extra), self.fold(touched, careful=has_failed))
 
-    def _events(
-        self, columns: Mapping[str, list[Any]], partition: int, part: slice
-    ) -> list[Event[Any]] | None:
-        """Return a key's facts as the reducer sees them, None where they need a closer look."""
-        if any(columns["late_by"][part]):
-            return None
-        read = self.read_value
-        try:
-            values = [None if data is None else read(data) for data in columns["value"][part]]
-        except Exception:  # noqa: BLE001 - which one it is, is found out one by one
-            return None
-        ts, source, offset = (columns[name][part] for name in ("ts", "source", "offset"))
-        headers = map(_pairs, columns["headers"][part])
-        fields = zip(values, ts, source, repeat(partition), offset, headers, repeat(False))
-        return made(Event, fields)
+    def _reduced(
+        self, key: bytes, stored: bytes | None, events: list[Event[Any]], now: int
+    ) -> tuple[bytes | None, list[OutputRow]] | None:
+        """Return state and outputs of a key without timers; None where the reducer sets one.
 
-    def fold(self, touched: Touched) -> Folded:
+        What :class:`_Run` does of all that it can, in few steps: most keys are so. What fails here
+        fails there, too.
+        """
+        name: Any = key.decode() if self.settings.keys == "string" else key
+        state = None if stored is None else self.read_state(stored)
+        outputs: list[OutputRow] = []
+        for facts in [events] if self.batched else map(list, zip(events, strict=True)):
+            ts = facts[-1].ts
+            state, said, timers = self.reducer(name, state, facts, now)  # type: ignore[arg-type]
+            if timers:
+                return None
+            outputs += [self.output(key, each, ts) for each in said]
+        return None if state is None else self.encoded(state), outputs
+
+    def encoded(self, state: Any) -> bytes:
+        """Return a state's bytes.
+
+        Raises:
+            TypeError, ValueError: it cannot be encoded, or is too large.
+        """
+        data = self.write_state(state)
+        if len(data) > self.settings.max_row:
+            raise ValueError(
+                f"the state has {len(data)} bytes, and max_row is {self.settings.max_row}"
+            )
+        return data
+
+    def output(self, own_key: bytes, output: Output, ts: int) -> OutputRow:
+        """Return what an output of a key at a time is, as in :data:`OUTPUT`.
+
+        Raises:
+            TypeError, ValueError: it cannot be produced.
+        """
+        if not isinstance(output, Output):
+            raise TypeError(f"an output is a {type(output).__name__}; it has to be an Output")
+        said, to, key, at, named = output
+        own = own_key if key is ... else None if key is None else key_bytes(key)
+        value = output_bytes(said)
+        to, size = self._output_name(to), len(own or b"") + len(value or b"")
+        if size > self.settings.max_output:
+            raise ValueError(
+                f"an output to {to} has {size} bytes, and {self.settings.max_output} are allowed"
+            )
+        headers = [{"key": name, "value": data} for name, data in named] if named else None
+        return to, own, value, ts if at is None else at, headers or None
+
+    def _output_name(self, to: str | None) -> str:
+        names = self.settings.outputs
+        if to in names:
+            return to
+        there = f"the outputs are {', '.join(names)}" if names else "the channel has no sink"
+        if to is not None:
+            raise ValueError(f"there is no output {to!r}; {there}")
+        if len(names) != 1:
+            raise ValueError(f"an output does not say where it goes with to=, and {there}")
+        return names[0]
+
+    def fold(self, touched: Touched, *, careful: bool = False) -> Folded:
         """Return what becomes of one key.
 
         What a reducer did to its state before it failed cannot be undone, so that the key is folded
-        again from what is stored: with a copy of the state before each call.
+        again from what is stored: with a copy of the state before each call. It is so at once where
+        it is known that something fails.
         """
-        try:
-            return _Run(self, touched, careful=False).run()
-        except _PoisonError:
-            return _Run(self, touched, careful=True).run()
+        if not careful:
+            with suppress(_PoisonError):
+                return _Run(self, touched, careful=False).run()
+        return _Run(self, touched, careful=True).run()
 
 
 class _Run:
@@ -429,12 +527,7 @@ class _Run:
             return self._touched.row.state
         if self._state is None:
             return None
-        data = self._fold.write_state(self._state)
-        if len(data) > self._settings.max_row:
-            raise ValueError(
-                f"the state has {len(data)} bytes, and max_row is {self._settings.max_row}"
-            )
-        return data
+        return self._fold.encoded(self._state)
 
     def _close(self) -> None:
         try:
@@ -559,7 +652,7 @@ class _Run:
             returned = self._fold.reducer(self._name, self._state, facts, self._touched.now)
             state, outputs, timers = returned
             ts = last.due if isinstance(last, Fired) else last.ts
-            encoded = [self._output(output, ts) for output in outputs]
+            encoded = [self._fold.output(self._touched.key, output, ts) for output in outputs]
             wanted = self._wanted(timers, last) if timers else {}
             if self._careful:
                 self._state = state
@@ -577,31 +670,6 @@ class _Run:
         if state is None and not wanted:
             self._ttl = None
         self._due = self._next_due() if wanted or self._ttl is not None else None
-
-    def _output(self, output: Output, ts: int) -> OutputRow:
-        if not isinstance(output, Output):
-            raise TypeError(f"an output is a {type(output).__name__}; it has to be an Output")
-        said, to, key, at, named = output
-        own = self._touched.key if key is ... else None if key is None else key_bytes(key)
-        value = output_bytes(said)
-        to, size = self._output_name(to), len(own or b"") + len(value or b"")
-        if size > self._settings.max_output:
-            raise ValueError(
-                f"an output to {to} has {size} bytes, and {self._settings.max_output} are allowed"
-            )
-        headers = [{"key": name, "value": data} for name, data in named] if named else None
-        return to, own, value, ts if at is None else at, headers or None
-
-    def _output_name(self, to: str | None) -> str:
-        names = self._settings.outputs
-        if to in names:
-            return to
-        there = f"the outputs are {', '.join(names)}" if names else "the channel has no sink"
-        if to is not None:
-            raise ValueError(f"there is no output {to!r}; {there}")
-        if len(names) != 1:
-            raise ValueError(f"an output does not say where it goes with to=, and {there}")
-        return names[0]
 
     def _wanted(self, timers: Mapping[str, Timer], last: Fact | Fired) -> dict[str, Timer]:
         """Return the timers that a reducer wants."""
