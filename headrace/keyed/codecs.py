@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_DECODER = json.JSONDecoder()
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -28,8 +29,10 @@ def from_json(data: bytes) -> Any:
     Raises:
         ValueError: it is no JSON.
     """
+    if data.isdigit() and not data.startswith(b"0"):
+        return int(data)  # as a count is, and as to_json writes it
     try:
-        return json.loads(data.decode())  # of bytes, it would first find out how they are encoded
+        return _DECODER.decode(data.decode())  # loads finds out first how bytes are encoded
     except ValueError:
         return json.loads(data)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from headrace.keyed.api import Event, Fired, Output, Timer, TimerClock, is_batch
 from headrace.keyed.codecs import DECODERS, ENCODERS, key_bytes, output_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headrace.keyed.api import KeyedReducer
 
@@ -258,11 +258,18 @@ def made(kind: type[_T], fields: Iterable[tuple[Any, ...]]) -> list[_T]:
 
 
 def _listed(column: pa.Array) -> list[Any]:
-    """Return a column's values; most often there are no headers, which is soon said."""
+    """Return a column's values; of nothing but nulls, and of numbers, it is soon done."""
     if column.null_count == len(column):
         return [None] * len(column)
-    values: list[Any] = column.to_pylist()
+    is_whole = pa.types.is_integer(column.type) and not column.null_count
+    values: list[Any] = column.to_numpy().tolist() if is_whole else column.to_pylist()
     return values
+
+
+def _repeated(column: pa.Array) -> Iterator[str]:
+    """Return the values of a column that has few: one object for each of them."""
+    encoded = column.dictionary_encode()
+    return map(encoded.dictionary.to_pylist().__getitem__, _listed(encoded.indices))
 
 
 def _pairs(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
@@ -278,37 +285,58 @@ class _Facts:
     """
 
     def __init__(self, facts: pa.ListArray) -> None:
-        ends = facts.offsets
-        self._ends = pc.subtract(ends, ends[0]).to_pylist()
+        self._ends = pc.subtract(facts.offsets, facts.offsets[0]).to_numpy()
         self._facts = facts.flatten()
-        self._made: dict[str, list[Any]] = {}
-        late = np.flatnonzero(self._facts.field("late_by").to_numpy() > 0)
-        self._late = set(np.searchsorted(self._ends, late, side="right").tolist())
-
-    def _part(self, name: str, index: int) -> list[Any]:
-        """Return a key's part of a column."""
-        if name not in self._made:
-            self._made[name] = _listed(self._facts.field(name))
-        return self._made[name][self._ends[index] : self._ends[index + 1]]
+        self._is_unreadable = False
 
     def of(self, index: int) -> list[Fact]:
         """Return a key's facts."""
-        return made(Fact, zip(*(self._part(name, index) for name in FACT.names), strict=True))
+        start, end = self._ends[index : index + 2].tolist()
+        part = self._facts.slice(start, end - start)
+        columns = (_listed(part.field(name)) for name in FACT.names)
+        return made(Fact, zip(*columns, strict=True))
 
     def events(
-        self, index: int, partition: int, read: Callable[[bytes], Any]
-    ) -> list[Event[Any]] | None:
-        """Return a key's facts as the reducer sees them, None where they need a closer look."""
-        if index + 1 in self._late:
-            return None
-        try:
-            values = [None if data is None else read(data) for data in self._part("value", index)]
-        except Exception:  # noqa: BLE001 - which one it is, is found out one by one
-            return None
-        ts, source, offset = (self._part(name, index) for name in ("ts", "source", "offset"))
-        headers = map(_pairs, self._part("headers", index))
-        fields = zip(values, ts, source, repeat(partition), offset, headers, repeat(False))
-        return made(Event, fields)
+        self, partitions: Sequence[int], read: Callable[[bytes], Any]
+    ) -> Iterator[list[Event[Any]] | None]:
+        """Yield each key's facts as the reducer sees them, None where they need a closer look.
+
+        ``partitions`` are those of the keys. There is no call of Python's for each fact but that
+        which reads its value.
+        """
+        facts, sizes = self._facts, np.diff(self._ends).tolist()
+        headers = facts.field("headers")
+        fields = zip(
+            self._values(read),
+            _listed(facts.field("ts")),
+            _repeated(facts.field("source")),
+            chain.from_iterable(map(repeat, partitions, sizes)),
+            _listed(facts.field("offset")),
+            repeat(()) if headers.null_count == len(headers) else map(_pairs, headers.to_pylist()),
+            repeat(False),
+            strict=False,
+        )
+        new: Any = tuple.__new__
+        events = map(new, repeat(Event), fields)
+        places = np.flatnonzero(facts.field("late_by").to_numpy() > 0)
+        late = set(np.searchsorted(self._ends, places, side="right").tolist())
+        for number, size in enumerate(sizes, 1):
+            self._is_unreadable = False
+            found = list(islice(events, size))
+            yield None if self._is_unreadable or number in late else found
+
+    def _values(self, read: Callable[[bytes], Any]) -> Iterator[Any]:
+        """Return values as they are read; a note is taken where one cannot be."""
+        values = _listed(self._facts.field("value"))
+        return iter(values) if read is DECODERS["bytes"] else self._read(values, read)
+
+    def _read(self, values: Iterable[bytes | None], read: Callable[[bytes], Any]) -> Iterator[Any]:
+        for data in values:
+            try:
+                yield None if data is None else read(data)
+            except Exception:  # noqa: BLE001 - which one it is, is found out one by one
+                self._is_unreadable = True
+                yield None
 
 
 class KeyedTimerError(RetryableError):
@@ -353,10 +381,12 @@ class Fold:
         """Fold the keys of a batch."""
         facts = _Facts(batch.column("facts"))
         names = ("key", "partition", "state", "extra", "until", "now")
-        keys = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+        columns = [_listed(batch.column(name)) for name in names]
+        keys = zip(*columns, strict=True)
+        each_events = facts.events(columns[1], self.read_value)
         is_plain = self.settings.ttl is None
-        for index, (key, partition, state, extra, until, now) in enumerate(keys):
-            events = facts.events(index, partition, self.read_value)
+        for index, (row_before, events) in enumerate(zip(keys, each_events, strict=True)):
+            key, partition, state, extra, until, now = row_before
             has_failed = False
             if is_plain and extra is None and events:
                 try:
@@ -427,12 +457,12 @@ class Fold:
         names = self.settings.outputs
         if to in names:
             return to
+        if to is None and len(names) == 1:
+            return names[0]
         there = f"the outputs are {', '.join(names)}" if names else "the channel has no sink"
         if to is not None:
             raise ValueError(f"there is no output {to!r}; {there}")
-        if len(names) != 1:
-            raise ValueError(f"an output does not say where it goes with to=, and {there}")
-        return names[0]
+        raise ValueError(f"an output does not say where it goes with to=, and {there}")
 
     def fold(self, touched: Touched, *, careful: bool = False) -> Folded:
         """Return what becomes of one key.
