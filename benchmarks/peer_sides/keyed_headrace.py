@@ -23,17 +23,19 @@ from headrace.config import KafkaSinkConfig, load
 from headrace.config.derived import changelog_name
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
+from headrace.kafka.columnar import ColumnProducer, plugin
 from headrace.kafka.result_transactions import produce_all
 from headrace.processors.factory import build_processor
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import spark_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from headrace.config import Config
     from headrace.core.errors import SinkConflictError
-    from headrace.core.records import Assignment, ResultRecord
+    from headrace.core.records import Assignment
+    from headrace.core.result_columns import Results
     from headrace.kafka.result_transactions import CountedMove
     from headrace.keyed.sink import StagedState
     from headrace.processors.keyed import KeyedProcessor
@@ -92,7 +94,9 @@ class PlainProducer:
     """Produces outputs as results are, without transaction, changelog and offsets."""
 
     def __init__(self, servers: str, changelog: str) -> None:
-        self._producer = Producer({"bootstrap.servers": servers, **_PRODUCER})
+        properties = {"bootstrap.servers": servers, **_PRODUCER}
+        self._producer = Producer({**properties, **plugin(properties)})
+        self._columns = ColumnProducer.of_the_newest()
         self._changelog = changelog
 
     def require(self, topic: str) -> None:
@@ -102,12 +106,12 @@ class PlainProducer:
         """Keep no offset."""
 
     def commit(
-        self, moves: Sequence[CountedMove], records: Iterable[ResultRecord] = ()
+        self, moves: Sequence[CountedMove], records: Results = ()
     ) -> list[SinkConflictError]:
         """Produce what is no row of the changelog."""
         del moves
         outputs = (record for record in records if record.topic != self._changelog)
-        produce_all(outputs, self._producer, Deadline.after(_PATIENCE))
+        produce_all(outputs, self._producer, Deadline.after(_PATIENCE), self._columns)
         return []
 
     def close(self) -> None:

@@ -22,17 +22,21 @@ from headrace.core.errors import (
     StartError,
 )
 from headrace.core.records import TopicPartition
+from headrace.core.result_columns import ResultColumns, each_of
 from headrace.kafka.catalog import KafkaTopicCatalog
+from headrace.kafka.columnar import plugin
 from headrace.kafka.offsets import KafkaOffsetStore, entry
 from headrace.kafka.ports import CommitRefusal, OffsetStoreError, StoredOffset
 from headrace.kafka.transactional_producer import STUCK_AFTER, TransactionalProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from confluent_kafka import Producer
 
     from headrace.core.records import ResultRecord
+    from headrace.core.result_columns import Results
+    from headrace.kafka.columnar import ColumnProducer
     from headrace.kafka.ports import Failure
 
 
@@ -63,8 +67,15 @@ class NotTakenError(HeadraceError):
     """The brokers did not take the records: not now, not in time, or not from this user."""
 
 
-def produce_all(records: Iterable[ResultRecord], producer: Producer, deadline: Deadline) -> None:
-    """Produce records in their order, and return when the brokers have all of them. Blocks.
+def produce_all(
+    results: Results,
+    producer: Producer,
+    deadline: Deadline,
+    columns: ColumnProducer | None = None,
+) -> None:
+    """Produce results in their order, and return when the brokers have all of them. Blocks.
+
+    ``columns`` is the same producer's, for those in columns; without it they go one by one, too.
 
     Raises:
         ResultRefusedError: a record cannot be produced, now or later.
@@ -75,23 +86,41 @@ def produce_all(records: Iterable[ResultRecord], producer: Producer, deadline: D
 
     def report(error: KafkaError | None, message: Any) -> None:
         if error is not None:
-            kind = ResultRefusedError if error.code() in _REFUSED else NotTakenError
-            errors.append(
-                kind(f"the brokers did not take a record: topic {message.topic()}: {error.str()}")
-            )
+            errors.append(_not_taken(error.code(), message.topic(), error.str()))
 
     def served(call: Callable[[], int]) -> int:
         left = _served(call)
+        if columns is not None and (failure := columns.failure()) is not None:
+            errors.append(_not_taken(*failure))
         if errors:
             raise errors[0]
         return left
 
-    for index, record in enumerate(records, 1):
+    if columns is not None:
+        columns.forget()
+    for index, record in enumerate(_singles(results, columns), 1):
         _produce(record, producer, report, deadline)
         if index % _SERVE_EVERY == 0:
             served(lambda: producer.poll(0))
     if left := served(lambda: producer.flush(deadline.left)):
         raise NotTakenError(f"{left} records were not taken in time; are the brokers busy?")
+
+
+def _not_taken(code: int, topic: str, said: str) -> HeadraceError:
+    kind = ResultRefusedError if code in _REFUSED else NotTakenError
+    return kind(f"the brokers did not take a record: topic {topic}: {said}")
+
+
+def _singles(results: Results, columns: ColumnProducer | None) -> Iterator[ResultRecord]:
+    """Produce what can be in columns, and yield the others in between."""
+    if columns is None:
+        yield from each_of(results)
+        return
+    for each in results:
+        if isinstance(each, ResultColumns):
+            yield from columns.produce(each)
+        else:
+            yield each
 
 
 def _served(call: Callable[[], int]) -> int:
@@ -308,9 +337,7 @@ class ResultTransactions:
         found = self._patiently([partition]).get(partition)
         return None if found is None or found.is_of_another(topic_id) else found
 
-    def commit(
-        self, moves: Sequence[Move], records: Iterable[ResultRecord] = ()
-    ) -> list[SinkConflictError]:
+    def commit(self, moves: Sequence[Move], records: Results = ()) -> list[SinkConflictError]:
         """Produce the records and move the offsets, both or neither.
 
         Conflicts are returned, and nothing was stored then.
@@ -323,9 +350,9 @@ class ResultTransactions:
         """
         refused: list[ResultRefusedError] = []
 
-        def produce(producer: Producer, deadline: Deadline) -> None:
+        def produce(client: Producer, deadline: Deadline) -> None:
             try:
-                produce_all(records, producer, deadline)
+                produce_all(records, client, deadline, producer.columns)
             except ResultRefusedError as error:
                 refused.append(error)
                 raise
@@ -371,7 +398,12 @@ class ResultTransactions:
         if self._producer is None or self._producer.transactional_id != wanted:
             self._end()
             self._producer = TransactionalProducer(
-                {**_SETTINGS, **self._properties, "message.timeout.ms": self._timeout_ms},
+                {
+                    **_SETTINGS,
+                    **self._properties,
+                    **plugin(self._properties),
+                    "message.timeout.ms": self._timeout_ms,
+                },
                 wanted,
                 timeout_ms=self._timeout_ms,
                 quiet=True,

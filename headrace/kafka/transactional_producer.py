@@ -18,6 +18,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
+from headrace.kafka.columnar import ColumnProducer
 from headrace.kafka.ports import CommitRefusal, Failure, OffsetStoreError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class TransactionalProducer:
 
     ``undecided`` are the partitions whose offsets may be stored yet, or not: the last transaction
     that has them is still under way, or its end has no answer. ``quiet``: it need not be served.
+    ``columns`` produces columns by it, where its properties have the plugin.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class TransactionalProducer:
                 }
             )
         )
+        self.columns = ColumnProducer.of_the_newest()
 
     def commit(
         self,

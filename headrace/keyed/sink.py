@@ -8,13 +8,16 @@ from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.core.columns import HEADERS
 from headrace.core.errors import HeadraceError, ResultRefusedError
-from headrace.core.records import ResultRecord, TopicPartition
+from headrace.core.records import TopicPartition
+from headrace.core.result_columns import ResultColumns
 from headrace.kafka.result_transactions import CountedMove
-from headrace.keyed.fold import OUTPUT, made
+from headrace.keyed.fold import made
 from headrace.keyed.state import Layer, Progress
 from headrace.keyed.store import Change, PartitionKey, Position, StoredRow
 from headrace.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
     from headrace.core.clock import Clock, Deadline
     from headrace.core.errors import SinkConflictError
+    from headrace.core.records import ResultRecord
+    from headrace.core.result_columns import Results
     from headrace.kafka.ports import StoredOffset
     from headrace.keyed.state import KeyedState
     from headrace.sinks.contract import OffsetMove, PartitionCommit
@@ -49,7 +54,7 @@ class Transactions(Protocol):
         ...
 
     def commit(
-        self, moves: Sequence[CountedMove], records: Iterable[ResultRecord] = ()
+        self, moves: Sequence[CountedMove], records: Results = ()
     ) -> list[SinkConflictError]:
         """Produce and move, both or neither; return the conflicts for which nothing was done."""
         ...
@@ -87,10 +92,14 @@ class KeyedCounts:
 
 @dataclass(frozen=True, slots=True)
 class StagedState:
-    """A micro-batch that is folded: its layer, and what is to be produced."""
+    """A micro-batch that is folded: its layer, and what is to be produced.
+
+    ``rows`` are the changed rows of the layer, in its order; None where it has none.
+    """
 
     layer: Layer
-    outputs: Iterable[ResultRecord] = ()
+    rows: pa.Table | None
+    outputs: Results = ()
     counts: KeyedCounts = field(default_factory=KeyedCounts)
 
 
@@ -117,45 +126,45 @@ def staged_state(
         if (time := reached.get(number, before)) is not None
     }
     if result is None:
-        return StagedState(Layer(micro_batch.id, {}, times))
-    changes = _changes(result, state)
-    outputs = Outputs(result, topic_of)
+        return StagedState(Layer(micro_batch.id, {}, times), None)
+    outputs = pc.list_flatten(result.column("outputs")).chunks
     sums = {name: pc.sum(result.column(name)).as_py() or 0 for name in _COUNTED}
-    counts = KeyedCounts(result.num_rows, len(changes), outputs=len(outputs), **sums)
-    return StagedState(Layer(micro_batch.id, changes, times), outputs, counts)
+    size = sum(map(len, outputs))
+    wanted = ["partition", "key", "state", "extra"]
+    wanted += [name for name in _FORMER if name in result.column_names]
+    rows = result.select(wanted).filter(result.column("changed")).combine_chunks()
+    changes = _changes(rows, state)
+    counts = KeyedCounts(result.num_rows, len(changes), outputs=size, **sums)
+    layer = Layer(micro_batch.id, changes, times)
+    return StagedState(layer, rows, _Outputs(outputs, topic_of), counts)
 
 
-def _changes(result: pa.Table, state: KeyedState) -> dict[PartitionKey, Change]:
-    """Return the rows that changed, with those before them: read, where the result has none."""
-    has_former = set(_FORMER) <= set(result.column_names)
-    wanted = ("partition", "key", "state", "extra", *(_FORMER if has_former else ()))
-    changed = result.select(wanted).filter(result.column("changed"))
-    partitions, names, *columns = (column.to_pylist() for column in changed.columns)
+def _changes(rows: pa.Table, state: KeyedState) -> dict[PartitionKey, Change]:
+    """Return the rows that changed, with those before them: read, where the table has none."""
+    partitions, names, *columns = (column.to_pylist() for column in rows.columns)
     keys = made(PartitionKey, zip(partitions, names, strict=True))
     after = _rows(*columns[:2])
-    before = _rows(*columns[2:]) if has_former else state.get_many(keys)
+    before = _rows(*columns[2:]) if len(columns) > 2 else state.get_many(keys)  # noqa: PLR2004
     return dict(zip(keys, made(Change, zip(before, after, strict=True)), strict=True))
 
 
-class Outputs:
-    """The outputs of a micro-batch, as columns: a record is made when it is asked for.
+class _Outputs:
+    """The outputs of a micro-batch, as columns: those of each topic in their order."""
 
-    There may be as many as records, and the objects would live until the commit.
-    """
-
-    def __init__(self, result: pa.Table, topic_of: Callable[[str], str]) -> None:
-        self._chunks = pc.list_flatten(result.column("outputs")).chunks
+    def __init__(self, chunks: Sequence[pa.StructArray], topic_of: Callable[[str], str]) -> None:
+        self._chunks = chunks
         self._topic_of = topic_of
 
-    def __len__(self) -> int:
-        return sum(map(len, self._chunks))
-
-    def __iter__(self) -> Iterator[ResultRecord]:
+    def __iter__(self) -> Iterator[ResultColumns]:
         for chunk in self._chunks:
-            columns = (chunk.field(name).to_pylist() for name in OUTPUT.names)
-            for to, key, value, ts, headers in zip(*columns, strict=True):
-                named = None if not headers else [(each["key"], each["value"]) for each in headers]
-                yield ResultRecord(self._topic_of(to), value, key, named, None, ts)
+            encoded = chunk.field("to").dictionary_encode()
+            topics = list(map(self._topic_of, encoded.dictionary.to_pylist()))
+            for topic in dict.fromkeys(topics):
+                numbers = [at for at, each in enumerate(topics) if each == topic]
+                is_own = pc.is_in(encoded.indices, pa.array(numbers, encoded.indices.type))
+                own = chunk if len(numbers) == len(topics) else chunk.filter(is_own)
+                key, value, ts, headers = map(own.field, ("key", "value", "ts", "headers"))
+                yield ResultColumns(topic, key, value, headers, None, ts)
 
 
 class KeyedSink:
@@ -283,21 +292,21 @@ class KeyedSink:
             times.get(share.partition.partition, progress.time),
         )
 
-    def _records(
-        self, staged: Sequence[StagedState], others: Sequence[ResultRecord]
-    ) -> Iterable[ResultRecord]:
+    def _records(self, staged: Sequence[StagedState], others: Sequence[ResultRecord]) -> Results:
         """Return the last row of each changed key, then the outputs in their order."""
         outputs = chain.from_iterable(each.outputs for each in staged)
         return chain(self._rows(staged), traced(chain(outputs, others)))
 
-    def _rows(self, staged: Sequence[StagedState]) -> Iterator[ResultRecord]:
-        rows = {key: change.after for each in staged for key, change in each.layer.changes.items()}
-        for key, row in rows.items():
-            value, headers = None, None
-            if row is not None:
-                value = row.state or b""
-                headers = None if row.extra is None else [(EXTRA_HEADER, row.extra)]
-            yield ResultRecord(self._topics.changelog, value, key.key, headers, key.partition)  # type: ignore[arg-type]
+    def _rows(self, staged: Sequence[StagedState]) -> Iterator[ResultColumns]:
+        for at, each in enumerate(staged, 1):
+            rows, later = each.rows, [other.layer.changes for other in staged[at:]]
+            if rows is None or not rows.num_rows:
+                continue
+            if later:
+                keys = each.layer.changes
+                is_last = [not any(key in changes for changes in later) for key in keys]
+                rows = rows.filter(pa.array(is_last, pa.bool_())).combine_chunks()
+            yield _changelog(self._topics.changelog, rows)
 
     def discard(self, staged: StagedState) -> None:
         """Forget the layer."""
@@ -389,6 +398,23 @@ def with_former(result: pa.Table, rows: pa.Table) -> pa.Table:
         former = pa.chunked_array([*rows.column(column).chunks, nothing], pa.binary())
         result = result.append_column(name, former)
     return result
+
+
+def _changelog(topic: str, rows: pa.Table) -> ResultColumns:
+    """Return rows as the changelog has them: extra in a header, a deletion as a tombstone."""
+    partition, key, state, extra = (
+        column.chunk(0) if column.num_chunks else column.combine_chunks()
+        for column in rows.columns[:4]
+    )
+    if extra.null_count == len(extra):
+        return ResultColumns(topic, key, state, None, partition)
+    has_extra = extra.is_valid()
+    state = pc.if_else(pc.and_(state.is_null(), has_extra), b"", state)
+    there = extra.drop_null()
+    names = pa.array([EXTRA_HEADER] * len(there), pa.string())
+    pairs = pa.StructArray.from_arrays([names, there], fields=list(HEADERS.value_type))
+    ends = pa.array(np.r_[0, np.cumsum(has_extra.to_numpy(zero_copy_only=False))], pa.int32())
+    return ResultColumns(topic, key, state, pa.ListArray.from_arrays(ends, pairs), partition)
 
 
 def _rows(

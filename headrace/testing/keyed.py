@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 from typing_extensions import override
 
+from headrace.core.result_columns import each_of
 from headrace.core.tables import SCHEMA
 from headrace.keyed.codecs import DECODERS, key_bytes, to_json
 from headrace.keyed.columns import fold_of
@@ -184,7 +185,7 @@ class KeyedTest:
 
     def _commit(self, staged: StagedState) -> None:
         self._state.stage(staged.layer)
-        self._records += staged.outputs
+        self._records += each_of(staged.outputs)
         self.counts.append(staged.counts)
         progress = Progress(
             self._offset, self._state.progress(0).number + 1, staged.layer.times.get(0)

@@ -51,6 +51,9 @@ typedef struct {
 
 typedef void error_cb_t(rd_kafka_t *, int, const char *, void *);
 typedef void log_cb_t(const rd_kafka_t *, int, const char *, const char *);
+typedef int new_cb_t(rd_kafka_t *, const rd_kafka_conf_t *, void *, char *, size_t);
+typedef int destroy_cb_t(rd_kafka_t *, void *);
+typedef int message_cb_t(rd_kafka_t *, message_t *, void *);
 
 /* rd_kafka_type_t and rd_kafka_conf_res_t */
 #define CONSUMER 1
@@ -95,6 +98,13 @@ typedef void log_cb_t(const rd_kafka_t *, int, const char *, const char *);
     DO(rd_kafka_error_t *, incremental_unassign, (rd_kafka_t *, const places_t *))                \
     DO(int, pause_partitions, (rd_kafka_t *, places_t *))                                         \
     DO(int, resume_partitions, (rd_kafka_t *, places_t *))                                        \
+    DO(int, conf_interceptor_add_on_new,                                                          \
+       (rd_kafka_conf_t *, const char *, new_cb_t *, void *))                                     \
+    DO(int, interceptor_add_on_destroy,                                                           \
+       (rd_kafka_t *, const char *, destroy_cb_t *, void *))                                      \
+    DO(int, interceptor_add_on_acknowledgement,                                                   \
+       (rd_kafka_t *, const char *, message_cb_t *, void *))                                      \
+    DO(int, producev, (rd_kafka_t *, ...))                                                        \
     DO(const char *, err2str, (int))                                                              \
     DO(const char *, error_string, (const rd_kafka_error_t *))                                    \
     DO(void, error_destroy, (rd_kafka_error_t *))

@@ -14,10 +14,11 @@
 
 #include "client.h"
 #include "columns.h"
+#include "producer.h"
 
 /* Rises with every change that the caller in Python has to know of: a library that was not compiled
  * anew is refused. */
-#define REVISION 2
+#define REVISION 3
 
 int headrace_revision(void) { return REVISION; }
 

@@ -26,7 +26,7 @@ SENTENCE = 512
 ARROW_ARRAY = 80
 
 #: As in ``consumer.c``.
-REVISION = 2
+REVISION = 3
 
 _NAME = 256
 
@@ -62,7 +62,29 @@ class NewsStruct(c.Structure):
     )
 
 
+class FailureStruct(c.Structure):
+    """The first record that was not taken, and why: ``failure_t``."""
+
+    _fields_ = (
+        ("code", c.c_int32),
+        ("topic", c.c_char * _NAME),
+        ("text", c.c_char * _NAME),
+    )
+
+
+class ValuesStruct(c.Structure):
+    """Values of a column of bytes: ``values_t``."""
+
+    _fields_ = (
+        ("valid", c.c_void_p),
+        ("ends", c.c_void_p),
+        ("data", c.c_void_p),
+        ("offset", c.c_int64),
+    )
+
+
 _NAMES, _CONSUMER, _WHY = c.POINTER(c.c_char_p), c.c_void_p, (c.c_char_p, c.c_size_t)
+_PRODUCER, _VALUES = c.c_void_p, c.POINTER(ValuesStruct)
 
 #: What each function takes and returns. Other threads of Python run while one of these does.
 _BLOCKING: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -85,6 +107,19 @@ _BLOCKING: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "look_up": (c.c_int, (_CONSUMER, c.c_char_p, c.c_int)),
     "take": (c.c_int32, (_CONSUMER, c.c_int64, c.c_int64, c.c_int)),
+    "produce": (
+        c.c_int64,
+        (
+            _PRODUCER,
+            c.c_char_p,
+            _VALUES,
+            _VALUES,
+            c.c_void_p,
+            c.c_void_p,
+            c.c_int64,
+            c.c_int64,
+        ),
+    ),
 }
 
 #: The same of those that are done sooner than the interpreter's lock would be handed on and back:
@@ -95,6 +130,9 @@ _QUICK: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "give": (None, (_CONSUMER, c.c_int32, c.c_void_p)),
     "news_count": (c.c_int32, (_CONSUMER,)),
     "news": (c.POINTER(NewsStruct), (_CONSUMER, c.c_int32)),
+    "newest": (_PRODUCER, ()),
+    "forget": (None, (_PRODUCER,)),
+    "failure": (c.c_int32, (_PRODUCER, c.POINTER(FailureStruct))),
 }
 
 
@@ -102,7 +140,7 @@ _QUICK: dict[str, tuple[Any, tuple[Any, ...]]] = {
 def load() -> Any:
     """Return an object with its functions, bound to the librdkafka of the Python client.
 
-    Any thread. What the functions do is said in ``consumer.c``.
+    Any thread. What the functions do is said in ``consumer.c`` and ``producer.h``.
 
     Raises:
         LibraryMissingError: it was not built, or does not fit this librdkafka.

@@ -10,6 +10,7 @@ import pytest
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, SinkConflictError
 from headrace.core.records import ResultRecord, TopicPartition
+from headrace.core.result_columns import each_of
 from headrace.kafka.ports import StoredOffset
 from headrace.keyed.fold import RESULT
 from headrace.keyed.sink import EXTRA_HEADER, KeyedCounts, KeyedSink, Topics, with_times
@@ -20,8 +21,9 @@ from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.keyed import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from headrace.core.result_columns import Results
     from headrace.kafka.result_transactions import CountedMove
 
 P0 = TopicPartition("in", 0)
@@ -44,7 +46,7 @@ class Brokers:
         return self.stored.get(identity)
 
     def commit(
-        self, moves: Sequence[CountedMove], records: Iterable[ResultRecord] = ()
+        self, moves: Sequence[CountedMove], records: Results = ()
     ) -> list[SinkConflictError]:
         """Compare offsets and numbers, and keep all of it or nothing."""
         if self.fails is not None:
@@ -57,7 +59,7 @@ class Brokers:
         ]
         if conflicts:
             return conflicts
-        self.records += records
+        self.records += each_of(records)
         for move in moves:
             self.stored[move.identity] = StoredOffset(
                 move.next_offset, 0, commits=move.commits + 1, stream_time=move.stream_time

@@ -10,6 +10,7 @@ from headrace.config import ChannelConfig
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import SinkConflictError
 from headrace.core.records import TopicPartition
+from headrace.core.result_columns import each_of
 from headrace.devstack.waiting import wait_for
 from headrace.inline.engine import InlineEngine
 from headrace.kafka.ports import StoredOffset
@@ -31,10 +32,11 @@ from headrace.testing.broker import InMemoryBroker, InMemoryCatalog, InMemorySou
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from headrace.core.records import ResultRecord
+    from headrace.core.result_columns import Results
     from headrace.kafka.catalog import NewTopic
     from headrace.kafka.ports import Fetched
     from headrace.kafka.result_transactions import CountedMove
@@ -125,7 +127,7 @@ class Member:
         return self._stored.get(identity)
 
     def commit(
-        self, moves: Sequence[CountedMove], records: Iterable[ResultRecord] = ()
+        self, moves: Sequence[CountedMove], records: Results = ()
     ) -> list[SinkConflictError]:
         """Compare and store, all of it or nothing."""
         conflicts = [
@@ -135,7 +137,7 @@ class Member:
             and (found.offset, found.commits) != (move.start, move.commits)
         ]
         if not conflicts:
-            for each in records:
+            for each in each_of(records):
                 self._store(each)
             for move in moves:
                 self._stored[move.identity] = StoredOffset(

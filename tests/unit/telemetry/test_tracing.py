@@ -20,6 +20,7 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
 from headrace.core.record_runs import OffsetRun
 from headrace.core.records import ResultRecord, TopicPartition
+from headrace.core.result_columns import each_of
 from headrace.core.spans import (
     NO_SPAN,
     NO_TRACER,
@@ -54,12 +55,13 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 from tests.unit.processors.spark_bench import Bench, GroupingSink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import SpanContext
 
     from headrace.core.records import Batch, Record
+    from headrace.core.result_columns import Results
     from headrace.core.spans import Span
     from tests.collector import Collector
 
@@ -461,10 +463,10 @@ class Produced:
     def __init__(self) -> None:
         self.records: list[ResultRecord] = []
 
-    def commit(self, moves: Any, records: Iterable[ResultRecord] = ()) -> list[Any]:
+    def commit(self, moves: Any, records: Results = ()) -> list[Any]:
         """Keep the records."""
         del moves
-        self.records += records
+        self.records += each_of(records)
         return []
 
 
@@ -494,7 +496,8 @@ def test_outputs_of_state_by_key_say_it_and_rows_of_the_changelog_do_not(
     produced, state = Produced(), KeyedState(MemoryStore())
     sink = KeyedSink(cast("Any", produced), state, Topics("log", {"out": "out"}), FakeClock())
     change = {PartitionKey(0, b"a"): Change(None, StoredRow(b"1", None))}
-    staged = StagedState(Layer("x", change, {}), [ResultRecord("out", b"v", b"a")])
+    rows = pa.table({"partition": [0], "key": [b"a"], "state": [b"1"], "extra": [None]})
+    staged = StagedState(Layer("x", change, {}), rows, [ResultRecord("out", b"v", b"a")])
     with within(a_batch(tracer)):
         sink.commit(staged, [])
     (batch,) = named(exporter, "batch")

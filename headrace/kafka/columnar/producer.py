@@ -1,0 +1,121 @@
+"""Results in columns to a producer of the Python client, without an object for each record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from headrace.kafka.columnar.library import (
+    PATH,
+    FailureStruct,
+    LibraryMissingError,
+    ValuesStruct,
+    load,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+    from headrace.core.records import ResultRecord
+    from headrace.core.result_columns import ResultColumns
+
+_PLUGINS = "plugin.library.paths"
+
+#: What the client takes for no choice of a partition, and of a time.
+_ANY_PARTITION, _NOW = -1, 0
+
+
+def plugin(properties: Mapping[str, Any]) -> dict[str, str]:
+    """Return the property of a producer that is to take columns.
+
+    None where the library is missing, or where a user has plugins.
+    """
+    try:
+        load()
+    except LibraryMissingError:
+        return {}
+    path = str(PATH)
+    # a semicolon stands between plugins
+    return {} if properties.get(_PLUGINS) or ";" in path else {_PLUGINS: path}
+
+
+class ColumnProducer:
+    """Produces columns by a client of the Python client's, which has to live as long. One thread.
+
+    What the client cannot take at once, or not in columns, is left to its own ``produce``.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self._library = load()
+        self._handle = handle
+
+    @classmethod
+    def of_the_newest(cls) -> ColumnProducer | None:
+        """Return that of the producer that this thread has just made with :func:`plugin`."""
+        try:
+            handle = load().newest()
+        except LibraryMissingError:
+            return None
+        return None if handle is None else cls(handle)
+
+    def produce(self, results: ResultColumns) -> Iterator[ResultRecord]:
+        """Produce results; yield each that is not taken, to be produced before this goes on."""
+        keys, values = _values_of(results.keys), _values_of(results.values)
+        partitions = _numbers(results.partitions, np.int32, _ANY_PARTITION)
+        times = _numbers(results.timestamps, np.int64, _NOW)
+        start = 0
+        for end in [*_places_with(results.headers), len(results)]:
+            while start < end:
+                start = self._library.produce(
+                    self._handle,
+                    results.topic.encode(),
+                    keys,
+                    values,
+                    None if partitions is None else partitions.ctypes.data,
+                    None if times is None else times.ctypes.data,
+                    start,
+                    end,
+                )
+                if start < end:
+                    yield results[start]
+                    start += 1
+            if end < len(results):
+                yield results[end]
+                start = end + 1
+
+    def forget(self) -> None:
+        """Forget which records were not taken before."""
+        self._library.forget(self._handle)
+
+    def failure(self) -> tuple[int, str, str] | None:
+        """Return the first failure since then: librdkafka's code, the topic, and what is said."""
+        found = FailureStruct()
+        if self._library.failure(self._handle, found) == 0:
+            return None
+        return found.code, found.topic.decode(), found.text.decode("utf-8", "replace")
+
+
+def _values_of(column: pa.Array) -> ValuesStruct:
+    """Return where a column has its values. They are there for as long as the column."""
+    addresses = [None if buffer is None else buffer.address for buffer in column.buffers()]
+    return ValuesStruct(*addresses, column.offset)
+
+
+def _numbers(column: pa.Array | None, kind: Any, nothing: int) -> Any:
+    """Return numbers one after the other, with ``nothing`` in place of nulls."""
+    if column is None:
+        return None
+    return np.ascontiguousarray(pc.fill_null(column, nothing).to_numpy(), dtype=kind)
+
+
+def _places_with(headers: pa.Array | None) -> list[int]:
+    """Return the places of the records that have headers."""
+    if headers is None or headers.null_count == len(headers):
+        return []
+    sizes = pc.fill_null(pc.list_value_length(headers), 0).to_numpy()
+    found: list[int] = np.flatnonzero(sizes).tolist()
+    return found
