@@ -94,9 +94,24 @@ TTL = "headrace.ttl"
 #: What the names of timers of our own begin with.
 PREFIX = "headrace."
 
-#: Timers that one key may have, and that may fire for it in one micro-batch: more are a mistake.
+#: Timers that one key may have.
 MAX_TIMERS = 100
+
+#: Timers of event time that fire for one key after its last record of a micro-batch; those that are
+#: left fire in the next one. Before a record all fire that are due.
 MAX_FIRED = 10_000
+
+#: Timers of one key that fire one after the other without any of them being later than those
+#: before: more are set again and again for a time that has passed.
+MAX_FIRED_AGAIN = 10 * MAX_TIMERS
+
+#: Milliseconds since 1970 that a timer or an output may be at, before or after: some 140 million
+#: years, so that adding to them stays within 64 bits.
+MAX_TIME = 1 << 62
+
+#: What says of a value, a state or a key that it cannot be read or written. Values nested too
+#: deeply for the interpreter are among them.
+_UNREADABLE = (TypeError, ValueError, RecursionError)
 
 
 class KeyRow(NamedTuple):
@@ -339,6 +354,24 @@ class _Facts:
                 yield None
 
 
+def _header(name: Any, data: Any) -> dict[str, Any]:
+    """Return an output's header as it is in :data:`OUTPUT`."""
+    if not isinstance(name, str) or not (data is None or isinstance(data, bytes)):
+        raise TypeError(f"header {name!r} is {data!r}; a header is a text and bytes, or None")
+    name.encode()
+    return {"key": name, "value": data}
+
+
+def _whole_time(time: object, what: str) -> int:
+    """Return a time in milliseconds, if it is one."""
+    if not isinstance(time, int) or isinstance(time, bool):
+        kind = type(time).__name__
+        raise TypeError(f"{what} is at {time!r}, a {kind}; it has to be an int of milliseconds")
+    if abs(time) > MAX_TIME:
+        raise ValueError(f"{what} is at {time}; that is further off than {MAX_TIME} milliseconds")
+    return time
+
+
 class KeyedTimerError(RetryableError):
     """A reducer failed when it was called with a timer; no record is at fault."""
 
@@ -450,8 +483,10 @@ class Fold:
             raise ValueError(
                 f"an output to {to} has {size} bytes, and {self.settings.max_output} are allowed"
             )
-        headers = [{"key": name, "value": data} for name, data in named] if named else None
-        return to, own, value, ts if at is None else at, headers or None
+        headers = [_header(*each) for each in named] if named else None
+        if at is not None and _whole_time(at, "an output") < 0:
+            raise ValueError(f"an output is at {at}; its time has to be in 1970 or later")
+        return to, own, value, max(ts, 0) if at is None else at, headers or None
 
     def _output_name(self, to: str | None) -> str:
         names = self.settings.outputs
@@ -498,6 +533,10 @@ class _Run:
         self._unreadable: str | None = None
         self._called = False
         self._result = Folded(row)
+        #: The state as it is stored, and after each call of a careful run.
+        self._stored = row.state
+        self._latest_fired: int | None = None
+        self._fired_again = 0
         self._due = self._next_due() if row.timers else None
 
     def run(self) -> Folded:
@@ -524,7 +563,7 @@ class _Run:
                 if event is not None:
                     self._call([event], fact)
         if touched.until is not None:
-            self._fire_until(touched.until)
+            self._fire_until(touched.until, MAX_FIRED)
         self._fire_clock()
         if self._called:
             self._close()
@@ -544,26 +583,16 @@ class _Run:
                 self._name = self._touched.key.decode()
             if state is not None:
                 self._state = self._fold.read_state(state)
-        except ValueError as error:
+        except _UNREADABLE as error:
             self._unreadable = f"the key or its state cannot be read: {error}"
 
-    def _encoded_state(self) -> bytes | None:
-        """Return the state's bytes.
-
-        Raises:
-            TypeError, ValueError: it cannot be encoded, or is too large.
-        """
-        if self._unreadable is not None:
-            return self._touched.row.state
-        if self._state is None:
-            return None
-        return self._fold.encoded(self._state)
-
     def _close(self) -> None:
-        try:
-            state = self._encoded_state()
-        except (TypeError, ValueError) as error:
-            raise _PoisonError(error) from error
+        state = self._stored
+        if not self._careful and self._unreadable is None:
+            try:
+                state = None if self._state is None else self._fold.encoded(self._state)
+            except _UNREADABLE as error:
+                raise _PoisonError(error) from error
         timers = dict(self._timers)
         if (
             self._settings.ttl is not None
@@ -587,7 +616,7 @@ class _Run:
             return None
         try:
             value = None if fact.value is None else self._fold.read_value(fact.value)
-        except ValueError as error:
+        except _UNREADABLE as error:
             self._give_up(fact, error, Stage.VALUE)
             return None
         partition, late = self._touched.partition, fact.late_by > 0
@@ -608,40 +637,55 @@ class _Run:
     def _take_batched(self, facts: Iterable[tuple[Fact, Event[Any] | None]]) -> None:
         """Call the reducer with all facts up to the next timer that is due."""
         waiting: list[Event[Any]] = []
-        last = None
+        last, ttl = None, self._settings.ttl
+        lives_until: int | None = None
         for fact, ready in facts:
-            if waiting and last is not None and self._due is not None and self._due <= fact.time:
+            # the key may end between what waits and this one: that is known once it is reduced
+            ends = any(due is not None and due <= fact.time for due in (self._due, lives_until))
+            if last is not None and ends:
                 self._call(waiting, last)
-                waiting = []
+                waiting, last, lives_until = [], None, None
             if self._due is not None:
                 self._fire_until(fact.time)
             event = ready or self._event_of(fact)
             if event is not None:
                 waiting.append(event)
                 last = fact
-        if waiting and last is not None:
+                if ttl is not None:
+                    own = event.ts + ttl
+                    lives_until = own if lives_until is None else max(lives_until, own)
+        if last is not None:
             self._call(waiting, last)
 
     # --- timers -----------------------------------------------------------------------------
 
     def _next_due(self) -> int | None:
+        if self._quarantined is not None:
+            return None
         due = [timer.due for timer in self._timers.values() if timer.clock is TimerClock.EVENT]
         if self._ttl is not None and self._settings.ttl is not None:
             due.append(self._ttl)
         return min(due, default=None)
 
-    def _fire_until(self, time: int) -> None:
-        """Fire timers of event time that are due, in the order of due and name."""
-        while self._due is not None and self._due <= time:
-            if self._due == self._ttl:
-                self._expire()
-                continue
-            due, name = min(
+    def _fire_until(self, time: int, most: int | None = None) -> None:
+        """Fire timers of event time that are due, in the order of due and name.
+
+        Those beyond ``most`` are left for the next micro-batch. A key is at its end after what is
+        due at the same time.
+        """
+        fired = 0
+        while self._due is not None and self._due <= time and fired != most:
+            due = [
                 (timer.due, name)
                 for name, timer in self._timers.items()
-                if timer.clock is TimerClock.EVENT
-            )
-            self._fire(Fired(name, due))
+                if timer.clock is TimerClock.EVENT and timer.due == self._due
+            ]
+            if due:
+                at, name = min(due)
+                self._fire(Fired(name, at))
+                fired += 1
+            else:
+                self._expire()
 
     def _fire_clock(self) -> None:
         """Fire timers of the wall clock that are due, each once: missed ones collapse."""
@@ -651,24 +695,37 @@ class _Run:
             if timer.clock is TimerClock.CLOCK and timer.due <= self._touched.now
         )
         for at, name in due:
-            if self._timers.get(name) == Timer(at, TimerClock.CLOCK):
+            is_set = self._timers.get(name) == Timer(at, TimerClock.CLOCK)
+            if is_set and self._quarantined is None:
                 self._fire(Fired(name, at, TimerClock.CLOCK))
 
     def _fire(self, fired: Fired) -> None:
         del self._timers[fired.name]
         self._called = True
         self._result.fired += 1
-        if self._result.fired > MAX_FIRED:
-            self._give_up(fired, f"more than {MAX_FIRED} timers fired in one micro-batch")
+        if fired.clock is TimerClock.EVENT and self._has_fired_at(fired.due) > MAX_FIRED_AGAIN:
+            self._give_up(
+                fired,
+                f"{MAX_FIRED_AGAIN} timers fired at {fired.due} or before; the reducer sets timers "
+                "again that are due by then",
+            )
         elif self._unreadable is not None:
             self._give_up(fired, self._unreadable)
         else:
             self._call([fired], fired)
         self._due = self._next_due()
 
+    def _has_fired_at(self, due: int) -> int:
+        """Return how many timers fired in a row without being later than those before."""
+        if self._latest_fired is None or due > self._latest_fired:
+            self._latest_fired, self._fired_again = due, 0
+        self._fired_again += 1
+        return self._fired_again
+
     def _expire(self) -> None:
         """Delete a key that had no fact for its time to live."""
-        self._state, self._timers, self._ttl, self._due = None, {}, None, None
+        self._state, self._stored, self._timers = None, None, {}
+        self._ttl, self._due = None, None
         self._called = True
         self._result.expired += 1
 
@@ -677,7 +734,7 @@ class _Run:
     def _call(self, facts: list[Any], last: Fact | Fired) -> None:
         """Call the reducer, and take what it returned."""
         self._called = True
-        before = self._encoded_state() if self._careful else None
+        before = self._stored
         try:
             returned = self._fold.reducer(self._name, self._state, facts, self._touched.now)
             state, outputs, timers = returned
@@ -685,8 +742,7 @@ class _Run:
             encoded = [self._fold.output(self._touched.key, output, ts) for output in outputs]
             wanted = self._wanted(timers, last) if timers else {}
             if self._careful:
-                self._state = state
-                self._encoded_state()
+                self._stored = None if state is None else self._fold.encoded(state)
         except Exception as error:  # noqa: BLE001 - a reducer's, or for what it returned
             if self._careful:
                 self._state = None if before is None else self._fold.read_state(before)
@@ -696,7 +752,8 @@ class _Run:
         self._result.outputs += encoded
         self._timers = wanted
         if self._settings.ttl is not None and isinstance(last, Fact):
-            self._ttl = max(self._ttl or 0, last.ts + self._settings.ttl)
+            latest = max(fact.ts for fact in facts)
+            self._ttl = max(self._ttl or 0, latest + self._settings.ttl)
         if state is None and not wanted:
             self._ttl = None
         self._due = self._next_due() if wanted or self._ttl is not None else None
@@ -709,6 +766,10 @@ class _Run:
             if not isinstance(timer, Timer):
                 kind = type(timer).__name__
                 raise TypeError(f"timer {name!r} is a {kind}; make it with at_event or at_clock")
+            _whole_time(timer.due, f"timer {name!r}")
+            if not isinstance(name, str):
+                raise TypeError(f"a timer's name is {name!r}; it has to be a text")
+            name.encode()
             if name.startswith(PREFIX):
                 raise ValueError(f"timer {name!r}: names that begin with {PREFIX!r} are reserved")
             if self._fold.batched and timer.clock is TimerClock.EVENT and isinstance(last, Fact):
@@ -746,7 +807,9 @@ class _Run:
         if self._settings.on_poison == "quarantine":
             self._called = True
             self._quarantined = str(error)
-            self._timers, self._ttl, self._due = {}, None, None
+            if isinstance(last, Fired):
+                self._timers[last.name] = Timer(last.due, last.clock)
+            self._due = None  # timers stay until the key is released
 
     def _refusal(self, last: Fact | Fired, reason: str) -> Exception:
         shown = self._touched.key[:100].decode("utf-8", "replace")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from headrace.core.errors import PoisonRecordError
 from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage
 from headrace.core.records import TopicPartition
-from headrace.keyed.fold import FACT, OUTPUT, RESULT, ROWS, OutputRow, dead_letter, made
+from headrace.keyed.fold import FACT, MAX_TIME, OUTPUT, RESULT, ROWS, OutputRow, dead_letter, made
 from headrace.keyed.store import PartitionKey
 
 if TYPE_CHECKING:
@@ -223,6 +223,8 @@ class _Records:
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise TypeError(f"{value!r} is no number of milliseconds")
+    if abs(value) > MAX_TIME:
+        raise ValueError(f"{value!r} milliseconds are too far off")
     return int(value)
 
 

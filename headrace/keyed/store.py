@@ -306,10 +306,12 @@ _NONE: frozenset[DueTimer] = frozenset()
 
 
 def timers_of(key: bytes, row: StoredRow | None) -> frozenset[DueTimer]:
-    """Return a row's timers as entries of the index."""
+    """Return a row's timers as entries of the index: those of a key in quarantine do not fire."""
     if row is None or not row.extra:
         return _NONE
-    timers = KeyRow.of(*row).timers
+    _, timers, quarantined = KeyRow.of(*row)
+    if quarantined is not None:
+        return _NONE
     return frozenset(DueTimer(due, key, name, clock) for name, (due, clock) in timers.items())
 
 

@@ -140,11 +140,16 @@ class KeyedTest:
         self._state.admit(0)
         self._offset = 0
         self._names = count(1)
-        rows = RowSettings(self.key, None, self.settings.on_poison)
-        fold = fold_of(self.reducer, self.settings)
-        self._function = KeyedFunction(fold, self._state, rows, self._clock)
+        self.reconfigure(self.settings)
         self._records: list[ResultRecord] = []
         self.counts: list[Any] = []
+
+    def reconfigure(self, settings: FoldSettings) -> None:
+        """Go on with other settings, on the state that is there, as a channel does at a reload."""
+        self.settings = settings
+        rows = RowSettings(self.key, None, settings.on_poison)
+        fold = fold_of(self.reducer, settings)
+        self._function = KeyedFunction(fold, self._state, rows, self._clock)
 
     # --- facts and time ---------------------------------------------------------------------
 
@@ -252,7 +257,7 @@ def _decoded(data: bytes | None) -> Any:
         return None
     try:
         return DECODERS["json"](data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return data
 
 

@@ -439,7 +439,8 @@ def _offset_for(file: StateFile, found: PartitionOffsets, offsets: str) -> tuple
     end = file.ends.get(found.partition.partition)
     time = None if end is None else end.stream_time
     if offsets != "file":
-        return (found.low if offsets == "earliest" else found.high), time
+        # what is read again must not be late for the time that it brought the file's rows to
+        return (found.low, None) if offsets == "earliest" else (found.high, time)
     if end is None or end.offset is None:
         problem = "has no offset for it: the channel was writing"
     elif file.head.topic_id != found.topic_id:

@@ -6,6 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,15 @@ from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.tables import SCHEMA
 from headrace.keyed import Event, Fired, Output, at_clock, at_event, batched
-from headrace.keyed.fold import MAX_TIMERS, Fold, FoldSettings, KeyedTimerError, KeyRow
+from headrace.keyed import count as count_facts
+from headrace.keyed.fold import (
+    MAX_FIRED,
+    MAX_TIMERS,
+    Fold,
+    FoldSettings,
+    KeyedTimerError,
+    KeyRow,
+)
 from headrace.keyed.rows import RowSettings, grouped
 from headrace.keyed.sink import staged_state
 from headrace.keyed.state import KeyedState
@@ -34,6 +43,18 @@ def tally(key: str, state: Any, facts: list[Event[Any] | Fired], now: int) -> An
         state = {"n": (state or {"n": 0})["n"] + 1, "last": fact.ts, "late": fact.late}
         outputs.append(Output({"key": key, **state}))
     return state, outputs, {"close": at_event(state["last"] + 50)}
+
+
+def _unchecked(value: Any) -> Any:
+    """Return what a type checker would have found."""
+    return value
+
+
+def _nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 def fails_on_seven(key: str, state: Any, facts: list[Event[Any] | Fired], now: int) -> Any:
@@ -85,6 +106,48 @@ def test_time_to_live_does_not_depend_on_where_batches_are_cut(
 
     chosen = FoldSettings(outputs=("out",), ttl=40)
     check_reducer(count, facts, settings=chosen, runs=5, seed=seed)
+
+
+@settings(deadline=None)
+@given(facts=FACTS, seed=st.integers(0, 1000), is_built_in=st.booleans())
+def test_time_to_live_of_facts_that_come_together_does_not_depend_on_cuts(
+    facts: list[Sent], seed: int, is_built_in: bool
+) -> None:
+    """A key ends between two facts of a batch as it ends between two batches, late facts too."""
+
+    @batched
+    def total(key: str, state: int | None, facts: list[Any], now: int) -> Any:
+        del key, now
+        return (state or 0) + len(facts), [], {}
+
+    reducer = count_facts if is_built_in else total
+    cut = seed % (len(facts) + 1)
+    one, two, each = (KeyedTest(reducer, FoldSettings(outputs=("out",), ttl=20)) for _ in range(3))
+    one.send(*facts)
+    two.send(*facts[:cut])
+    two.send(*facts[cut:])
+    for fact in facts:
+        each.send(fact)
+    assert one.states() == two.states() == each.states()
+    keys = one.states()
+    assert [one.timers(key) for key in keys] == [each.timers(key) for key in keys]
+
+
+def test_a_timer_fires_before_its_key_ends_at_the_same_time() -> None:
+    """What is due with the end of the time to live is called first, and has the state."""
+    seen = []
+
+    def note(key: str, state: Any, facts: list[Any], now: int) -> Any:
+        del key, now
+        if isinstance(facts[0], Fired):
+            seen.append(state)
+            return state, [], {}
+        return 1, [], {"t": at_event(facts[0].ts + 20)}
+
+    test = KeyedTest(note, FoldSettings(outputs=("out",), ttl=20))
+    test.send(("a", 1, 10), ("b", 1, 30))
+    assert seen == [1]
+    assert test.state("a") is None
 
 
 @settings(deadline=None)
@@ -250,7 +313,27 @@ def test_a_quarantined_key_has_its_later_facts_set_aside_in_order() -> None:
     test.send(("a", 3, 4), ("b", 1, 500))
     assert [letter.value for letter in test.dead_letters] == [7, 2, 3]
     assert test.state("a")["n"] == 1
-    assert test.timers("a") == {}
+
+
+def test_timers_of_a_key_in_quarantine_stay_and_do_not_fire() -> None:
+    """They are there for when the key is released: those that it had, and the one that failed."""
+
+    def fails(key: str, state: Any, facts: list[Any], now: int) -> Any:
+        del state, now
+        if isinstance(facts[0], Fired):
+            raise TypeError("a timer")
+        if key != "a":
+            return 1, [], {}
+        return 1, [], {"t": at_event(20), "u": at_event(90), "c": at_clock(500)}
+
+    test = KeyedTest(fails, FoldSettings(outputs=("out",), on_poison="quarantine"))
+    test.send(("a", 1, 1), ("b", 1, 50), now=60)
+    assert [letter.ts for letter in test.dead_letters] == [20]
+    wanted = {"t": at_event(20), "u": at_event(90), "c": at_clock(500)}
+    assert test.timers("a") == wanted
+    test.tick(1000)
+    assert test.timers("a") == wanted
+    assert test.send(("c", 1, 95)) == []
 
 
 @pytest.mark.parametrize(
@@ -266,12 +349,68 @@ def test_a_quarantined_key_has_its_later_facts_set_aside_in_order() -> None:
         (({1, 2}, [], {}), "not JSON serializable"),
         (("x" * 600_000, [], {}), "max_row is 524288"),
         ((1, [Output("x" * 1_000_001)], {}), "1000000 are allowed"),
+        (
+            (1, [], {"t": at_event(_unchecked(2.5))}),
+            "at 2.5, a float; it has to be an int",
+        ),
+        ((1, [], {"t": at_clock(True)}), "timer 't' is at True, a bool"),
+        (
+            (1, [], {"t": at_event(_unchecked(np.int64(5)))}),
+            "a int64; it has to be an int",
+        ),
+        ((1, [], {"t": at_event(2**70)}), "that is further off than"),
+        ((1, [], {5: at_event(5)}), "a timer's name is 5"),
+        ((1, [], {"\ud800": at_event(5)}), "surrogates not allowed"),
+        ((1, [Output(1, ts=_unchecked("x"))], {}), "an output is at 'x', a str"),
+        ((1, [Output(1, ts=_unchecked(1.5))], {}), "an output is at 1.5, a float"),
+        ((1, [Output(1, ts=2**70)], {}), "that is further off than"),
+        ((1, [Output(1, ts=-1)], {}), "its time has to be in 1970 or later"),
+        (
+            (1, [Output(1, headers=[_unchecked(("h", 1))])], {}),
+            "header 'h' is 1; a header is",
+        ),
+        ((1, [Output(1, headers=[_unchecked((1, b""))])], {}), "header 1 is b''"),
+        ((1, [Output(1, headers=[("\ud800", b"")])], {}), "surrogates not allowed"),
+        ((_nested(2_000), [], {}), "RecursionError"),
+        ((1, [Output(_nested(2_000))], {}), "RecursionError"),
     ],
 )
 def test_what_a_reducer_may_not_return_names_the_record(returned: Any, words: str) -> None:
     """Another shape, an unknown output, too large a row: the record is poison, with the reason."""
     with pytest.raises(PoisonRecordError, match=words):
         KeyedTest(lambda *_: returned).send(("a", 1, 1))
+    test = KeyedTest(
+        lambda key, *_: returned if key == "a" else (1, [], {}),
+        FoldSettings(outputs=("out",), on_poison="dead_letter"),
+    )
+    test.send(("a", 1, 1), ("b", 1, 1))
+    assert (len(test.dead_letters), set(test.states())) == (1, {b"b"})
+
+
+def test_a_value_nested_too_deeply_is_poison() -> None:
+    """What the interpreter cannot read is set aside as other values that cannot be read are."""
+    test = KeyedTest(tally, FoldSettings(outputs=("out",), on_poison="dead_letter"))
+    test.send(("a", b"[" * 100_000 + b"]" * 100_000, 1), ("a", 1, 2))
+    assert b"RecursionError" in (dict(test.dead_letters[0].headers)["headrace.message"] or b"")
+    assert test.state("a")["n"] == 1
+
+
+def test_a_row_that_is_larger_than_is_allowed_now_stays_as_it_is() -> None:
+    """Where max_row was lowered, a fact that the reducer refuses leaves the stored row alone."""
+
+    def refuses(key: str, state: Any, facts: list[Any], now: int) -> Any:
+        del key, now
+        if facts[0].value == 7:
+            raise ValueError("a seven")
+        return (state or "") + "x" * 50, [], {}
+
+    test = KeyedTest(refuses, FoldSettings(outputs=("out",), on_poison="dead_letter"))
+    test.send(("a", 1, 1))
+    small = FoldSettings(outputs=("out",), on_poison="dead_letter", max_row=20)
+    test.reconfigure(small)
+    test.send(("a", 7, 2), ("a", 1, 3), ("b", 7, 3))
+    assert test.state("a") == "x" * 50
+    assert len(test.dead_letters) == 3
 
 
 def test_a_batched_reducer_may_not_have_timers_of_event_time() -> None:
@@ -282,10 +421,30 @@ def test_a_batched_reducer_may_not_have_timers_of_event_time() -> None:
 
 def test_timers_that_set_each_other_without_end_are_refused() -> None:
     """A timer that comes again at its own time is stopped, and the error names it."""
-    said = "timer 't', due at 0: more than 10000 timers fired"
+    said = "timer 't', due at 0: 1000 timers fired at 0 or before"
     with pytest.raises(KeyedTimerError, match=said) as raised:
         KeyedTest(lambda *_: (1, [], {"t": at_event(0)})).send(("a", 1, 1))
     assert isinstance(raised.value, RetryableError), "no policy may look for a record"
+
+
+def test_a_timer_that_sets_itself_for_later_fires_through_any_gap() -> None:
+    """Before the key's next record all of its timers fire; after it some, and the others next."""
+
+    def each_ms(key: str, state: Any, facts: list[Any], now: int) -> Any:
+        del key, now
+        (fact,) = facts
+        if isinstance(fact, Fired):
+            return state + 1, [], {"t": at_event(fact.due + 1)}
+        return (state or 0), [Output(state)], {"t": at_event(fact.ts + 1)}
+
+    test = KeyedTest(each_ms)
+    test.send(("a", 1, 0))
+    gap = 2 * MAX_FIRED + 5
+    test.send(("other", 1, gap))
+    assert test.state("a") == MAX_FIRED
+    test.tick(gap)
+    assert test.state("a") == 2 * MAX_FIRED
+    assert [each.value for each in test.send(("a", 1, 2 * gap))] == [2 * gap]
 
 
 def test_a_state_that_did_not_change_writes_nothing() -> None:
