@@ -93,7 +93,6 @@ def with_rekeyed(channels: Mapping[str, ChannelConfig]) -> Mapping[str, ChannelC
     conflicts = [
         FieldConflict((name, *steps), sentence)
         for name, channel in channels.items()
-        if rekeys(channel)
         for steps, sentence in _conflicts(name, channel, channels)
     ]
     if conflicts:
@@ -109,6 +108,32 @@ def with_rekeyed(channels: Mapping[str, ChannelConfig]) -> Mapping[str, ChannelC
 
 
 def _conflicts(
+    name: str, channel: ChannelConfig, channels: Mapping[str, ChannelConfig]
+) -> Iterator[FieldConflict]:
+    chosen = channel.processor
+    if not isinstance(chosen, KeyedProcessorConfig):
+        return
+    if rekeys(channel):
+        yield from _conflicts_of_rekeyed(name, channel, channels)
+    elif chosen.internal.purge_input is not None and not is_by_key(
+        channel.group, channel.topics[0]
+    ):
+        yield FieldConflict(
+            ("processor", "internal", "purge_input"),
+            f"would delete records of {channel.topics[0]}, which others may read; it goes with a "
+            "key for which records are written again, so leave it out",
+        )
+    topic = channel.topics[0]
+    read = by_key_topic(channel.group, topic) if rekeys(channel) else topic
+    for steps, sink in single_sinks(channel.sink).items():
+        if isinstance(sink, KafkaSinkConfig) and sink.topic == changelog_name(channel.group, read):
+            yield FieldConflict(
+                (*steps, "topic"),
+                f"is {sink.topic}, where the channel keeps its state; name another topic",
+            )
+
+
+def _conflicts_of_rekeyed(
     name: str, channel: ChannelConfig, channels: Mapping[str, ChannelConfig]
 ) -> Iterator[FieldConflict]:
     chosen = channel.processor

@@ -132,15 +132,27 @@ def _promise(sink: SinkConfig) -> str | None:
             return None
 
 
+def _exceptions_of_keyed(processor: KeyedProcessorConfig) -> Iterator[str]:
+    what = {
+        "facts that cannot be reduced": processor.on_poison,
+        f"facts that are more than {processor.grace:g} s late"
+        if processor.grace is not None
+        else "": processor.late,
+    }
+    for facts, policy in what.items():
+        if policy == "drop":
+            yield f"{facts} are left out"
+        elif policy in {"dead_letter", "quarantine"}:
+            yield f"{facts} go to {processor.dead_letter}, once"
+
+
 def _exceptions(channel: ChannelConfig) -> Iterator[str]:
     processor, on_error = channel.processor, channel.on_error
     if isinstance(processor, MicroBatchConfig) and processor.undecodable == "skip":
         yield "records that cannot be decoded are left out"
     match processor:
-        case KeyedProcessorConfig(dead_letter=str(topic)):
-            yield f"facts that cannot be reduced go to {topic}, once"
-        case KeyedProcessorConfig(on_poison="drop"):
-            yield "facts that cannot be reduced are left out"
+        case KeyedProcessorConfig():
+            yield from _exceptions_of_keyed(processor)
         case RekeyProcessorConfig(dead_letter=str(topic)):
             yield f"records without such a key go to {topic}, once"
         case RekeyProcessorConfig(on_poison="drop"):

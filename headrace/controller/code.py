@@ -98,19 +98,20 @@ def import_paths(channel: ChannelConfig) -> tuple[str, ...]:
     named = custom_decoding(channel.processor)
     decoder = None if named is None else named.factory
     sinks = map(_of_sink, single_sinks(channel.sink).values())
-    return tuple(path for path in (_of_processor(channel), decoder, *sinks) if path is not None)
+    paths = (*_of_processor(channel), decoder, *sinks)
+    return tuple(path for path in paths if path is not None)
 
 
-def _of_processor(channel: ChannelConfig) -> str | None:
+def _of_processor(channel: ChannelConfig) -> tuple[str | None, ...]:
     match channel.processor:
-        case SparkProcessorConfig() as chosen:
-            return chosen.code
         case ArrowProcessorConfig(reducer=path) | CustomProcessorConfig(factory=path):
-            return path
-        case KeyedProcessorConfig() | RekeyProcessorConfig() as keyed:
-            return keyed.code
+            return (path,)
+        case KeyedProcessorConfig() as keyed:
+            return keyed.code, keyed.time_function
+        case SparkProcessorConfig() | RekeyProcessorConfig() as chosen:
+            return (chosen.code,)
         case _:
-            return None
+            return ()
 
 
 def _of_sink(sink: SinkConfig) -> str | None:

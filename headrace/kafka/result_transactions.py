@@ -204,6 +204,8 @@ _SETTINGS = {
     "compression.type": "lz4",
     "queue.buffering.max.kbytes": 65_536,
     "delivery.report.only.error": True,
+    # the topic's limit is the one that counts
+    "message.max.bytes": 100_000_000,
 }
 
 

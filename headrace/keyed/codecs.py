@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _DECODER = json.JSONDecoder()
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -35,6 +35,13 @@ def from_json(data: bytes) -> Any:
         return _DECODER.decode(data.decode())  # loads finds out first how bytes are encoded
     except ValueError:
         return json.loads(data)
+
+
+def field_of(value: Any, steps: Iterable[str]) -> Any:
+    """Return what a path of member names leads to in a decoded value, None where nothing does."""
+    for step in steps:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 def _text(data: bytes) -> str:

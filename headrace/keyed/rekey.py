@@ -15,7 +15,7 @@ from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, St
 from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA, with_left_out
 from headrace.keyed.api import Event
-from headrace.keyed.codecs import DECODERS, key_bytes
+from headrace.keyed.codecs import DECODERS, field_of, key_bytes
 from headrace.keyed.fold import dead_letter
 from headrace.sinks.kafka import KafkaSink
 
@@ -173,10 +173,8 @@ class Rekey:
             name = self.settings.key.removeprefix("headers.")
             named = [each["value"] for each in row.headers or () if each["key"] == name]
             return named[-1] if named else None
-        found = None if row.value is None else self.read_value(row.value)
-        for step in self.steps:
-            found = found.get(step) if isinstance(found, dict) else None
-        return found
+        value = None if row.value is None else self.read_value(row.value)
+        return field_of(value, self.steps)
 
 
 class RekeyFunction:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from headrace.core.errors import PoisonRecordError
 from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage
 from headrace.core.records import TopicPartition
+from headrace.keyed.codecs import field_of, from_json
 from headrace.keyed.fold import FACT, MAX_TIME, OUTPUT, RESULT, ROWS, OutputRow, dead_letter, made
 from headrace.keyed.store import PartitionKey
 
@@ -43,7 +44,7 @@ class RowSettings:
     """
 
     key: str = "record"
-    time: Callable[[bytes | None], int] | None = None
+    time: Callable[[bytes | None], Any] | None = None
     on_poison: str = "fail"
     letters: LetterHeaders = OUR_HEADERS
 
@@ -218,6 +219,12 @@ class _Records:
         }
         arrays = [columns[field.name].cast(field.type) for field in FACT]
         return touched, ends, pa.StructArray.from_arrays(arrays, fields=list(FACT))
+
+
+def time_of_field(path: str) -> Callable[[bytes | None], Any]:
+    """Return what finds a record's time in its JSON value, by a path such as ``value.at``."""
+    steps = path.split(".")[1:]
+    return lambda value: field_of(None if value is None else from_json(value), steps)
 
 
 def _whole(value: Any) -> int:

@@ -38,7 +38,7 @@ from headrace.keyed.function import KeyedFunction
 from headrace.keyed.phases import PhaseReader
 from headrace.keyed.reading import StateReader
 from headrace.keyed.restore import Restorer
-from headrace.keyed.rows import RowSettings
+from headrace.keyed.rows import RowSettings, time_of_field
 from headrace.keyed.sink import KeyedSink, Topics
 from headrace.keyed.state import KeyedState
 from headrace.keyed.store import CorruptStoreError, RocksStore
@@ -514,7 +514,9 @@ def build_keyed(
     store = RocksStore(folder / "db", chosen.state.cache, phase_of)
     state = KeyedState(store)
     fold = fold_of(reducer, settings)
-    times = None if chosen.time == "record" else load_callable(chosen.time)
+    times = None if chosen.time == "record" else time_of_field(chosen.time)
+    if chosen.time_function is not None:
+        times = load_callable(chosen.time_function)
     rows = RowSettings(chosen.key, times, chosen.on_poison, letters)
     sink = KeyedSink(
         ResultTransactions(properties, channel.group, member), state, topics, SYSTEM_CLOCK

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 _HANDLERS = ("onsuccess", "onfailure")
 
+#: Bytes of events that a group may be made of: its row, in which they are kept, stays well below
+#: the 512 KiB that a channel's ``state.max_row`` is.
+MOST_BYTES = 256 << 10
+
 _TOO_DEEP = f"the event is nested more than {MAX_DEPTH} levels deep"
 
 
@@ -124,6 +128,13 @@ def _is_too_deep(value: Any) -> bool:
             child for each in inner for child in (each.values() if isinstance(each, dict) else each)
         ]
     return True
+
+
+def _size(value: Any) -> int:
+    """Return the bytes that an event has, or would have as JSON."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    return len(json.dumps(value, ensure_ascii=False).encode())
 
 
 def _create(value: dict[str, Any]) -> Create:
@@ -255,10 +266,27 @@ class _Group:
         except _InvalidError as error:
             self._reject("invalid", str(error), event.ts, event.value)
             return
+        if found is None:
+            return
+        size = _size(event.value)
+        if self._phase != "closed" and size + self._size > MOST_BYTES:
+            text = (
+                f"The events of group '{self._key}' would have {size + self._size} bytes; "
+                f"{MOST_BYTES} are kept of one"
+            )
+            self._reject("too_large", text, event.ts, event.value)
+            return
         if isinstance(found, Create):
             self._create(found, event)
-        elif isinstance(found, Done):
+        else:
             self._done(found, event.ts, event.value)
+        if self.state is not None and self._phase != "closed":
+            self.state["size"] = self._size + size
+
+    @property
+    def _size(self) -> int:
+        """How many bytes of events the group is made of, those that are passed over among them."""
+        return 0 if self.state is None else self.state.get("size", 0)
 
     # --- a group's life ---------------------------------------------------------------------
 
@@ -285,6 +313,7 @@ class _Group:
             "handlers": self._admitted(create, event),
             "digest": create.digest,
             "counts": {} if self.state is None else self.state["counts"],
+            "size": self._size,
         }
         self._settle(event.ts)
         for ts, value in parked:

@@ -14,6 +14,7 @@ from headrace.config.types.scalars import (
     ColumnDecoder,
     Count,
     FactKey,
+    FactTime,
     Flag,
     FreeText,
     ImportPath,
@@ -401,13 +402,14 @@ class KeyedProcessorConfig(Section):
     encoding: Restarts[Literal["json", "string", "bytes"]] = "json"
     """How states are stored."""
 
-    time: Restarts[FreeText] = "record"
-    """The time of a fact: record, or an import path of a function(value) that returns
-    milliseconds since the Unix epoch."""
+    time: Restarts[FactTime] = "record"
+    """The time of a fact: the record's own (record), a field of its JSON value (value.at), or what
+    a function says of the value's bytes (package.module:function); milliseconds since the Unix
+    epoch."""
 
     idle: Hot[Span | None] = None
-    """How long a partition has to be quiet before its stream time follows the clock, so late by;
-    null: only records move it."""
+    """How long a partition has to be quiet before its stream time follows the clock, so late by:
+    1s or longer; null: only records move it."""
 
     grace: Restarts[Pause | None] = None
     """How late a fact may be; null: as late as it is."""
@@ -455,6 +457,11 @@ class KeyedProcessorConfig(Section):
         assert found is not None, "the configuration demands one of them"
         return found
 
+    @property
+    def time_function(self) -> str | None:
+        """The import path of the function that says a fact's time, None where there is none."""
+        return self.time if ":" in self.time else None
+
     def keyword_arguments(self) -> dict[str, Any]:
         """Return ``options`` with the secrets in plain text, for the factory only."""
         return reveal_all(self.options)
@@ -476,6 +483,18 @@ class KeyedProcessorConfig(Section):
             yield FieldConflict(
                 ("late",), f"is {self.late}, which has no effect without grace; give grace"
             )
+        if self.grace is not None and self.late == "deliver":
+            yield FieldConflict(
+                ("grace",),
+                "has no effect with late: deliver; write late: drop or late: dead_letter, or leave "
+                "it out",
+            )
+        if self.idle is not None and self.idle < SHORTEST_IDLE:
+            yield FieldConflict(
+                ("idle",),
+                f"is {self.idle:g}s; take 1s or longer, because where a partition ends is known "
+                "half a second later",
+            )
         letters = self.on_poison in {"dead_letter", "quarantine"} or self.late == "dead_letter"
         yield from _letters_contradictions(self, letters=letters)
         yield from _key_contradictions(self.key, self.value)
@@ -486,12 +505,16 @@ class KeyedProcessorConfig(Section):
                 f"has no effect with key: {self.key}, because the changelog has the partitions of "
                 "the input; leave it out",
             )
-        if self.time != "record" and ":" not in self.time:
+        if self.time.startswith("value.") and ":" not in self.time and self.value != "json":
             yield FieldConflict(
                 ("time",),
-                f"is {self.time}; write record, or an import path such as package.module:function",
+                f"is {self.time}, a field of the value, and value is {self.value}; write value: "
+                "json, or name a function",
             )
 
+
+#: Seconds that a partition has to be quiet at least: less than its end may be known too late.
+SHORTEST_IDLE = 1.0
 
 #: Keys of facts for which records need not be written again.
 OWN_KEYS = frozenset({"record", "partition", "constant"})

@@ -259,6 +259,13 @@ _KEY_SOURCES = rf"key|value(?:\.[^\s.:]+)+|headers\.[^\s:]+|{_DOTTED}:{_DOTTED}"
 _KEY_SOURCES_TEXT = (
     "key, value.<field>, headers.<name>, or an import path such as package.module:function"
 )
+FactTime = Annotated[
+    str,
+    Text(
+        "record, value.<field>, or an import path such as package.module:function",
+        rf"record|value(?:\.[^\s.:]+)+|{_DOTTED}:{_DOTTED}",
+    ),
+]
 KeySource = Annotated[str, Text(_KEY_SOURCES_TEXT, _KEY_SOURCES)]
 FactKey = Annotated[
     str,

@@ -162,7 +162,7 @@ def release(
     *,
     is_hex: _Hex = False,
 ) -> None:
-    """End the quarantine of a key of a stopped channel. It keeps the state and the timers that it had."""
+    """End the quarantine of a key of a stopped channel. It keeps its state and timers."""
     _run(config, lambda loaded: _commands().release(loaded, channel, key, is_hex=is_hex))
 
 

@@ -83,7 +83,7 @@ def test_what_has_no_key_meets_the_fate_of_poison(
 def test_letters_of_both_have_the_same_headers(tmp_path: Path, late: str) -> None:
     """What ``dead_letter_headers`` says holds for records without a key."""
     given = ", on_poison: dead_letter, dead_letter: dead, dead_letter_headers: connect"
-    given += f", late: {late}, grace: 1s"
+    given += "" if late == "deliver" else f", late: {late}, grace: 1s"
     made = loaded(tmp_path, text(processor=given)).channels["orders.rekey"]
     assert isinstance(made.processor, RekeyProcessorConfig)
     assert made.processor.dead_letter_headers == "connect"
@@ -160,6 +160,21 @@ OTHER = """
             text().replace("group: status", 'group: "status of orders"'),
             "group",
             "a topic cannot be called status of orders.orders.by-key.state",
+        ),
+        (
+            text().replace("topic: out", "topic: status.orders.by-key.state"),
+            "sink.topic",
+            "where the channel keeps its state",
+        ),
+        (
+            text(key="record").replace("topic: out", "topic: status.orders.state"),
+            "sink.topic",
+            "where the channel keeps its state",
+        ),
+        (
+            text(key="record", processor=", internal: {purge_input: 30s}"),
+            "internal.purge_input",
+            "would delete records of orders, which others may read",
         ),
         (
             text().replace("topic: out", "topic: status.orders.by-key"),

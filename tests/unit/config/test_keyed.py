@@ -32,6 +32,18 @@ def test_a_channel_with_state_is_exactly_once_with_and_without_a_sink() -> None:
     assert "facts that cannot be reduced go to dead, once" in str(guarantee(letters))
 
 
+def test_what_becomes_of_poison_and_of_late_facts_are_two_exceptions() -> None:
+    """The guarantee says of each whether it is left out, or where it goes."""
+    late = {"late": "dead_letter", "grace": "5s", "dead_letter": "dead"}
+    said = str(guarantee(keyed({"on_poison": "drop", **late})))
+    assert said.endswith(
+        "; facts that cannot be reduced are left out; facts that are more than 5 s late go to "
+        "dead, once"
+    )
+    dropped = str(guarantee(keyed({"late": "drop", "grace": "5s"})))
+    assert dropped.endswith("; facts that are more than 5 s late are left out")
+
+
 def test_what_is_shed_is_an_exception_of_the_guarantee() -> None:
     """It says from how many on, which, and where the copies are."""
     shedding = {"policy": "shedding", "max_pending": 50, "shed": "oldest", "to": "left"}
@@ -119,7 +131,11 @@ def test_a_channel_of_spark_sheds_where_that_can_be_stored(
             {},
             "is in, which the channel reads itself",
         ),
-        ({"time": "value.at"}, {}, "write record, or an import path"),
+        ({"time": "at"}, {}, "is not record, value.<field>, or an import"),
+        ({"time": "foo bar:1baz"}, {}, "or an import path"),
+        ({"time": "value.at", "value": "bytes"}, {}, "write value: json, or name a function"),
+        ({"idle": "500ms"}, {}, "is 0.5s; take 1s or longer"),
+        ({"grace": "1h"}, {}, "has no effect with late: deliver"),
         ({"state": {"cache": "-1"}}, {}, "is not"),
     ],
 )

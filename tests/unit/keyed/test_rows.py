@@ -13,7 +13,14 @@ from headrace.core.letter_headers import LetterHeaders
 from headrace.core.tables import SCHEMA
 from headrace.keyed import at_event
 from headrace.keyed.fold import KeyRow
-from headrace.keyed.rows import RowSettings, _stable_order, chunks, grouped, poison_rows
+from headrace.keyed.rows import (
+    RowSettings,
+    _stable_order,
+    chunks,
+    grouped,
+    poison_rows,
+    time_of_field,
+)
 from headrace.keyed.state import KeyedState, Layer, Progress
 from headrace.keyed.store import Change, PartitionKey, StoredRow
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
@@ -44,6 +51,26 @@ def state(*partitions: int) -> KeyedState:
     for number in partitions:
         found.admit(number)
     return found
+
+
+def test_a_time_is_found_in_the_value() -> None:
+    """By a path of members, with JSON that is no such document, or no time, as poison."""
+    values = [
+        b'{"a": {"at": 7}}',
+        b'{"a": {"at": "x"}}',
+        b'{"a": 5}',
+        b"{",
+        None,
+        b'{"a":{"at":1e30}}',
+    ]
+    records = table(*[(0, "k", 1)] * len(values))
+    at = records.schema.get_field_index("value")
+    records = records.set_column(at, "value", pa.array(values, pa.binary()))
+    chosen = RowSettings(time=time_of_field("value.a.at"), on_poison="dead_letter")
+    found = grouped(records, batch(len(values)), state(0), chosen, 0)
+    (row,) = found.rows.to_pylist()
+    assert [fact["ts"] for fact in row["facts"]] == [7]
+    assert len(found.poison[0]) == len(values) - 1
 
 
 def batch(*records: int) -> MicroBatch:

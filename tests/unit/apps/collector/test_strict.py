@@ -95,6 +95,20 @@ def test_what_no_state_can_hold_is_rejected(value: bytes | None, words: str) -> 
     assert words in produced.value["error"]
 
 
+def test_a_group_of_too_many_bytes_is_closed_by_its_time() -> None:
+    """What it would be too large with is rejected, created or parked, and it has one outcome."""
+    large = "x" * 100_000
+    test = collector()
+    produced = test.send(create("g", "a", "b", "c", payload=large), done("g", "a", result=large))
+    produced += test.send(done("g", "b", result=large), done("g", "c"))
+    assert reasons(produced) == ["too_large"]
+    assert [each["type"] for each in outcomes(test.send(clock(_TTL + 1)), "g")] == [_FAILURE]
+    produced = test.send(*(done("h", f"{n}", at=_TTL + 1, result=large) for n in range(9)))
+    assert reasons(produced) == ["too_large"] * 7
+    produced = test.send(create("huge", at=_TTL + 1, payload=3 * large))
+    assert (reasons(produced), test.state("huge")) == (["too_large"], None)
+
+
 def test_all_that_json_can_say_is_kept() -> None:
     """Whole Unicode by its escapes, and as many levels as are taken."""
     test = KeyedTest(Collector(), FoldSettings(outputs=("out",), value="bytes"))
