@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -166,21 +167,43 @@ class Restorer:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._take_commands()
                 try:
+                    self._take_commands()
                     self._run_once()
                 except CorruptStoreError as error:
                     self._corrupt(error)
-                except (KafkaUnavailableError, StateStoreError) as error:
-                    log.warning("restore_failed", channel=self._name, error=str(error))
-                    self._stopping.wait(_BACKOFF)
-                except Exception:
-                    log.exception("restore_failed", channel=self._name)
+                except Exception as error:  # noqa: BLE001 - of brokers and disk; the thread goes on
+                    self._report(error)
                     self._stopping.wait(_BACKOFF)
         finally:
             self._measuring.clear()
             if self._source is not None:
                 self._source.close()
+
+    def _report(self, error: Exception, **fields: int) -> None:
+        known = isinstance(error, (KafkaUnavailableError, StateStoreError))
+        words = str(error) if known else f"{type(error).__name__}: {error}"
+        log.warning("restore_failed", channel=self._name, **fields, error=words, exc_info=not known)
+
+    @contextmanager
+    def _step(self, number: int, restoring: _Restoring) -> Iterator[None]:
+        """Have a partition of which a step fails begin again later; the others go on.
+
+        What was fetched is gone then, so that it goes on from where the store is.
+        """
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - of brokers and disk; the thread goes on
+            self._report(error, partition=number)
+            self._put_off(number, restoring)
+            if isinstance(error, CorruptStoreError):
+                self._corrupt(error)
+
+    def _put_off(self, number: int, restoring: _Restoring) -> None:
+        restoring.not_before = self._clock.monotonic() + _BACKOFF
+        if restoring.end is not None:
+            restoring.end = None
+            self._unassign(number)
 
     def _take_commands(self) -> None:
         wait = not self._under_way and not self._measuring and self._remake is None
@@ -223,8 +246,8 @@ class Restorer:
         now = self._clock.monotonic()
         for number, each in list(self._under_way.items()):
             if each.end is None and each.not_before <= now and not self._is_busy(number):
-                each.not_before = now + _BACKOFF
-                self._begin(number, each)
+                with self._step(number, each):
+                    self._begin(number, each)
         if any(each.end is not None for each in self._under_way.values()):
             assert self._source is not None, "opened with the first of them"
             self._take(self._source.fetch(_FETCH_TIMEOUT))
@@ -253,9 +276,8 @@ class Restorer:
             start = low
         restoring.start = restoring.position = start
         restoring.begun = restoring.noted = self._clock.monotonic()
-        restoring.end = high
         if start >= high:
-            self._finish(number, restoring)
+            self._finish(number, restoring, high)
             return
         log.info(
             "restore_started",
@@ -267,6 +289,7 @@ class Restorer:
         if self._source is None:
             self._source = self._open_source()
         self._source.assign({self._partition(number): start})
+        restoring.end = high
 
     def _valid_position(self, number: int, low: int, high: int) -> int | None:
         """Return how far the store follows the changelog, None where that cannot be relied on.
@@ -301,30 +324,36 @@ class Restorer:
     def _take(self, fetched: Fetched) -> None:
         """Write what was fetched, and see who has reached the end."""
         for partition, records in fetched.chunks:
-            restoring = self._under_way.get(partition.partition)
-            if restoring is not None and restoring.end is not None:
-                self._write(partition.partition, restoring, records)
+            number = partition.partition
+            if (restoring := self._fetching(number)) is not None:
+                with self._step(number, restoring):
+                    self._write(number, restoring, records)
         for partition, offset in fetched.ends:
-            restoring = self._under_way.get(partition.partition)
-            if restoring is not None:
+            if (restoring := self._fetching(partition.partition)) is not None:
                 restoring.position = max(restoring.position, offset)
         for partition in [*fetched.out_of_range, *(each for each, _ in fetched.truncated)]:
-            restoring = self._under_way.get(partition.partition)
-            if restoring is not None:
+            number = partition.partition
+            if (restoring := self._fetching(number)) is not None:
                 log.warning(
                     "local_state_dropped",
                     channel=self._name,
-                    partition=partition.partition,
+                    partition=number,
                     position=restoring.position,
                     reason="the changelog lost what was being read",
                 )
-                self._store.drop(partition.partition)
-                restoring.end = None
-                self._unassign(partition.partition)
+                with self._step(number, restoring):
+                    self._store.drop(number)
+                    self._put_off(number, restoring)
         for number, restoring in list(self._under_way.items()):
             if restoring.end is not None and restoring.position >= restoring.end:
-                self._unassign(number)
-                self._finish(number, restoring)
+                with self._step(number, restoring):
+                    self._finish(number, restoring, restoring.end)
+                    self._unassign(number)
+
+    def _fetching(self, number: int) -> _Restoring | None:
+        """Return a partition that is fetched, None where what came of it is not wanted now."""
+        restoring = self._under_way.get(number)
+        return None if restoring is None or restoring.end is None else restoring
 
     def _write(self, number: int, restoring: _Restoring, records: Sequence[Record]) -> None:
         last = _next_offset(records)
@@ -336,17 +365,16 @@ class Restorer:
         self._store.load(number, _columns_of(records), position)
         restoring.position = last
 
-    def _finish(self, number: int, restoring: _Restoring) -> None:
-        assert restoring.end is not None
-        self._store.write((), {number: self._position(restoring.end)})
+    def _finish(self, number: int, restoring: _Restoring, end: int) -> None:
+        self._store.write((), {number: self._position(end)})
         del self._under_way[number]
         self._measuring[number] = self._store.measure(number)
-        if restoring.end > restoring.start:
+        if end > restoring.start:
             log.info(
                 "restore_finished",
                 channel=self._name,
                 partition=number,
-                offsets=restoring.end - restoring.start,
+                offsets=end - restoring.start,
             )
         self._ready(restoring.assignment, restoring.attempt)
 

@@ -306,10 +306,20 @@ _NONE: frozenset[DueTimer] = frozenset()
 
 
 def timers_of(key: bytes, row: StoredRow | None) -> frozenset[DueTimer]:
-    """Return a row's timers as entries of the index: those of a key in quarantine do not fire."""
+    """Return a row's timers as entries of the index: those of a key in quarantine do not fire.
+
+    Raises:
+        StateStoreError: they are not what Headrace wrote.
+    """
     if row is None or not row.extra:
         return _NONE
-    _, timers, quarantined = KeyRow.of(*row)
+    try:
+        _, timers, quarantined = KeyRow.of(*row)
+    except Exception as error:
+        raise StateStoreError(
+            f"the headrace-timers of key {key!r} cannot be read: {type(error).__name__}: {error}; "
+            "who else writes to the changelog? headrace state export shows the row"
+        ) from error
     if quarantined is not None:
         return _NONE
     return frozenset(DueTimer(due, key, name, clock) for name, (due, clock) in timers.items())

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
-from headrace.core.clock import Deadline
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.devstack.waiting import wait_for
 from headrace.kafka.ports import Fetched
@@ -18,7 +21,15 @@ from headrace.keyed.api import Timer, TimerClock
 from headrace.keyed.fold import KeyRow
 from headrace.keyed.restore import RestoreProgress, Restorer
 from headrace.keyed.sink import EXTRA_HEADER
-from headrace.keyed.store import Change, PartitionKey, Position, RocksStore, Size, StoredRow
+from headrace.keyed.store import (
+    Change,
+    PartitionKey,
+    Position,
+    RocksStore,
+    Size,
+    StateStoreError,
+    StoredRow,
+)
 from headrace.keyed.topics import Changelog
 from headrace.testing.records import FakeAssignment, FakeRecord, in_columns
 
@@ -54,10 +65,11 @@ class Log:
 
     def send(self, start: int, end: int) -> None:
         """Have the rows of these offsets come."""
-        rows: list[Record] = [
-            FakeRecord(value_=b"1", key_=b"%d" % at, offset_=at) for at in range(start, end)
-        ]
-        self.sent.put(Fetched(chunks=[(LOG, rows)]))
+        self.sent.put(Fetched(chunks=[(LOG, self.rows(start, end))]))
+
+    def rows(self, start: int, end: int) -> list[Record]:
+        """Return the rows of these offsets."""
+        return [FakeRecord(value_=b"1", key_=b"%d" % at, offset_=at) for at in range(start, end)]
 
     def fetch(self, timeout: float) -> Fetched:
         """Return what was sent next."""
@@ -81,6 +93,49 @@ class Log:
         """Release nothing."""
 
 
+class Answering(Log):
+    """One that sends by itself what is asked for, 50 rows of each partition a fetch.
+
+    ``leaderless`` are partitions of which no broker knows the ends; ``lost`` is a position that
+    it says to be out of range, once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions: dict[TopicPartition, int] = {}
+        self.leaderless: set[int] = set()
+        self.lost: int | None = None
+
+    def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        """Return what there is, or fail."""
+        if partition.partition in self.leaderless:
+            raise KafkaUnavailableError(f"{partition} has no leader")
+        return super().watermarks(partition, deadline)
+
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Begin to read what is not read yet, as the client demands it."""
+        assert self.positions.keys().isdisjoint(offsets)
+        self.positions.update(offsets)
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """End it for what is read."""
+        for each in partitions:
+            del self.positions[each]
+
+    def fetch(self, timeout: float) -> Fetched:
+        """Return the next rows of each partition."""
+        del timeout
+        found = Fetched()
+        for partition, start in self.positions.items():
+            if start == self.lost:
+                self.lost, self.positions[partition] = None, ROWS
+                found.out_of_range.append(partition)
+            elif start < ROWS:
+                self.positions[partition] = start + 50
+                found.chunks.append((partition, self.rows(start, start + 50)))
+        return found
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[RocksStore]:
     """Return an empty store."""
@@ -93,6 +148,106 @@ def store(tmp_path: Path) -> Iterator[RocksStore]:
 def eventually(condition: Callable[[], bool]) -> None:
     """Wait until something is so."""
     assert wait_for(condition, Deadline.after(10.0))
+
+
+@contextmanager
+def restoring(store: RocksStore, log: Log) -> Iterator[tuple[Restorer, list[int]]]:
+    """Run a restorer of a changelog; yield it, and the partitions that are ready."""
+    ready: list[int] = []
+    restorer = Restorer(
+        "main",
+        Changelog(LOG.topic, "id", 3600.0),
+        store,
+        source=lambda: log,  # type: ignore[arg-type,return-value]  # as much of one as is asked for
+        catalog=log,  # type: ignore[arg-type]  # as above
+        clock=SYSTEM_CLOCK,
+        is_busy=lambda _: False,
+        ready=lambda assignment, _: ready.append(assignment.partition.partition),
+        corrupt=lambda error: pytest.fail(str(error)),
+    )
+    restorer.start()
+    try:
+        yield restorer, ready
+    finally:
+        assert restorer.stop(Deadline.after(10.0))
+
+
+@pytest.fixture
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what failed be tried again at once."""
+    monkeypatch.setattr(restore, "_BACKOFF", 0.01)
+
+
+class Failing(RocksStore):
+    """One of which a method fails the first time, once it is armed."""
+
+    def __init__(self, folder: Path, method: str, error: Exception) -> None:
+        super().__init__(folder / "db")
+        self.open()
+        self.fails: Exception | None = None
+        self.failed = 0
+        called = getattr(self, method)
+
+        def fail(*given: object, **named: object) -> object:
+            raised, self.fails = self.fails, None
+            if raised is not None:
+                self.failed += 1
+                raise raised
+            return called(*given, **named)
+
+        self.fails = error
+        setattr(self, method, fail)
+
+
+@pytest.mark.usefixtures("no_backoff")
+@pytest.mark.parametrize("error", [StateStoreError("no space left"), OSError("input/output error")])
+@pytest.mark.parametrize("method", ["load", "write", "drop", "position"])
+def test_no_row_is_lost_where_the_store_fails_once(
+    tmp_path: Path, method: str, error: Exception
+) -> None:
+    """A partition begins again from where the store is, and what came with it goes on as well."""
+    store, log = Failing(tmp_path, method, error), Answering()
+    with restoring(store, log) as (restorer, ready):
+        for number in range(2):
+            restorer.begin(FakeAssignment(TopicPartition("in", number)), 1)
+        eventually(lambda: sorted(ready) == [0, 1])
+    assert store.failed == 1
+    for number in range(2):
+        assert len(list(store.rows(number))) == ROWS
+        position = store.position(number)
+        assert position is not None
+        assert position.offset == ROWS
+    store.close()
+
+
+@pytest.mark.usefixtures("no_backoff")
+def test_a_changelog_that_lost_what_was_read_is_read_from_its_start(tmp_path: Path) -> None:
+    """Also where the store does not drop what it has, the first time."""
+    store, log = Failing(tmp_path, "drop", StateStoreError("no space left")), Answering()
+    store.write((), {0: Position("id", 0, SYSTEM_CLOCK.time())})
+    log.lost = 50
+    with restoring(store, log) as (restorer, ready):
+        restorer.begin(FakeAssignment(TopicPartition("in", 0)), 1)
+        eventually(lambda: ready == [0])
+    assert store.failed == 1
+    assert len(list(store.rows(0))) == ROWS
+    store.close()
+
+
+@pytest.mark.usefixtures("no_backoff")
+def test_timers_that_cannot_be_read_are_named_and_nothing_is_ready(
+    store: RocksStore,
+) -> None:
+    """Of a record that somebody else wrote to the changelog: it says of which key it is."""
+    log = Log()
+    with restoring(store, log) as (restorer, ready), capture_logs() as logs:
+        restorer.begin(FakeAssignment(TopicPartition("in", 0)), 1)
+        strange = FakeRecord(key_=b"odd", value_=b"1", headers_=[(EXTRA_HEADER, b"{")], offset_=7)
+        log.sent.put(Fetched(chunks=[(LOG, [strange])]))
+        eventually(lambda: any(each["event"] == "restore_failed" for each in logs))
+    (error, *_) = [each["error"] for each in logs if each["event"] == "restore_failed"]
+    assert "headrace-timers of key b'odd' cannot be read" in error
+    assert ready == []
 
 
 def test_progress_says_how_far_a_partition_is_and_how_long_the_rest_takes(
