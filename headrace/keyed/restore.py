@@ -44,6 +44,9 @@ _IDLE_INTERVAL = 0.5
 _ANSWER_TIMEOUT = 5.0
 _BACKOFF = 1.0
 
+#: The same while other partitions are fetched, which waits meanwhile.
+_SHORT_ANSWER_TIMEOUT = 0.5
+
 #: Seconds between two positions that are written while a partition is restored.
 _CHECKPOINT = 5.0
 
@@ -268,8 +271,7 @@ class Restorer:
 
     def _begin(self, number: int, restoring: _Restoring) -> None:
         """Ask where the changelog ends, and read on from where the store is."""
-        deadline = Deadline.after(_ANSWER_TIMEOUT, self._clock)
-        low, high = self._catalog.watermarks(self._partition(number), deadline)
+        low, high = self._ends(number)
         start = self._valid_position(number, low, high)
         if start is None:
             self._store.drop(number)
@@ -290,6 +292,26 @@ class Restorer:
             self._source = self._open_source()
         self._source.assign({self._partition(number): start})
         restoring.end = high
+
+    def _ends(self, number: int) -> tuple[int, int]:
+        """Ask where a partition begins and ends, not for long while others are fetched."""
+        is_fetching = any(each.end is not None for each in self._under_way.values())
+        patience = _SHORT_ANSWER_TIMEOUT if is_fetching else _ANSWER_TIMEOUT
+        deadline = Deadline.after(patience, self._clock)
+        topic = self._changelog.topic
+        try:
+            return self._catalog.watermarks(self._partition(number), deadline)
+        except KafkaUnavailableError:
+            deadline = Deadline.after(patience, self._clock)
+            found = self._catalog.describe([topic], deadline).get(topic)
+            if found is None or number < found.partitions:
+                raise
+            raise StateStoreError(
+                f"topic {topic} has {found.partitions} partitions and none for partition {number} "
+                "of the input, which was given more of them: keys may belong elsewhere now. Where "
+                f"that is meant, give {topic} as many (kafka-topics.sh --alter); headrace state "
+                "topics checks it"
+            ) from None
 
     def _valid_position(self, number: int, low: int, high: int) -> int | None:
         """Return how far the store follows the changelog, None where that cannot be relied on.

@@ -15,7 +15,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.devstack.waiting import wait_for
-from headrace.kafka.ports import Fetched
+from headrace.kafka.ports import Fetched, TopicInfo
 from headrace.keyed import restore
 from headrace.keyed.api import Timer, TimerClock
 from headrace.keyed.fold import KeyRow
@@ -111,6 +111,11 @@ class Answering(Log):
         if partition.partition in self.leaderless:
             raise KafkaUnavailableError(f"{partition} has no leader")
         return super().watermarks(partition, deadline)
+
+    def describe(self, topics: Collection[str], deadline: Deadline) -> dict[str, TopicInfo]:
+        """Say how many partitions there are."""
+        del deadline
+        return {topic: TopicInfo(topic, "id", 2) for topic in topics}
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Begin to read what is not read yet, as the client demands it."""
@@ -218,6 +223,25 @@ def test_no_row_is_lost_where_the_store_fails_once(
         assert position is not None
         assert position.offset == ROWS
     store.close()
+
+
+@pytest.mark.usefixtures("no_backoff")
+@pytest.mark.parametrize(("number", "words"), [(0, "no leader"), (2, "has 2 partitions and none")])
+def test_a_partition_without_ends_holds_up_no_other(
+    store: RocksStore, number: int, words: str
+) -> None:
+    """One has no leader, or the changelog lacks it, as after the input was given more of them."""
+    log = Answering()
+    log.leaderless.add(number)
+    with restoring(store, log) as (restorer, ready), capture_logs() as logs:
+        for each in (number, 1):
+            restorer.begin(FakeAssignment(TopicPartition("in", each)), 1)
+        eventually(lambda: ready == [1])
+        errors = [each for each in logs if each["event"] == "restore_failed"]
+        assert words in errors[0]["error"]
+        assert errors[0]["partition"] == number
+        log.leaderless.clear()
+        eventually(lambda: ready == [1, number])
 
 
 @pytest.mark.usefixtures("no_backoff")
