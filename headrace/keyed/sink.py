@@ -253,7 +253,7 @@ class KeyedSink:
             if self._state.unwritten >= MOST_UNWRITTEN and not self._state.apply((), {}):
                 raise HeadraceError(
                     f"the state store has not taken {self._state.unwritten} committed "
-                    "micro-batches; see state_not_written in the log, and make room on its disk"
+                    f"micro-batches: {self._state.problem}. It goes on once they are written"
                 )
             times = {number: time for layer in layers for number, time in layer.times.items()}
             moves = [self._move(share, times) for share in offsets]
@@ -278,6 +278,14 @@ class KeyedSink:
                     for move in moves
                 },
             )
+
+    def write_again(self) -> None:
+        """Have the store take what it could not take before; a commit under way does so itself."""
+        if self._state.problem is not None and self._lock.acquire(blocking=False):
+            try:
+                self._state.apply((), {})
+            finally:
+                self._lock.release()
 
     def _move(self, share: PartitionCommit, times: Mapping[int, int]) -> CountedMove:
         progress = self._state.progress(share.partition.partition)

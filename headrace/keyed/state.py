@@ -68,6 +68,7 @@ class KeyedState:
         self._layers: list[Layer] = []
         self._progress: dict[int, Progress] = {}
         self._committed: list[Layer] = []
+        self._problem: StateStoreError | None = None
         self._ready: set[int] = set()
         self._wanted_times: dict[int, int] = {}
         self._stale: list[tuple[int, DueTimer]] = []
@@ -271,7 +272,7 @@ class KeyedState:
         """Write what was committed; return whether the store has all of it.
 
         What it could not take, of a full disk for instance, stays in memory and is written with
-        the next commit: the brokers have it.
+        the next call: the brokers have it, whatever was raised.
         """
         with self._lock:
             self._progress.update(progress)
@@ -281,11 +282,18 @@ class KeyedState:
         changes = [item for layer in committed for item in layer.changes.items()]
         try:
             self._store.write(changes, {}, stale)
-        except StateStoreError as error:
-            log.error("state_not_written", layers=len(committed), error=str(error))  # noqa: TRY400 - the reason says it all
+        except Exception as error:  # noqa: BLE001 - see above
+            known = isinstance(error, StateStoreError)
+            problem = error if known else StateStoreError(f"{type(error).__name__}: {error}")
+            with self._lock:
+                self._problem = problem
+            log.error(
+                "state_not_written", layers=len(committed), error=str(problem), exc_info=not known
+            )
             return False
         names = {layer.name for layer in committed}
         with self._lock:
+            self._problem = None
             self._layers = [layer for layer in self._layers if layer.name not in names]
             self._committed = [layer for layer in self._committed if layer.name not in names]
         return True
@@ -295,6 +303,12 @@ class KeyedState:
         """How many committed micro-batches the store has not taken."""
         with self._lock:
             return len(self._committed)
+
+    @property
+    def problem(self) -> StateStoreError | None:
+        """Why the store has not taken what was committed last, None where it has."""
+        with self._lock:
+            return self._problem
 
     def checkpoint(self, positions: Mapping[int, Position]) -> None:
         """Note how far the store follows the changelog: all that was committed is applied.

@@ -16,6 +16,7 @@ from itertools import chain, repeat
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import structlog
 from rocksdict import (
     BlockBasedIndexType,
     BlockBasedOptions,
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.keyed.phases import PhaseReader
+
+
+log = structlog.get_logger(__name__)
 
 
 class StateStoreError(RetryableError):
@@ -382,9 +386,7 @@ class RocksStore(StateStore):
             StartError: the files cannot be used.
         """
         with self._lock:
-            if self._database is not None:
-                self._database.close()
-                self._database = None
+            self._close()
             aside = self._folder.with_name(f"{self._folder.name}.corrupt-{time.time_ns()}")
             self._folder.rename(aside)
             self._clear_cache()
@@ -644,9 +646,15 @@ class RocksStore(StateStore):
     @override
     def close(self) -> None:
         with self._lock:
-            if self._database is not None:
-                self._database.close()
-            self._database = None
+            self._close()
+
+    def _close(self) -> None:
+        database, self._database = self._database, None
+        try:
+            if database is not None:
+                database.close()
+        except Exception as error:  # noqa: BLE001 - the files are closed all the same
+            log.warning("state_store_not_flushed", folder=str(self._folder), error=str(error))
 
     def _clear_cache(self) -> None:
         self._cache.clear()

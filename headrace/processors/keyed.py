@@ -305,7 +305,8 @@ class KeyedProcessor(MicroBatchProcessor):
         """Move the store aside, and return what is to be restored. On the restorer's thread.
 
         Partitions come to rest before that, and none is restored before this returns. None: that
-        was done already.
+        was done already. What is committed and was not written goes to the new store, so that no
+        restore waits for it.
         """
         if not self._parts.store.is_corrupt:
             return None
@@ -313,6 +314,7 @@ class KeyedProcessor(MicroBatchProcessor):
             held = [each.assignment for each in self._held.values()]
         attempts = [(assignment, self._rest(assignment)) for assignment in held]
         self._move_aside(self.context.channel, error)
+        self._parts.sink.write_again()
         return [(assignment, attempt) for assignment, attempt in attempts if attempt is not None]
 
     def _move_aside(self, channel: str, error: CorruptStoreError) -> None:
@@ -378,6 +380,8 @@ class KeyedProcessor(MicroBatchProcessor):
         purge_at = inf if every is None else self.context.clock.monotonic() + every
         while not self._stopping.wait(TICK_INTERVAL):
             now = self.context.clock.monotonic()
+            if isinstance(problem := self._parts.state.problem, CorruptStoreError):
+                self._rebuild(problem)
             with self._guard:
                 held = [each for each in self._held.values() if each.may_tick(now)]
             for each in held:

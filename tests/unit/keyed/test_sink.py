@@ -13,7 +13,14 @@ from headrace.core.records import ResultRecord, TopicPartition
 from headrace.core.result_columns import each_of
 from headrace.kafka.ports import StoredOffset
 from headrace.keyed.fold import RESULT
-from headrace.keyed.sink import EXTRA_HEADER, KeyedCounts, KeyedSink, Topics, with_times
+from headrace.keyed.sink import (
+    EXTRA_HEADER,
+    MOST_UNWRITTEN,
+    KeyedCounts,
+    KeyedSink,
+    Topics,
+    with_times,
+)
 from headrace.keyed.state import KeyedState
 from headrace.keyed.store import PartitionKey, StoredRow
 from headrace.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
@@ -221,6 +228,30 @@ def test_a_position_is_noted_for_what_was_committed_since() -> None:
     position = bench.store.position(0)
     assert position is not None
     assert position[:2] == ("topic-id", 100)
+
+
+def test_a_commit_stands_whatever_the_store_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not told as a failure, and is written with a later call; after eight, none follows."""
+    bench = Bench()
+    with monkeypatch.context() as patch:
+
+        def fail(*_: object) -> None:
+            raise ValueError("no such number")
+
+        patch.setattr(bench.store, "write", fail)
+        for at in range(MOST_UNWRITTEN):
+            row = {"key": b"%d" % at, "state": b"1"}
+            bench.sink.commit(bench.stage(str(at), 10 * at, [row]), [share(10 * at, 10 * at + 10)])
+        assert bench.brokers.stored["id/0"].offset == 10 * MOST_UNWRITTEN
+        assert bench.rows() == {}
+        last = bench.stage("last", 10 * MOST_UNWRITTEN, [])
+        end = 10 * MOST_UNWRITTEN + 10
+        with pytest.raises(HeadraceError, match="8 committed micro-batches: ValueError: no such"):
+            bench.sink.commit(last, [share(end - 10, end)])
+        bench.sink.discard(last)
+    bench.sink.write_again()
+    assert len(bench.rows()) == MOST_UNWRITTEN
+    assert (bench.state.unwritten, bench.state.problem) == (0, None)
 
 
 def test_what_was_done_is_counted_once_it_is_committed() -> None:

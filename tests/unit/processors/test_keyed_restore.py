@@ -194,6 +194,30 @@ def test_a_corrupt_store_is_made_again_while_the_channel_runs(bench: KeyedBench)
         assert [value for _, value in daemon.member.outputs] == [b"1", b"2", b"3", b"1", b"4", b"2"]
 
 
+def test_a_corrupt_store_is_found_by_a_write(bench: KeyedBench) -> None:
+    """RocksDB finds a bad block as it merges files, and refuses all writes from then on.
+
+    What was committed stands; the store is made again from the changelog, and it counts on.
+    """
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"a")
+        daemon.store.flush()
+        (table,) = bench.folder.glob("*.sst")
+        data = table.read_bytes()
+        table.write_bytes(bytes(0xFF ^ each for each in data[:20]) + data[20:])
+        for key in (b"b", b"c", b"d"):
+            daemon.send(held, key)
+            daemon.store.flush()
+        refused = lambda: daemon.send(held, b"b") and daemon.state.problem  # noqa: E731
+        assert wait_for(refused, Deadline.after(PATIENCE))
+        counted = int(daemon.member.outputs[-1][1])
+        daemon.wait_for_new_store()
+        assert [daemon.counted(0, key) for key in (b"a", b"b", b"d")] == [1, counted, 1]
+        daemon.send(held, b"b")
+        assert daemon.member.outputs[-1] == (b"b", b"%d" % (counted + 1))
+
+
 def test_a_corrupt_store_is_found_by_a_tick(bench: KeyedBench) -> None:
     """Where no record comes, the look for timers has the store made again, and the timer fires."""
     with bench.daemon() as daemon:
