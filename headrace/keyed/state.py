@@ -282,14 +282,12 @@ class KeyedState:
         changes = [item for layer in committed for item in layer.changes.items()]
         try:
             self._store.write(changes, {}, stale)
-        except Exception as error:  # noqa: BLE001 - see above
-            known = isinstance(error, StateStoreError)
-            problem = error if known else StateStoreError(f"{type(error).__name__}: {error}")
+        except Exception as error:
+            problem = error if isinstance(error, StateStoreError) else _unforeseen(error)
             with self._lock:
                 self._problem = problem
-            log.error(
-                "state_not_written", layers=len(committed), error=str(problem), exc_info=not known
-            )
+            fields = {"layers": len(committed), "error": str(problem)}
+            log.error("state_not_written", **fields, exc_info=problem is not error)  # noqa: TRY400 - most say it all
             return False
         names = {layer.name for layer in committed}
         with self._lock:
@@ -329,3 +327,7 @@ def _timers_in(layers: Sequence[Layer], partition: int) -> dict[bytes, frozenset
         for key, timers in layer.timers.items()
         if key.partition == partition and not any(key in later.changes for later in layers[at:])
     }
+
+
+def _unforeseen(error: Exception) -> StateStoreError:
+    return StateStoreError(f"{type(error).__name__}: {error}")

@@ -13,6 +13,7 @@ import struct
 import time
 from collections import OrderedDict, deque
 from itertools import chain, repeat
+from math import ceil
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -171,6 +172,9 @@ _CLOCKS = (TimerClock.EVENT, TimerClock.CLOCK)
 #: What stands before the state of a row that has nothing else.
 _NO_EXTRA = _LENGTH.pack(0)
 
+#: How names of timers are encoded that JSON can have and UTF-8 cannot: halves of surrogate pairs.
+_NAMES = "surrogatepass"
+
 #: What is added to a due time, so that those before 1970 stand in front as bytes, too.
 _BIAS = 1 << 63
 
@@ -220,16 +224,19 @@ def _row_keys(keys: Sequence[PartitionKey]) -> list[bytes]:
     return [prefixes[number] + key for number, key in keys]
 
 
-def _timer_key(partition: int, timer: DueTimer) -> bytes:
+def timer_key(partition: int, timer: DueTimer) -> bytes:
+    """Return an entry of the index of timers, as the store has it."""
     clock = _CLOCKS.index(timer.clock)
     head = _INDEX.pack(_TIMER, partition, clock, timer.due + _BIAS, len(timer.key))
-    return head + timer.key + timer.name.encode()
+    return head + timer.key + timer.name.encode(errors=_NAMES)
 
 
-def _timer_of(entry: bytes) -> DueTimer:
-    _, _, clock, due, length = _INDEX.unpack_from(entry)
+def timer_of(entry: bytes) -> tuple[int, DueTimer]:
+    """Return the partition and the timer of an entry that :func:`timer_key` made."""
+    _, partition, clock, due, length = _INDEX.unpack_from(entry)
     end = _INDEX.size + length
-    return DueTimer(due - _BIAS, entry[_INDEX.size : end], entry[end:].decode(), _CLOCKS[clock])
+    name = entry[end:].decode(errors=_NAMES)
+    return partition, DueTimer(due - _BIAS, entry[_INDEX.size : end], name, _CLOCKS[clock])
 
 
 def _is_quarantined(row: StoredRow | None) -> bool:
@@ -250,9 +257,9 @@ def _put(batch: WriteBatch, name: bytes, key: PartitionKey, change: Change) -> b
         return data
     had, has = timers_of(key.key, before), timers_of(key.key, after)
     for timer in had - has:
-        batch.delete(_timer_key(key.partition, timer))
+        batch.delete(timer_key(key.partition, timer))
     for timer in has - had:
-        batch.put(_timer_key(key.partition, timer), b"")
+        batch.put(timer_key(key.partition, timer), b"")
     return data
 
 
@@ -319,14 +326,21 @@ def timers_of(key: bytes, row: StoredRow | None) -> frozenset[DueTimer]:
         return _NONE
     try:
         _, timers, quarantined = KeyRow.of(*row)
+        if quarantined is not None:
+            return _NONE
+        return frozenset(
+            DueTimer(_indexed(due), key, name, clock) for name, (due, clock) in timers.items()
+        )
     except Exception as error:
         raise StateStoreError(
             f"the headrace-timers of key {key!r} cannot be read: {type(error).__name__}: {error}; "
             "who else writes to the changelog? headrace state export shows the row"
         ) from error
-    if quarantined is not None:
-        return _NONE
-    return frozenset(DueTimer(due, key, name, clock) for name, (due, clock) in timers.items())
+
+
+def _indexed(due: float) -> int:
+    """Return a due time as the index has it: what does not fit is always, or never, due."""
+    return ceil(max(-_BIAS, min(_BIAS - 1, due)))
 
 
 class RocksStore(StateStore):
@@ -467,7 +481,7 @@ class RocksStore(StateStore):
     ) -> None:
         batch = WriteBatch(raw_mode=True)
         for partition, timer in stale:
-            batch.delete(_timer_key(partition, timer))
+            batch.delete(timer_key(partition, timer))
         changes = list(changes)
         keys = [key for key, _ in changes]
         written: dict[bytes, bytes | None] = {}
@@ -541,7 +555,7 @@ class RocksStore(StateStore):
         first = _INDEX.pack(_TIMER, partition, _CLOCKS.index(clock), 0, 0)
         prefix = first[: _PARTITION.size + 1]
         for entry, _ in self._scan(first, prefix):
-            timer = _timer_of(entry)
+            _, timer = timer_of(entry)
             if timer.due > until:
                 return
             yield timer

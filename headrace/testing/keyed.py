@@ -20,7 +20,15 @@ from headrace.keyed.function import KeyedFunction
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import StagedState, staged_state
 from headrace.keyed.state import KeyedState, Progress
-from headrace.keyed.store import DueTimer, PartitionKey, StateStore, timers_of
+from headrace.keyed.store import (
+    PartitionKey,
+    StateStore,
+    decode_row,
+    encode_row,
+    timer_key,
+    timer_of,
+    timers_of,
+)
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
 if TYPE_CHECKING:
@@ -28,20 +36,25 @@ if TYPE_CHECKING:
 
     from headrace.core.records import ResultRecord
     from headrace.keyed.api import KeyedReducer, Timer, TimerClock
-    from headrace.keyed.store import Change, Position, StoredRow
+    from headrace.keyed.store import Change, DueTimer, Position, StoredRow
 
 
 class MemoryStore(StateStore):
-    """A :class:`headrace.keyed.store.StateStore` in this process's memory."""
+    """A :class:`headrace.keyed.store.StateStore` in this process's memory.
+
+    It has rows and the index of timers as RocksDB has them, in bytes, so that what cannot be
+    encoded fails alike.
+    """
 
     def __init__(self) -> None:
-        self._rows: dict[PartitionKey, StoredRow] = {}
-        self._due: set[tuple[int, DueTimer]] = set()
+        self._rows: dict[PartitionKey, bytes] = {}
+        self._due: set[bytes] = set()
         self._positions: dict[int, Position] = {}
 
     @override
     def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
-        return [self._rows.get(key) for key in keys]
+        found = map(self._rows.get, keys)
+        return [None if data is None else decode_row(data) for data in found]
 
     @override
     def write(
@@ -50,28 +63,31 @@ class MemoryStore(StateStore):
         positions: Mapping[int, Position],
         stale: Iterable[tuple[int, DueTimer]] = (),
     ) -> None:
-        self._due.difference_update(stale)
+        due = self._due - {timer_key(*each) for each in stale}
+        rows: dict[PartitionKey, bytes | None] = {}
         for key, change in changes:
             before, after = timers_of(key.key, change.before), timers_of(key.key, change.after)
-            self._due.difference_update((key.partition, timer) for timer in before - after)
-            self._due.update((key.partition, timer) for timer in after - before)
-            if change.after is None:
-                self._rows.pop(key, None)
-            else:
-                self._rows[key] = change.after
+            due -= {timer_key(key.partition, timer) for timer in before - after}
+            due |= {timer_key(key.partition, timer) for timer in after - before}
+            rows[key] = None if change.after is None else encode_row(change.after)
+        # all of it or nothing
+        merged = self._rows | rows
+        self._rows = {key: data for key, data in merged.items() if data is not None}
+        self._due = due
         self._positions.update(positions)
 
     @override
     def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
-        found = (timer for number, timer in self._due if number == partition)
-        own = (timer for timer in found if timer.clock is clock and timer.due <= until)
-        yield from sorted(own, key=lambda timer: (timer.due, timer.key, timer.name))
+        for entry in sorted(self._due):
+            number, timer = timer_of(entry)
+            if number == partition and timer.clock is clock and timer.due <= until:
+                yield timer
 
     @override
     def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, StoredRow]]:
         keys = sorted(key.key for key in self._rows if key.partition == partition)
         for key in keys[bisect_left(keys, first) :]:
-            yield key, self._rows[PartitionKey(partition, key)]
+            yield key, decode_row(self._rows[PartitionKey(partition, key)])
 
     @override
     def position(self, partition: int) -> Position | None:
@@ -80,7 +96,7 @@ class MemoryStore(StateStore):
     @override
     def drop(self, partition: int) -> None:
         self._rows = {key: row for key, row in self._rows.items() if key.partition != partition}
-        self._due = {entry for entry in self._due if entry[0] != partition}
+        self._due = {entry for entry in self._due if timer_of(entry)[0] != partition}
         self._positions.pop(partition, None)
 
     @override

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from random import Random
 from typing import TYPE_CHECKING
@@ -109,6 +110,37 @@ def test_a_timer_that_moves_is_in_the_index_once(store: StateStore) -> None:
     put(store, 0, "a", row("1", t=at_event(3)))
     put(store, 0, "a", row("1", t=at_event(7)))
     assert [timer.due for timer in store.due(0, TimerClock.EVENT, 99)] == [7]
+
+
+@pytest.mark.parametrize(
+    ("given", "indexed"),
+    [
+        (1 << 70, (1 << 63) - 1),
+        (-(1 << 70), -(1 << 63)),
+        (1.5, 2),
+        (float("inf"), (1 << 63) - 1),
+        (float("nan"), (1 << 63) - 1),
+    ],
+)
+def test_any_due_time_of_a_changelog_has_a_place_in_the_index(
+    store: StateStore, given: float, indexed: int
+) -> None:
+    """What does not fit is due for ever, or never; names that are no UTF-8 come back."""
+    header = json.dumps({"timers": {"t\ud800": ["event", given]}})
+    put(store, 0, "a", StoredRow(b"1", header.encode()))
+    (found,) = store.due(0, TimerClock.EVENT, (1 << 63) - 1)
+    assert (found.due, found.name) == (indexed, "t\ud800")
+    put(store, 0, "a", row("1"))
+    assert due(store, (1 << 63) - 1) == []
+
+
+def test_timers_that_cannot_be_read_fail_a_write_whole(store: StateStore) -> None:
+    """The error names the key, and nothing of the batch is written."""
+    odd = Change(None, StoredRow(b"1", b'{"timers":{"t":["event","soon"]}}'))
+    plain = Change(None, StoredRow(b"1"))
+    with pytest.raises(StateStoreError, match="timers of key b'odd' cannot be read: TypeError"):
+        store.write([(PartitionKey(0, b"a"), plain), (PartitionKey(0, b"odd"), odd)], {})
+    assert list(store.rows(0)) == []
 
 
 def test_a_scan_begins_at_a_key_and_keeps_to_its_partition(store: StateStore) -> None:

@@ -209,7 +209,11 @@ def test_a_corrupt_store_is_found_by_a_write(bench: KeyedBench) -> None:
         for key in (b"b", b"c", b"d"):
             daemon.send(held, key)
             daemon.store.flush()
-        refused = lambda: daemon.send(held, b"b") and daemon.state.problem  # noqa: E731
+
+        def refused() -> bool:
+            daemon.send(held, b"b")
+            return daemon.state.problem is not None
+
         assert wait_for(refused, Deadline.after(PATIENCE))
         counted = int(daemon.member.outputs[-1][1])
         daemon.wait_for_new_store()
