@@ -113,6 +113,7 @@ class StateReader:
             size=None if len(known) < len(sizes) else size,
             restoring=len(under_way),
             restore_remaining=sum((each.total or 0) - each.done for each in under_way),
+            unwritten=self._state.unwritten,
             stream_time_lag=None if lag is None else max(0.0, round(lag, 3)),
             phases=() if declared is None or totals is None else _phases(declared, totals, now),
             amounts={}

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 #: The header of a changelog record that has the key's timers.
 EXTRA_HEADER = "headrace-timers"
 
-#: Committed micro-batches that the store may be without, before nothing more is committed.
+#: Committed micro-batches, and their bytes, that the store may be without, before nothing more is
+#: committed.
 MOST_UNWRITTEN = 8
+MOST_UNWRITTEN_BYTES = 64 << 20
 
 
 class Transactions(Protocol):
@@ -250,7 +252,7 @@ class KeyedSink:
         """
         layers = [each.layer for each in staged]
         with self._lock:
-            if self._state.unwritten >= MOST_UNWRITTEN and not self._state.apply((), {}):
+            if self._is_full() and not self._state.apply((), {}):
                 raise HeadraceError(
                     f"the state store has not taken {self._state.unwritten} committed "
                     f"micro-batches: {self._state.problem}. It goes on once they are written"
@@ -278,6 +280,10 @@ class KeyedSink:
                     for move in moves
                 },
             )
+
+    def _is_full(self) -> bool:
+        held, size = self._state.unwritten, self._state.unwritten_bytes
+        return held >= MOST_UNWRITTEN or size >= MOST_UNWRITTEN_BYTES
 
     def write_again(self) -> None:
         """Have the store take what it could not take before; a commit under way does so itself."""

@@ -69,6 +69,7 @@ class KeyedState:
         self._progress: dict[int, Progress] = {}
         self._committed: list[Layer] = []
         self._problem: StateStoreError | None = None
+        self._unwritten_bytes = 0
         self._ready: set[int] = set()
         self._wanted_times: dict[int, int] = {}
         self._stale: list[tuple[int, DueTimer]] = []
@@ -284,14 +285,15 @@ class KeyedState:
             self._store.write(changes, {}, stale)
         except Exception as error:
             problem = error if isinstance(error, StateStoreError) else _unforeseen(error)
+            size = sum(_size(change.after) for _, change in changes)
             with self._lock:
-                self._problem = problem
+                self._problem, self._unwritten_bytes = problem, size
             fields = {"layers": len(committed), "error": str(problem)}
             log.error("state_not_written", **fields, exc_info=problem is not error)  # noqa: TRY400 - most say it all
             return False
         names = {layer.name for layer in committed}
         with self._lock:
-            self._problem = None
+            self._problem, self._unwritten_bytes = None, 0
             self._layers = [layer for layer in self._layers if layer.name not in names]
             self._committed = [layer for layer in self._committed if layer.name not in names]
         return True
@@ -301,6 +303,12 @@ class KeyedState:
         """How many committed micro-batches the store has not taken."""
         with self._lock:
             return len(self._committed)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """How many bytes of states and timers these have."""
+        with self._lock:
+            return self._unwritten_bytes
 
     @property
     def problem(self) -> StateStoreError | None:
@@ -331,3 +339,7 @@ def _timers_in(layers: Sequence[Layer], partition: int) -> dict[bytes, frozenset
 
 def _unforeseen(error: Exception) -> StateStoreError:
     return StateStoreError(f"{type(error).__name__}: {error}")
+
+
+def _size(row: StoredRow | None) -> int:
+    return 0 if row is None else len(row.state or b"") + len(row.extra or b"")

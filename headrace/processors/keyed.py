@@ -74,6 +74,9 @@ log = structlog.get_logger(__name__)
 #: Seconds between two looks for timers that are due without records.
 TICK_INTERVAL = 0.25
 
+#: Seconds between two tries to write what the store has not taken.
+WRITE_INTERVAL = 5.0
+
 #: Seconds in which the brokers have to say what the changelog is, at the start.
 START_TIMEOUT = 30.0
 
@@ -156,6 +159,7 @@ class KeyedProcessor(MicroBatchProcessor):
         self._catalog: KafkaTopicCatalog | None = None
         self._changelog: Changelog | None = None
         self._purged: dict[TopicPartition, int] = {}
+        self._write_at = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -380,8 +384,7 @@ class KeyedProcessor(MicroBatchProcessor):
         purge_at = inf if every is None else self.context.clock.monotonic() + every
         while not self._stopping.wait(TICK_INTERVAL):
             now = self.context.clock.monotonic()
-            if isinstance(problem := self._parts.state.problem, CorruptStoreError):
-                self._rebuild(problem)
+            self._see_to_store(now)
             with self._guard:
                 held = [each for each in self._held.values() if each.may_tick(now)]
             for each in held:
@@ -395,6 +398,15 @@ class KeyedProcessor(MicroBatchProcessor):
             if every is not None and now >= purge_at:
                 purge_at = now + every
                 self._purge(Deadline.after(PURGE_TIMEOUT, self.context.clock))
+
+    def _see_to_store(self, now: float) -> None:
+        """Have what is committed and the store did not take written, also where no commit comes."""
+        problem = self._parts.state.problem
+        if isinstance(problem, CorruptStoreError):
+            self._rebuild(problem)
+        elif problem is not None and now >= self._write_at:
+            self._write_at = now + WRITE_INTERVAL
+            self._parts.sink.write_again()
 
     def _tick(self, held: _Held) -> None:
         """Queue an empty batch where timers of a quiet partition are due."""

@@ -302,8 +302,9 @@ class StateSnapshot:
     """The state that a channel keeps by key, of the partitions that are here.
 
     The first ones are counts since the channel started. ``size`` is None while something of it is
-    not counted, ``restore_remaining`` counts offsets of the changelog, ``stream_time_lag`` is by
-    how many seconds the oldest stream time is behind the clock, None before the first record.
+    not counted, ``restore_remaining`` counts offsets of the changelog, ``unwritten`` micro-batches
+    that are committed and not in the store, ``stream_time_lag`` is by how many seconds the oldest
+    stream time is behind the clock, None before the first record.
     ``phases`` and ``amounts`` are those that the reducer declares, empty while something is not
     counted; ``counts`` are what was added to its counts since the channel started.
     """
@@ -318,6 +319,7 @@ class StateSnapshot:
     size: StateSize | None = None
     restoring: int = 0
     restore_remaining: int = 0
+    unwritten: int = 0
     stream_time_lag: float | None = None
     phases: tuple[PhaseSnapshot, ...] = ()
     amounts: Mapping[str, int] = field(default_factory=dict)
@@ -333,6 +335,7 @@ class StateSnapshot:
             "timers": None if size is None else size.timers,
             "quarantined": None if size is None else size.quarantined,
             "restore_remaining": self.restore_remaining,
+            "unwritten": self.unwritten,
             "stream_time_lag": self.stream_time_lag,
         }
 
@@ -367,6 +370,9 @@ _STATE_GAUGES = {
     "quarantined": _of_state("quarantined", "gauge", "Keys whose facts are set aside."),
     "restore_remaining": _of_state(
         "restore_remaining", "gauge", "Offsets of the changelog that are still to be read."
+    ),
+    "unwritten": _of_state(
+        "unwritten", "gauge", "Committed micro-batches that the local store could not take."
     ),
     "stream_time_lag": _of_state(
         "stream_time_lag_seconds",

@@ -12,6 +12,7 @@ from headrace.core.errors import HeadraceError, SinkConflictError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.core.result_columns import each_of
 from headrace.kafka.ports import StoredOffset
+from headrace.keyed import sink
 from headrace.keyed.fold import RESULT
 from headrace.keyed.sink import (
     EXTRA_HEADER,
@@ -22,7 +23,7 @@ from headrace.keyed.sink import (
     with_times,
 )
 from headrace.keyed.state import KeyedState
-from headrace.keyed.store import PartitionKey, StoredRow
+from headrace.keyed.store import PartitionKey, StateStoreError, StoredRow
 from headrace.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.keyed import MemoryStore
@@ -252,6 +253,24 @@ def test_a_commit_stands_whatever_the_store_raises(monkeypatch: pytest.MonkeyPat
     bench.sink.write_again()
     assert len(bench.rows()) == MOST_UNWRITTEN
     assert (bench.state.unwritten, bench.state.problem) == (0, None)
+
+
+def test_what_a_store_has_not_taken_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few large micro-batches count as many small ones."""
+    bench = Bench()
+    monkeypatch.setattr(sink, "MOST_UNWRITTEN_BYTES", 1000)
+
+    def fail(*_: object) -> None:
+        raise StateStoreError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.store, "write", fail)
+        staged = bench.stage("1", 0, [{"key": b"a", "state": b"x" * 1000}])
+        bench.sink.commit(staged, [share(0, 10)])
+        with pytest.raises(HeadraceError, match="1 committed micro-batches: no space left"):
+            bench.sink.commit(bench.stage("2", 10, []), [share(10, 20)])
+    bench.sink.commit(bench.stage("3", 10, []), [share(10, 20)])
+    assert bench.state.unwritten == 0
 
 
 def test_what_was_done_is_counted_once_it_is_committed() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import SinkConflictError
 from headrace.devstack.waiting import wait_for
-from headrace.keyed.store import CorruptStoreError
+from headrace.keyed.store import CorruptStoreError, StateStoreError
+from headrace.processors import keyed
 from headrace.processors.contract import Request
 from tests.unit.processors.keyed_bench import PATIENCE, KeyedBench
 
@@ -193,6 +195,33 @@ def test_a_corrupt_store_is_made_again_while_the_channel_runs(bench: KeyedBench)
         daemon.send(held, b"a")
         daemon.send(other, b"b")
         assert [value for _, value in daemon.member.outputs] == [b"1", b"2", b"3", b"1", b"4", b"2"]
+
+
+def test_what_a_full_disk_did_not_take_is_written_although_nothing_is_committed(
+    bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition that comes back waits for it, and so would no record ever come."""
+    monkeypatch.setattr(keyed, "WRITE_INTERVAL", 0.0)
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        write, is_full = daemon.store.write, Event()
+        is_full.set()
+
+        def may_fail(*given: Any) -> None:
+            if is_full.is_set():
+                raise StateStoreError("no space left")
+            write(*given)
+
+        monkeypatch.setattr(daemon.store, "write", may_fail)
+        daemon.send(held, b"a")
+        assert daemon.processor.state_reader().snapshot().unwritten == 1
+        daemon.processor.on_partition_lost(held)
+        held = daemon.assign(0, wait=False)
+        is_full.clear()
+        daemon.rests.wait_for_none()
+        daemon.send(held, b"a")
+        assert [value for _, value in daemon.member.outputs] == [b"1", b"2"]
+        assert daemon.processor.state_reader().snapshot().unwritten == 0
 
 
 def test_a_corrupt_store_is_found_by_a_write(bench: KeyedBench) -> None:
