@@ -293,6 +293,18 @@ class KeyedSink:
             finally:
                 self._lock.release()
 
+    def clear_index(self) -> None:
+        """Have timers that no row has leave the store's index, unless a commit is under way.
+
+        Raises:
+            StateStoreError: the store cannot be read or written.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                self._state.clear_index()
+            finally:
+                self._lock.release()
+
     def _move(self, share: PartitionCommit, times: Mapping[int, int]) -> CountedMove:
         progress = self._state.progress(share.partition.partition)
         return CountedMove(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice, takewhile
+from itertools import compress, islice, takewhile
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from headrace.keyed.store import Change, DueTimer, Position, StateStore, StoredRow
 
 log = structlog.get_logger(__name__)
+
+
+#: Timers of the index whose rows are read together.
+_AT_A_TIME = 100
 
 
 class Progress(NamedTuple):
@@ -72,7 +76,7 @@ class KeyedState:
         self._unwritten_bytes = 0
         self._ready: set[int] = set()
         self._wanted_times: dict[int, int] = {}
-        self._stale: list[tuple[int, DueTimer]] = []
+        self._stale: set[tuple[int, DueTimer]] = set()
 
     # --- partitions -------------------------------------------------------------------------
 
@@ -91,6 +95,7 @@ class KeyedState:
         with self._lock:
             self._ready.discard(partition)
             self._wanted_times.pop(partition, None)
+            self._stale = {each for each in self._stale if each[0] != partition}
 
     def is_ready(self, partition: int) -> bool:
         """Whether a partition's state is all there."""
@@ -196,16 +201,38 @@ class KeyedState:
         self, partition: int, clock: TimerClock, until: int, layers: Sequence[Layer]
     ) -> Iterator[DueTimer]:
         """Yield the committed timers that are due, without those of keys that are staged."""
-        for timer in self._store.due(partition, clock, until):
-            key = PartitionKey(partition, timer.key)
-            if any(key in layer.changes for layer in layers):
-                continue
-            (row,) = self._store.get_many([key])
-            if timer in timers_of(timer.key, row):
-                yield timer
-            else:
-                with self._lock:
-                    self._stale.append((partition, timer))
+        due = self._store.due(partition, clock, until)
+        while some := list(islice(due, _AT_A_TIME)):
+            keys = [PartitionKey(partition, timer.key) for timer in some]
+            there = [not any(key in layer.changes for layer in layers) for key in keys]
+            rows = self._store.get_many(list(compress(keys, there)))
+            for timer, row in zip(compress(some, there), rows, strict=True):
+                if timer in timers_of(timer.key, row):
+                    yield timer
+                else:
+                    with self._lock:
+                        self._stale.add((partition, timer))
+
+    def clear_index(self) -> None:
+        """Have timers that no row has leave the index, as looks found them. Blocks.
+
+        Nothing may be applied meanwhile: one that was set again since then stays.
+
+        Raises:
+            StateStoreError: the store cannot be read or written.
+        """
+        with self._lock:
+            found, self._stale = iter(self._stale), set()
+        while some := list(islice(found, _AT_A_TIME)):
+            with self._lock:
+                here = [each for each in some if each[0] in self._ready]
+                rows = self._store.get_many([PartitionKey(at, timer.key) for at, timer in here])
+                gone = [
+                    (at, timer)
+                    for (at, timer), row in zip(here, rows, strict=True)
+                    if timer not in timers_of(timer.key, row)
+                ]
+                self._store.write((), {}, gone)
 
     # --- for readers: what is committed, and nothing that is staged -------------------------
 
@@ -278,11 +305,10 @@ class KeyedState:
         with self._lock:
             self._progress.update(progress)
             self._committed += layers
-            committed, stale = list(self._committed), self._stale
-            self._stale = []
+            committed = list(self._committed)
         changes = [item for layer in committed for item in layer.changes.items()]
         try:
-            self._store.write(changes, {}, stale)
+            self._store.write(changes, {})
         except Exception as error:
             problem = error if isinstance(error, StateStoreError) else _unforeseen(error)
             size = sum(_size(change.after) for _, change in changes)

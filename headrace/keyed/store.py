@@ -169,6 +169,9 @@ _LENGTH = struct.Struct(">I")
 _INDEX = struct.Struct(">cHBQI")
 _CLOCKS = (TimerClock.EVENT, TimerClock.CLOCK)
 
+#: Bytes of an entry of the index that say of which partition and clock it is.
+_CLOCK_PREFIX = _PARTITION.size + 1
+
 #: What stands before the state of a row that has nothing else.
 _NO_EXTRA = _LENGTH.pack(0)
 
@@ -245,8 +248,17 @@ def _is_quarantined(row: StoredRow | None) -> bool:
     return KeyRow.of(*row).quarantined is not None
 
 
-def _put(batch: WriteBatch, name: bytes, key: PartitionKey, change: Change) -> bytes | None:
-    """Have a batch write a row and the index of its timers; return the row's bytes."""
+def _put(
+    batch: WriteBatch,
+    name: bytes,
+    key: PartitionKey,
+    change: Change,
+    earliest: dict[bytes, bytes],
+) -> bytes | None:
+    """Have a batch write a row and the index of its timers; return the row's bytes.
+
+    ``earliest`` gets the first new entry of each partition and clock.
+    """
     before, after = change
     data = None if after is None else encode_row(after)
     if data is None:
@@ -259,11 +271,16 @@ def _put(batch: WriteBatch, name: bytes, key: PartitionKey, change: Change) -> b
     for timer in had - has:
         batch.delete(timer_key(key.partition, timer))
     for timer in has - had:
-        batch.put(timer_key(key.partition, timer), b"")
+        entry = timer_key(key.partition, timer)
+        batch.put(entry, b"")
+        prefix = entry[:_CLOCK_PREFIX]
+        earliest[prefix] = min(entry, earliest.get(prefix, entry))
     return data
 
 
-def _put_loaded(batch: WriteBatch, partition: int, rows: LoadedRows) -> list[bytes]:
+def _put_loaded(
+    batch: WriteBatch, partition: int, rows: LoadedRows, earliest: dict[bytes, bytes]
+) -> list[bytes]:
     """Have a batch write rows without knowing what was before; return their names."""
     prefix = _PARTITION.pack(_ROW, partition)
     names = [prefix + key for key in rows.keys]
@@ -276,7 +293,7 @@ def _put_loaded(batch: WriteBatch, partition: int, rows: LoadedRows) -> list[byt
     for name, key, state, extra in zip(names, rows.keys, rows.states, extras, strict=False):
         if state is None or extra:
             row = None if state is None else StoredRow(state, extra)
-            _put(batch, name, PartitionKey(partition, key), Change(None, row))
+            _put(batch, name, PartitionKey(partition, key), Change(None, row), earliest)
         else:
             batch.put(name, _NO_EXTRA + state)
     return names
@@ -368,6 +385,10 @@ class RocksStore(StateStore):
         self._counts: dict[int, _Count] = {}
         self._counted: set[int] = set()
         self._added: list[int] = []
+        # by partition and clock, where its first timer is at the earliest: before that there are
+        # only marks of deleted ones, which a scan from the beginning would pass each time
+        self._first_timers: dict[bytes, bytes] = {}
+        self._writes_of_timers = 0
         self.cache_hits = 0
         self.cache_misses = 0
         self.is_corrupt = False
@@ -404,6 +425,7 @@ class RocksStore(StateStore):
             aside = self._folder.with_name(f"{self._folder.name}.corrupt-{time.time_ns()}")
             self._folder.rename(aside)
             self._clear_cache()
+            self._first_timers.clear()
             self._counts.clear()
             self._counted.clear()
             self.open()
@@ -487,8 +509,9 @@ class RocksStore(StateStore):
         written: dict[bytes, bytes | None] = {}
         growth = {number: _Count() for number in self._counts}
         added: list[int] = []
+        earliest: dict[bytes, bytes] = {}
         for name, (key, change) in zip(_row_keys(keys), changes, strict=True):
-            written[name] = _put(batch, name, key, change)
+            written[name] = _put(batch, name, key, change, earliest)
             count = growth.get(key.partition)
             if count is not None:
                 _add(count.sums, key.key, change)
@@ -498,10 +521,7 @@ class RocksStore(StateStore):
             document = json.dumps(position._asdict()).encode()
             batch.put(_PARTITION.pack(_POSITION, partition), document)
         with self._lock:
-            try:
-                self._files.write(batch)
-            except Exception as error:
-                raise self._unusable("written", error) from error
+            self._write(batch, earliest)
             self._grow(growth, {key.partition for key in keys})
             self._added = summed(self._added, added)
             self._keep(written)
@@ -513,17 +533,27 @@ class RocksStore(StateStore):
         not known.
         """
         batch = WriteBatch(raw_mode=True)
-        names = [name for piece in pieces for name in _put_loaded(batch, partition, piece)]
+        earliest: dict[bytes, bytes] = {}
+        names = [
+            name for piece in pieces for name in _put_loaded(batch, partition, piece, earliest)
+        ]
         if position is not None:
             document = json.dumps(position._asdict()).encode()
             batch.put(_PARTITION.pack(_POSITION, partition), document)
         with self._lock:
-            try:
-                self._files.write(batch)
-            except Exception as error:
-                raise self._unusable("written", error) from error
+            self._write(batch, earliest)
             self._forget_count(partition)
             self._keep({name: None for name in names if name in self._cache})
+
+    def _write(self, batch: WriteBatch, earliest: Mapping[bytes, bytes]) -> None:
+        self._writes_of_timers += bool(earliest)
+        for prefix, entry in earliest.items():
+            if prefix in self._first_timers:
+                self._first_timers[prefix] = min(entry, self._first_timers[prefix])
+        try:
+            self._files.write(batch)
+        except Exception as error:
+            raise self._unusable("written", error) from error
 
     def _tally(self, change: Change, count: _Count | None) -> Sequence[int]:
         """Take note of the phases that a change goes from and to; return what its counts add."""
@@ -552,9 +582,15 @@ class RocksStore(StateStore):
 
     @override
     def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
-        first = _INDEX.pack(_TIMER, partition, _CLOCKS.index(clock), 0, 0)
-        prefix = first[: _PARTITION.size + 1]
-        for entry, _ in self._scan(first, prefix):
+        prefix = _INDEX.pack(_TIMER, partition, _CLOCKS.index(clock), 0, 0)[:_CLOCK_PREFIX]
+        with self._lock:
+            first, written = self._first_timers.get(prefix, prefix), self._writes_of_timers
+        entries = self._scan(first, prefix)
+        found = next(entries, None)
+        with self._lock:
+            if written == self._writes_of_timers:
+                self._first_timers[prefix] = _after(prefix) if found is None else found[0]
+        for entry, _ in chain([] if found is None else [found], entries):
             _, timer = timer_of(entry)
             if timer.due > until:
                 return

@@ -41,7 +41,7 @@ from headrace.keyed.restore import Restorer
 from headrace.keyed.rows import RowSettings, time_of_field
 from headrace.keyed.sink import KeyedSink, Topics
 from headrace.keyed.state import KeyedState
-from headrace.keyed.store import CorruptStoreError, RocksStore
+from headrace.keyed.store import CorruptStoreError, RocksStore, StateStoreError
 from headrace.keyed.topics import open_changelog
 from headrace.processors.admission import AdmissionRules
 from headrace.processors.contract import BatchResponse
@@ -159,7 +159,7 @@ class KeyedProcessor(MicroBatchProcessor):
         self._catalog: KafkaTopicCatalog | None = None
         self._changelog: Changelog | None = None
         self._purged: dict[TopicPartition, int] = {}
-        self._write_at = 0.0
+        self._write_at = self._clear_at = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -400,13 +400,24 @@ class KeyedProcessor(MicroBatchProcessor):
                 self._purge(Deadline.after(PURGE_TIMEOUT, self.context.clock))
 
     def _see_to_store(self, now: float) -> None:
-        """Have what is committed and the store did not take written, also where no commit comes."""
+        """Have the store take what it did not take before, and be without what it need not have.
+
+        No commit has to come for it.
+        """
         problem = self._parts.state.problem
         if isinstance(problem, CorruptStoreError):
             self._rebuild(problem)
         elif problem is not None and now >= self._write_at:
             self._write_at = now + WRITE_INTERVAL
             self._parts.sink.write_again()
+        if now >= self._clear_at:
+            try:
+                self._parts.sink.clear_index()
+            except StateStoreError as error:
+                self._clear_at = now + WRITE_INTERVAL
+                log.warning("index_not_cleared", channel=self.context.channel, error=str(error))
+                if isinstance(error, CorruptStoreError):
+                    self._rebuild(error)
 
     def _tick(self, held: _Held) -> None:
         """Queue an empty batch where timers of a quiet partition are due."""

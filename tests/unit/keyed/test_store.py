@@ -327,6 +327,79 @@ def test_a_key_has_the_timers_of_the_last_layer_that_changed_it() -> None:
     assert state.due_keys(0, 5, 0, besides=set(), most=9) == [b"b"]
 
 
+def stale(store: StateStore, *numbers: int) -> None:
+    """Have the index hold timers of a key that its row does not have, as after a restore."""
+    for number in numbers:
+        timed = row("1", t=at_event(number))
+        store.write([(PartitionKey(0, b"a"), Change(None, timed))], {})
+    store.write([(PartitionKey(0, b"a"), Change(None, row("1")))], {})
+
+
+def test_timers_that_no_row_has_leave_the_index(store: StateStore) -> None:
+    """However often they are looked at before; those that are due by their rows stay."""
+    state = admitted(store)
+    stale(store, *range(3, 250))
+    put(store, 0, "b", row("1", t=at_event(9)))
+    for _ in range(3):
+        assert state.due_keys(0, 300, 0, besides=set(), most=9) == [b"b"]
+    state.clear_index()
+    assert due(store, 300) == ["b"]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_timer_that_is_set_again_stays_in_the_index(elsewhere: bool) -> None:
+    """It was found without a row; then it is set with the same name and time, here or elsewhere."""
+    store = MemoryStore()
+    state = admitted(store)
+    stale(store, 5)
+    assert state.due_keys(0, 5, 0, besides=set(), most=9) == []
+    if elsewhere:
+        state.release(0)
+    store.write([(PartitionKey(0, b"a"), Change(None, row("1", t=at_event(5))))], {})
+    state.admit(0)
+    state.clear_index()
+    assert state.due_keys(0, 5, 0, besides=set(), most=9) == [b"a"]
+
+
+def test_a_look_for_timers_begins_where_the_first_one_is(tmp_path: Path) -> None:
+    """Whatever comes, moves and goes, it finds what a look at all of them finds."""
+    rocks, memory, random = opened(tmp_path), MemoryStore(), Random(3)
+    for _ in range(400):
+        key, at = str(random.randrange(9)), random.randrange(50)
+        made = random.choice([None, row("1"), row("1", t=at_event(at)), row("1", t=at_clock(at))])
+        for each in (rocks, memory):
+            put(each, 0, key, made)
+        until = random.randrange(60)
+        for clock in TimerClock:
+            assert due(rocks, until, clock) == due(memory, until, clock)
+    rocks.drop(0)
+    assert due(rocks, 60) == []
+    put(rocks, 0, "a", row("1", t=at_event(1)))
+    assert due(rocks, 60) == ["a"]
+    rocks.close()
+
+
+def test_a_timer_that_comes_while_a_look_begins_is_found_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look does not see it, and does not say that there is nothing before what it saw."""
+    store = opened(tmp_path)
+    put(store, 0, "late", row("1", t=at_event(9)))
+    scan = store._scan
+
+    def scan_and_put(first: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        entries = scan(first, prefix)
+        found = [next(entries)]
+        put(store, 0, "early", row("1", t=at_event(3)))
+        yield from [*found, *entries]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_scan", scan_and_put)
+        assert due(store, 10) == ["late"]
+    assert due(store, 10) == ["early", "late"]
+    store.close()
+
+
 class FullDisk(MemoryStore):
     """A store that takes nothing while its disk is full."""
 
