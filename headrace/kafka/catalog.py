@@ -151,6 +151,7 @@ class KafkaTopicCatalog:
                 kafkas_topic_id(str(topic.topic_id)),
                 len(topic.partitions),
                 internal=topic.is_internal,
+                replicas=min((len(each.replicas) for each in topic.partitions), default=None),
             )
         return found
 

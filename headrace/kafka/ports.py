@@ -221,13 +221,15 @@ class OffsetStore(Protocol):
 class TopicInfo:
     """A topic as the brokers describe it. ``topic_id`` changes when it is created again.
 
-    ``internal`` ones are for the brokers' own use.
+    ``internal`` ones are for the brokers' own use. ``replicas`` has the partition with the fewest;
+    None where it is not known.
     """
 
     name: str
     topic_id: str
     partitions: int
     internal: bool = False
+    replicas: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from headrace.core.errors import StartError
 from headrace.kafka.catalog import NewTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator, Mapping
 
     from headrace.core.clock import Deadline
     from headrace.kafka.catalog import KafkaTopicCatalog
@@ -33,6 +33,9 @@ class Changelog:
 
 #: Milliseconds for which deletions can be read: local state that is older is not used.
 DELETE_RETENTION_MS = 7 * 24 * 3600 * 1000
+
+#: Less than so much is doubtful: a process may be away for longer without anybody's doing.
+_SHORT_RETENTION_MS = 3600 * 1000
 
 #: Seconds between two questions about a topic that was just created.
 _RETRY = 0.1
@@ -54,12 +57,15 @@ def open_changelog(
     *,
     create: bool = True,
     replication_factor: int | None = None,
+    max_row: int = 0,
 ) -> Changelog:
     """Return the changelog of a channel, created where it may be and does not exist. Blocks.
 
+    What is doubtful of it is logged; ``max_row`` are the bytes that a state may have.
+
     Raises:
         StartError: it does not exist and is not to be created, has another number of partitions
-            than the input, or is not compacted.
+            than the input, or is not compacted, or not only that.
         KafkaUnavailableError: no broker answered by the deadline.
     """
     name = changelog_name(group, topic)
@@ -83,14 +89,70 @@ def open_changelog(
             f"{topic} has {partitions}: keys would be looked for in the wrong ones"
         )
     settings = catalog.settings(name, deadline)
-    if "compact" not in settings.get("cleanup.policy", "").split(","):
-        raise StartError(
-            f"topic {name}, the state of group {group}, is not compacted "
-            f"(cleanup.policy={settings.get('cleanup.policy')}): states would be lost; set it to "
-            "compact"
-        )
+    check_changelog(name, group, settings)
+    for doubt in changelog_doubts(settings, max_row):
+        log.warning("changelog_doubtful", topic=name, reason=doubt)
     retention = float(settings.get("delete.retention.ms", DELETE_RETENTION_MS)) / 1000
     return Changelog(name, info.topic_id, retention)
+
+
+def check_changelog(name: str, group: str, settings: Mapping[str, str]) -> None:
+    """Return if a changelog with these settings keeps each key's last state.
+
+    Raises:
+        StartError: it does not.
+    """
+    policy = settings.get("cleanup.policy", "")
+    policies = {each.strip() for each in policy.split(",")}
+    if "compact" not in policies:
+        reason = "is not compacted"
+    elif "delete" in policies:
+        reason = "deletes what is older than its retention, so also states that did not change"
+    else:
+        return
+    raise StartError(
+        f"topic {name}, the state of group {group}, {reason} (cleanup.policy={policy}): states "
+        "would be lost; set it to compact"
+    )
+
+
+def changelog_doubts(settings: Mapping[str, str], max_row: int) -> Iterator[str]:
+    """Yield what may become a fault of a changelog, with what is to be done."""
+    retention = int(settings.get("delete.retention.ms", DELETE_RETENTION_MS))
+    if retention < _SHORT_RETENTION_MS:
+        yield (
+            f"delete.retention.ms={retention}: local state that is older is of no use, so that a "
+            "process that was away for so long reads the whole changelog; set it to "
+            f"{DELETE_RETENTION_MS}, 7 days"
+        )
+    largest = int(settings.get("max.message.bytes", max_row))
+    if largest < max_row:
+        yield (
+            f"max.message.bytes={largest}: a state may have {max_row} bytes (state.max_row), and "
+            "the brokers refuse one that is so large; raise the one or lower the other"
+        )
+
+
+def replica_doubts(replicas: int | None, settings: Mapping[str, str]) -> Iterator[str]:
+    """Yield how a topic may lose what was committed, with what is to be done."""
+    least = int(settings.get("min.insync.replicas", "1"))
+    if replicas is None:
+        return
+    if replicas < least:
+        yield (
+            f"it has {replicas} replicas and min.insync.replicas={least}: the brokers refuse all "
+            "that is written; lower that, or give it more replicas"
+        )
+    elif replicas == 1:
+        yield (
+            "it has one replica: what it has is lost with that broker's disk; give it three "
+            "(kafka-reassign-partitions.sh; internal.replication_factor where it is created)"
+        )
+    elif least == 1:
+        yield (
+            f"it has {replicas} replicas and min.insync.replicas=1: what one broker alone has "
+            "taken counts as committed, and is lost with it; set that to 2"
+        )
 
 
 def _created(catalog: KafkaTopicCatalog, wanted: NewTopic, deadline: Deadline) -> TopicInfo:

@@ -183,6 +183,7 @@ class KeyedProcessor(MicroBatchProcessor):
                 Deadline.after(START_TIMEOUT, context.clock),
                 create=internal.create,
                 replication_factor=internal.replication_factor,
+                max_row=self._settings.state.max_row,
             )
             try:
                 parts.store.open()

@@ -31,7 +31,7 @@ from headrace.config.derived import changelog_name
 from headrace.config.subscription import is_pattern
 from headrace.coordinators.znodes import GroupPaths, producer_prefix
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError, ImportPathError, KafkaUnavailableError
+from headrace.core.errors import HeadraceError, ImportPathError, KafkaUnavailableError, StartError
 from headrace.core.importing import load_callable, load_factory
 from headrace.core.records import TopicPartition
 from headrace.devstack.java import MINIMUM_JAVA, find_java, java_version
@@ -43,6 +43,7 @@ from headrace.kafka.source import KafkaRecordReader
 from headrace.kafka.survey import KafkaSurvey
 from headrace.kafka.transactional_producer import fence_producers
 from headrace.keyed.codecs import partition_of
+from headrace.keyed.topics import changelog_doubts, check_changelog, replica_doubts
 from headrace.spark.settings import spark_settings
 from headrace.tools.doctor.finding import error, ok, warning
 from headrace.tools.doctor.machine import existing
@@ -564,6 +565,7 @@ def _channel(name: str, channel: ChannelConfig, clients: _Clients) -> Iterator[F
         found = _topics(channel, clients.catalog)
         yield from judge_topics(check, channel, found, clients.made)
         yield from check_written(name, channel, clients.catalog, clients.made)
+        yield from check_internal(name, channel, clients.catalog)
         partitions = [
             TopicPartition(t.name, n) for t in found.values() for n in range(t.partitions)
         ]
@@ -624,6 +626,43 @@ def judge_topics(
     elif found:
         seen = ", ".join(f"{topic.name} ({topic.partitions})" for topic in found.values())
         yield ok(check, f"topics and partitions: {seen}")
+
+
+def check_internal(
+    name: str, channel: ChannelConfig, catalog: KafkaTopicCatalog
+) -> Iterator[Finding]:
+    """Say what may become of the topics that a channel has for itself, where they exist."""
+    chosen = channel.processor
+    match chosen:
+        case config.KeyedProcessorConfig():
+            topic = changelog_name(channel.group, channel.topics[0])
+            check = f"state of channel {name}"
+        case config.RekeyProcessorConfig():
+            assert isinstance(channel.sink, KafkaSinkConfig), "the configuration demands it"
+            assert channel.sink.topic is not None, "as above"
+            topic, check = channel.sink.topic, f"records by key of channel {name}"
+        case _:
+            return
+    found = catalog.describe([topic], Deadline.after(TIMEOUT)).get(topic)
+    if found is None:
+        if not chosen.internal.create:
+            yield error(check, f"{topic} does not exist", "headrace state topics --create makes it")
+        return
+    settings = catalog.settings(topic, Deadline.after(TIMEOUT))
+    doubts = list(replica_doubts(found.replicas, settings))
+    if isinstance(chosen, config.KeyedProcessorConfig):
+        try:
+            check_changelog(topic, channel.group, settings)
+        except StartError as problem:
+            seen, _, advice = str(problem).rpartition("; ")
+            yield error(check, seen, advice)
+            return
+        doubts += changelog_doubts(settings, chosen.state.max_row)
+    for doubt in doubts:
+        seen, _, advice = doubt.rpartition("; ")
+        yield warning(check, f"{topic}: {seen}", advice)
+    if not doubts:
+        yield ok(check, f"{topic} is compacted, or keeps its records, on several brokers")
 
 
 def check_written(

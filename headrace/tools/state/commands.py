@@ -29,7 +29,7 @@ from headrace.keyed.reading import FoundKey
 from headrace.keyed.sink import EXTRA_HEADER
 from headrace.keyed.state import Progress
 from headrace.keyed.store import RocksStore, StoredRow
-from headrace.keyed.topics import CHANGELOG_SETTINGS, open_changelog
+from headrace.keyed.topics import CHANGELOG_SETTINGS, changelog_doubts, open_changelog
 from headrace.tools.offsets.commands import access, channel_name
 from headrace.tools.offsets.hold import holding, own_name
 from headrace.tools.offsets.planning import (
@@ -609,6 +609,8 @@ def topics(config: Config, channel: str | None, *, create: bool) -> None:
             settings = changelog.catalog.settings(state.topic, Deadline.after(ANSWER_TIMEOUT))
             shown = ", ".join(f"{key}={settings.get(key)}" for key in CHANGELOG_SETTINGS)
             typer.echo(f"{name}: {state.topic}, {changelog.partitions} partitions, {shown}")
+            for doubt in changelog_doubts(settings, state.processor.state.max_row):
+                typer.echo(f"warning: {state.topic}: {doubt}")
 
 
 def _all(config: Config) -> list[str]:

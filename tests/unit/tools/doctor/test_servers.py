@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.core.clock import SYSTEM_CLOCK
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import KafkaUnavailableError, ZooKeeperUnavailableError
 from headrace.kafka.ports import TopicInfo
+from headrace.keyed.topics import CHANGELOG_SETTINGS
 from headrace.testing import InMemoryBroker
 from headrace.testing.records import FakeRecord
 from headrace.tools.doctor import checks
 from headrace.tools.doctor.checks import (
+    check_internal,
     check_retention,
     check_stamps,
     check_written,
@@ -25,7 +27,7 @@ from headrace.zookeeper.survey import ZooKeeperFacts
 from tests.unit.tools.doctor.support import bad, config, only
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 _FACTS = ZooKeeperFacts(
@@ -210,6 +212,46 @@ def test_topics_that_a_channel_writes_to_have_to_exist(tmp_path: Path) -> None:
         ("dead letters of channel flights", Level.OK, "flights.dead (3)"),
         ("sink of channel flights", Level.OK, "flights.late (2)"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "replicas", "level", "words"),
+    [
+        ({}, 3, Level.OK, "several brokers"),
+        ({"cleanup.policy": "compact,delete"}, 3, Level.ERROR, "states would be lost"),
+        ({"cleanup.policy": "delete"}, 3, Level.ERROR, "is not compacted"),
+        ({"delete.retention.ms": "1000"}, 3, Level.WARNING, "reads the whole changelog"),
+        ({"max.message.bytes": "1000"}, 3, Level.WARNING, "the brokers refuse one"),
+        ({"min.insync.replicas": "1"}, 1, Level.WARNING, "one replica"),
+        ({"min.insync.replicas": "1"}, 2, Level.WARNING, "one broker alone"),
+        ({"min.insync.replicas": "4"}, 3, Level.WARNING, "refuse all"),
+    ],
+)
+def test_what_may_lose_state_is_told(
+    tmp_path: Path, settings: dict[str, str], replicas: int, level: Level, words: str
+) -> None:
+    """How a changelog is cleaned, for how long deletions are there, sizes and replicas."""
+
+    class Catalog:
+        """Knows one changelog."""
+
+        def describe(self, topics: Collection[str], deadline: Deadline) -> dict[str, TopicInfo]:
+            """Return it."""
+            del deadline
+            return {name: TopicInfo(name, "x", 8, replicas=replicas) for name in topics}
+
+        def settings(self, topic: str, deadline: Deadline) -> dict[str, str]:
+            """Return what a good one has, but for what is given."""
+            del topic, deadline
+            return {**CHANGELOG_SETTINGS, "min.insync.replicas": "2", **settings}
+
+    keyed = {"type": "keyed", "engine": "inline", "reducer": "m:f"}
+    changes = {"processor": keyed, "topics": ["in"], "sink": None}
+    channel = config(tmp_path, changes).channels["flights"]
+    (found,) = check_internal("flights", channel, Catalog())  # type: ignore[arg-type]
+    assert found.level is level
+    assert words in found.seen
+    assert found.advice or level is Level.OK
 
 
 def test_the_topic_for_what_is_shed_has_to_exist(tmp_path: Path) -> None:
