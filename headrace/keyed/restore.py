@@ -204,6 +204,8 @@ class Restorer:
 
     def _put_off(self, number: int, restoring: _Restoring) -> None:
         restoring.not_before = self._clock.monotonic() + _BACKOFF
+        # whoever was told that it is ready may have failed
+        self._under_way.setdefault(number, restoring)
         if restoring.end is not None:
             restoring.end = None
             self._unassign(number)

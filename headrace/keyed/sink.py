@@ -189,6 +189,11 @@ class KeyedSink:
         #: What was done in all that was committed. Any thread may read it.
         self.totals = KeyedCounts()
 
+    @property
+    def changelog(self) -> str:
+        """The topic of the changed rows."""
+        return self._topics.changelog
+
     def open(self) -> None:
         """Look for the topics.
 

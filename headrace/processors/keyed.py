@@ -45,6 +45,7 @@ from headrace.keyed.store import CorruptStoreError, RocksStore, StateStoreError
 from headrace.keyed.topics import open_changelog
 from headrace.processors.admission import AdmissionRules
 from headrace.processors.contract import BatchResponse
+from headrace.processors.jobs import commits_of
 from headrace.processors.micro_batch_processor import (
     JOB_SHARE,
     MicroBatchProcessor,
@@ -73,6 +74,11 @@ log = structlog.get_logger(__name__)
 
 #: Seconds between two looks for timers that are due without records.
 TICK_INTERVAL = 0.25
+
+#: Seconds after which the offset of a quiet partition is stored again, and so its stream time:
+#: brokers forget those of a group without members a while after the last commit, a week by default.
+#: So the store is noted to be as new, too. The first time comes soon: the last one may be long ago.
+REFRESH_INTERVAL, FIRST_REFRESH = 3600.0, 60.0
 
 #: Seconds between two tries to write what the store has not taken.
 WRITE_INTERVAL = 5.0
@@ -113,6 +119,7 @@ class _Held:
     last_batch: float = 0.0
     failures: int = 0
     not_before: float = 0.0
+    refresh_at: float = 0.0
 
     def may_tick(self, now: float) -> bool:
         """Whether timers may fire without records."""
@@ -232,7 +239,8 @@ class KeyedProcessor(MicroBatchProcessor):
     @override
     def on_assigned(self, assignment: Assignment) -> None:
         super().on_assigned(assignment)
-        held = _Held(assignment, last_batch=self.context.clock.monotonic())
+        now = self.context.clock.monotonic()
+        held = _Held(assignment, last_batch=now, refresh_at=now + FIRST_REFRESH)
         with self._guard:
             self._held[assignment.partition.partition] = held
         self._restore(assignment)
@@ -268,15 +276,40 @@ class KeyedProcessor(MicroBatchProcessor):
             held = self._held.get(number)
             if held is None or held.assignment is not assignment or held.attempt != attempt:
                 return
-            held.is_restored = True
-            self._parts.state.admit(number)
-        self.context.restoring.resume(partition=assignment.partition)
+            lacks_offset = self._lacks_offset(number)
+            if not lacks_offset:
+                held.is_restored = True
+                self._parts.state.admit(number)
+        if not lacks_offset:
+            self.context.restoring.resume(partition=assignment.partition)
+            return
+        reason = (
+            f"{self._parts.sink.changelog} has the state of partition {number}, and nothing says "
+            "which records it is of: the brokers forgot the offset, or the input is another topic "
+            "of the same name. Stop the channel; headrace state forget begins again, and headrace "
+            "state import says where to go on"
+        )
+        log.error(
+            "state_without_offset",
+            channel=self.context.channel,
+            topic=assignment.partition.topic,
+            partition=number,
+            reason=reason,
+        )
+        self.context.restoring.pause(reason, partition=assignment.partition)
+
+    def _lacks_offset(self, number: int) -> bool:
+        """Whether there is state, and no offset: from which record on would it be told twice?"""
+        if self._parts.state.progress(number).offset is not None:
+            return False
+        return next(self._parts.store.rows(number), None) is not None
 
     @override
     def on_next_batch(self, batch: Batch) -> Future[BatchResponse]:
         with self._guard:
             held = self._held[batch.partition.partition]
             held.last_batch = self.context.clock.monotonic()
+            held.refresh_at = held.last_batch + REFRESH_INTERVAL
             is_restored = held.is_restored
         if is_restored:
             return super().on_next_batch(batch)
@@ -393,6 +426,7 @@ class KeyedProcessor(MicroBatchProcessor):
                     self._tick(each)
                 except Exception as error:  # noqa: BLE001 - of the store; the thread goes on
                     self._put_off(each, error)
+            self._refresh(now)
             if now >= checkpoint_at:
                 checkpoint_at = now + self._settings.state.checkpoint
                 self._checkpoint(Deadline.after(START_TIMEOUT, self.context.clock))
@@ -450,6 +484,29 @@ class KeyedProcessor(MicroBatchProcessor):
             return None
         quiet_for = self.context.clock.monotonic() - held.last_batch
         return now - int(idle * 1000) if quiet_for >= idle else None
+
+    def _refresh(self, now: float) -> None:
+        """Store again where partitions are that are quiet, or paused, for long."""
+        with self._guard:
+            held = [e for e in self._held.values() if e.is_restored and now >= e.refresh_at]
+            for each in held:
+                each.refresh_at = now + REFRESH_INTERVAL
+        current = [each.assignment for each in held if each.assignment.is_current()]
+        offsets = {
+            each: offset
+            for each in current
+            if (offset := self._parts.state.progress(each.partition.partition).offset) is not None
+        }
+        if not offsets:
+            return
+        ticks = [Batch(each, offset, (), offset, 0) for each, offset in offsets.items()]
+        try:
+            self._parts.sink.commit_all([], commits_of(ticks))
+        except HeadraceError as error:
+            log.warning("offsets_not_refreshed", channel=self.context.channel, error=str(error))
+            with self._guard:
+                for each in held:
+                    each.refresh_at = now + FIRST_REFRESH
 
     def _ticked(self, held: _Held, answer: Future[BatchResponse]) -> None:
         error = answer.exception() if not answer.cancelled() else None

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
-    from headrace.core.records import Record
+    from headrace.core.records import Assignment, Record
 
 LOG = TopicPartition("g.in.state", 0)
 ROWS = 100
@@ -156,7 +156,9 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def restoring(store: RocksStore, log: Log) -> Iterator[tuple[Restorer, list[int]]]:
+def restoring(
+    store: RocksStore, log: Log, told: Callable[[Assignment, int], None] | None = None
+) -> Iterator[tuple[Restorer, list[int]]]:
     """Run a restorer of a changelog; yield it, and the partitions that are ready."""
     ready: list[int] = []
     restorer = Restorer(
@@ -167,7 +169,7 @@ def restoring(store: RocksStore, log: Log) -> Iterator[tuple[Restorer, list[int]
         catalog=log,  # type: ignore[arg-type]  # as above
         clock=SYSTEM_CLOCK,
         is_busy=lambda _: False,
-        ready=lambda assignment, _: ready.append(assignment.partition.partition),
+        ready=told or (lambda assignment, _: ready.append(assignment.partition.partition)),
         corrupt=lambda error: pytest.fail(str(error)),
     )
     restorer.start()
@@ -242,6 +244,24 @@ def test_a_partition_without_ends_holds_up_no_other(
         assert errors[0]["partition"] == number
         log.leaderless.clear()
         eventually(lambda: ready == [1, number])
+
+
+@pytest.mark.usefixtures("no_backoff")
+def test_a_partition_is_told_again_where_telling_failed(store: RocksStore) -> None:
+    """Whoever is told may read the store, and that may fail; the partition would rest for ever."""
+    log, told = Answering(), list[int]()
+
+    def ready(assignment: Assignment, attempt: int) -> None:
+        """Fail the first time."""
+        del assignment
+        told.append(attempt)
+        if len(told) == 1:
+            raise StateStoreError("input/output error")
+
+    with restoring(store, log, ready) as (restorer, _):
+        restorer.begin(FakeAssignment(TopicPartition("in", 0)), 1)
+        eventually(lambda: told == [1, 1])
+        eventually(lambda: not restorer.progress())
 
 
 @pytest.mark.usefixtures("no_backoff")

@@ -7,6 +7,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import SinkConflictError
@@ -222,6 +223,48 @@ def test_what_a_full_disk_did_not_take_is_written_although_nothing_is_committed(
         daemon.send(held, b"a")
         assert [value for _, value in daemon.member.outputs] == [b"1", b"2"]
         assert daemon.processor.state_reader().snapshot().unwritten == 0
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_the_offset_of_a_quiet_partition_is_stored_again(
+    bench: KeyedBench, monkeypatch: pytest.MonkeyPatch, is_paused: bool
+) -> None:
+    """Else brokers forget it; the store is as new as that, and no record is counted for it."""
+    monkeypatch.setattr(keyed, "FIRST_REFRESH", 0.0)
+    monkeypatch.setattr(keyed, "REFRESH_INTERVAL", 0.0)
+    with bench.daemon() as daemon:
+        held, unused = daemon.assign(0), daemon.assign(1)
+        daemon.send(held, b"a")
+        if is_paused:
+            daemon.processor.on_pause(held)
+        before = bench.stored[held.identity]
+        bench.stored.clear()
+        again = wait_for(lambda: bench.stored.get(held.identity), Deadline.after(PATIENCE))
+        assert again is not None
+        assert (again.offset, again.stream_time) == (before.offset, before.stream_time)
+        assert unused.identity not in bench.stored, "it has none yet"
+        daemon.processor.on_resume(held)
+        daemon.send(held, b"a")
+        assert daemon.member.outputs == [(b"a", b"1"), (b"a", b"2")]
+
+
+def test_state_without_an_offset_is_not_added_to(bench: KeyedBench) -> None:
+    """The brokers forgot it, or the input is another topic: nobody knows what was counted."""
+    with bench.daemon() as first:
+        count_to(first, 0, b"a", 3)
+    bench.stored.clear()
+    with bench.daemon() as again, capture_logs() as logs:
+        held = again.assign(0, wait=False)
+        other = again.assign(1, wait=False)
+
+        def said() -> list[Any]:
+            return [each["reason"] for each in logs if each["event"] == "state_without_offset"]
+
+        assert wait_for(said, Deadline.after(PATIENCE))
+        assert again.send(held, b"a").request is Request.REVERT
+        assert again.rests.resting == {0}
+        assert "headrace state forget" in said()[0]
+        assert again.send(other, b"b").request is Request.ADVANCE
 
 
 def test_a_corrupt_store_is_found_by_a_write(bench: KeyedBench) -> None:
