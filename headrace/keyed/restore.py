@@ -78,6 +78,7 @@ class _Restoring:
     not_before: float = 0.0
     noted: float = 0.0
     begun: float = 0.0
+    problem: str | None = None
 
     def progress(self, now: float) -> RestoreProgress:
         """Return how far it is."""
@@ -93,8 +94,9 @@ class Restorer:
 
     ``begin`` and ``end`` are for any thread and do not block. ``ready`` is called on the thread
     when a partition's state is there, with the ``attempt`` that it was begun for: of several the
-    last is told. ``corrupt`` is called there when the store is found to be. Errors of brokers and
-    disk are logged and tried again.
+    last is told. ``corrupt`` is called there when the store is found to be, and ``troubled`` with
+    what a partition under way waits for, None once it goes on. Errors of brokers and disk are
+    logged and tried again.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Restorer:
         is_busy: Callable[[int], bool],
         ready: Callable[[Assignment, int], None],
         corrupt: Callable[[CorruptStoreError], None],
+        troubled: Callable[[Assignment, int, str | None], None] = lambda *_: None,
     ) -> None:
         self._name = name
         self._changelog = changelog
@@ -120,6 +123,7 @@ class Restorer:
         self._is_busy = is_busy
         self._ready = ready
         self._corrupt = corrupt
+        self._troubled = troubled
         self._remake: Callable[[], Iterable[tuple[Assignment, int]] | None] | None = None
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = threading.Event()
@@ -183,10 +187,16 @@ class Restorer:
             if self._source is not None:
                 self._source.close()
 
-    def _report(self, error: Exception, **fields: int) -> None:
+    def _report(self, error: Exception, **fields: int) -> str:
         known = isinstance(error, (KafkaUnavailableError, StateStoreError))
         words = str(error) if known else f"{type(error).__name__}: {error}"
         log.warning("restore_failed", channel=self._name, **fields, error=words, exc_info=not known)
+        return words
+
+    def _tell(self, restoring: _Restoring, problem: str | None) -> None:
+        if problem != restoring.problem:
+            restoring.problem = problem
+            self._troubled(restoring.assignment, restoring.attempt, problem)
 
     @contextmanager
     def _step(self, number: int, restoring: _Restoring) -> Iterator[None]:
@@ -197,8 +207,9 @@ class Restorer:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - of brokers and disk; the thread goes on
-            self._report(error, partition=number)
+            words = self._report(error, partition=number)
             self._put_off(number, restoring)
+            self._tell(restoring, words)
             if isinstance(error, CorruptStoreError):
                 self._corrupt(error)
 
@@ -347,6 +358,8 @@ class Restorer:
 
     def _take(self, fetched: Fetched) -> None:
         """Write what was fetched, and see who has reached the end."""
+        for complaint in fetched.errors:
+            self._hear(complaint)
         for partition, records in fetched.chunks:
             number = partition.partition
             if (restoring := self._fetching(number)) is not None:
@@ -374,6 +387,14 @@ class Restorer:
                     self._finish(number, restoring, restoring.end)
                     self._unassign(number)
 
+    def _hear(self, complaint: str) -> None:
+        """Tell of what the client complains, once until it goes on."""
+        waiting = [each for each in self._under_way.values() if each.end is not None]
+        if any(each.problem != complaint for each in waiting):
+            log.warning("restore_failed", channel=self._name, error=complaint)
+        for each in waiting:
+            self._tell(each, complaint)
+
     def _fetching(self, number: int) -> _Restoring | None:
         """Return a partition that is fetched, None where what came of it is not wanted now."""
         restoring = self._under_way.get(number)
@@ -388,6 +409,7 @@ class Restorer:
             position = self._position(last)
         self._store.load(number, _columns_of(records), position)
         restoring.position = last
+        self._tell(restoring, None)
 
     def _finish(self, number: int, restoring: _Restoring, end: int) -> None:
         self._store.write((), {number: self._position(end)})

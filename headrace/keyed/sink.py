@@ -204,15 +204,19 @@ class KeyedSink:
             self._transactions.require(topic)
 
     def stored_offset(self, identity: str) -> int | None:
-        """Return the offset that goes with the state, and begin the partition with it."""
-        stored = self._transactions.stored_entry(identity)
+        """Return the offset that goes with the state, and begin the partition with it. Blocks.
+
+        A commit that is under way is waited for: what was stored before it is of no use after it.
+        """
         partition = int(identity.rpartition("/")[2])
-        if stored is None:
-            self._state.begin(partition, Progress())
-            return None
-        progress = Progress(stored.offset, stored.commits or 0, stored.stream_time)
-        self._state.begin(partition, progress)
-        return stored.offset
+        with self._lock:
+            stored = self._transactions.stored_entry(identity)
+            if stored is None:
+                self._state.begin(partition, Progress())
+                return None
+            progress = Progress(stored.offset, stored.commits or 0, stored.stream_time)
+            self._state.begin(partition, progress)
+            return stored.offset
 
     def stored_leader_epoch(self, identity: str) -> int | None:
         """Return what was stored with the offset, in the same commit."""

@@ -92,6 +92,9 @@ _NOTE_TIMEOUT = 2.0
 #: Seconds in which brokers have to delete what is processed of a topic of ours.
 PURGE_TIMEOUT = 10.0
 
+#: Why a partition rests.
+_RESTORED = "its state is restored"
+
 #: Seconds before a tick that failed is tried again; twice as long each further time.
 _BACKOFF, _MAX_BACKOFF = 1.0, 60.0
 
@@ -212,6 +215,7 @@ class KeyedProcessor(MicroBatchProcessor):
             is_busy=parts.state.has_staged,
             ready=self._restored,
             corrupt=self._rebuild,
+            troubled=self._restore_troubled,
         )
         self._restorer.start()
         name = f"ticks-{context.channel}"
@@ -266,8 +270,17 @@ class KeyedProcessor(MicroBatchProcessor):
             held.attempt += 1
             attempt = held.attempt
             self._parts.state.release(number)
-        self.context.restoring.pause("its state is restored", partition=assignment.partition)
+        self.context.restoring.pause(_RESTORED, partition=assignment.partition)
         return attempt
+
+    def _restore_troubled(self, assignment: Assignment, attempt: int, problem: str | None) -> None:
+        """Have the status say what a restore waits for. On the restorer's thread."""
+        with self._guard:
+            held = self._held.get(assignment.partition.partition)
+            if held is None or held.assignment is not assignment or held.attempt != attempt:
+                return
+        note = _RESTORED if problem is None else f"{_RESTORED}, and that waits: {problem}"
+        self.context.restoring.pause(note, partition=assignment.partition)
 
     def _restored(self, assignment: Assignment, attempt: int) -> None:
         """Have a partition go on, unless it came to rest again. On the restorer's thread."""
@@ -458,8 +471,7 @@ class KeyedProcessor(MicroBatchProcessor):
         """Queue an empty batch where timers of a quiet partition are due."""
         assignment, state = held.assignment, self._parts.state
         number = assignment.partition.partition
-        offset = state.progress(number).offset
-        if offset is None or not assignment.is_current():
+        if not assignment.is_current():
             return
         now = int(self.context.clock.time() * 1000)
         quiet = self._quiet_time(held, now)
@@ -467,12 +479,18 @@ class KeyedProcessor(MicroBatchProcessor):
         reached = time if quiet is None or time is None else max(time, quiet)
         if not state.due_keys(number, reached, now, besides=set(), most=1):
             return
+        # asked for now: batches may have been committed since the look began
+        offset = state.progress(number).offset
+        if offset is None:
+            return
         if quiet is not None:
             state.advance_time(number, quiet)
         batch = Batch(assignment, offset, (), offset, 0)
         pending = PendingBatch(batch, self._engine.prepare(batch))
-        pending.future.add_done_callback(lambda answer: self._ticked(held, answer))
-        self._open.put_if_idle(pending)
+        pending.future.add_done_callback(lambda answer: self._ticked(held, offset, answer))
+        if not self._open.put_if_idle(pending):
+            # a later tick may not find it so quiet
+            state.wanted_time(number)
 
     def _quiet_time(self, held: _Held, now: int) -> int | None:
         """Return what stream time may go on to in a partition whose end was reached, in ms."""
@@ -508,10 +526,15 @@ class KeyedProcessor(MicroBatchProcessor):
                 for each in held:
                     each.refresh_at = now + FIRST_REFRESH
 
-    def _ticked(self, held: _Held, answer: Future[BatchResponse]) -> None:
+    def _ticked(self, held: _Held, offset: int, answer: Future[BatchResponse]) -> None:
         error = answer.exception() if not answer.cancelled() else None
+        number = held.assignment.partition.partition
         if error is None:
             held.failures = 0
+        elif isinstance(error, SinkConflictError) and (
+            self._parts.state.progress(number).offset != offset
+        ):
+            pass  # a batch of ours came before it
         elif not isinstance(error, (BatchCancelledError, OwnershipLostError)):
             self._put_off(held, error)
 

@@ -157,7 +157,10 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 @contextmanager
 def restoring(
-    store: RocksStore, log: Log, told: Callable[[Assignment, int], None] | None = None
+    store: RocksStore,
+    log: Log,
+    told: Callable[[Assignment, int], None] | None = None,
+    troubled: Callable[[Assignment, int, str | None], None] = lambda *_: None,
 ) -> Iterator[tuple[Restorer, list[int]]]:
     """Run a restorer of a changelog; yield it, and the partitions that are ready."""
     ready: list[int] = []
@@ -171,6 +174,7 @@ def restoring(
         is_busy=lambda _: False,
         ready=told or (lambda assignment, _: ready.append(assignment.partition.partition)),
         corrupt=lambda error: pytest.fail(str(error)),
+        troubled=troubled,
     )
     restorer.start()
     try:
@@ -244,6 +248,24 @@ def test_a_partition_without_ends_holds_up_no_other(
         assert errors[0]["partition"] == number
         log.leaderless.clear()
         eventually(lambda: ready == [1, number])
+
+
+def test_what_a_restore_waits_for_is_told(store: RocksStore) -> None:
+    """No right to read the changelog: the log says it once, the status until it goes on."""
+    log, told = Log(), list[str | None]()
+    with (
+        capture_logs() as logs,
+        restoring(store, log, troubled=lambda *given: told.append(given[2])) as (restorer, ready),
+    ):
+        restorer.begin(FakeAssignment(TopicPartition("in", 0)), 1)
+        for _ in range(3):
+            log.sent.put(Fetched(errors=["Topic authorization failed"]))
+        log.send(0, 50)
+        log.send(50, ROWS)
+        eventually(lambda: ready == [0])
+    assert told == ["Topic authorization failed", None]
+    errors = [each["error"] for each in logs if each["event"] == "restore_failed"]
+    assert errors == ["Topic authorization failed"]
 
 
 @pytest.mark.usefixtures("no_backoff")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -271,6 +272,24 @@ def test_what_a_store_has_not_taken_is_bounded_in_bytes(monkeypatch: pytest.Monk
             bench.sink.commit(bench.stage("2", 10, []), [share(10, 20)])
     bench.sink.commit(bench.stage("3", 10, []), [share(10, 20)])
     assert bench.state.unwritten == 0
+
+
+def test_a_look_at_the_offset_waits_for_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was stored before it would take the partition back, and the next commit conflict."""
+    bench = Bench()
+    looks: list[Thread] = []
+    commit = bench.brokers.commit
+
+    def looked_at(*given: Any) -> list[SinkConflictError]:
+        looks.append(Thread(target=bench.sink.stored_offset, args=("id/0",)))
+        looks[0].start()
+        looks[0].join(0.2)
+        return commit(*given)
+
+    monkeypatch.setattr(bench.brokers, "commit", looked_at)
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    looks[0].join(10)
+    assert bench.state.progress(0)[:2] == (10, 1)
 
 
 def test_what_was_done_is_counted_once_it_is_committed() -> None:

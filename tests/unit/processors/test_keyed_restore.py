@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from tests.unit.processors.keyed_bench import PATIENCE, KeyedBench
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headrace.processors import BatchResponse
     from tests.unit.processors.keyed_bench import KeyedDaemon
 
 
@@ -246,6 +248,45 @@ def test_the_offset_of_a_quiet_partition_is_stored_again(
         daemon.processor.on_resume(held)
         daemon.send(held, b"a")
         assert daemon.member.outputs == [(b"a", b"1"), (b"a", b"2")]
+
+
+def test_a_tick_that_is_not_queued_moves_no_time(
+    bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch came before it; a later tick, of a partition less quiet, would have that time."""
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"a")
+        time = daemon.state.time(0)
+        asked = Event()
+
+        def put_if_idle(_: object) -> bool:
+            """Queue nothing."""
+            asked.set()
+            return False
+
+        monkeypatch.setattr(daemon.processor, "_quiet_time", lambda *_: 1 << 50)
+        monkeypatch.setattr(daemon.state, "due_keys", lambda *_, **__: [b"a"])
+        with monkeypatch.context() as patch:
+            patch.setattr(daemon.processor._open, "put_if_idle", put_if_idle)
+            assert asked.wait(PATIENCE)
+            daemon.processor.on_pause(held)
+        monkeypatch.setattr(daemon.state, "due_keys", lambda *_, **__: [])
+        assert wait_for(lambda: not daemon.state._wanted_times, Deadline.after(PATIENCE))
+        assert daemon.state.time(0) == time
+
+
+@pytest.mark.parametrize("came_before", [True, False])
+def test_a_tick_behind_a_batch_of_ours_has_not_failed(bench: KeyedBench, came_before: bool) -> None:
+    """It conflicts with that commit, and the next look is soon; another's is a failure."""
+    with bench.daemon() as daemon, capture_logs() as logs:
+        held = daemon.assign(0)
+        daemon.send(held, b"a")
+        answer: Future[BatchResponse] = Future()
+        answer.set_exception(SinkConflictError(held.partition, 0, 1))
+        own = daemon.processor._held[0]
+        daemon.processor._ticked(own, 0 if came_before else 1, answer)
+    assert any(each["event"] == "tick_failed" for each in logs) is not came_before
 
 
 def test_state_without_an_offset_is_not_added_to(bench: KeyedBench) -> None:
