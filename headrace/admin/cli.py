@@ -232,6 +232,8 @@ def tap(
     from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
 
     _partition(partition)
+    if is_hex and key is None:
+        raise typer.BadParameter("says how --key is written; give that too", param_hint="--hex")
     return commands.tap(
         channel,
         partition=partition,

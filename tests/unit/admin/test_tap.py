@@ -7,12 +7,14 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
 from headrace.admin.commands import UsageError
 from headrace.admin.commands import tap as tap_command
 from headrace.admin.ports import Phase
 from headrace.admin.tap import Redaction
 from headrace.channel.taps import MOST_TAPS, TapFilter, TappedRecord
+from headrace.cli import app
 from headrace.config import AdminConfig
 from headrace.core.records import TopicPartition
 from headrace.testing import FakeRecord, running
@@ -252,6 +254,13 @@ def test_the_command_prints_json_and_hides_values(capsys: pytest.CaptureFixture[
     assert _run(Lines(_line()), as_json=True, no_values=True) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["key"], found["value"], found["value_hex"]) == ("k", None, None)
+
+
+def test_hex_without_a_key_is_refused() -> None:
+    """It would have no effect."""
+    result = CliRunner().invoke(app, ["tap", "--hex"])
+    assert result.exit_code == 2
+    assert "--key" in result.output
 
 
 def test_the_command_names_what_it_does_not_know() -> None:
