@@ -12,6 +12,7 @@ from headrace.admin import models as d
 from headrace.admin.health import not_live, not_ready
 from headrace.admin.history import Events, History  # noqa: TC001 - FastAPI looks them up
 from headrace.admin.models import described, unknown
+from headrace.admin.redaction import Redaction
 from headrace.admin.state import (
     After,
     Hex,
@@ -27,7 +28,6 @@ from headrace.admin.state import (
 from headrace.admin.tap import (
     MEDIA_TYPE,
     USUAL,
-    Redaction,
     TapBy,
     TapHex,
     TapKey,

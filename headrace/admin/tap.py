@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import Query
 from starlette.responses import Response, StreamingResponse
@@ -18,16 +17,16 @@ from headrace.admin.models import ApiError
 from headrace.admin.ports import Phase
 from headrace.channel.states import ChannelState
 from headrace.channel.taps import MOST_BYTES, MOST_PER_SECOND, TapFilter
-from headrace.config.errors import MASK
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.types import Receive, Scope, Send
 
     from headrace.admin.ports import Process
+    from headrace.admin.redaction import Redaction
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.taps import Tap, TappedRecord
     from headrace.core.clock import Clock
@@ -110,52 +109,6 @@ class TapLine(Document):
     """Of the end: limit, time, channel_ended or process_stopping."""
 
 
-class Redaction:
-    """Masks what the configuration names: ``key``, ``value``, ``value.a.b``, ``headers.name``."""
-
-    def __init__(self, fields: Sequence[str]) -> None:
-        self._whole = frozenset(fields)
-        self._steps = [each.split(".")[1:] for each in fields if each.startswith("value.")]
-
-    def key(self, record: TappedRecord) -> bytes | None:
-        """Return the key."""
-        return self._masked("key", record.key)
-
-    def headers(self, record: TappedRecord) -> list[tuple[str, bytes | None]]:
-        """Return the headers."""
-        found = record.headers
-        return [(name, self._masked(f"headers.{name}", data)) for name, data in found]
-
-    def value(self, record: TappedRecord) -> bytes | None:
-        """Return the value. One that is no JSON is masked whole where a part of it is to be."""
-        value = self._masked("value", record.value)
-        if value is None or not self._steps or "value" in self._whole:
-            return value
-        try:
-            document = json.loads(value)
-        except (ValueError, RecursionError):
-            return MASK.encode()
-        for steps in self._steps:
-            _mask(document, steps)
-        return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
-
-    def _masked(self, field: str, data: bytes | None) -> bytes | None:
-        return MASK.encode() if data is not None and field in self._whole else data
-
-
-def _mask(document: Any, steps: Sequence[str]) -> None:
-    """Mask a member of objects, in each item of lists on the way."""
-    match document:
-        case list():
-            for each in document:
-                _mask(each, steps)
-        case dict() if steps[0] in document:
-            if steps[1:]:
-                _mask(document[steps[0]], steps[1:])
-            else:
-                document[steps[0]] = MASK
-
-
 class _TapResponse(StreamingResponse):
     """Closes its tap whichever way it ends, also where nobody reads even the first line."""
 
@@ -171,7 +124,7 @@ class _TapResponse(StreamingResponse):
 
 
 class TapReads:
-    """What the endpoint of taps answers. ``redaction`` says what is masked at this moment."""
+    """What the endpoint of taps answers. ``redaction`` says what is masked of the next records."""
 
     def __init__(self, process: Process, redaction: Callable[[], Redaction], clock: Clock) -> None:
         self._process = process
@@ -208,7 +161,6 @@ class TapReads:
         deadline: Deadline,
         for_s: float,
     ) -> AsyncIterator[bytes]:
-        redaction = self._redaction()
         counted = 0.0
         # at once: whoever waits for an answer knows that it is one
         yield _counts(tap, "counts", 0.0)
@@ -217,6 +169,7 @@ class TapReads:
             left = _AT_ONCE if limit is None else limit - tap.counts.shown
             found = tap.take(min(_AT_ONCE, left))
             if found:
+                redaction = self._redaction()
                 yield b"".join(_line(_record(each, redaction)) for each in found)
             elapsed = for_s - deadline.remaining
             if reason is not None:
@@ -242,8 +195,8 @@ class TapReads:
 
 
 def _record(record: TappedRecord, redaction: Redaction) -> TapLine:
-    key, key_hex = _text(redaction.key(record))
-    value, value_hex = _text(redaction.value(record))
+    key, key_hex = _text(redaction.key(record.key))
+    value, value_hex = _text(redaction.value(record.value))
     time = record.timestamp
     return TapLine(
         kind="record",
@@ -258,7 +211,7 @@ def _record(record: TappedRecord, redaction: Redaction) -> TapLine:
         value_bytes=record.value_bytes,
         headers=[
             [sendable(name), None if data is None else data.decode("utf-8", "backslashreplace")]
-            for name, data in redaction.headers(record)
+            for name, data in redaction.headers(record.headers)
         ],
         attempt=record.attempt,
     )

@@ -149,8 +149,9 @@ class AdminConfig(Section):
     for the log, and whether by https. Of all others these headers are ignored."""
 
     redact: Fixed[Annotated[tuple[Annotated[str, _REDACTED], ...], Distinct]] = ()
-    """What a tap does not show of records: key, value, a member of values that are JSON objects, as
-    value.card.number, also within lists, or a header, as headers.authorization."""
+    """What taps and headrace dead-letters list do not show of records: key, value, a member of
+    values that are JSON objects, as value.card.number, also within lists, or a header, as
+    headers.authorization."""
 
     @property
     def on_loopback(self) -> bool:

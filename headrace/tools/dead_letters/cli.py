@@ -88,7 +88,7 @@ def list_(
 ) -> None:
     """List dead letters: where each is from, when and why, and whether it was replayed.
 
-    Reads the whole topic, and changes nothing.
+    Reads the whole topic, and changes nothing. What admin.redact names is masked.
     """
     from headrace.tools.dead_letters import commands  # noqa: PLC0415 - takes a second to import
 

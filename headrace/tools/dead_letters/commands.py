@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from headrace.admin.redaction import Redaction
 from headrace.admin.tables import plain_table
 from headrace.config.derived import REKEY_SUFFIX
 from headrace.core.clock import Deadline
@@ -49,11 +50,15 @@ _SHOWN = 80
 
 @dataclass(frozen=True, slots=True)
 class LetterTopic:
-    """A dead-letter topic, and the groups whose letters in it are meant; None: all."""
+    """A dead-letter topic, and the groups whose letters in it are meant; None: all.
+
+    ``redaction`` says what is not shown of the records.
+    """
 
     topic: str
     groups: frozenset[str] | None
     properties: Mapping[str, Any]
+    redaction: Redaction
 
     @classmethod
     def of(cls, config: Config, channel: str | None, topic: str | None) -> LetterTopic:
@@ -63,8 +68,9 @@ class LetterTopic:
             RequestError: no channel has one, or several have and none was named.
         """
         properties = dict(client_properties(config.kafka))
+        redaction = Redaction(config.admin.redact)
         if topic is not None:
-            return cls(topic, None, properties)
+            return cls(topic, None, properties, redaction)
         having = {name: named for name, each in config.channels.items() if (named := _named(each))}
         own = {_own(config, name) for name in having}
         name = own.pop() if channel is None and len(own) == 1 else channel_name(config, channel)
@@ -80,7 +86,7 @@ class LetterTopic:
         # letters of a channel and of its re-key channel are in one topic
         both = [each for each in having if _own(config, each) == _own(config, name)]
         groups = frozenset(config.channels[each].group for each in both)
-        return cls(having[name], groups, properties)
+        return cls(having[name], groups, properties, redaction)
 
 
 def _own(config: Config, name: str) -> str:
@@ -163,7 +169,7 @@ class Letter:
         at = self.origin
         return at.topic or "", at.topic_id or "", at.partition or 0, at.offset or 0
 
-    def document(self, *, values: bool) -> dict[str, Any]:
+    def document(self, redaction: Redaction, *, values: bool) -> dict[str, Any]:
         """Return it for scripts; null where the letter does not say."""
         origin, value = self.origin, self.record.value()
         found: dict[str, Any] = {
@@ -183,11 +189,11 @@ class Letter:
             "attempts": origin.attempt,
             "replays": origin.replays,
             "timer": origin.timer,
-            **_bytes("key", self.record.key()),
+            **_bytes("key", redaction.key(self.record.key())),
             "value_bytes": None if value is None else len(value),
-            "headers": [[name, _text(data)] for name, data in origin.headers],
+            "headers": [[name, _text(data)] for name, data in redaction.headers(origin.headers)],
         }
-        return {**found, **_bytes("value", value)} if values else found
+        return {**found, **_bytes("value", redaction.value(value))} if values else found
 
 
 def _bytes(name: str, data: bytes | None) -> dict[str, Any]:
@@ -332,7 +338,7 @@ def list_letters(
             for each in reading.letters()
             if wanted.fits(each) and not (pending and each.state is not LetterState.PENDING)
         )
-        _print(islice(found, limit), values=values, as_json=as_json)
+        _print(islice(found, limit), of.redaction, values=values, as_json=as_json)
         if next(found, None) is not None:
             typer.echo(f"there are more; say --limit, which is {limit}, or a filter", err=True)
         _say_others(reading)
@@ -347,10 +353,10 @@ def _say_others(reading: _Reading) -> None:
         )
 
 
-def _print(letters: Iterable[Letter], *, values: bool, as_json: bool) -> None:
+def _print(letters: Iterable[Letter], redaction: Redaction, *, values: bool, as_json: bool) -> None:
     if as_json:
         for letter in letters:
-            typer.echo(json.dumps(letter.document(values=values)))
+            typer.echo(json.dumps(letter.document(redaction, values=values)))
         return
     names = ("letter", "time", "state", "from", "key", "attempts", "error", "message")
     table = plain_table(*names, *(["value"] if values else []), right={"attempts"})
@@ -362,11 +368,11 @@ def _print(letters: Iterable[Letter], *, values: bool, as_json: bool) -> None:
             format_moment(max(0, letter.time)),
             letter.state.value,
             place if origin.offset is None else f"{place}:{origin.offset}",
-            _short(record.key()),
+            _short(redaction.key(record.key())),
             "-" if origin.attempt is None else str(origin.attempt),
             origin.error or "-",
             _one_line(origin.message or origin.timer or "-"),
-            *([_short(record.value())] if values else []),
+            *([_short(redaction.value(record.value()))] if values else []),
         ]
         table.add_row(*map(Text, cells))
     if table.row_count:

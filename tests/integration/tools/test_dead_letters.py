@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -154,6 +154,24 @@ def test_letters_are_listed_with_where_they_are_from(rig: Rig) -> None:
     table = rig.run("list")
     assert f"{rig.source}-1:30" in table.stdout
     assert "1 letters of other groups" in table.stderr
+
+
+def test_what_is_to_be_redacted_is_not_listed(rig: Rig) -> None:
+    """As with a tap: key, headers and members of values; what is replayed is whole."""
+    document = json.loads(rig.file.read_text())
+    document["admin"] = {"redact": ["key", "value.card", "headers.a"]}
+    rig.file.write_text(json.dumps(document))
+    letter = rig.letter(1)
+    rig.store(0, replace(letter, value_=b'{"card": "4711", "n": 1}'), letter)
+    first, second = rig.listed("--values")
+    assert (first["key"], first["headers"]) == ("***", [["a", "***"]])
+    assert json.loads(first["value"]) == {"card": "***", "n": 1}
+    assert second["value"] == "***"
+    table = rig.run("list", "--values").stdout
+    assert "4711" not in table
+    assert "k1" not in table
+    rig.run("replay", "--yes", "--letter", "0:0")
+    assert rig.replayed() == Counter([b'{"card": "4711", "n": 1}'])
 
 
 def test_a_record_comes_back_as_it_was(rig: Rig) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from headrace.admin.commands import UsageError
 from headrace.admin.commands import tap as tap_command
 from headrace.admin.ports import Phase
-from headrace.admin.tap import Redaction
+from headrace.admin.redaction import Redaction
 from headrace.channel.taps import MOST_TAPS, TapFilter, TappedRecord
 from headrace.cli import app
 from headrace.config import AdminConfig
@@ -183,21 +183,21 @@ def test_what_the_configuration_names_is_masked() -> None:
     """Key, headers, and members of JSON values, also in lists; the rest is as it was."""
     named = AdminConfig(redact=("key", "headers.a", "value.card.number", "value.items.pin"))
     redaction = Redaction(named.redact)
-    assert redaction.key(RECORD) == b"***"
-    assert redaction.headers(RECORD) == [("a", b"***"), ("b", None)]
-    found = json.loads(redaction.value(RECORD) or b"")
+    assert redaction.key(RECORD.key) == b"***"
+    assert redaction.headers(RECORD.headers) == [("a", b"***"), ("b", None)]
+    found = json.loads(redaction.value(RECORD.value) or b"")
     assert found["card"] == {"number": "***"}
     assert found["items"] == [{"pin": "***", "n": 3}]
-    assert Redaction(()).value(RECORD) == RECORD.value
-    assert Redaction(("value",)).value(RECORD) == b"***"
+    assert Redaction(()).value(RECORD.value) == RECORD.value
+    assert Redaction(("value",)).value(RECORD.value) == b"***"
 
 
 @pytest.mark.parametrize("value", [b"no json", b'{"a": ', b"[" * 100_000])
 def test_a_value_that_cannot_be_masked_in_part_is_masked_whole(value: bytes) -> None:
     """What is not known to be without the secret is not shown."""
     record = TappedRecord(P0, 1, None, None, value, (), len(value), 1)
-    assert Redaction(("value.card",)).value(record) == b"***"
-    assert Redaction(("headers.x",)).value(record) == value
+    assert Redaction(("value.card",)).value(record.value) == b"***"
+    assert Redaction(("headers.x",)).value(record.value) == value
 
 
 def test_a_wrong_name_of_what_is_masked_is_refused() -> None:
@@ -205,6 +205,22 @@ def test_a_wrong_name_of_what_is_masked_is_refused() -> None:
     for wrong in ("values.card", "value.", "headers", "offset"):
         with pytest.raises(ValueError, match="headers"):
             AdminConfig(redact=(wrong,))
+
+
+def test_what_is_masked_is_so_from_the_next_record_on(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a tap that has been open for a while."""
+    asking = Asking(scene, "limit=2&for_s=20&rate=100")
+    (tap,) = scene.controller.channels["member"]._runtime.taps._taps
+    scene.controller.broker.produce(P0, FakeRecord(key_=b"k"))
+    eventually(lambda: tap.counts.shown == 1)
+    config = scene.controller.config
+    admin = config.admin.model_copy(update={"redact": ("key",)})
+    changed = config.model_copy(update={"admin": admin})
+    monkeypatch.setattr(scene.controller, "config", changed)
+    scene.controller.broker.produce(P0, FakeRecord(key_=b"k"))
+    assert [each["key"] for each in asking.lines()[1:3]] == ["k", "***"]
 
 
 class Lines:
