@@ -1,11 +1,12 @@
 """``headrace init``: a project that runs, written into a folder.
 
-Exit codes: 0 written; 1 the folder cannot be used.
+Exit codes: 0 written; 1 the folder cannot be used; 2 the command line cannot be used.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from importlib import resources
@@ -49,14 +50,20 @@ def init(
     own, python produce.py && headrace run. The reducer is of type arrow, which takes no Java.
     KAFKA and ZOOKEEPER in the environment go before the addresses that are given here.
     """
+    _check_addresses(brokers, zookeeper)
     folder = directory.resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise FileExistsError(f"{folder} is not empty; name a new folder")
         command = Path(sys.executable).with_name("headrace")
-        known = {_BROKERS: brokers, _SERVERS: zookeeper, _FOLDER: folder, _HEADRACE: command}
-        names = _write(folder, {word: str(value) for word, value in known.items()})
+        known = {
+            _BROKERS: brokers,
+            _SERVERS: zookeeper,
+            _FOLDER: _without_specifiers(folder),
+            _HEADRACE: _without_specifiers(command),
+        }
+        names = _write(folder, known)
     except OSError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
@@ -66,17 +73,40 @@ def init(
     typer.echo(f"next: cd {shlex.quote(str(directory))} && {records} && headrace run")
 
 
+def _check_addresses(brokers: str, zookeeper: str) -> None:
+    """Refuse what the configuration would refuse."""
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - takes a while to import
+
+    from headrace.config.types.addresses import (  # noqa: PLC0415 - as above
+        KafkaServers,
+        ZooKeeperServers,
+    )
+
+    for option, kind, value in (
+        ("--brokers", KafkaServers, brokers),
+        ("--zookeeper", ZooKeeperServers, zookeeper),
+    ):
+        try:
+            TypeAdapter(kind).validate_python(value)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise typer.BadParameter(f"{value} {reason}", param_hint=option) from None
+
+
+def _without_specifiers(path: Path) -> str:
+    """Return a path as a systemd unit has it, where % begins a specifier."""
+    return str(path).replace("%", "%%")
+
+
 def _write(folder: Path, known: dict[str, str]) -> list[str]:
     """Write the files of the package's project, and return their names."""
-    from headrace.config.reference import schema  # noqa: PLC0415 - pydantic takes a while to import
+    from headrace.config.reference import schema  # noqa: PLC0415 - as above
 
     texts = {_SCHEMA: json.dumps(schema(), indent=2) + "\n"}
     project = resources.files(__name__).joinpath("project")
     for name in _PROJECT:
         text = project.joinpath(name).read_text(encoding="utf-8")
-        for word, value in known.items():
-            text = text.replace(word, value)
-        texts[name] = text
+        texts[name] = re.sub(rf"\b({'|'.join(known)})\b", lambda match: known[match[0]], text)
     (folder / "records").mkdir()
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")

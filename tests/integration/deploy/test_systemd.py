@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from headrace.cli import app
 
 SYSTEMD = Path(__file__).parents[3] / "deploy" / "systemd"
 
@@ -59,6 +62,21 @@ def test_the_unit_is_in_order(unit: Path) -> None:
     """No unknown key, no wrong value, no command that is not there."""
     done = _analyze("verify", "--man=no", "--recursive-errors=no", unit)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_unit_of_a_new_project_is_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the project and the command are."""
+    commands = tmp_path / "a b 50% %h"
+    commands.mkdir()
+    (commands / "headrace").symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(commands / "python"))
+    done = CliRunner().invoke(app, ["init", str(tmp_path / "e 100% f")])
+    assert done.exit_code == 0, done.output
+    unit = tmp_path / "e 100% f" / "headrace.service"
+    verified = _analyze("verify", "--man=no", "--recursive-errors=no", unit)
+    assert (verified.returncode, verified.stderr) == (0, "")
 
 
 def test_a_unit_that_is_not_in_order_is_found_out(unit: Path) -> None:

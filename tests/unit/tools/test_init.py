@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
 import yaml
 from typer.testing import CliRunner
 
@@ -16,8 +17,6 @@ from headrace.controller.preflight import needed_extras
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def written(folder: Path, *options: str) -> Path:
@@ -50,7 +49,7 @@ def test_a_project_has_what_it_takes_to_run(tmp_path: Path) -> None:
     assert services.keys() == {"kafka", "zookeeper"}
     unit = (folder / "headrace.service").read_text()
     assert f"WorkingDirectory={folder}\n" in unit
-    assert "/headrace run -c headrace.yaml\n" in unit
+    assert '/headrace" run -c headrace.yaml\n' in unit
 
 
 def test_its_configuration_is_for_the_base_install(
@@ -103,3 +102,38 @@ def test_without_a_broker_its_records_end_with_a_sentence(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert "Kafka at 127.0.0.1:1 did not make the topic: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--brokers", "kafka 9092", "is not a server as host:port"),
+        ("--brokers", "SSL://kafka:9092", "has a protocol"),
+        ("--zookeeper", "zk:2181/headrace", "has a path"),
+        ("--zookeeper", "", "is not a server as host:port"),
+    ],
+)
+def test_an_address_that_the_configuration_refuses_is_refused(
+    option: str, value: str, told: str, tmp_path: Path
+) -> None:
+    """The option is named, and nothing is written."""
+    done = CliRunner().invoke(app, ["init", str(tmp_path / "new"), option, value])
+    assert done.exit_code == 2
+    said = " ".join(done.output.split())
+    assert option in said
+    assert told in said
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_s_name_is_not_written_over(tmp_path: Path) -> None:
+    """What stands for the command in the files may be in the folder's path."""
+    folder = written(tmp_path / "HEADRACE" / "BROKERS")
+    assert f"WorkingDirectory={folder}\n" in (folder / "headrace.service").read_text()
+
+
+def test_a_unit_takes_any_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blanks and percent signs are the path's own to systemd."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "a b 50% %h" / "python"))
+    unit = written(tmp_path / "e 100% f") / "headrace.service"
+    assert f"WorkingDirectory={tmp_path}/e 100%% f\n" in unit.read_text()
+    assert f'ExecStart="{tmp_path}/a b 50%% %%h/headrace" run ' in unit.read_text()
