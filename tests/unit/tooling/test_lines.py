@@ -92,3 +92,14 @@ def test_a_name_that_is_no_line_is_refused(lines: Any, capsys: pytest.CaptureFix
     """Nothing is run, and those that there are are named."""
     assert lines.main(["spark-1.6"]) == 2
     assert "there are spark-4.0, spark-4.2" in capsys.readouterr().out
+
+
+def test_a_line_that_is_not_run_has_not_passed(
+    lines: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said to be not run, and who named it is told by the exit code."""
+    monkeypatch.setattr(lines, "LINES", {"python-3.99": lines.Line((), python="3.99")})
+    assert lines.main([]) == 0
+    assert lines.main(["python-3.99"]) == 1
+    shown = "python-3.99  not run this machine has no Python 3.99"
+    assert capsys.readouterr().out.splitlines() == ["", shown] * 2
