@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 _ROOT = Path(__file__).parents[3]
 _LOCKS = sorted((_ROOT / "requirements").glob("*.lock"))
@@ -129,3 +133,19 @@ def test_an_example_names_its_schema_for_editors(file: Path) -> None:
     first = file.read_text(encoding="utf-8").partition("\n")[0]
     named = first.removeprefix("# yaml-language-server: $schema=")
     assert (file.parent / named).resolve() == _ROOT / "examples" / "headrace.schema.json"
+
+
+def test_what_is_taken_of_a_library_ends_behind_what_is_tested() -> None:
+    """Each dependency has an upper bound, and the version that the tests have is within bounds."""
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = map(Requirement, [*project["dependencies"], *itertools.chain(*extras)])
+    locked = "".join(lock.read_text(encoding="utf-8") for lock in _LOCKS)
+    for each in wanted:
+        name = canonicalize_name(each.name)
+        if name in {"headrace", "typing-extensions"}:
+            continue
+        assert any(part.operator in {"<", "=="} for part in each.specifier), name
+        versions = set(re.findall(rf"^{name}==([^ ]+)", locked, re.MULTILINE))
+        assert versions, name
+        assert set(each.specifier.filter(versions)) == versions, name
