@@ -114,6 +114,41 @@ flows.define("turnaround", 1, Sequence(
     ready=Parallel(fuel=Call("refuel", n=Result("inspect.n")), cabin=Call("clean")),
     board=Call("board", n=Input("n"), fuel=Result("ready.fuel")),
 ))
+@flows.process
+def flaky(call):
+    apply(call)
+    if call.attempt == 1:
+        raise ValueError("not at once")
+
+
+@flows.process
+def tardy(call, n):
+    if call.attempt == 1 and n % 10 == 0:
+        call.cancelled.wait(60)
+    else:
+        apply(call)
+
+
+@flows.process
+def refuse(call, n):
+    apply(call)
+    if n % 3 == 0:
+        raise CallFailedError("refused")
+
+
+@flows.process
+def linger(call, n):
+    if n % 3 == 0:
+        call.cancelled.wait(2)
+    else:
+        apply(call)
+
+
+flows.define("rough", 1, Sequence(
+    flaky=Call("flaky"),
+    tardy=Call("tardy", n=Input("n")).limited(timeout=5, attempts=60),
+    end=Parallel(no=Call("refuse", n=Input("n")), open=Call("linger", n=Input("n"))),
+), policy="fail_fast", timeout=300, backoff=0.2)
 flows.define("hanging", 1, Call("hang").limited(timeout=6, attempts=2))
 flows.define("held", 1, Call("hold"))
 flows.define("uneven", 1, Parallel(
@@ -170,7 +205,11 @@ class Plant:
 
     def outcomes(self) -> list[dict[str, Any]]:
         """Return all records of outcomes that readers of committed records see."""
-        found = committed_records(self.brokers, self.topics.outcomes)
+        return self.written(self.topics.outcomes)
+
+    def written(self, topic: str) -> list[dict[str, Any]]:
+        """Return all records of a topic that readers of committed records see."""
+        found = committed_records(self.brokers, topic)
         return [json.loads(each.value() or b"null") for each in found]
 
     def has_called(self, count: int) -> bool:
@@ -410,6 +449,63 @@ def test_reducer_and_workers_killed_on_the_way_lose_and_repeat_nothing(
         assert kinds[name] == ("PiFailureExceptions" if failed else "PiEventResult")
     effects = plant.rows("SELECT times, count(*) FROM effects GROUP BY times")
     assert effects == [(1, 4 * (count + 1))]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_failures_time_outs_and_cancels_come_once_whoever_is_killed(plant: Plant) -> None:
+    """Second attempts, calls that hang, and those beside one that fails fast: one outcome each."""
+    count = 60
+    reducer = plant.node("reducer", Role.REDUCER).start()
+    workers = [plant.node(name, Role.WORKER).start() for name in ("first", "second")]
+    names = {f"i{number}": number for number in range(count)}
+    with plant.executor() as executor:
+        executor.start_all("rough", [(name, {"n": number}) for name, number in names.items()])
+        for share, victim in (
+            (0.3, reducer), (0.8, workers[0]), (1.5, workers[1]), (2.2, reducer), (3.0, reducer),
+        ):  # fmt: skip
+            assert plant.has_called(int(share * count)), reducer.text() + workers[0].text()
+            victim.signal(signal.SIGKILL)
+            victim.wait()
+            victim.start()
+        ended = wait_for(lambda: len(plant.outcomes()) >= count, Deadline.after(2 * WAIT))
+        assert ended, reducer.text() + workers[0].text() + workers[1].text()
+    outcomes = {each["instance"]: each for each in plant.outcomes()}
+    assert len(outcomes) == len(plant.outcomes()) == count
+    for name, number in names.items():
+        found = outcomes[name]
+        wanted = ("PiEventResult", None) if number % 3 else ("PiFailureExceptions", "0.end.no")
+        assert (found["type"], found.get("ref")) == wanted, found
+    assigned = plant.written(plant.topics.assignments)
+    made = Counter(_attempt_of(each) for each in assigned if each["type"] == "Assignment")
+    cancelled = Counter(_attempt_of(each) for each in assigned if each["type"] == "Cancel")
+    assert set(made.values()) == set(cancelled.values()) == {1}
+    assert cancelled.keys() <= made.keys()
+    events = plant.written(plant.topics.results)
+    called = Counter(_attempt_of(each) for each in events if each["type"] == "PiEventCall")
+    assert called == made
+    assert Counter(instance for instance, *_ in made) == {
+        name: outcome["calls"] for name, outcome in outcomes.items()
+    }
+    kind = "PiFailureAtomicProcessException"
+    failed = Counter(_attempt_of(each) for each in events if each["type"] == kind)
+    for name, number in names.items():
+        assert failed[name, "0.flaky", 1] == made[name, "0.flaky", 2] == 1
+        if number % 10 == 0:
+            late = name, "0.tardy", 1
+            assert failed[late] == cancelled[late] == made[name, "0.tardy", 2] == 1
+    assert any(ref == "0.end.open" for _, ref, _ in cancelled)
+    effects = plant.rows("SELECT process, times, count(*) FROM effects GROUP BY process, times")
+    assert {(process, times) for process, times, _ in effects} == {
+        (process, 1) for process in ("flaky", "tardy", "refuse", "linger")
+    }
+    assert {process: n for process, _, n in effects if process != "linger"} == dict.fromkeys(
+        ("flaky", "tardy", "refuse"), count
+    )
+
+
+def _attempt_of(message: dict[str, Any]) -> tuple[str, str, int]:
+    return message["instance"], message["ref"], message["attempt"]
 
 
 @pytest.mark.slow
