@@ -387,6 +387,8 @@ class _PoisonError(Exception):
 class Fold:
     """Applies a reducer to touched keys. Any thread, one at a time; sent to Spark's workers whole.
 
+    A reducer that has a method ``with_limits`` is asked by it for one that keeps them.
+
     Raises:
         PoisonRecordError: a fact cannot be reduced, and ``on_poison`` is ``fail``.
         KeyedTimerError: the same of a timer.
