@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from concurrent import futures
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -78,7 +77,6 @@ _ELSEWHERE = (
     ImportError,
     ConnectionError,
     TimeoutError,
-    futures.TimeoutError,  # another class than TimeoutError before Python 3.11
 )
 
 #: What the operating system says of a path, which may have come from a record.

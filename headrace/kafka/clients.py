@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -193,7 +192,7 @@ def answer(future: Future[Any], deadline: Deadline) -> Any:
     """
     try:
         return future.result(deadline.left)
-    except FutureTimeoutError as error:
+    except TimeoutError as error:
         late = KafkaError(KafkaError._TIMED_OUT, "no answer in time")  # noqa: SLF001 - the client's public name for it
         raise KafkaException(late) from error
 

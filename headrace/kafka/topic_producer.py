@@ -81,11 +81,6 @@ class TopicProducer:
         settings = {**_SETTINGS, **clients.base(client_properties)}
         self._producer = Producer(clients.producer({**settings, "on_delivery": self._count_failed}))
 
-    @property
-    def confirmed(self) -> int:
-        """Records that the brokers have stored."""
-        return max(0, self.sent - self.failed - len(self._producer))
-
     def send(self, records: Iterable[KeyValue], deadline: Deadline) -> None:
         """Hand records to the client in their order. Blocks while its queue is full.
 

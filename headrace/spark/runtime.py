@@ -6,7 +6,6 @@ import os
 import shutil
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Condition
@@ -439,7 +438,7 @@ def _aside(name: str, call: Callable[[], None], seconds: float) -> None:
     outcome = _begin(name, call)
     try:
         outcome.result(seconds)
-    except FutureTimeoutError:
+    except TimeoutError:
         log.warning("spark_call_timed_out", call=name, seconds=seconds)
     except Exception:
         log.warning("spark_call_failed", call=name, exc_info=True)

@@ -202,16 +202,16 @@ class FunctionSinkConfig(Section):
     """The function that gets each batch or record."""
 
 
-OutputConfig = Annotated[
+_OfResults: TypeAlias = (
     DeltaSinkConfig
     | SqlSinkConfig
     | KafkaSinkConfig
     | JsonLinesSinkConfig
     | ConsoleSinkConfig
     | NoopSinkConfig
-    | CustomSinkConfig,
-    Field(discriminator="type"),
-]
+    | CustomSinkConfig
+)
+OutputConfig = Annotated[_OfResults, Field(discriminator="type")]
 
 
 def sink_form(value: Any) -> Any:
@@ -260,16 +260,7 @@ def _place(output: OutputConfig) -> object:
 
 
 SinkConfig = Annotated[
-    DeltaSinkConfig
-    | SqlSinkConfig
-    | KafkaSinkConfig
-    | JsonLinesSinkConfig
-    | ConsoleSinkConfig
-    | NoopSinkConfig
-    | CustomSinkConfig
-    | SeveralSinkConfig
-    | FunctionSinkConfig,
-    Field(discriminator="type"),
+    _OfResults | SeveralSinkConfig | FunctionSinkConfig, Field(discriminator="type")
 ]
 
 #: What stands for itself: every sink but one of several outputs.
