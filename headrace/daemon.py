@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.admin.health import not_ready
-from headrace.admin.ports import Phase
-from headrace.admin.process import LocalProcess
+from headrace.admin.ports import LocalProcess, Phase
 from headrace.config import load
 from headrace.controller import KafkaController, Reloader
 from headrace.controller.preflight import preflight

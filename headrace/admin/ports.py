@@ -1,15 +1,17 @@
-"""What the API needs of the process that it serves."""
+"""What the API needs of the process that it serves, and the process as its main thread tells it."""
 
 from __future__ import annotations
 
 from enum import Enum
+from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.zookeeper.protocol import SessionView
 from headrace.zookeeper.session import NodeReader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from headrace.channel.channel import InboundKafkaChannel
@@ -96,3 +98,38 @@ class Process(Protocol):
     def ask_stop(self, by: str) -> None:
         """Ask for a graceful stop; asking again changes nothing."""
         ...
+
+
+class LocalProcess:
+    """This process, a :class:`Process`. ``stop`` is called once, on any thread.
+
+    ``become`` and ``turned`` are for the main thread.
+    """
+
+    def __init__(
+        self, file: Path, stop: Callable[[str], None], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.file = file.absolute()
+        self.phase = Phase.STARTING
+        self.last_beat = clock.monotonic()
+        self._stop = stop
+        self._clock = clock
+        self._lock = Lock()
+        self._asked = False
+
+    def become(self, phase: Phase) -> None:
+        """Enter another phase."""
+        self.phase = phase
+        self.turned()
+
+    def turned(self) -> None:
+        """Note that the main thread looks around."""
+        self.last_beat = self._clock.monotonic()
+
+    def ask_stop(self, by: str) -> None:
+        """Have the process stopped, as by the first signal; asking again changes nothing."""
+        with self._lock:
+            if self._asked:
+                return
+            self._asked = True
+        self._stop(by)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from headrace.telemetry.logs.context import Bound, bound_fields
-from headrace.telemetry.logs.hooks import install_hooks
 from headrace.telemetry.logs.levels import levels, listen, set_level, unlisten
-from headrace.telemetry.logs.pipe import configure_logging, export_lines, flush
+from headrace.telemetry.logs.pipe import configure_logging, export_lines, flush, install_hooks
 from headrace.telemetry.logs.recent import Budget, RecentEvent, Repeats, Subject, recent_events
 
 __all__ = [

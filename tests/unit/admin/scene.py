@@ -12,8 +12,7 @@ import httpx
 from headrace.admin.auth import Rules
 from headrace.admin.history import Rates
 from headrace.admin.loglevels import LogLevels
-from headrace.admin.ports import Phase
-from headrace.admin.process import LocalProcess
+from headrace.admin.ports import LocalProcess, Phase
 from headrace.admin.server import create_app
 from headrace.config import Config
 from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport
