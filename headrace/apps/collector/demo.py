@@ -11,17 +11,13 @@ from typing import TYPE_CHECKING, Any
 from headrace.apps.collector import running
 from headrace.apps.collector.commands import outcome_in
 from headrace.apps.collector.flights import Verdict, compare, schedule
-from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import KafkaUnavailableError
-from headrace.core.records import TopicPartition
-from headrace.kafka import KafkaRecordSource
+from headrace.core.clock import SYSTEM_CLOCK
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.tools.demo.daemons import DaemonReading, Daemons
 from headrace.tools.demo.flights import DemoError, read_flights
 from headrace.tools.demo.harness import (
-    KAFKA_TIMEOUT,
-    POLL_INTERVAL,
     PhasedRun,
+    ResultReader,
     WorkDirectory,
     concluded,
     leave_servers,
@@ -32,19 +28,17 @@ from headrace.tools.demo.harness import (
 from headrace.tools.demo.story import DemoProgress, Pace, View, say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from rich.console import Console
 
     from headrace.apps.collector.flights import Schedule
+    from headrace.core.records import Record
 
 EVENTS, OUTCOMES = "eventbus-collector", "eventbus-collector-outcomes"
 
 PARTITIONS = 8
-
-#: Bytes of outcomes that the reader may prefetch.
-_PREFETCH = 4 << 20
 
 #: The kill happens as soon as so large a share of the groups has an outcome.
 KILL_FROM = 0.25
@@ -107,40 +101,10 @@ def next_phase(phase: Phase, facts: Facts) -> Phase:
             return phase
 
 
-class OutcomeReader:
-    """Reads a topic of outcomes from its beginning, as any consumer of committed records."""
-
-    def __init__(self, client: Mapping[str, Any]) -> None:
-        self._source = KafkaRecordSource(client, "headrace-collector-demo", _PREFETCH)
-        self._before_end = {TopicPartition(OUTCOMES, number) for number in range(PARTITIONS)}
-        self._source.assign(dict.fromkeys(self._before_end, 0))
-        self.outcomes: list[dict[str, Any]] = []
-
-    def read(self, timeout: float = 0.0) -> bool:
-        """Take what has come, or wait for it; False where there is nothing now."""
-        fetched = self._source.fetch(timeout)
-        for _, records in fetched.chunks:
-            found = (outcome_in(record.value()) for record in records)
-            self.outcomes += [each for each in found if each is not None]
-        self._before_end.difference_update(partition for partition, _ in fetched.ends)
-        return bool(fetched.chunks)
-
-    def read_to_end(self, deadline: Deadline) -> list[dict[str, Any]]:
-        """Return all outcomes that there are. Blocks.
-
-        Raises:
-            KafkaUnavailableError: the end of a partition was not reached by the deadline.
-        """
-        while self._before_end:
-            if deadline.expired:
-                names = ", ".join(sorted(map(str, self._before_end)))
-                raise KafkaUnavailableError(f"the end of {names} was not reached in time")
-            self.read(deadline.at_most(POLL_INTERVAL))
-        return self.outcomes
-
-    def close(self) -> None:
-        """Release the client."""
-        self._source.close()
+def outcomes_in(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Return the outcomes among the records of their topic."""
+    found = (outcome_in(record.value()) for record in records)
+    return [each for each in found if each is not None]
 
 
 class _View(View):
@@ -166,7 +130,7 @@ class Run(PhasedRun[Phase]):
         planned: Schedule,
         daemons: Daemons,
         producer: TopicProducer,
-        reader: OutcomeReader,
+        reader: ResultReader,
         *,
         engine: str,
         seconds: float,
@@ -176,7 +140,6 @@ class Run(PhasedRun[Phase]):
         super().__init__(Phase.STARTING, daemons, producer, records, pace, engine=engine)
         self._groups = len(planned.groups)
         self._reader = reader
-        self._counted = 0
         self._done: set[str] = set()
 
     @property
@@ -194,11 +157,7 @@ class Run(PhasedRun[Phase]):
             raise DemoError(f"{self.victim.name} committed nothing after it was started again")
 
     def look(self) -> None:
-        while self._reader.read():
-            pass
-        outcomes = self._reader.outcomes
-        self._done.update(str(each.get("id")) for each in outcomes[self._counted :])
-        self._counted = len(outcomes)
+        self._done.update(str(each.get("id")) for each in outcomes_in(self._reader.read()))
 
     def next_phase(self) -> Phase:
         held = [self.readings[daemon.name].partitions for daemon in self.daemons]
@@ -274,12 +233,12 @@ def _play(
         wanted = running.Wanted(endpoints.bootstrap_servers, EVENTS, OUTCOMES, create=PARTITIONS)
         running.prepare_topics(wanted, client)
         producer = TopicProducer(client, EVENTS)
-        with closing(OutcomeReader(client)) as reader:
+        with closing(ResultReader(endpoints, OUTCOMES, PARTITIONS)) as reader:
             played = Run(planned, daemons, producer, reader, engine=engine, seconds=seconds)
             with daemons.stopped(), DemoProgress(console) as progress:
                 played.play(progress)
-        with closing(OutcomeReader(client)) as reader:
-            outcomes = reader.read_to_end(Deadline.after(KAFKA_TIMEOUT))
+        with closing(ResultReader(endpoints, OUTCOMES, PARTITIONS)) as reader:
+            outcomes = outcomes_in(reader.read_to_end())
     say(console, *played.lines, *daemons.complaints())
     return outcomes
 

@@ -10,14 +10,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.clock import Deadline
-from headrace.core.records import TopicPartition
-from headrace.kafka import KafkaRecordSource
 from headrace.kafka.topic_producer import TopicProducer, create_topic
 from headrace.tools.demo.daemons import Daemons
 from headrace.tools.demo.flights import read_flights
 from headrace.tools.demo.harness import (
     KAFKA_TIMEOUT,
     PhasedRun,
+    ResultReader,
     WorkDirectory,
     concluded,
     require_servers,
@@ -43,9 +42,6 @@ EVERY, INTERVAL = 1_000, "5s"
 
 #: The kill happens once so large a share of the events was counted in reports.
 KILL_FROM = 0.25
-
-#: Bytes of reports that the reader may prefetch.
-_PREFETCH = 4 << 20
 
 
 def events(flights: pd.DataFrame) -> Iterator[KeyValue]:
@@ -195,28 +191,6 @@ def next_phase(phase: Phase, reported: int, events: int, held: frozenset[int]) -
             return phase
 
 
-class ReportReader:
-    """Reads the topic of reports from its beginning, as any consumer of committed records."""
-
-    def __init__(self, client: Mapping[str, Any]) -> None:
-        properties = {**client, "isolation.level": "read_committed"}
-        self._source = KafkaRecordSource(properties, "headrace-elements-demo", _PREFETCH)
-        partitions = [TopicPartition(REPORTS, number) for number in range(PARTITIONS)]
-        self._source.assign(dict.fromkeys(partitions, 0))
-        self.reports = Reports()
-
-    def read(self) -> None:
-        """Take all that has come."""
-        while chunks := self._source.fetch(0.0).chunks:
-            for _, records in chunks:
-                for record in records:
-                    self.reports.take(json.loads(record.value() or b""))
-
-    def close(self) -> None:
-        """Release the client."""
-        self._source.close()
-
-
 class _View(View):
     """What is shown, in the demo's words."""
 
@@ -241,19 +215,21 @@ class Run(PhasedRun[Phase]):
         flights: pd.DataFrame,
         daemons: Daemons,
         producer: TopicProducer,
-        reader: ReportReader,
+        reader: ResultReader,
         seconds: float,
     ) -> None:
         pace = Pace(len(flights), seconds)
         super().__init__(Phase.STARTING, daemons, producer, events(flights), pace)
         self._reader = reader
+        self.reports = Reports()
 
     @property
     def stored(self) -> int:
-        return self._reader.reports.events
+        return self.reports.events
 
     def look(self) -> None:
-        self._reader.read()
+        for record in self._reader.read():
+            self.reports.take(json.loads(record.value() or b""))
 
     def next_phase(self) -> Phase:
         held = self.readings[self.victim.name].partitions
@@ -325,12 +301,12 @@ def _play(
         client = endpoints.client
         for topic in (EVENTS, REPORTS):
             create_topic(client, topic, PARTITIONS, Deadline.after(KAFKA_TIMEOUT))
-        with closing(ReportReader(client)) as reader:
+        with closing(ResultReader(endpoints, REPORTS, PARTITIONS)) as reader:
             played = Run(flights, daemons, TopicProducer(client, EVENTS), reader, seconds)
             with daemons.stopped(), DemoProgress(console) as progress:
                 played.play(progress)
-            reader.read()
-    reports = reader.reports
+            played.look()
+    reports = played.reports
     say(console, *played.lines, f"{reports.timed} reports each {INTERVAL} besides")
     say(console, *daemons.complaints())
     return reports

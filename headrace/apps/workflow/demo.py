@@ -6,7 +6,7 @@ import os
 import threading
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.apps.workflow.executor import Executor
 from headrace.apps.workflow.running import Node, Role
@@ -20,12 +20,11 @@ from headrace.apps.workflow.turnaround import (
     flows,
 )
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import KafkaUnavailableError
 from headrace.tools.demo.daemons import Daemon, Daemons
 from headrace.tools.demo.flights import DemoError, read_flights
 from headrace.tools.demo.harness import (
-    KAFKA_TIMEOUT,
     POLL_INTERVAL,
+    ResultReader,
     WorkDirectory,
     concluded,
     require_servers,
@@ -35,7 +34,7 @@ from headrace.tools.demo.harness import (
 from headrace.tools.demo.story import say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -260,19 +259,9 @@ def _play(flights: Sequence[Flight], work: WorkDirectory, engine: str, console: 
         say(console, *daemons.complaints())
         again = sum(count - 1 for count in ledger.calls().values())
         say(console, f"calls that were made again after a kill, under the same key: {again}")
-        return compare(flights, _all_outcomes(client), ledger)
-
-
-def _all_outcomes(client: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return all records of outcomes that readers of committed records see. Blocks."""
-    found, deadline = [], Deadline.after(KAFKA_TIMEOUT)
-    with TopicReader(client, Topics().outcomes, from_beginning=True) as reader:
-        while not reader.is_at_end:
-            if deadline.expired:
-                raise KafkaUnavailableError("the outcomes could not be read to their end in time")
-            documents = map(document_of, reader.fetch(POLL_INTERVAL))
-            found += [each for each in documents if each is not None]
-    return found
+        with closing(ResultReader(endpoints, Topics().outcomes, PARTITIONS)) as reader:
+            found = [document_of(record) for record in reader.read_to_end()]
+        return compare(flights, [each for each in found if each is not None], ledger)
 
 
 def main(instances: int, engine: str, directory: Path | None) -> int:

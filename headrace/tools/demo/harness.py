@@ -18,10 +18,12 @@ import structlog
 from rich.console import Console
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, KafkaUnavailableError
+from headrace.core.records import TopicPartition
 from headrace.devstack import Blueprint, LocalStack, detached
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.jvm import require_java
+from headrace.kafka import KafkaRecordSource
 from headrace.tools.demo.daemons import Daemon, DaemonReading, Endpoints
 from headrace.tools.demo.flights import DemoError
 from headrace.tools.demo.story import DemoProgress, MemberView, Pace, View, gates, patience, say
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
+    from headrace.core.records import Record
     from headrace.kafka.topic_producer import KeyValue, TopicProducer
     from headrace.tools.demo.daemons import Daemons
 
@@ -43,6 +46,9 @@ _READ_EVERY = 1.0
 
 #: Seconds that the brokers have to create a topic, to take records, or to show results.
 KAFKA_TIMEOUT = 60.0
+
+#: Bytes of results that a reader may prefetch.
+_PREFETCH = 4 << 20
 
 
 class Verdict(Protocol):
@@ -213,6 +219,43 @@ def leave_servers(work: WorkDirectory, console: Console, topics: str, *more: str
         *more,
         f"stop the servers with: headrace local down --dir {work.stack}",
     )
+
+
+@final
+class ResultReader:
+    """Reads a topic of results from its beginning, as any consumer of committed records."""
+
+    def __init__(self, endpoints: Endpoints, topic: str, partitions: int) -> None:
+        self._source = KafkaRecordSource(endpoints.client, "headrace-demo-reader", _PREFETCH)
+        self._before_end = {TopicPartition(topic, number) for number in range(partitions)}
+        self._source.assign(dict.fromkeys(self._before_end, 0))
+
+    def read(self, timeout: float = 0.0) -> Iterator[Record]:
+        """Yield what has come, or wait for some, until there is nothing now."""
+        while True:
+            fetched = self._source.fetch(timeout)
+            self._before_end.difference_update(partition for partition, _ in fetched.ends)
+            if not fetched.chunks:
+                return
+            for _, records in fetched.chunks:
+                yield from records
+
+    def read_to_end(self) -> Iterator[Record]:
+        """Yield all records that there are. Blocks.
+
+        Raises:
+            KafkaUnavailableError: the end of a partition was not reached in time.
+        """
+        deadline = Deadline.after(KAFKA_TIMEOUT)
+        while self._before_end:
+            if deadline.expired:
+                names = ", ".join(sorted(map(str, self._before_end)))
+                raise KafkaUnavailableError(f"the end of {names} was not reached in time")
+            yield from self.read(deadline.at_most(POLL_INTERVAL))
+
+    def close(self) -> None:
+        """Release the client."""
+        self._source.close()
 
 
 class PhasedRun(ABC, Generic[P]):
