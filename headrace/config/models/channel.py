@@ -463,11 +463,7 @@ class ChannelConfig(Section):
                 "is transactions, and a member has one transactional producer, which is that of "
                 "its state; leave it out",
             )
-        if chosen.dead_letter is not None and self.subscription.covers(chosen.dead_letter):
-            yield FieldConflict(
-                ("processor", "dead_letter"),
-                f"is {chosen.dead_letter}, which the channel reads itself; give it another name",
-            )
+        yield from self._reads_itself(("processor", "dead_letter"), chosen.dead_letter)
 
     def _admission_contradictions(self) -> Iterator[FieldConflict]:
         chosen, admission, steps = self.processor, self.admission, ("processor", "admission")
@@ -492,10 +488,12 @@ class ChannelConfig(Section):
                 f"is {admission.to}, which cannot be in one transaction with {there}; leave it "
                 "out, so that what is shed is counted only, or take the Kafka sink",
             )
-        if self.subscription.covers(admission.to):
+        yield from self._reads_itself((*steps, "to"), admission.to)
+
+    def _reads_itself(self, steps: Steps, topic: str | None) -> Iterator[FieldConflict]:
+        if topic is not None and self.subscription.covers(topic):
             yield FieldConflict(
-                (*steps, "to"),
-                f"is {admission.to}, which the channel reads itself; give it another name",
+                steps, f"is {topic}, which the channel reads itself; give it another name"
             )
 
     def _rekey_contradictions(self) -> Iterator[FieldConflict]:
@@ -512,11 +510,7 @@ class ChannelConfig(Section):
                 f"is missing; topics has patterns ({self.subscription}), which do not say how many "
                 "partitions the by-key topic has",
             )
-        if chosen.dead_letter is not None and self.subscription.covers(chosen.dead_letter):
-            yield FieldConflict(
-                ("processor", "dead_letter"),
-                f"is {chosen.dead_letter}, which the channel reads itself; give it another name",
-            )
+        yield from self._reads_itself(("processor", "dead_letter"), chosen.dead_letter)
 
     def _dead_letter_contradictions(self) -> Iterator[FieldConflict]:
         letters = self.on_error.dead_letter
