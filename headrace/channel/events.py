@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitted:
-    """News for a partition: ``offset`` is stored, and with it all that was staged before it."""
+    """The committer stored ``offset``, and with it all that was staged up to ``sequence``."""
 
     offset: int
     sequence: int
@@ -25,28 +25,28 @@ class OffsetCommitted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionErrorEvent:
-    """News for a partition: an error that belongs to no batch."""
+    """An error of the partition that belongs to no batch, such as a commit that failed."""
 
     error: PartitionError
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRaised:
-    """News for a partition: the coordinator raised the epoch of its claim."""
+    """The coordinator raised the epoch of the claim, which is ``claim`` from now on."""
 
     claim: Claim
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetOutOfRange:
-    """News for a partition: the broker does not have its position (of that generation)."""
+    """The broker does not have the position, in this generation of the buffer."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class LogTruncated:
-    """News for a partition: its log does not lead to the position (of that generation) any more.
+    """The log was truncated before the position, in this generation of the buffer.
 
     ``end`` is where the log that was read ends now, None where that is not known.
     """
@@ -57,9 +57,9 @@ class LogTruncated:
 
 @dataclass(frozen=True, slots=True)
 class GapSkipped:
-    """News for a partition: nothing readable lies between its position and ``end``.
+    """The fetcher found nothing to read between the position and ``end``.
 
-    True for that generation of its buffer only.
+    True in this generation of the buffer only.
     """
 
     generation: int
@@ -68,7 +68,7 @@ class GapSkipped:
 
 @dataclass(frozen=True, slots=True)
 class LogChecked:
-    """News for a partition: whether its log leads to its start as under ``epoch`` is answered."""
+    """The broker answered whether the log leads to ``start`` as it did under ``epoch``."""
 
     start: int
     epoch: int
@@ -77,7 +77,7 @@ class LogChecked:
 
 @dataclass(frozen=True, slots=True)
 class LogReplaced:
-    """News for a partition: its topic was created again, so that its offsets mean other records.
+    """The topic was created again, so that the partition's offsets mean other records.
 
     What was claimed since may know the new topic already.
     """
@@ -95,7 +95,7 @@ class SeekResult:
 
 @dataclass(frozen=True, slots=True)
 class SeekRequested:
-    """News for a partition: an operator wants it to go on at ``offset``.
+    """An operator asked for the partition to go on at ``offset``.
 
     ``replay`` says what becomes of the sink's output of records that are read again.
     """
@@ -108,7 +108,7 @@ class SeekRequested:
 
 @dataclass(frozen=True, slots=True)
 class RecordSkipped:
-    """News for a partition: a record is left out from now on, which may be why a batch fails."""
+    """An operator had a record skipped, which may be why a batch fails."""
 
 
 PartitionEvent = (
