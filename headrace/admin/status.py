@@ -10,11 +10,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.admin import configuration
-from headrace.admin import history as lately
 from headrace.admin import models as d
 from headrace.admin.document import Document, Number, moment
 from headrace.admin.health import not_ready
-from headrace.admin.history import INTERVAL, Rates
+from headrace.admin.history import INTERVAL, Events, EventStatus, History, Rates
 from headrace.admin.state import restore_status
 from headrace.channel.states import PartitionState
 from headrace.config import guarantee
@@ -185,14 +184,14 @@ class StatusBuilder:
             partitions=self._partitions(channel.partitions(), _restoring(channel)),
         )
 
-    def history(self, after: datetime | None) -> lately.History:
+    def history(self, after: datetime | None) -> History:
         """Return the recent figures of the channels."""
         since = 0.0 if after is None else after.timestamp()
-        return lately.History(interval_s=INTERVAL, channels=self._rates.history(since))
+        return History(interval_s=INTERVAL, channels=self._rates.history(since))
 
-    def events(self, after: int) -> lately.Events:
+    def events(self, after: int) -> Events:
         """Return the recent log events."""
-        return lately.Events(
+        return Events(
             at=self._now(),
             pid=os.getpid(),
             events=[_event(each) for each in recent_events(after)],
@@ -398,8 +397,8 @@ def pause_status(pause: Pause) -> d.PauseStatus:
     )
 
 
-def _event(event: RecentEvent) -> lately.EventStatus:
-    return lately.EventStatus(
+def _event(event: RecentEvent) -> EventStatus:
+    return EventStatus(
         number=event.number,
         event=event.event,
         level=event.level,

@@ -222,21 +222,21 @@ function* configProblems(config) {
 }
 
 /** The last point, and the one of ten minutes before it or the first. */
-function lately(points) {
+function recent(points) {
   const last = points.at(-1);
   return [points.find((point) => point.time >= last.time - GROWTH.window), last];
 }
 
 function lateness(points) {
   if (points.length < 2) return null;
-  const [first, last] = lately(points);
+  const [first, last] = recent(points);
   const falls = last.lag_s > LATE && last.lag_s > first.lag_s;
   return falls ? { from: first.lag_s, to: last.lag_s, seconds: (last.time - first.time) / 1000 } : null;
 }
 
 function lagGrowth(points) {
   if (points.length < 2) return null;
-  const [first, last] = lately(points);
+  const [first, last] = recent(points);
   const much = last.lag > GROWTH.times * first.lag && last.lag - first.lag > GROWTH.records;
   return much ? { from: first.lag, to: last.lag, seconds: (last.time - first.time) / 1000 } : null;
 }

@@ -31,7 +31,7 @@ export class Verdict {
     this._title();
     say(byId("verdict-text"), summary(status));
     each(byId("problems"), problems, (item) => `${item.rank} ${item.what}`, () => this._item());
-    for (const row of byId("problems").children) row.tell(now);
+    for (const row of byId("problems").children) row.showPeriod(now);
     if (this._said !== null && this._said !== this._heading) announce(this._heading);
     this._said = this._heading;
   }
@@ -44,7 +44,7 @@ export class Verdict {
     const find = make("button", { type: "button", class: "quiet", on: { click: () => this._onFind(row.item) } }, "Show");
     const command = copyable();
     const row = make("li", {}, mark, make("p", {}, what, " ", why, " ", when), find, command.element);
-    row.tell = (now) => say(when, period(row.item, now));
+    row.showPeriod = (now) => say(when, period(row.item, now));
     return updating(row, (item) => {
       row.item = item;
       change(row, { "data-rank": item.rank });

@@ -64,6 +64,14 @@ _PLAIN = {
     "output_behind": "lags, as a consumer does",
 }
 
+#: What a script of the page declares, or assigns to: ``const found``, ``row.update = ...``.
+_OF_SCRIPT = re.compile(
+    r"\b(?:const|let|var|function\*?|class)\s+([\w$]+)"
+    r"|\b(?:const|let|var)\s+[\[{]([^\]}=]+)[\]}]\s*="
+    r"|\.([\w$]+)\s*=(?!=)"
+    r"|^  (?:static |async |get |set |\*)*([\w$]+)\(.*\{$"
+)
+
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -80,10 +88,24 @@ def names(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield node.name, node.lineno
             case ast.arg():
                 yield node.arg, node.lineno
+            case ast.Import() | ast.ImportFrom():
+                yield from ((each.asname, each.lineno) for each in node.names if each.asname)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+                yield name, node.lineno
+            case ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield name, node.lineno
             case ast.Attribute(ctx=ast.Store()):
                 yield node.attr, node.lineno
             case ast.Name(ctx=ast.Store()):
                 yield node.id, node.lineno
+
+
+def script_names(text: str) -> Iterator[tuple[str, int]]:
+    """Yield each name that a script declares or assigns to, with its line."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for found in _OF_SCRIPT.finditer(line):
+            for name in re.findall(r"[\w$]+", " ".join(filter(None, found.groups()))):
+                yield name, number
 
 
 def first_lines(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -112,6 +134,17 @@ def test_no_name_has_a_replaced_word() -> None:
     assert found == []
 
 
+def test_no_name_of_the_page_has_a_replaced_word() -> None:
+    """Functions, constants and properties of the status page have the glossary's words."""
+    found = [
+        f"{file.name}:{line} {name}"
+        for file in sorted((_ROOT / "headrace/admin/page").glob("*.js"))
+        for name, line in script_names(file.read_text(encoding="utf-8"))
+        if words(name) & _NOT_IN_NAMES
+    ]
+    assert found == []
+
+
 def test_no_event_has_a_replaced_word() -> None:
     """Log events have the glossary's words."""
     found = [name for name in described() if words(name) & _NOT_IN_NAMES and name not in _PLAIN]
@@ -135,12 +168,37 @@ def test_no_docstring_begins_with_a_replaced_word() -> None:
         ("class PositionSought: ...", {"PositionSought"}),
         ("def _take_turns(): ...", {"_take_turns"}),
         ("def run(self, wishes): self._told = wishes", {"wishes", "_told"}),
+        ("from a import history as lately", {"lately"}),
+        ("import a.b as told", {"told"}),
+        ("try: ...\nexcept ValueError as blame: ...", {"blame"}),
+        (
+            "match a:\n case [B(turn), *turns]: ...\n case {**wishes}: ...",
+            {"turn", "turns", "wishes"},
+        ),
+        ("match a:\n case B() as told: ...\n case _: ...", {"told"}),
         ("returned = behaviour = ZooKeeperTls = stayed = 1", set()),
     ],
 )
 def test_a_replaced_word_is_found_in_a_name(source: str, found: set[str]) -> None:
     """A name is taken apart at underscores and capitals, and whole words count."""
     bound = {name for name, _ in names(ast.parse(source))}
+    assert {name for name in bound if words(name) & _NOT_IN_NAMES} == found
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("function lately(points) {", {"lately"}),
+        ("    row.tell = (now) => 1;", {"tell"}),
+        ("  const [first, turns] = pairs;", {"turns"}),
+        ("  _takeTurn(page) {", {"_takeTurn"}),
+        ("const kept = row.tell === null;", set()),
+        ('say(row, "two records behind");', set()),
+    ],
+)
+def test_a_replaced_word_is_found_in_a_script(source: str, found: set[str]) -> None:
+    """What a script declares or assigns to counts, not what it reads or says."""
+    bound = {name for name, _ in script_names(source)}
     assert {name for name in bound if words(name) & _NOT_IN_NAMES} == found
 
 
