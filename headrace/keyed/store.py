@@ -170,7 +170,7 @@ _INDEX = struct.Struct(">cHBQI")
 _CLOCKS = (TimerClock.EVENT, TimerClock.CLOCK)
 
 #: Bytes of an entry of the index that say of which partition and clock it is.
-_CLOCK_PREFIX = _PARTITION.size + 1
+CLOCK_PREFIX = _PARTITION.size + 1
 
 #: What stands before the state of a row that has nothing else.
 _NO_EXTRA = _LENGTH.pack(0)
@@ -273,7 +273,7 @@ def _put(
     for timer in has - had:
         entry = timer_key(key.partition, timer)
         batch.put(entry, b"")
-        prefix = entry[:_CLOCK_PREFIX]
+        prefix = entry[:CLOCK_PREFIX]
         earliest[prefix] = min(entry, earliest.get(prefix, entry))
     return data
 
@@ -582,7 +582,7 @@ class RocksStore(StateStore):
 
     @override
     def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
-        prefix = _INDEX.pack(_TIMER, partition, _CLOCKS.index(clock), 0, 0)[:_CLOCK_PREFIX]
+        prefix = _INDEX.pack(_TIMER, partition, _CLOCKS.index(clock), 0, 0)[:CLOCK_PREFIX]
         with self._lock:
             first, written = self._first_timers.get(prefix, prefix), self._writes_of_timers
         entries = self._scan(first, prefix)

@@ -41,7 +41,7 @@ from headrace.keyed.restore import Restorer
 from headrace.keyed.rows import RowSettings, time_of_field
 from headrace.keyed.sink import KeyedSink, Topics
 from headrace.keyed.state import KeyedState
-from headrace.keyed.store import CorruptStoreError, RocksStore, StateStoreError
+from headrace.keyed.store import CorruptStoreError, RocksStore
 from headrace.keyed.topics import open_changelog
 from headrace.processors.admission import AdmissionRules
 from headrace.processors.contract import BatchResponse
@@ -461,7 +461,7 @@ class KeyedProcessor(MicroBatchProcessor):
         if now >= self._clear_at:
             try:
                 self._parts.sink.clear_index()
-            except StateStoreError as error:
+            except Exception as error:  # noqa: BLE001 - of the store; the thread goes on
                 self._clear_at = now + WRITE_INTERVAL
                 log.warning("index_not_cleared", channel=self.context.channel, error=str(error))
                 if isinstance(error, CorruptStoreError):
@@ -520,7 +520,7 @@ class KeyedProcessor(MicroBatchProcessor):
         ticks = [Batch(each, offset, (), offset, 0) for each, offset in offsets.items()]
         try:
             self._parts.sink.commit_all([], commits_of(ticks))
-        except HeadraceError as error:
+        except Exception as error:  # noqa: BLE001 - of the brokers; the thread goes on
             log.warning("offsets_not_refreshed", channel=self.context.channel, error=str(error))
             with self._guard:
                 for each in held:

@@ -21,6 +21,8 @@ from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import StagedState, staged_state
 from headrace.keyed.state import KeyedState, Progress
 from headrace.keyed.store import (
+    CLOCK_PREFIX,
+    DueTimer,
     PartitionKey,
     StateStore,
     decode_row,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
     from headrace.core.records import ResultRecord
     from headrace.keyed.api import KeyedReducer, Timer, TimerClock
-    from headrace.keyed.store import Change, DueTimer, Position, StoredRow
+    from headrace.keyed.store import Change, Position, StoredRow
 
 
 class MemoryStore(StateStore):
@@ -63,25 +65,31 @@ class MemoryStore(StateStore):
         positions: Mapping[int, Position],
         stale: Iterable[tuple[int, DueTimer]] = (),
     ) -> None:
-        due = self._due - {timer_key(*each) for each in stale}
+        # all of it or nothing: what cannot be encoded fails before anything is kept
+        entries = [(timer_key(*each), False) for each in stale]
         rows: dict[PartitionKey, bytes | None] = {}
         for key, change in changes:
             before, after = timers_of(key.key, change.before), timers_of(key.key, change.after)
-            due -= {timer_key(key.partition, timer) for timer in before - after}
-            due |= {timer_key(key.partition, timer) for timer in after - before}
+            entries += [(timer_key(key.partition, timer), False) for timer in before - after]
+            entries += [(timer_key(key.partition, timer), True) for timer in after - before]
             rows[key] = None if change.after is None else encode_row(change.after)
-        # all of it or nothing
-        merged = self._rows | rows
-        self._rows = {key: data for key, data in merged.items() if data is not None}
-        self._due = due
+        for entry, is_there in entries:
+            (self._due.add if is_there else self._due.discard)(entry)
+        for key, data in rows.items():
+            if data is None:
+                self._rows.pop(key, None)
+            else:
+                self._rows[key] = data
         self._positions.update(positions)
 
     @override
     def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
-        for entry in sorted(self._due):
-            number, timer = timer_of(entry)
-            if number == partition and timer.clock is clock and timer.due <= until:
-                yield timer
+        prefix = timer_key(partition, DueTimer(0, b"", "", clock))[:CLOCK_PREFIX]
+        for entry in sorted(entry for entry in self._due if entry.startswith(prefix)):
+            _, timer = timer_of(entry)
+            if timer.due > until:
+                return
+            yield timer
 
     @override
     def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, StoredRow]]:
