@@ -193,7 +193,7 @@ class Restorer:
         log.warning("restore_failed", channel=self._name, **fields, error=words, exc_info=not known)
         return words
 
-    def _tell(self, restoring: _Restoring, problem: str | None) -> None:
+    def _note_problem(self, restoring: _Restoring, problem: str | None) -> None:
         if problem != restoring.problem:
             restoring.problem = problem
             self._troubled(restoring.assignment, restoring.attempt, problem)
@@ -209,7 +209,7 @@ class Restorer:
         except Exception as error:  # noqa: BLE001 - of brokers and disk; the thread goes on
             words = self._report(error, partition=number)
             self._put_off(number, restoring)
-            self._tell(restoring, words)
+            self._note_problem(restoring, words)
             if isinstance(error, CorruptStoreError):
                 self._corrupt(error)
 
@@ -359,7 +359,7 @@ class Restorer:
     def _take(self, fetched: Fetched) -> None:
         """Write what was fetched, and see who has reached the end."""
         for complaint in fetched.errors:
-            self._hear(complaint)
+            self._take_complaint(complaint)
         for partition, records in fetched.chunks:
             number = partition.partition
             if (restoring := self._fetching(number)) is not None:
@@ -387,13 +387,13 @@ class Restorer:
                     self._finish(number, restoring, restoring.end)
                     self._unassign(number)
 
-    def _hear(self, complaint: str) -> None:
+    def _take_complaint(self, complaint: str) -> None:
         """Tell of what the client complains, once until it goes on."""
         waiting = [each for each in self._under_way.values() if each.end is not None]
         if any(each.problem != complaint for each in waiting):
             log.warning("restore_failed", channel=self._name, error=complaint)
         for each in waiting:
-            self._tell(each, complaint)
+            self._note_problem(each, complaint)
 
     def _fetching(self, number: int) -> _Restoring | None:
         """Return a partition that is fetched, None where what came of it is not wanted now."""
@@ -409,7 +409,7 @@ class Restorer:
             position = self._position(last)
         self._store.load(number, _columns_of(records), position)
         restoring.position = last
-        self._tell(restoring, None)
+        self._note_problem(restoring, None)
 
     def _finish(self, number: int, restoring: _Restoring, end: int) -> None:
         self._store.write((), {number: self._position(end)})
