@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.core.clock import Deadline
 from headrace.core.columns import HEADERS
-from headrace.core.errors import HeadraceError, ResultRefusedError
+from headrace.core.errors import HeadraceError, KafkaUnavailableError, ResultRefusedError
 from headrace.core.records import TopicPartition
 from headrace.core.result_columns import ResultColumns
 from headrace.kafka.result_transactions import CountedMove
@@ -26,7 +27,7 @@ from headrace.sinks.kafka import traced
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from headrace.core.clock import Clock, Deadline
+    from headrace.core.clock import Clock
     from headrace.core.errors import SinkConflictError
     from headrace.core.records import ResultRecord
     from headrace.core.result_columns import Results
@@ -42,6 +43,9 @@ EXTRA_HEADER = "headrace-timers"
 #: committed.
 MOST_UNWRITTEN = 8
 MOST_UNWRITTEN_BYTES = 64 << 20
+
+#: Seconds in which the brokers have to say where one partition ends: commits wait meanwhile.
+_END_TIMEOUT = 1.0
 
 
 class Transactions(Protocol):
@@ -371,7 +375,8 @@ class KeyedSink:
 
         Raises:
             HeadraceError: a transaction is under way for as long.
-            KafkaUnavailableError: no answer by the deadline.
+            KafkaUnavailableError: no answer of some, one without a leader for instance; the others
+                are noted.
             StateStoreError: the store could not be written.
         """
         if not self._lock.acquire(timeout=deadline.left):
@@ -379,19 +384,24 @@ class KeyedSink:
         try:
             if self._state.unwritten:
                 return
-            touched, now = sorted(self._touched), self._clock.time()
-            positions = {
-                number: Position(
-                    topic_id,
-                    ends.watermarks(TopicPartition(self._topics.changelog, number), deadline)[1],
-                    now,
-                )
-                for number in touched
-            }
+            now = self._clock.time()
+            positions: dict[int, Position] = {}
+            missing: list[KafkaUnavailableError] = []
+            for number in sorted(self._touched):
+                partition = TopicPartition(self._topics.changelog, number)
+                patience = Deadline.after(deadline.at_most(_END_TIMEOUT), self._clock)
+                try:
+                    end = ends.watermarks(partition, patience)[1]
+                except KafkaUnavailableError as error:
+                    missing.append(error)
+                else:
+                    positions[number] = Position(topic_id, end, now)
             self._state.checkpoint(
                 {number: at for number, at in positions.items() if is_ours(number)}
             )
-            self._touched.difference_update(touched)
+            self._touched.difference_update(positions)
+            if missing:
+                raise missing[0]
         finally:
             self._lock.release()
 

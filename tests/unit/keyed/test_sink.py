@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError, SinkConflictError
+from headrace.core.errors import HeadraceError, KafkaUnavailableError, SinkConflictError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.core.result_columns import each_of
 from headrace.kafka.ports import StoredOffset
@@ -290,6 +290,32 @@ def test_a_look_at_the_offset_waits_for_a_commit(monkeypatch: pytest.MonkeyPatch
     bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
     looks[0].join(10)
     assert bench.state.progress(0)[:2] == (10, 1)
+
+
+def test_positions_are_noted_although_one_partition_has_no_leader() -> None:
+    """It is asked for again with the next ones."""
+    bench = Bench()
+    bench.state.admit(1)
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    other = PartitionCommit("id/1", TopicPartition("in", 1), 0, 10)
+    bench.sink.commit(bench.sink.stage(MicroBatch("2", "c", ()), None), [other])
+
+    class Leaderless(Ends):
+        """Does not know of the first one."""
+
+        def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+            """Return an end, or fail."""
+            if partition.partition == 0:
+                raise KafkaUnavailableError(f"{partition} has no leader")
+            return super().watermarks(partition, deadline)
+
+    with pytest.raises(KafkaUnavailableError, match="no leader"):
+        bench.sink.checkpoint("topic-id", Leaderless(), Deadline.after(1), lambda _: True)
+    noted = bench.store.position(1)
+    assert noted is not None
+    assert (noted.offset, bench.store.position(0)) == (101, None)
+    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1), lambda _: True)
+    assert bench.store.position(0) is not None
 
 
 def test_what_was_done_is_counted_once_it_is_committed() -> None:
