@@ -249,9 +249,10 @@ class KeyedDaemon:
         self.rests = Rests()
         self.context = ChannelContext("main", "g", Metrics(), restoring=self.rests)
 
-    def assign(self, number: int, *, wait: bool = True) -> FakeAssignment:
+    def assign(self, number: int, *, wait: bool = True, topic_id: str = "id") -> FakeAssignment:
         """Assign a partition, and wait until its state is there."""
-        held = FakeAssignment(TopicPartition(INPUT, number), identity=_identity(number))
+        identity = _identity(number, topic_id)
+        held = FakeAssignment(TopicPartition(INPUT, number), identity=identity)
         held.position = self.processor.stored_offset(held) or 0
         self.processor.on_assigned(held)
         if wait:
@@ -307,5 +308,5 @@ class KeyedDaemon:
         self.rests.wait_for_none()
 
 
-def _identity(number: int) -> str:
-    return f"c/g/id/{number}"
+def _identity(number: int, topic_id: str = "id") -> str:
+    return f"c/g/{topic_id}/{number}"

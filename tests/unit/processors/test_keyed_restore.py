@@ -289,13 +289,15 @@ def test_a_tick_behind_a_batch_of_ours_has_not_failed(bench: KeyedBench, came_be
     assert any(each["event"] == "tick_failed" for each in logs) is not came_before
 
 
-def test_state_without_an_offset_is_not_added_to(bench: KeyedBench) -> None:
+@pytest.mark.parametrize("topic_id", ["id", "another"])
+def test_state_without_an_offset_is_not_added_to(bench: KeyedBench, topic_id: str) -> None:
     """The brokers forgot it, or the input is another topic: nobody knows what was counted."""
     with bench.daemon() as first:
         count_to(first, 0, b"a", 3)
-    bench.stored.clear()
+    if topic_id == "id":
+        bench.stored.clear()
     with bench.daemon() as again, capture_logs() as logs:
-        held = again.assign(0, wait=False)
+        held = again.assign(0, wait=False, topic_id=topic_id)
         other = again.assign(1, wait=False)
 
         def said() -> list[Any]:
