@@ -248,34 +248,36 @@ def _is_quarantined(row: StoredRow | None) -> bool:
     return KeyRow.of(*row).quarantined is not None
 
 
-def _put(
-    batch: WriteBatch,
-    name: bytes,
-    key: PartitionKey,
-    change: Change,
-    earliest: dict[bytes, bytes],
-) -> bytes | None:
-    """Have a batch write a row and the index of its timers; return the row's bytes.
+def _put_rows(
+    batch: WriteBatch, names: Sequence[bytes], rows: Sequence[bytes | None]
+) -> dict[bytes, bytes | None]:
+    """Have a batch write rows and delete those that are None; return what is there then."""
+    if None not in rows:
+        deque(map(batch.put, names, rows), maxlen=0)
+    else:
+        for name, data in zip(names, rows, strict=True):
+            if data is None:
+                batch.delete(name)
+            else:
+                batch.put(name, data)
+    return dict(zip(names, rows, strict=True))
+
+
+def _put_timers(
+    batch: WriteBatch, key: PartitionKey, change: Change, earliest: dict[bytes, bytes]
+) -> None:
+    """Have a batch write the index of a row's timers.
 
     ``earliest`` gets the first new entry of each partition and clock.
     """
-    before, after = change
-    data = None if after is None else encode_row(after)
-    if data is None:
-        batch.delete(name)
-    else:
-        batch.put(name, data)
-    if (before is None or not before.extra) and (after is None or not after.extra):
-        return data
-    had, has = timers_of(key.key, before), timers_of(key.key, after)
-    for timer in had - has:
+    before, after = (timers_of(key.key, row) for row in change)
+    for timer in before - after:
         batch.delete(timer_key(key.partition, timer))
-    for timer in has - had:
+    for timer in after - before:
         entry = timer_key(key.partition, timer)
         batch.put(entry, b"")
         prefix = entry[:CLOCK_PREFIX]
         earliest[prefix] = min(entry, earliest.get(prefix, entry))
-    return data
 
 
 def _put_loaded(
@@ -291,17 +293,22 @@ def _put_loaded(
         return names
     extras = rows.extras or repeat(None)
     for name, key, state, extra in zip(names, rows.keys, rows.states, extras, strict=False):
-        if state is None or extra:
-            row = None if state is None else StoredRow(state, extra)
-            _put(batch, name, PartitionKey(partition, key), Change(None, row), earliest)
-        else:
-            batch.put(name, _NO_EXTRA + state)
+        if state is None:
+            batch.delete(name)
+            continue
+        row = StoredRow(state, extra)
+        batch.put(name, encode_row(row))
+        if extra:
+            _put_timers(batch, PartitionKey(partition, key), Change(None, row), earliest)
     return names
 
 
 def _add(sums: list[int], key: bytes, change: Change) -> None:
     """Add what a change does to rows, bytes, timers and quarantine, in the order of Size."""
     before, after = change
+    if before is not None and after is not None and not before[1] and not after[1]:
+        sums[1] += len(after[0] or b"") - len(before[0] or b"")
+        return
     if after is not None:
         sums[0] += 1
         sums[1] += len(key) + _LENGTH.size + len(after.state or b"") + len(after.extra or b"")
@@ -506,12 +513,23 @@ class RocksStore(StateStore):
             batch.delete(timer_key(partition, timer))
         changes = list(changes)
         keys = [key for key, _ in changes]
-        written: dict[bytes, bytes | None] = {}
+        rows = [
+            None
+            if after is None
+            else encode_row(after)
+            if after[1]
+            else _NO_EXTRA + (after[0] or b"")
+            for _, (_, after) in changes
+        ]
+        written = _put_rows(batch, _row_keys(keys), rows)
+        earliest: dict[bytes, bytes] = {}
+        for key, change in changes:
+            before, after = change
+            if (before is not None and before[1]) or (after is not None and after[1]):
+                _put_timers(batch, key, change, earliest)
         growth = {number: _Count() for number in self._counts}
         added: list[int] = []
-        earliest: dict[bytes, bytes] = {}
-        for name, (key, change) in zip(_row_keys(keys), changes, strict=True):
-            written[name] = _put(batch, name, key, change, earliest)
+        for key, change in changes if growth or self._phase_of is not None else ():
             count = growth.get(key.partition)
             if count is not None:
                 _add(count.sums, key.key, change)
