@@ -23,7 +23,7 @@ from headrace.config import KafkaSinkConfig, load
 from headrace.config.derived import changelog_name
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
-from headrace.kafka.columnar import ColumnProducer, plugin
+from headrace.kafka.columnar import ColumnProducer
 from headrace.kafka.result_transactions import produce_all
 from headrace.processors.factory import build_processor
 from headrace.spark.runtime import SparkRuntime
@@ -95,7 +95,7 @@ class PlainProducer:
 
     def __init__(self, servers: str, changelog: str) -> None:
         properties = {"bootstrap.servers": servers, **_PRODUCER}
-        self._producer = Producer({**properties, **plugin(properties)})
+        self._producer = Producer({**properties, **ColumnProducer.plugin(properties)})
         self._columns = ColumnProducer.of_the_newest()
         self._changelog = changelog
 

@@ -24,7 +24,6 @@ from headrace.core.errors import (
 from headrace.core.records import TopicPartition
 from headrace.core.result_columns import ResultColumns, each_of
 from headrace.kafka.catalog import KafkaTopicCatalog
-from headrace.kafka.columnar import plugin
 from headrace.kafka.offsets import KafkaOffsetStore, entry
 from headrace.kafka.ports import CommitRefusal, OffsetStoreError, StoredOffset
 from headrace.kafka.transactional_producer import STUCK_AFTER, TransactionalProducer
@@ -276,7 +275,8 @@ class ResultTransactions:
     an offset, and the brokers refuse from then on what the former producer has open or sends.
     Within one process the lock puts the comparison of offsets and the transaction in one step.
 
-    Any thread; every call blocks. ``timeout`` bounds a transaction, in seconds.
+    Any thread; every call blocks. ``timeout`` bounds a transaction, in seconds. ``columns`` is what
+    produces results in columns; without it they go one by one.
 
     Raises:
         KafkaUnavailableError, OffsetStoreError: by a reading, where the brokers did not answer.
@@ -290,6 +290,7 @@ class ResultTransactions:
         *,
         timeout: float = TIMEOUT,
         clock: Clock = SYSTEM_CLOCK,
+        columns: type[ColumnProducer] | None = None,
     ) -> None:
         # offsets in open transactions are to be waited for, whatever else is read here
         self._properties = {**client_properties, "isolation.level": "read_committed"}
@@ -297,6 +298,7 @@ class ResultTransactions:
         self._member = member
         self._timeout = timeout
         self._clock = clock
+        self._columns = columns
         self._opening, self._lock = Lock(), Lock()
         self._offsets: KafkaOffsetStore | None = None
         self._topics: dict[str, str] = {}
@@ -400,15 +402,11 @@ class ResultTransactions:
         if self._producer is None or self._producer.transactional_id != wanted:
             self._end()
             self._producer = TransactionalProducer(
-                {
-                    **_SETTINGS,
-                    **self._properties,
-                    **plugin(self._properties),
-                    "message.timeout.ms": self._timeout_ms,
-                },
+                {**_SETTINGS, **self._properties, "message.timeout.ms": self._timeout_ms},
                 wanted,
                 timeout_ms=self._timeout_ms,
                 quiet=True,
+                columns=self._columns,
             )
             log.info("producer_opened", group=sink_group(self._group), transactional_id=wanted)
         return self._producer

@@ -18,13 +18,13 @@ from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
-from headrace.kafka.columnar import ColumnProducer
 from headrace.kafka.ports import CommitRefusal, Failure, OffsetStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from headrace.core.clock import Clock
+    from headrace.kafka.columnar import ColumnProducer
 
 
 log = structlog.get_logger(__name__)
@@ -69,7 +69,7 @@ class TransactionalProducer:
 
     ``undecided`` are the partitions whose offsets may be stored yet, or not: the last transaction
     that has them is still under way, or its end has no answer. ``quiet``: it need not be served.
-    ``columns`` produces columns by it, where its properties have the plugin.
+    ``columns`` produces columns by it; None where it was not to, or where they cannot be.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class TransactionalProducer:
         *,
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         quiet: bool = False,
+        columns: type[ColumnProducer] | None = None,
     ) -> None:
         self.transactional_id = transactional_id
         self.undecided: frozenset[TopicPartition] = frozenset()
@@ -90,13 +91,14 @@ class TransactionalProducer:
             clients.producer(
                 {
                     "socket.timeout.ms": SOCKET_TIMEOUT_MS,
+                    **({} if columns is None else columns.plugin(client_properties)),
                     **(clients.silent if quiet else clients.base)(client_properties),
                     "transactional.id": transactional_id,
                     "transaction.timeout.ms": timeout_ms,
                 }
             )
         )
-        self.columns = ColumnProducer.of_the_newest()
+        self.columns = None if columns is None else columns.of_the_newest()
 
     def commit(
         self,

@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 from headrace.core.clock import Deadline
 from headrace.core.columns import HEADERS
 from headrace.core.errors import HeadraceError, KafkaUnavailableError, ResultRefusedError
-from headrace.core.records import TopicPartition
+from headrace.core.records import ResultRecord, TopicPartition
 from headrace.core.result_columns import ResultColumns
+from headrace.core.spans import current_headers
 from headrace.kafka.result_transactions import CountedMove
-from headrace.keyed.fold import made
+from headrace.keyed.fold import OUTPUT, made
 from headrace.keyed.state import Layer, Progress
 from headrace.keyed.store import Change, PartitionKey, Position, StoredRow
 from headrace.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from headrace.core.clock import Clock
     from headrace.core.errors import SinkConflictError
-    from headrace.core.records import ResultRecord
     from headrace.core.result_columns import Results
     from headrace.kafka.ports import StoredOffset
     from headrace.keyed.state import KeyedState
@@ -96,6 +96,41 @@ class KeyedCounts:
         return KeyedCounts(*map(operator.add, astuple(self), astuple(other)))
 
 
+class Outputs:
+    """The outputs of a micro-batch, as columns: a record is made when it is asked for.
+
+    There may be as many as records, and the objects would live until the commit.
+    """
+
+    def __init__(
+        self, chunks: Sequence[pa.StructArray] = (), topic_of: Callable[[str], str] = str
+    ) -> None:
+        self._chunks = chunks
+        self._topic_of = topic_of
+
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks))
+
+    def __iter__(self) -> Iterator[ResultRecord]:
+        for chunk in self._chunks:
+            columns = (chunk.field(name).to_pylist() for name in OUTPUT.names)
+            for to, key, value, ts, headers in zip(*columns, strict=True):
+                named = None if not headers else [(each["key"], each["value"]) for each in headers]
+                yield ResultRecord(self._topic_of(to), value, key, named, None, ts)
+
+    def by_topic(self) -> Iterator[ResultColumns]:
+        """Yield them in columns, those of each topic in their order."""
+        for chunk in self._chunks:
+            encoded = chunk.field("to").dictionary_encode()
+            topics = list(map(self._topic_of, encoded.dictionary.to_pylist()))
+            for topic in dict.fromkeys(topics):
+                numbers = [at for at, each in enumerate(topics) if each == topic]
+                is_own = pc.is_in(encoded.indices, pa.array(numbers, encoded.indices.type))
+                own = chunk if len(numbers) == len(topics) else chunk.filter(is_own)
+                key, value, ts, headers = map(own.field, ("key", "value", "ts", "headers"))
+                yield ResultColumns(topic, key, value, headers, None, ts)
+
+
 @dataclass(frozen=True, slots=True)
 class StagedState:
     """A micro-batch that is folded: its layer, and what is to be produced.
@@ -105,7 +140,7 @@ class StagedState:
 
     layer: Layer
     rows: pa.Table | None
-    outputs: Results = ()
+    outputs: Outputs = field(default_factory=Outputs)
     counts: KeyedCounts = field(default_factory=KeyedCounts)
 
 
@@ -133,16 +168,15 @@ def staged_state(
     }
     if result is None:
         return StagedState(Layer(micro_batch.id, {}, times), None)
-    outputs = pc.list_flatten(result.column("outputs")).chunks
+    outputs = Outputs(pc.list_flatten(result.column("outputs")).chunks, topic_of)
     sums = {name: pc.sum(result.column(name)).as_py() or 0 for name in _COUNTED}
-    size = sum(map(len, outputs))
     wanted = ["partition", "key", "state", "extra"]
     wanted += [name for name in _FORMER if name in result.column_names]
     rows = result.select(wanted).filter(result.column("changed")).combine_chunks()
     changes = _changes(rows, state)
-    counts = KeyedCounts(result.num_rows, len(changes), outputs=size, **sums)
+    counts = KeyedCounts(result.num_rows, len(changes), outputs=len(outputs), **sums)
     layer = Layer(micro_batch.id, changes, times)
-    return StagedState(layer, rows, _Outputs(outputs, topic_of), counts)
+    return StagedState(layer, rows, outputs, counts)
 
 
 def _changes(rows: pa.Table, state: KeyedState) -> dict[PartitionKey, Change]:
@@ -152,25 +186,6 @@ def _changes(rows: pa.Table, state: KeyedState) -> dict[PartitionKey, Change]:
     after = _rows(*columns[:2])
     before = _rows(*columns[2:]) if len(columns) > 2 else state.get_many(keys)  # noqa: PLR2004
     return dict(zip(keys, made(Change, zip(before, after, strict=True)), strict=True))
-
-
-class _Outputs:
-    """The outputs of a micro-batch, as columns: those of each topic in their order."""
-
-    def __init__(self, chunks: Sequence[pa.StructArray], topic_of: Callable[[str], str]) -> None:
-        self._chunks = chunks
-        self._topic_of = topic_of
-
-    def __iter__(self) -> Iterator[ResultColumns]:
-        for chunk in self._chunks:
-            encoded = chunk.field("to").dictionary_encode()
-            topics = list(map(self._topic_of, encoded.dictionary.to_pylist()))
-            for topic in dict.fromkeys(topics):
-                numbers = [at for at, each in enumerate(topics) if each == topic]
-                is_own = pc.is_in(encoded.indices, pa.array(numbers, encoded.indices.type))
-                own = chunk if len(numbers) == len(topics) else chunk.filter(is_own)
-                key, value, ts, headers = map(own.field, ("key", "value", "ts", "headers"))
-                yield ResultColumns(topic, key, value, headers, None, ts)
 
 
 class KeyedSink:
@@ -332,9 +347,11 @@ class KeyedSink:
         )
 
     def _records(self, staged: Sequence[StagedState], others: Sequence[ResultRecord]) -> Results:
-        """Return the last row of each changed key, then the outputs in their order."""
-        outputs = chain.from_iterable(each.outputs for each in staged)
-        return chain(self._rows(staged), traced(chain(outputs, others)))
+        """Return the last row of each changed key, then the outputs in the order of each topic."""
+        rows = self._rows(staged)
+        if current_headers():
+            return chain(rows, traced(chain(*(each.outputs for each in staged), others)))
+        return chain(rows, *(each.outputs.by_topic() for each in staged), others)
 
     def _rows(self, staged: Sequence[StagedState]) -> Iterator[ResultColumns]:
         for at, each in enumerate(staged, 1):

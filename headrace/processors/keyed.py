@@ -28,7 +28,7 @@ from headrace.core.records import Batch
 from headrace.inline.engine import InlineEngine
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties
-from headrace.kafka.columnar import ColumnarRecordSource
+from headrace.kafka.columnar import ColumnarRecordSource, ColumnProducer
 from headrace.kafka.columnar.library import LibraryMissingError
 from headrace.keyed.api import Phases
 from headrace.keyed.codecs import DECODERS
@@ -627,7 +627,10 @@ def build_keyed(
         times = load_callable(chosen.time_function)
     rows = RowSettings(chosen.key, times, chosen.on_poison, letters)
     sink = KeyedSink(
-        ResultTransactions(properties, channel.group, member), state, topics, SYSTEM_CLOCK
+        ResultTransactions(properties, channel.group, member, columns=ColumnProducer),
+        state,
+        topics,
+        SYSTEM_CLOCK,
     )
     function = KeyedFunction(fold, state, rows, SYSTEM_CLOCK)
     engine: Engine

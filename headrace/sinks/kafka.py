@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from headrace.core.columns import integer
 from headrace.core.errors import ResultRefusedError
 from headrace.core.records import ResultRecord
-from headrace.core.result_columns import each_of
 from headrace.core.spans import current_headers
 from headrace.sinks.contract import (
     CommitConflictError,
@@ -24,10 +23,9 @@ from headrace.sinks.contract import (
 from headrace.sinks.schema import SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from headrace.core.errors import SinkConflictError
-    from headrace.core.result_columns import Results
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Result
     from headrace.sinks.micro_batch import MicroBatch
 
@@ -120,12 +118,12 @@ def _headers(found: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None
     return None if found is None else [(each["key"], each["value"]) for each in found]
 
 
-def traced(records: Results) -> Results:
+def traced(records: Iterable[ResultRecord]) -> Iterable[ResultRecord]:
     """Return the records with the context of the current span, after the headers they have."""
     headers = current_headers()
     if not headers:
         return records
-    return (each._replace(headers=[*(each.headers or ()), *headers]) for each in each_of(records))
+    return (each._replace(headers=[*(each.headers or ()), *headers]) for each in records)
 
 
 def _refuse(problems: Sequence[str]) -> None:
@@ -193,7 +191,7 @@ class Transactions(Protocol):
     def commit(
         self,
         moves: Sequence[OffsetMove],
-        records: Results = (),
+        records: Iterable[ResultRecord] = (),
     ) -> list[SinkConflictError]:
         """Produce and move, both or neither; return the conflicts for which nothing was done.
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 from typing_extensions import override
 
-from headrace.core.result_columns import each_of
 from headrace.core.tables import SCHEMA
 from headrace.keyed.codecs import DECODERS, key_bytes, to_json
 from headrace.keyed.columns import fold_of
@@ -214,7 +213,7 @@ class KeyedTest:
 
     def _commit(self, staged: StagedState) -> None:
         self._state.stage(staged.layer)
-        self._records += each_of(staged.outputs)
+        self._records += staged.outputs
         self.counts.append(staged.counts)
         progress = Progress(
             self._offset, self._state.progress(0).number + 1, staged.layer.times.get(0)

@@ -7,7 +7,7 @@ same.
 
 from __future__ import annotations
 
-from headrace.kafka.columnar.producer import ColumnProducer, plugin
+from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.kafka.columnar.source import ColumnarRecordSource
 
-__all__ = ["ColumnProducer", "ColumnarRecordSource", "plugin"]
+__all__ = ["ColumnProducer", "ColumnarRecordSource"]

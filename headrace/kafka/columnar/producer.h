@@ -79,6 +79,8 @@ static int on_acknowledgement(rd_kafka_t *client, message_t *message, void *opaq
 static int on_destroy(rd_kafka_t *client, void *opaque) {
     (void)client;
     producer_t *producer = opaque;
+    if (newest == producer) /* one that could not be made after all */
+        newest = NULL;
     pthread_mutex_destroy(&producer->lock);
     free(producer);
     return 0;

@@ -29,20 +29,6 @@ _PLUGINS = "plugin.library.paths"
 _ANY_PARTITION, _NOW = -1, 0
 
 
-def plugin(properties: Mapping[str, Any]) -> dict[str, str]:
-    """Return the property of a producer that is to take columns.
-
-    None where the library is missing, or where a user has plugins.
-    """
-    try:
-        load()
-    except LibraryMissingError:
-        return {}
-    path = str(PATH)
-    # a semicolon stands between plugins
-    return {} if properties.get(_PLUGINS) or ";" in path else {_PLUGINS: path}
-
-
 class ColumnProducer:
     """Produces columns by a client of the Python client's, which has to live as long. One thread.
 
@@ -53,9 +39,23 @@ class ColumnProducer:
         self._library = load()
         self._handle = handle
 
+    @staticmethod
+    def plugin(properties: Mapping[str, Any]) -> dict[str, str]:
+        """Return the property of a producer that is to take columns beside those that it has.
+
+        None where the library is missing, or where a user has plugins.
+        """
+        try:
+            load()
+        except LibraryMissingError:
+            return {}
+        path = str(PATH)
+        # a semicolon stands between plugins
+        return {} if properties.get(_PLUGINS) or ";" in path else {_PLUGINS: path}
+
     @classmethod
     def of_the_newest(cls) -> ColumnProducer | None:
-        """Return that of the producer that this thread has just made with :func:`plugin`."""
+        """Return that of the producer that this thread has just made with :meth:`plugin`."""
         try:
             handle = load().newest()
         except LibraryMissingError:

@@ -38,6 +38,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import Batch
 from headrace.core.tables import table_of
 from headrace.kafka import KafkaTopicCatalog, ResultTransactions
+from headrace.kafka.columnar import ColumnProducer
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.keyed.codecs import to_json
 from headrace.keyed.fold import Fold, FoldSettings
@@ -226,7 +227,7 @@ class Node(Member):
 
     @override
     def _sink(self, state: KeyedState) -> KeyedSink:
-        transactions = ResultTransactions(self._properties, self.group, "m")
+        transactions = ResultTransactions(self._properties, self.group, "m", columns=ColumnProducer)
         outputs = {name: f"{self.source}.{name}" for name in OUTPUTS}
         return KeyedSink(
             transactions, state, SinkTopics(self.changelog.topic, outputs), SYSTEM_CLOCK

@@ -29,6 +29,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition, identity_of
 from headrace.core.tables import SCHEMA
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
+from headrace.kafka.columnar import ColumnProducer
 from headrace.kafka.ports import StoredOffset
 from headrace.kafka.transactional_producer import fence_producers
 from headrace.keyed import Fired, Output, at_clock, at_event
@@ -263,7 +264,7 @@ class Member:
         return OffsetRange(*held.partition, start, start + records, records, held.identity)
 
     def _sink(self, state: KeyedState) -> KeyedSink:
-        transactions = ResultTransactions(self._properties, self.group, "m")
+        transactions = ResultTransactions(self._properties, self.group, "m", columns=ColumnProducer)
         topics = Topics(self.changelog.topic, {"out": self.output})
         return KeyedSink(transactions, state, topics, SYSTEM_CLOCK)
 

@@ -14,7 +14,7 @@ from headrace.core.columns import HEADERS
 from headrace.core.errors import HeadraceError, ResultRefusedError
 from headrace.core.records import ResultRecord
 from headrace.core.result_columns import ResultColumns, each_of
-from headrace.kafka.columnar import ColumnProducer, library, plugin
+from headrace.kafka.columnar import ColumnProducer, library
 from headrace.kafka.columnar import producer as module
 from headrace.kafka.columnar.library import LibraryMissingError
 from headrace.kafka.result_transactions import NotTakenError, produce_all
@@ -42,7 +42,7 @@ class Site:
 
     def __init__(self, **properties: Any) -> None:
         chosen = {**QUIET, "partitioner": "murmur2_random", **properties}
-        self.producer = Producer({**chosen, **plugin(chosen)})
+        self.producer = Producer({**chosen, **ColumnProducer.plugin(chosen)})
         columns = ColumnProducer.of_the_newest()
         assert columns is not None
         self.columns = columns
@@ -187,7 +187,7 @@ def test_what_brokers_do_not_take_is_said_once() -> None:
 
 def test_a_client_has_its_own_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's plugins are left alone, and without the library there are no columns."""
-    assert plugin({"plugin.library.paths": "mine.so"}) == {}
+    assert ColumnProducer.plugin({"plugin.library.paths": "mine.so"}) == {}
     Producer({**QUIET, "bootstrap.servers": "127.0.0.1:1"})
     assert ColumnProducer.of_the_newest() is None
 
@@ -195,5 +195,5 @@ def test_a_client_has_its_own_columns(monkeypatch: pytest.MonkeyPatch) -> None:
         raise LibraryMissingError("not built")
 
     monkeypatch.setattr(module, "load", missing)
-    assert plugin({}) == {}
+    assert ColumnProducer.plugin({}) == {}
     assert ColumnProducer.of_the_newest() is None

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from headrace.core.result_columns import each_of
 from headrace.core.tables import SCHEMA
 from headrace.keyed import Event, Fired, Output, at_event
 from headrace.keyed.api import TimerClock
@@ -81,7 +80,7 @@ class Engine:
             if part.partition in staged.layer.times
         }
         self.state.apply([staged.layer], progress)
-        return sorted(map(repr, each_of(staged.outputs)))
+        return sorted(map(repr, staged.outputs))
 
     def _run(self, chunks: Any) -> list[pa.Table]:
         if self.tasks == 1:

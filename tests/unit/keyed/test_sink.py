@@ -331,3 +331,49 @@ def test_what_was_done_is_counted_once_it_is_committed() -> None:
     bench.sink.commit_all([one, two], [share(0, 20)])
     done = bench.sink.totals
     assert (done.touched, done.late, done.fired, done.poison) == (3, 3, 1, 3)
+
+
+def test_outputs_to_a_topic_are_in_their_order_and_rows_the_last_of_each_key() -> None:
+    """Two outputs of one topic among those of another; timers are in the header of a row."""
+    bench = Bench()
+    bench.sink._topics = Topics("log", {"out": "results", "more": "results", "else": "others"})
+
+    def said(to: str, value: bytes) -> dict[str, Any]:
+        return {"to": to, "key": b"a", "value": value, "ts": 7, "headers": None}
+
+    one = bench.stage(
+        "1",
+        0,
+        [
+            {
+                "key": b"a",
+                "state": b"1",
+                "outputs": [said("out", b"1"), said("else", b"2"), said("more", b"3")],
+            },
+            {"key": b"b", "state": b"1", "outputs": [said("out", b"4")]},
+        ],
+    )
+    two = bench.stage(
+        "2",
+        10,
+        [
+            {"key": b"a", "state": b"2", "extra": b"{}"},
+            {"key": b"c", "extra": b"{}"},
+            {"key": b"d"},
+        ],
+    )
+    bench.sink.commit_all([one, two], [share(0, 20)])
+    assert [(each.topic, each.value) for each in bench.brokers.records[-4:]] == [
+        ("results", b"1"),
+        ("results", b"3"),
+        ("results", b"4"),
+        ("others", b"2"),
+    ]
+    headers: list[tuple[str, bytes | None]] = [(EXTRA_HEADER, b"{}")]
+    assert bench.brokers.records[:-4] == [
+        ResultRecord("log", b"1", b"b", None, 0),
+        ResultRecord("log", b"2", b"a", headers, 0),
+        ResultRecord("log", b"", b"c", headers, 0),
+        ResultRecord("log", None, b"d", None, 0),
+    ]
+    assert [each.value for each in one.outputs] == [b"1", b"2", b"3", b"4"]

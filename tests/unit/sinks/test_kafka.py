@@ -7,7 +7,6 @@ import pytest
 
 from headrace.core.errors import ResultRefusedError, SinkConflictError
 from headrace.core.records import ResultRecord, TopicPartition
-from headrace.core.result_columns import each_of
 from headrace.sinks.contract import (
     CommitConflictError,
     Guarantee,
@@ -21,9 +20,7 @@ from headrace.sinks.schema import SchemaMismatchError
 from headrace.testing.sinks import micro_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.core.result_columns import Results
+    from collections.abc import Iterable, Sequence
 
 P0 = TopicPartition("events", 0)
 SHARE = PartitionCommit("c/g/id/0", P0, 0, 10, "tx.1")
@@ -51,9 +48,11 @@ class Transactions:
         """Return a number made of the identity."""
         return len(identity)
 
-    def commit(self, moves: Sequence[object], records: Results = ()) -> list[SinkConflictError]:
+    def commit(
+        self, moves: Sequence[object], records: Iterable[ResultRecord] = ()
+    ) -> list[SinkConflictError]:
         """Note it."""
-        self.done.append((moves, list(each_of(records))))
+        self.done.append((moves, list(records)))
         return self.conflicts
 
     def close(self) -> None:

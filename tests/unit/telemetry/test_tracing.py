@@ -29,7 +29,8 @@ from headrace.core.spans import (
     joint,
     within,
 )
-from headrace.keyed.sink import KeyedSink, StagedState, Topics
+from headrace.keyed.fold import OUTPUT
+from headrace.keyed.sink import KeyedSink, Outputs, StagedState, Topics
 from headrace.keyed.state import KeyedState, Layer
 from headrace.keyed.store import Change, PartitionKey, StoredRow
 from headrace.processors import BatchResponse, ChannelContext
@@ -497,7 +498,9 @@ def test_outputs_of_state_by_key_say_it_and_rows_of_the_changelog_do_not(
     sink = KeyedSink(cast("Any", produced), state, Topics("log", {"out": "out"}), FakeClock())
     change = {PartitionKey(0, b"a"): Change(None, StoredRow(b"1", None))}
     rows = pa.table({"partition": [0], "key": [b"a"], "state": [b"1"], "extra": [None]})
-    staged = StagedState(Layer("x", change, {}), rows, [ResultRecord("out", b"v", b"a")])
+    said = {"to": "out", "key": b"a", "value": b"v", "ts": 1, "headers": None}
+    outputs = Outputs([pa.array([said], OUTPUT)])
+    staged = StagedState(Layer("x", change, {}), rows, outputs)
     with within(a_batch(tracer)):
         sink.commit(staged, [])
     (batch,) = named(exporter, "batch")
