@@ -283,12 +283,14 @@ def find_state(client: Mapping[str, Any], topics: Topics, instance: str) -> dict
     """Return an instance's state as it was last committed, None if it has none. Blocks.
 
     Raises:
-        UnknownTopicError, KafkaUnavailableError: no reducer has run, or no broker answers.
+        UnknownTopicError, KafkaUnavailableError: no reducer has run, or not all could be read.
     """
     key = instance.encode()
     deadline, state = Deadline.after(ANSWER_TIMEOUT), None
     with _changelog(client, topics, key) as reader:
-        while not (reader.is_at_end or deadline.expired):
+        while not reader.is_at_end:
+            if deadline.expired:
+                raise reader.unread(ANSWER_TIMEOUT)
             for record in reader.fetch(FETCH_TIMEOUT):
                 if record.key() == key:
                     state = document_of(record)

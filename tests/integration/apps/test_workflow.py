@@ -509,7 +509,7 @@ def _attempt_of(message: dict[str, Any]) -> tuple[str, str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1200)
 def test_a_worker_killed_at_every_line_loses_no_call_and_doubles_no_effect(tmp_path: Path) -> None:
     """Each effect is there once, each call is answered, and each instance has one outcome."""
     done = subprocess.run(
@@ -517,7 +517,7 @@ def test_a_worker_killed_at_every_line_loses_no_call_and_doubles_no_effect(tmp_p
         capture_output=True,
         check=False,
         text=True,
-        timeout=450,
+        timeout=1150,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     kills, _, again, *_ = done.stdout.split()

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.apps.workflow import Call, DefinitionError, Workflows, topics
+from headrace.apps.workflow import Call, DefinitionError, Workflows, commands, topics
 from headrace.apps.workflow import executor as module
 from headrace.apps.workflow.executor import Executor, NoOutcomeError, ResultsListener, find_outcome
 from headrace.apps.workflow.topics import ReadRefusedError, Topics
+from headrace.config.derived import changelog_name
 from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
@@ -216,3 +217,17 @@ def test_a_listener_that_may_not_read_ends_with_the_reason(scene: Scene) -> None
         found.result(found.start("work"), WAIT)
     with pytest.raises(ReadRefusedError):
         found.close()
+
+
+def test_a_state_that_cannot_be_read_is_not_missing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a leader of the changelog does not answer, nobody says that there is no instance."""
+    monkeypatch.setattr(commands, "ANSWER_TIMEOUT", 0.05)
+    name = changelog_name(TOPICS.name, TOPICS.events)
+    scene.broker.create_topic(name, PARTITIONS)
+    partition = TopicPartition(name, partition_of(b"mine", PARTITIONS))
+    scene.broker.produce(partition, FakeRecord(key_=b"mine", value_=b"{}"))
+    scene.errors = ["Connect to nowhere failed"]
+    with pytest.raises(KafkaUnavailableError, match="not all read after .* nowhere failed"):
+        commands.find_state({}, TOPICS, "mine")
