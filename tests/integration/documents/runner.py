@@ -41,13 +41,18 @@ channels:
 
 
 class Folder:
-    """The folder of one page; ``servers`` are variables that say where servers are."""
+    """The folder of one page; ``servers`` are variables that say where servers are.
 
-    def __init__(self, path: Path, page: str, servers: Mapping[str, str]) -> None:
+    ``installed`` has the programs of an environment in which Headrace is, in place of this one.
+    """
+
+    def __init__(
+        self, path: Path, page: str, servers: Mapping[str, str], installed: Path | None = None
+    ) -> None:
         self._path = path
         self._page = page
         (path / "bin").mkdir()
-        python = shlex.quote(sys.executable)
+        python = shlex.quote(str(installed / "python") if installed else sys.executable)
         for name, command in {"headrace": f"{python} -m headrace", "python": python}.items():
             (path / "bin" / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
             (path / "bin" / name).chmod(0o755)
@@ -55,7 +60,7 @@ class Folder:
             **os.environ,
             **servers,
             "PATH": os.pathsep.join([str(path / "bin"), os.environ["PATH"]]),
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{path}",
+            "PYTHONPATH": str(path) if installed else f"{ROOT}{os.pathsep}{path}",
             "XDG_STATE_HOME": str(path / "home"),
         }
         self._environment.pop("STATE_DIRECTORY", None)

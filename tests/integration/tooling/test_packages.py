@@ -1,9 +1,14 @@
-"""What ``pip install headrace`` brings: the wheel of this tree in an environment with no more."""
+"""What ``pip install headrace`` brings: the wheel of this tree in an environment with no more.
+
+It is the one that ``make dist`` makes for this machine, in a copy that has no environment yet.
+"""
 
 from __future__ import annotations
 
 import os
+import platform
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -13,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.integration.documents.runner import Folder
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 _ROOT = Path(__file__).parents[3]
 
@@ -28,8 +35,15 @@ _LARGEST_BASE = 260
 
 
 def _run(*command: str | Path, folder: Path = _ROOT) -> subprocess.CompletedProcess[str]:
+    # a checkout on the path would be in the place of what is installed
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        list(map(str, command)), cwd=folder, capture_output=True, text=True, check=False
+        list(map(str, command)),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -39,30 +53,41 @@ def _pip(*arguments: str | Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This tree's wheel, beside the versions of the lock."""
-    folder = tmp_path_factory.mktemp("wheel")
-    _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, _ROOT)
-    (wheel,) = folder.glob("headrace-*.whl")
-    locked = (_ROOT / "requirements" / "run.lock").read_text(encoding="utf-8")
-    pins = re.findall(r"^(\S+==.*?) *\\$", locked, re.MULTILINE)
-    (folder / "versions.txt").write_text("\n".join(pins), encoding="utf-8")
-    return wheel
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``make dist`` makes as the first command in a copy of this tree."""
+    copy = tmp_path_factory.mktemp("dist") / "headrace"
+    listed = _run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for name in filter(None, listed.stdout.split("\0")):
+        if (_ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(_ROOT / name, copy / name)
+    done = _run("make", "dist", f"PYTHON={sys.executable}", folder=copy)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return copy / "dist"
 
 
-def _installed(folder: Path, wheel: Path, extras: str = "") -> Path:
-    """Return an environment, empty before, into which the wheel was installed with these extras."""
-    assert _run(sys.executable, "-m", "venv", "--without-pip", folder).returncode == 0
-    versions = wheel.with_name("versions.txt")
-    python = folder / "bin" / "python"
-    _pip("--python", python, "install", "--constraint", versions, f"{wheel}{extras}")
-    return folder
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    """The wheel for this machine."""
+    (found,) = dist.glob(f"headrace-*-*linux*_{platform.machine()}.whl")
+    return found
 
 
 @pytest.fixture(scope="module")
 def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The environment of the base install."""
-    return _installed(tmp_path_factory.mktemp("base") / "env", wheel)
+    """An empty environment into which the wheel was installed, in the locked versions."""
+    return _installed(wheel, tmp_path_factory.mktemp("base"))
+
+
+def _installed(wheel: Path, folder: Path, extras: str = "") -> Path:
+    locked = (_ROOT / "requirements" / "run.lock").read_text(encoding="utf-8")
+    pins = re.findall(r"^(\S+==.*?) *\\$", locked, re.MULTILINE)
+    (folder / "versions.txt").write_text("\n".join(pins), encoding="utf-8")
+    assert _run(sys.executable, "-m", "venv", "--without-pip", folder / "env").returncode == 0
+    python = folder / "env" / "bin" / "python"
+    wanted = f"headrace{extras} @ {wheel.as_uri()}"
+    _pip("--python", python, "install", "--constraint", folder / "versions.txt", wanted)
+    return folder / "env"
 
 
 @pytest.fixture
@@ -132,6 +157,34 @@ def test_the_base_install_writes_a_project_that_it_can_run(headrace: Any, tmp_pa
     assert (tmp_path / "mine" / "headrace.service").is_file()
 
 
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[None]:
+    """End what the tutorial left running."""
+    yield
+    if (tmp_path / "stack").exists():
+        _run(tmp_path / "bin" / "headrace", "local", "down", "--dir", "stack", folder=tmp_path)
+
+
+@pytest.mark.usefixtures("stack")
+def test_the_tutorial_runs_on_what_is_published(
+    wheel: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """From the wheel with the extras that it names, on Spark and Delta, to rows in the table."""
+    env = _installed(wheel, tmp_path_factory.mktemp("full"), "[delta,local]")
+    python, code = env / "bin" / "python", "import headrace; print(headrace.__file__)"
+    assert str(env) in _run(python, "-c", code, folder=tmp_path).stdout
+    folder = Folder(tmp_path, "docs/tutorial.md", {}, env / "bin")
+    folder.write_files()
+    folder.run("servers")
+
+
+def test_the_part_in_c_is_in_the_wheel(base: Path) -> None:
+    """It is loaded from where the wheel put it, for the libraries of this system."""
+    code = "from headrace.kafka.columnar.library import load; print(load())"
+    done = _run(base / "bin" / "python", "-c", code, folder=base)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_channel_that_takes_more_is_refused_with_what_installs_it(
     headrace: Any, tmp_path: Path
 ) -> None:
@@ -159,7 +212,7 @@ def test_the_first_minute_ends_with_a_reduced_record(
     wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The line of commands starts servers, which have the project's records, and shows rows."""
-    environment = _installed(tmp_path / "env", wheel, "[local]")
+    environment = _installed(wheel, tmp_path, "[local]")
     own = {
         "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
         "XDG_STATE_HOME": str(tmp_path / "state"),

@@ -229,5 +229,5 @@ def test_a_state_that_cannot_be_read_is_not_missing(
     partition = TopicPartition(name, partition_of(b"mine", PARTITIONS))
     scene.broker.produce(partition, FakeRecord(key_=b"mine", value_=b"{}"))
     scene.errors = ["Connect to nowhere failed"]
-    with pytest.raises(KafkaUnavailableError, match="not all read after .* nowhere failed"):
+    with pytest.raises(KafkaUnavailableError, match="was not all read after"):
         commands.find_state({}, TOPICS, "mine")
