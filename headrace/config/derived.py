@@ -173,6 +173,7 @@ def _rekeying(channel: ChannelConfig) -> ChannelConfig:
     processor = RekeyProcessorConfig(
         key=chosen.key,
         value=chosen.value,
+        decoder_options=chosen.decoder_options,
         engine=chosen.engine,
         on_poison="dead_letter" if letters else chosen.on_poison,
         dead_letter=chosen.dead_letter if letters else None,

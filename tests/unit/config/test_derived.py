@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.config import (
+    CustomDecoding,
     KafkaSinkConfig,
     KeyedProcessorConfig,
     RekeyProcessorConfig,
@@ -59,6 +60,14 @@ def test_the_first_has_what_the_channel_has(tmp_path: Path) -> None:
     first, second = channels["orders.rekey"], channels["orders"]
     assert (first.workers, first.on_error, first.initial_offset) == (5, second.on_error, "latest")
     assert second.initial_offset == "earliest"
+
+
+def test_the_first_reads_values_as_the_channel_does(tmp_path: Path) -> None:
+    """It has the decoder with its options, or it could not find the key."""
+    decoder = ', value: "acme:Decoder", decoder_options: {strict: true}'
+    first = loaded(tmp_path, text(processor=decoder)).channels["orders.rekey"].processor
+    assert isinstance(first, RekeyProcessorConfig)
+    assert first.decoder == CustomDecoding.of("acme:Decoder", {"strict": True})
 
 
 @pytest.mark.parametrize(
