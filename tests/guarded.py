@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from confluent_kafka import admin as client_admin
 
 from headrace.core.clock import Deadline
@@ -12,7 +13,7 @@ from headrace.devstack.server import LOOPBACK, free_port
 from tests.brokers import Broker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from headrace.tools.doctor.checks import Acl
@@ -101,3 +102,11 @@ def _binding(acl: Acl, operation: str) -> Any:
         _api.AclOperation[operation.upper()],
         _api.AclPermissionType.ALLOW,
     )
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """A broker that checks permissions."""
+    broker = Guarded(tmp_path_factory.mktemp("guarded"))
+    yield broker
+    broker.close()

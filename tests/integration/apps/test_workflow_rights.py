@@ -11,7 +11,7 @@ from headrace.core.records import TopicPartition
 from headrace.devstack.waiting import wait_for
 from headrace.testing.records import FakeRecord
 from headrace.tools.doctor.checks import Acl
-from tests.integration.tools.doctor.test_acls import Guarded, guarded
+from tests.guarded import Guarded, guarded
 
 __all__ = ["guarded"]
 

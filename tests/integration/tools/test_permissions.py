@@ -17,23 +17,17 @@ from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.source import read_log
 from headrace.kafka.transaction_log import TRANSACTION_LOG, TransactionLog
 from headrace.tools.doctor.checks import Acl
-from tests.guarded import WAIT, Guarded
+from tests.guarded import WAIT, Guarded, guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
+
+__all__ = ["guarded"]
 
 T = TypeVar("T")
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """A broker that checks permissions."""
-    broker = Guarded(tmp_path_factory.mktemp("guarded"))
-    yield broker
-    broker.close()
 
 
 def _says(command: Callable[[], object], *words: str) -> bool:

@@ -17,25 +17,17 @@ from headrace.processors import BatchProcessor, BatchResponse
 from headrace.tools.doctor import checks
 from headrace.tools.doctor.checks import Acl, check_kafka, needed_acls
 from headrace.tools.doctor.finding import Level
-from tests.guarded import Guarded
+from tests.guarded import Guarded, guarded
 from tests.integration.seen import recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace.core.records import Batch
+
+__all__ = ["guarded"]
 
 WAIT = 30.0
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """A broker that checks permissions."""
-    broker = Guarded(tmp_path_factory.mktemp("guarded"))
-    yield broker
-    broker.close()
 
 
 class Seen(BatchProcessor):
