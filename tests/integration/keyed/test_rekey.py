@@ -229,7 +229,7 @@ def test_a_reload_has_a_channel_re_key(site: Site) -> None:
 def test_timers_fire_where_a_by_key_topic_is_quiet(site: Site) -> None:
     """Its last offset is no record but a mark of a transaction: that is its end all the same."""
     output = site.broker.create_topic(1)
-    given = keyed(site, output, reducer="keyed_reducer:wait", idle="200ms", key="headers.tenant")
+    given = keyed(site, output, reducer="keyed_reducer:wait", idle="1s", key="headers.tenant")
     code = """
 from headrace.keyed import Fired, Output, at_event
 
