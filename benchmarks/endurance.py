@@ -15,7 +15,7 @@ from benchmarks.growth import live_heap, more_of
 from benchmarks.lifecycle.daemon import CHANGE, Daemon, Settings
 from benchmarks.report import Report, say
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.sinks.delta.reader import read_rows
 
 if TYPE_CHECKING:

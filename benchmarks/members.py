@@ -10,7 +10,7 @@ from benchmarks import stack
 from benchmarks.notes import Notes
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.devstack.server import ServerProcess
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -92,7 +92,7 @@ def _sum(consumer: Consumer, expected: int) -> tuple[int, int]:
 
 
 def _is_record(message: Message) -> bool:
-    """Whether it is a record and not the news that a partition's end was reached.
+    """Whether it is a record and not the event that a partition's end was reached.
 
     Raises:
         AssertionError: it is an error.

@@ -15,7 +15,7 @@ from benchmarks.lifecycle.schedule import Kind, draw
 from benchmarks.lifecycle.world import LOAD, OTHER, SOMETIMES, STEADY, Load, World
 from benchmarks.report import Report, say
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

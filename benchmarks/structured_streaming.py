@@ -19,7 +19,7 @@ from headrace.config import load
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.jars import cached, connector_set
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka import clients
 from headrace.sinks import PartitionCommit
 from headrace.sinks.delta import DeltaSink

@@ -32,7 +32,7 @@ _HOMES = {
     for home, names in {
         "headrace.channel.bounds": ("Until",),
         "headrace.channel.channel": ("InboundKafkaChannel",),
-        "headrace.channel.pausing": ("Pause", "PauseMode", "PauseReason"),
+        "headrace.channel.pauses": ("Pause", "PauseMode", "PauseReason"),
         "headrace.channel.runtime": ("ChannelPorts",),
         "headrace.config": ("ChannelConfig", "Config", "load"),
         "headrace.controller": ("KafkaController",),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.admin.health import not_ready
-from headrace.admin.ports import LocalProcess, Phase
+from headrace.admin.ports import LocalProcess, ProcessPhase
 from headrace.config import load
 from headrace.controller import KafkaController, Reloader
 from headrace.controller.preflight import preflight
@@ -248,7 +248,7 @@ def _live(
             controller.start(Deadline.after(START_TIMEOUT), before_clean_up=signals.calm)
         if not controller.is_bounded:
             reloader.start()
-        process.become(Phase.RUNNING)
+        process.become(ProcessPhase.RUNNING)
         failure = _wait(controller, reloader, process, signals, service)
     except (StartError, StoppedEarlyError) as ending:
         # where the signal came while a library was in hand, that may have failed in its stead
@@ -256,7 +256,7 @@ def _live(
             raise
         failed = None if isinstance(ending, StoppedEarlyError) else str(ending)
         log.info("stopped_during_start", signal=signals.asked, failed=failed)
-    process.become(Phase.STOPPING)
+    process.become(ProcessPhase.STOPPING)
     return _stop(controller, reloader, failure, signals, service)
 
 
@@ -317,8 +317,8 @@ def _wait(
         if controller.is_bounded and controller.finished(Deadline.after(_FINISH_TIMEOUT)):
             log.info("bounded_run_finished")
             return None
-        process.turned()
-        service.turned(controller.heartbeats())
+        process.beat()
+        service.beat(controller.heartbeats())
         reloader.check_watch()
         if ready_by is not None and (ready_by.expired or not not_ready(controller, process)):
             service.ready(_summary(controller))

@@ -56,7 +56,7 @@ class NotifySocket:
 class Service:
     """The process as a service of systemd's.
 
-    ``ready``, ``reloading`` and ``status`` are safe on any thread; ``turned`` and ``stopping`` are
+    ``ready``, ``reloading`` and ``status`` are safe on any thread; ``beat`` and ``stopping`` are
     for the main thread. None blocks for longer than SEND_TIMEOUT. ``watchdog`` is in seconds.
     """
 
@@ -117,7 +117,7 @@ class Service:
         if text != self._status:
             self._say(text)
 
-    def turned(self, parts: Iterable[Heartbeat]) -> None:
+    def beat(self, parts: Iterable[Heartbeat]) -> None:
         """Note that the main thread goes on; feed the watchdog if all parts go on as well.
 
         There is no timer behind it: where one part hangs, nothing is sent any more.

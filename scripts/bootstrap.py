@@ -6,7 +6,7 @@
 "test-all" what the slow ones need beside that, "check" what the checkers need, "docs" what builds
 the documentation, "bench" what the benchmarks need, "dist" what makes packages. Once done it
 returns at once, until a lock file changes. While packages are being installed the environment bears
-no stamp: a set-up interrupted there makes the environment anew.
+no stamp: a set-up interrupted there makes the environment again.
 
 It says how far it is at least every few seconds, and what went wrong and what to do in one line.
 
@@ -119,7 +119,7 @@ def main(arguments: list[str]) -> int:
 
 
 def set_up(purpose: str) -> None:
-    """Do the steps that are not done, or all of them anew where an older lock was installed."""
+    """Do the steps that are not done, or all of them again where an older lock was installed."""
     wanted = {step: digest(step) for step in STEPS[purpose]}
     done = read_stamp()
     todo = [step for step in wanted if done.get(step) != wanted[step]]

@@ -185,7 +185,7 @@ def find_python(version: str) -> Path | None:
 
 
 def set_up(name: str, line: Line, python: Path) -> Path:
-    """Return the line's environment, made anew where the locks or its versions have changed."""
+    """Return the line's environment, made again where the locks or its versions have changed."""
     folder, wanted = FOLDER / name, requirements(line)
     texts = {"python": str(python), **wanted}
     stamp, digest = folder / "set-up", hashlib.sha256(repr(texts).encode()).hexdigest()

@@ -14,7 +14,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka.clients import producer as producer_properties
 from headrace.kafka.ports import OffsetStoreError
 from headrace.testing.records import TIMESTAMP, FakeRecord

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from tests.brokers import configured
 
 if TYPE_CHECKING:

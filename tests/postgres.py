@@ -20,7 +20,7 @@ import pytest
 
 from headrace.core.clock import Deadline
 from headrace.devstack.server import LOOPBACK, free_port
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

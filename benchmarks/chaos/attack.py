@@ -12,7 +12,7 @@ from benchmarks.chaos.schedule import Fault, Kind
 from benchmarks.chaos.world import PATIENCE, Lane
 from benchmarks.report import say
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from benchmarks.chaos.world import TOPIC, Setting, World
 from benchmarks.report import say
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.devstack.server import ServerProcess
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection

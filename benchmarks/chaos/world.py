@@ -18,7 +18,7 @@ from headrace.config.derived import changelog_name
 from headrace.core.clock import Deadline
 from headrace.devstack import KafkaBroker, ZooKeeperServer
 from headrace.devstack.server import LOOPBACK, ProcessState, ServerProcess, free_port
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka.topic_producer import create_topic
 from headrace.telemetry.metrics import read_metrics
 

@@ -33,8 +33,8 @@ from headrace.keyed.fold import FoldSettings
 from headrace.keyed.function import KeyedFunction
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import staged_state
-from headrace.keyed.state import KeyedState, Progress
-from headrace.keyed.store import Change, PartitionKey, RocksStore, StoredRow
+from headrace.keyed.state import LayeredState, Progress
+from headrace.keyed.store import PartitionKey, RocksStore, RowChange, StoredRow
 from headrace.keyed.topics import open_changelog
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
@@ -112,7 +112,7 @@ class Sized:
         self._store = RocksStore(folder)
         self._store.open()
         self._fill()
-        self._state = KeyedState(self._store)
+        self._state = LayeredState(self._store)
         for number in range(plan.partitions):
             self._state.begin(number, Progress(0, 0, 0))
             self._state.admit(number)
@@ -124,10 +124,10 @@ class Sized:
         self._done = 0
 
     def _fill(self) -> None:
-        changes: list[tuple[PartitionKey, Change]] = []
+        changes: list[tuple[PartitionKey, RowChange]] = []
         for number, (key, state) in enumerate(rows(self._keys, self._plan.rows[0]), 1):
             place = PartitionKey(number % self._plan.partitions, key)
-            changes.append((place, Change(None, StoredRow(state))))
+            changes.append((place, RowChange(None, StoredRow(state))))
             if len(changes) == _WRITTEN or number == self._keys:
                 self._store.write(changes, {})
                 changes.clear()

@@ -20,7 +20,7 @@ from headrace.config import load
 from headrace.config.show import document
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.devstack.server import ServerProcess
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.lifecycle.daemon import CHANGE, PATIENCE, Daemon
 from benchmarks.lifecycle.world import LOAD, SOMETIMES, STEADY
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

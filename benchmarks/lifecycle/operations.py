@@ -12,7 +12,7 @@ from benchmarks.lifecycle.schedule import PAUSES, Kind, Operation
 from benchmarks.lifecycle.world import LOAD, OTHER, SOMETIMES, STEADY, World
 from benchmarks.report import say
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -16,7 +16,7 @@ from benchmarks.chaos.producer import NumberedProducer
 from benchmarks.lifecycle.daemon import PATIENCE, Daemon, Settings, notes_file
 from headrace.core.clock import Deadline
 from headrace.devstack.server import ServerProcess
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

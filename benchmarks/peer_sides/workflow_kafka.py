@@ -19,11 +19,11 @@ import yaml
 
 from benchmarks.peer_sides.wire import Request, Wire
 from benchmarks.peer_sides.workflow_work import Child, Order, serve
+from headrace.apps.workflow.daemon_config import NodeRole, WorkflowNode
 from headrace.apps.workflow.messages import start_message
-from headrace.apps.workflow.running import Node, Role
 from headrace.apps.workflow.topics import PARTITIONER, TopicReader, Topics, create_topics
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.topic_producer import TopicProducer, create_topic
 
@@ -125,11 +125,11 @@ def headrace(request: Request) -> HeadraceSystem:
     folder = Path(settings["directory"])
     children = []
     for name, role in (
-        ("reducer", Role.REDUCER),
-        ("worker-1", Role.WORKER),
-        ("worker-2", Role.WORKER),
+        ("reducer", NodeRole.REDUCER),
+        ("worker-1", NodeRole.WORKER),
+        ("worker-2", NodeRole.WORKER),
     ):
-        node = Node(
+        node = WorkflowNode(
             _FLOWS,
             request.servers,
             topics,

@@ -12,7 +12,7 @@ import pyspark
 
 from headrace.core.clock import Deadline
 from headrace.devstack.server import LOOPBACK, free_port
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,7 @@ from benchmarks.scale.processor import counts_of
 from headrace.config import load
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.devstack.server import ServerProcess
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

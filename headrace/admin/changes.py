@@ -15,12 +15,12 @@ from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field, model_va
 from pydantic_core import PydanticCustomError
 
 from headrace.admin.configuration import ReloadAnswer, reload_answer
-from headrace.admin.document import Described, Document, Number, Offset, Text, moment
+from headrace.admin.document import Described, Document, Number, Offset, SendableText, moment
 from headrace.admin.models import ApiError, PauseStatus, SkipStatus, described, unknown
-from headrace.admin.ports import Phase
+from headrace.admin.ports import ProcessPhase
 from headrace.admin.reads import ChannelName, find_channel
 from headrace.admin.status import pause_status, skip_status
-from headrace.channel.pausing import PauseMode, PauseReason
+from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.core.clock import Clock, Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.positions import FORMS, Replay, parse_target
@@ -91,7 +91,7 @@ class SkipAnswer(SkipStatus):
     """The offset after that batch."""
     attempts: Number
     """How often in a row it had failed."""
-    last_error: Text | None
+    last_error: SendableText | None
     """The last error of the partition."""
 
 
@@ -107,7 +107,7 @@ class LogLevelAnswer(Document):
 class StopAnswer(Document):
     """A stop that was asked for."""
 
-    phase: Phase
+    phase: ProcessPhase
     """Where the process is in its life: the stop begins within a second."""
 
 

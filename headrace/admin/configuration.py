@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from headrace.admin.document import Document, Text, moment
+from headrace.admin.document import Document, SendableText, moment
 from headrace.config import ChangeKind, ReloadEffect
 from headrace.controller.reports import ReloadOutcome
 
 if TYPE_CHECKING:
     from headrace.config import ConfigChange
-    from headrace.controller.reports import ConfigStatus, Pending, ReloadReport
+    from headrace.controller.reports import ConfigStatus, PendingChange, ReloadReport
 
 
 class ChangeStatus(Document):
@@ -36,7 +36,7 @@ class PendingStatus(Document):
     """Where it stands."""
     effect: ReloadEffect
     """What has to be touched for it."""
-    reason: Text
+    reason: SendableText
     """Why it does not run."""
     since: datetime
     """Since when it is wanted."""
@@ -47,7 +47,7 @@ class ConfigSummary(Document):
 
     pending: list[PendingStatus]
     """What the file says and does not run yet."""
-    problems: list[Text]
+    problems: list[SendableText]
     """Why the file as it was last read cannot be used; what ran before goes on."""
     last_at: datetime | None
     """When the last reload ended; null: there was none."""
@@ -77,7 +77,7 @@ class ReloadAnswer(Document):
     """How it ended."""
     at: datetime
     """When."""
-    problems: list[Text]
+    problems: list[SendableText]
     """Why the file was rejected; nothing was changed then."""
     applied: list[ChangeStatus]
     """What is different and runs now."""
@@ -118,7 +118,7 @@ def _change(change: ConfigChange) -> ChangeStatus:
     )
 
 
-def _pending(pending: Pending) -> PendingStatus:
+def _pending(pending: PendingChange) -> PendingStatus:
     return PendingStatus(
         path=pending.change.path,
         effect=pending.change.effect,

@@ -44,7 +44,7 @@ def restoring(percent: float | None, left: float | None) -> str:
 
 
 # what others wrote: processors, people, libraries
-Text = Annotated[str, AfterValidator(sendable)]
+SendableText = Annotated[str, AfterValidator(sendable)]
 
 
 class Described(BaseModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.admin.ports import Phase
+from headrace.admin.ports import ProcessPhase
 from headrace.channel.states import ChannelState
 from headrace.coordinators.member_info import AssignmentState, MemberState
 from headrace.zookeeper.protocol import SessionState
@@ -28,7 +28,7 @@ def not_live(process: Process, clock: Clock) -> list[str]:
     the threads of its channels. Any thread; does not block.
     """
     silent = clock.monotonic() - process.last_beat
-    if process.phase is Phase.RUNNING and silent > STALL_TIMEOUT:
+    if process.phase is ProcessPhase.RUNNING and silent > STALL_TIMEOUT:
         return [f"the main thread has done nothing for {silent:.0f} s"]
     return []
 
@@ -42,7 +42,7 @@ def not_ready(controller: Controller, process: Process) -> list[str]:
 
 
 def _reasons(controller: Controller, process: Process) -> Iterator[str]:
-    if process.phase is not Phase.RUNNING:
+    if process.phase is not ProcessPhase.RUNNING:
         yield f"the process is {process.phase.value}"
     state = controller.session.state
     if state is not SessionState.CONNECTED:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from headrace.admin.ports import Controller
     from headrace.core.clock import Clock
     from headrace.telemetry.metrics import ChannelSummary, PartitionSnapshot, StageTotal
-    from headrace.telemetry.thread_time import Role
     from headrace.telemetry.thread_time import ThreadActivity as Doing
+    from headrace.telemetry.thread_time import ThreadRole
 
 
 class HistoryPoint(Document):
@@ -124,7 +124,7 @@ class StageTotals:
 
     at: float
     stages: dict[str, StageTotal]
-    threads: dict[tuple[Role, Doing], float]
+    threads: dict[tuple[ThreadRole, Doing], float]
 
 
 class Rates:
@@ -204,14 +204,14 @@ class Rates:
             for stage, total in now.stages.items()
         ]
 
-    def threads(self, name: str, done: ChannelSummary) -> dict[Role, dict[Doing, float]]:
+    def threads(self, name: str, done: ChannelSummary) -> dict[ThreadRole, dict[Doing, float]]:
         """Return what part of the last minute the threads of each role spent on what.
 
         The minute ends with what is ``done``. The parts of a role make 1, or a little less or more
         where a thread has begun or ended.
         """
         before, now = self._minute(name, done)
-        spent: dict[Role, dict[Doing, float]] = {}
+        spent: dict[ThreadRole, dict[Doing, float]] = {}
         for (role, doing), seconds in now.threads.items():
             spent.setdefault(role, {})[doing] = max(
                 0, seconds - before.threads.get((role, doing), 0)

@@ -18,15 +18,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from headrace.admin.configuration import ConfigSummary
-from headrace.admin.document import Document, Number, Offset, Seconds, Text
-from headrace.admin.ports import Phase
-from headrace.channel.pausing import PauseMode, PauseReason
+from headrace.admin.document import Document, Number, Offset, Seconds, SendableText
+from headrace.admin.ports import ProcessPhase
+from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.channel.states import ChannelState, PartitionState
 from headrace.config import DeliveryGuarantee
 from headrace.coordinators.member_info import AssignmentState, MemberState
 from headrace.core.errors import HeadraceError, RefusedError
-from headrace.telemetry.thread_time import Role
 from headrace.telemetry.thread_time import ThreadActivity as Doing
+from headrace.telemetry.thread_time import ThreadRole
 from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ProcessStatus(Document):
 
     instance_id: str
     """Its name in its groups."""
-    phase: Phase
+    phase: ProcessPhase
     """Where it is in its life."""
     version: str
     """The version of Headrace."""
@@ -95,7 +95,7 @@ class PauseStatus(Document):
     """Whose it is."""
     mode: PauseMode
     """What it does with partitions."""
-    by: Text
+    by: SendableText
     """Who asked for it."""
     since: datetime
     """When it began."""
@@ -105,7 +105,7 @@ class PauseStatus(Document):
     """The topic of the one partition that it is of; null: it is of the whole channel."""
     partition: Number | None
     """That partition's number."""
-    note: Text
+    note: SendableText
     """Why."""
 
 
@@ -152,7 +152,7 @@ class PartitionStatus(Document):
     """How often in a row the batch at batch_offset has failed."""
     dead_letters: Number
     """Records put into the dead-letter topic since the partition was claimed."""
-    last_error: Text | None
+    last_error: SendableText | None
     """The last error that was told to the processor."""
     end: Offset | None
     """The end of the log as last fetched."""
@@ -183,7 +183,7 @@ class MemberStatus(Document):
     """How far it has come to what the group's map gives it: none says that it rightly has nothing,
     overdue that partitions could not be taken in a minute."""
     epoch: Number | None
-    """The epoch of this stay; null without a claim."""
+    """The epoch of this membership; null without a claim."""
     claims: Number
     """The partitions it has claimed."""
     lease_s: Seconds | None
@@ -199,9 +199,9 @@ class SkipStatus(Document):
     """Its partition's number."""
     offset: Offset
     """Its own offset."""
-    reason: Text
+    reason: SendableText
     """Why."""
-    by: Text
+    by: SendableText
     """Who wants it."""
 
 
@@ -248,7 +248,7 @@ class StageStatus(Document):
 class ThreadsStatus(Document):
     """The channel's threads of one role, over the last minute."""
 
-    role: Role
+    role: ThreadRole
     """What they are there for."""
     parts: dict[Doing, Seconds]
     """What they spent which part of their time on."""
@@ -323,7 +323,7 @@ class ChannelStatus(Document):
     """Its name in the configuration."""
     state: ChannelState
     """What it is doing."""
-    failure: Text | None
+    failure: SendableText | None
     """Why it failed."""
     group: str
     """Its group."""
@@ -373,7 +373,7 @@ class Status(Document):
     """The Spark session; null where no channel uses it."""
     ready: bool
     """Whether it is ready, as /health/ready says."""
-    not_ready_because: list[Text]
+    not_ready_because: list[SendableText]
     """Why it is not."""
     config: ConfigSummary | None = None
     """How the file and what runs compare; null: this process takes up no changes."""
@@ -406,7 +406,7 @@ class Health(Document):
 
     ok: bool
     """Whether it is."""
-    reasons: list[Text]
+    reasons: list[SendableText]
     """Why it is not."""
 
 
@@ -415,9 +415,9 @@ class Problem(Document):
 
     error: str
     """The name of the error; stable."""
-    message: Text
+    message: SendableText
     """What is wrong, in words."""
-    value: Text | None
+    value: SendableText | None
     """The value that is wrong."""
     next_step: str
     """What to do."""

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from headrace.config import Config
     from headrace.controller.reports import ConfigStatus, ReloadReport
     from headrace.core.clock import Deadline
-    from headrace.spark.runtime import SparkReading
+    from headrace.spark.runtime import SparkSnapshot
     from headrace.telemetry.metrics import Metrics
 
 
-class Phase(Enum):
+class ProcessPhase(Enum):
     """Where a process is in its life."""
 
     STARTING = "starting"
@@ -33,7 +33,7 @@ class Phase(Enum):
     """It finishes what is out, commits, and gives everything back."""
 
 
-class SessionReading(SessionView, NodeReader, Protocol):
+class SessionReader(SessionView, NodeReader, Protocol):
     """What is read of the ZooKeeper session, and of the nodes through it."""
 
 
@@ -56,11 +56,11 @@ class Controller(Protocol):
         ...
 
     @property
-    def session(self) -> SessionReading:
+    def session(self) -> SessionReader:
         """The ZooKeeper session."""
         ...
 
-    def spark(self) -> SparkReading | None:
+    def spark(self) -> SparkSnapshot | None:
         """Look at Spark, None where no channel uses it."""
         ...
 
@@ -81,7 +81,7 @@ class Process(Protocol):
     """The process around the controller. Safe on any thread; nothing blocks."""
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> ProcessPhase:
         """Where it is in its life."""
         ...
 
@@ -103,26 +103,26 @@ class Process(Protocol):
 class LocalProcess:
     """This process, a :class:`Process`. ``stop`` is called once, on any thread.
 
-    ``become`` and ``turned`` are for the main thread.
+    ``become`` and ``beat`` are for the main thread.
     """
 
     def __init__(
         self, file: Path, stop: Callable[[str], None], clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self.file = file.absolute()
-        self.phase = Phase.STARTING
+        self.phase = ProcessPhase.STARTING
         self.last_beat = clock.monotonic()
         self._stop = stop
         self._clock = clock
         self._lock = Lock()
         self._asked = False
 
-    def become(self, phase: Phase) -> None:
+    def become(self, phase: ProcessPhase) -> None:
         """Enter another phase."""
         self.phase = phase
-        self.turned()
+        self.beat()
 
-    def turned(self) -> None:
+    def beat(self) -> None:
         """Note that the main thread looks around."""
         self.last_beat = self._clock.monotonic()
 

@@ -16,8 +16,8 @@ from headrace.admin.redaction import Redaction
 from headrace.admin.state import (
     After,
     Hex,
-    Key,
     KeyedState,
+    KeyParameter,
     KeysPage,
     Limit,
     OnePartition,
@@ -121,7 +121,7 @@ class Reads:
     def state(
         self,
         name: ChannelName,
-        key: Key,
+        key: KeyParameter,
         partition: OnePartition = None,
         *,
         is_hex: Hex = False,

@@ -11,7 +11,15 @@ from urllib.parse import quote, urlencode
 from fastapi import Path, Query
 
 from headrace.admin import models as d
-from headrace.admin.document import Document, Number, Offset, Text, moment, restoring, sendable
+from headrace.admin.document import (
+    Document,
+    Number,
+    Offset,
+    SendableText,
+    moment,
+    restoring,
+    sendable,
+)
 from headrace.admin.models import ApiError
 from headrace.config import KeyedProcessorConfig
 from headrace.coordinators.group_nodes import read_nodes
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.admin.ports import Controller
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.keyed.fold import KeyRow
-    from headrace.keyed.reading import FoundKey, StatePartition, StateReader
+    from headrace.keyed.state_reader import FoundKey, StatePartition, StateReader
 
 #: Keys of one page, at most.
 MOST_KEYS = 1000
@@ -31,7 +39,7 @@ MOST_KEYS = 1000
 class TimerStatus(Document):
     """A timer of a key."""
 
-    name: Text
+    name: SendableText
     """Its name."""
     due: datetime
     """When it fires."""
@@ -42,7 +50,7 @@ class TimerStatus(Document):
 class KeyedState(Document):
     """A key and its state, as committed."""
 
-    key: Text
+    key: SendableText
     """The key; where its bytes are no UTF-8, or the channel's keys are bytes, in hexadecimal
     digits."""
     hex: bool
@@ -53,9 +61,9 @@ class KeyedState(Document):
     """Its state: what JSON decodes to, text, or bytes in base64, as the channel's encoding is."""
     timers: list[TimerStatus]
     """Its timers, by name."""
-    quarantined: Text | None
+    quarantined: SendableText | None
     """Why its facts are set aside, if they are."""
-    problem: Text | None
+    problem: SendableText | None
     """Why its state cannot be decoded, which is in base64 then."""
     stream_time: datetime | None
     """The stream time of its partition."""
@@ -125,7 +133,9 @@ class Tasks(Document):
     """The partitions, by number."""
 
 
-Key = Annotated[str, Path(description="The key, as its text or, with hex, its bytes' digits.")]
+KeyParameter = Annotated[
+    str, Path(description="The key, as its text or, with hex, its bytes' digits.")
+]
 OnePartition = Annotated[
     int | None, Query(ge=0, le=1 << 31, description="Only this partition; null: all that are here.")
 ]

@@ -19,7 +19,7 @@ from headrace.channel.states import PartitionState
 from headrace.config import guarantee
 from headrace.config.show import document
 from headrace.coordinators.group_nodes import read_nodes
-from headrace.coordinators.member_info import Mode
+from headrace.coordinators.member_info import AssignmentMode
 from headrace.core.stacks import thread_stacks
 from headrace.telemetry.logs import recent_events
 from headrace.telemetry.metrics import Summary
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from headrace.admin.ports import Controller, Deployment, Process
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.channel.pausing import Pause
+    from headrace.channel.pauses import Pause
     from headrace.channel.skips import Skip
     from headrace.core.clock import Clock
     from headrace.telemetry.logs import RecentEvent
@@ -74,7 +74,7 @@ class GroupMember(Document):
     """The version of what it runs."""
     since: datetime | None
     """When it joined."""
-    mode: Mode | None
+    mode: AssignmentMode | None
     """How it chooses its partitions."""
     draining: bool | None
     """Whether it gives everything back."""
@@ -271,15 +271,15 @@ class StatusBuilder:
         )
 
     def _spark(self) -> d.SparkStatus | None:
-        reading = self._controller.spark()
-        if reading is None:
+        snapshot = self._controller.spark()
+        if snapshot is None:
             return None
         return d.SparkStatus(
-            running=reading.running,
+            running=snapshot.running,
             master=self._controller.config.spark.master,
-            pid=reading.pid,
-            generation=reading.generation,
-            cores=reading.cores,
+            pid=snapshot.pid,
+            generation=snapshot.generation,
+            cores=snapshot.cores,
         )
 
     def _totals(self, name: str, held: list[PartitionSnapshot], done: ChannelSummary) -> d.Totals:
@@ -313,7 +313,7 @@ class StatusBuilder:
             "lag_s": each.lag_seconds,
             "sink_age_s": each.sink_seconds,
             "records_per_s": self._rates.of_partition(each),
-            "suspect_records": each.suspects,
+            "suspect_records": each.suspect_records,
             "held_back_until": None
             if held_back is None
             else moment(self._clock.time() + held_back),
@@ -422,13 +422,13 @@ def skip_status(skip: Skip) -> d.SkipStatus:
 
 
 def _member(channel: InboundKafkaChannel) -> d.MemberStatus:
-    reading = channel.member
-    lease = reading.lease_seconds
+    snapshot = channel.member
+    lease = snapshot.lease_seconds
     return d.MemberStatus(
-        state=reading.state,
-        assignment=reading.assignment,
-        epoch=reading.epoch,
-        claims=reading.claims,
+        state=snapshot.state,
+        assignment=snapshot.assignment,
+        epoch=snapshot.epoch,
+        claims=snapshot.claims,
         lease_s=None if lease is None else round(lease, 3),
     )
 

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from headrace.admin.document import Document, Number, Offset, Seconds, moment, sendable
 from headrace.admin.models import ApiError
-from headrace.admin.ports import Phase
+from headrace.admin.ports import ProcessPhase
 from headrace.channel.states import ChannelState
 from headrace.channel.taps import MOST_BYTES, MOST_PER_SECOND, TapFilter
 from headrace.core.clock import Deadline
@@ -189,7 +189,7 @@ class TapReads:
             return "limit"
         if channel.state is not ChannelState.RUNNING:
             return "channel_ended"
-        if self._process.phase is Phase.STOPPING:
+        if self._process.phase is ProcessPhase.STOPPING:
             return "process_stopping"
         return "time" if deadline.expired else None
 

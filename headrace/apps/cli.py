@@ -16,12 +16,12 @@ from typing import Annotated, Any
 import typer
 
 from headrace.apps.options import (
-    Create,
-    Engine,
+    CreateOption,
+    EngineName,
     EngineOption,
-    Partitions,
-    PrintConfig,
-    Properties,
+    PartitionsOption,
+    PrintConfigOption,
+    PropertiesOption,
     named,
     parsed,
 )
@@ -65,7 +65,7 @@ _Outcomes = Annotated[
 ]
 
 
-class Mode(Enum):
+class CollectorMode(Enum):
     """How a collector takes events that come twice, late or out of order."""
 
     STRICT = "strict"
@@ -98,12 +98,12 @@ def run(  # noqa: PLR0917 - the parts of a configuration
         ),
     ] = "localhost:2181",
     mode: Annotated[
-        Mode,
+        CollectorMode,
         typer.Option(
             metavar="strict|compat", help="One outcome for each group, or as the original does it."
         ),
-    ] = Mode.STRICT,
-    engine: EngineOption = Engine.SPARK,
+    ] = CollectorMode.STRICT,
+    engine: EngineOption = EngineName.SPARK,
     group: Annotated[
         str, typer.Option(metavar="NAME", help="The group whose members share the partitions.")
     ] = "collector",
@@ -116,11 +116,11 @@ def run(  # noqa: PLR0917 - the parts of a configuration
             "headrace/collector in the user's state folder.",
         ),
     ] = None,
-    partitions: Partitions = 8,
-    properties: Properties = None,
+    partitions: PartitionsOption = 8,
+    properties: PropertiesOption = None,
     *,
-    create: Create = False,
-    print_config: PrintConfig = False,
+    create: CreateOption = False,
+    print_config: PrintConfigOption = False,
 ) -> None:
     """Run a collector until SIGTERM or SIGINT, on the topics that are named.
 
@@ -135,9 +135,9 @@ def run(  # noqa: PLR0917 - the parts of a configuration
         typer.echo("name the brokers with -brokerlist, or in COLLECTOR_BROKERLIST", err=True)
         typer.echo(context.get_usage(), err=True)
         raise typer.Exit(1)
-    from headrace.apps.collector import running  # noqa: PLC0415 - takes a second to import
+    from headrace.apps.collector import daemon_config  # noqa: PLC0415 - takes a second to import
 
-    wanted = running.Wanted(
+    wanted = daemon_config.CollectorOptions(
         brokers,
         topic,
         outcomes or _outcomes_of(topic),
@@ -150,7 +150,7 @@ def run(  # noqa: PLR0917 - the parts of a configuration
         create=partitions if create else None,
         properties=named(properties),
     )
-    raise typer.Exit(running.run(wanted, print_only=print_config))
+    raise typer.Exit(daemon_config.run(wanted, print_only=print_config))
 
 
 @collector.command()
@@ -170,7 +170,7 @@ def create(  # noqa: PLR0917 - the members of an event
         str | None, typer.Option(metavar="TOPIC", help="Where a failure goes as well.")
     ] = None,
     topic: _Topic = TOPIC,
-    properties: Properties = None,
+    properties: PropertiesOption = None,
     *,
     fail_fast: Annotated[
         bool,
@@ -201,7 +201,7 @@ def done(  # noqa: PLR0917 - as above
     result: Annotated[str | None, typer.Option(metavar="JSON", help="Its result.")] = None,
     error: Annotated[str | None, typer.Option(metavar="TEXT", help="Why it failed.")] = None,
     topic: _Topic = TOPIC,
-    properties: Properties = None,
+    properties: PropertiesOption = None,
 ) -> None:
     """Say that an entity of a group is done, or has failed. Prints the event."""
     from headrace.apps.collector import commands  # noqa: PLC0415 - takes a second to import
@@ -222,7 +222,7 @@ def watch(  # noqa: PLR0917 - where to look, and how long
     ] = None,
     topic: _Topic = TOPIC,
     outcomes: _Outcomes = None,
-    properties: Properties = None,
+    properties: PropertiesOption = None,
     *,
     new: Annotated[
         bool,
@@ -251,7 +251,7 @@ def demo(
     days: Annotated[
         int, typer.Option(min=1, max=365, help="How many days of flights, from the first on.")
     ] = 365,
-    engine: EngineOption = Engine.SPARK,
+    engine: EngineOption = EngineName.SPARK,
     over: Annotated[
         float, typer.Option(min=1, help="Seconds over which the events are produced, at least.")
     ] = 80.0,
@@ -291,7 +291,7 @@ def elements_demo(
         int | None,
         typer.Option(min=1_000, help="How many flights, from the first on; default: all."),
     ] = None,
-    engine: EngineOption = Engine.SPARK,
+    engine: EngineOption = EngineName.SPARK,
     over: Annotated[
         float, typer.Option(min=1, help="Seconds over which they are produced, at least.")
     ] = 30.0,

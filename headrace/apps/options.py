@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 
-class Engine(Enum):
+class EngineName(Enum):
     """Where an application's reducer runs."""
 
     SPARK = "spark"
@@ -20,10 +20,10 @@ class Engine(Enum):
 
 
 EngineOption = Annotated[
-    Engine,
+    EngineName,
     typer.Option(metavar="spark|inline", help="In Spark's workers, or in the process itself."),
 ]
-Properties = Annotated[
+PropertiesOption = Annotated[
     list[str] | None,
     typer.Option(
         "--property",
@@ -32,11 +32,13 @@ Properties = Annotated[
         help="A property of librdkafka, as for TLS; may be repeated.",
     ),
 ]
-Partitions = Annotated[
+PartitionsOption = Annotated[
     int, typer.Option(min=1, help="How many partitions topics are created with.")
 ]
-Create = Annotated[bool, typer.Option("--create", help="Create the topics that are not there.")]
-PrintConfig = Annotated[
+CreateOption = Annotated[
+    bool, typer.Option("--create", help="Create the topics that are not there.")
+]
+PrintConfigOption = Annotated[
     bool, typer.Option("--print-config", help="Print the configuration, and run nothing.")
 ]
 

@@ -15,12 +15,12 @@ from typing import Annotated
 import typer
 
 from headrace.apps.options import (
-    Create,
-    Engine,
+    CreateOption,
+    EngineName,
     EngineOption,
-    Partitions,
-    PrintConfig,
-    Properties,
+    PartitionsOption,
+    PrintConfigOption,
+    PropertiesOption,
     named,
     parsed,
 )
@@ -54,7 +54,7 @@ _Workflows = Annotated[
 _Timeout = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait.")]
 
 
-class Role(Enum):
+class NodeRole(Enum):
     """What a process does for workflows."""
 
     BOTH = "both"
@@ -80,9 +80,9 @@ def run(  # noqa: PLR0917 - the parts of a configuration
         ),
     ] = "localhost:2181",
     name: _Name = "workflow",
-    role: Annotated[Role, typer.Option(help="What this process does.")] = Role.BOTH,
+    role: Annotated[NodeRole, typer.Option(help="What this process does.")] = NodeRole.BOTH,
     threads: Annotated[int, typer.Option(min=1, help="How many calls are made at once.")] = 4,
-    engine: EngineOption = Engine.INLINE,
+    engine: EngineOption = EngineName.INLINE,
     state_dir: Annotated[
         Path | None,
         typer.Option(
@@ -92,15 +92,15 @@ def run(  # noqa: PLR0917 - the parts of a configuration
             "it headrace/NAME-ROLE in the user's state folder.",
         ),
     ] = None,
-    partitions: Partitions = 8,
-    properties: Properties = None,
+    partitions: PartitionsOption = 8,
+    properties: PropertiesOption = None,
     *,
-    create: Create = False,
+    create: CreateOption = False,
     history: Annotated[
         bool,
         typer.Option("--history", help="Write each instance's states to the topic NAME.history."),
     ] = False,
-    print_config: PrintConfig = False,
+    print_config: PrintConfigOption = False,
 ) -> None:
     """Reduce workflows, make their calls, or both, until SIGTERM or SIGINT.
 
@@ -137,10 +137,10 @@ def start(  # noqa: PLR0917 - an instance, and where it goes
     args: Annotated[str, typer.Option(metavar="JSON", help="Its arguments, as an object.")] = "{}",
     instance: Annotated[
         str | None,
-        typer.Option("--id", help="An id of one's own: started twice, it is started once."),
+        typer.Option("--id", help="A custom id: started twice, it is started once."),
     ] = None,
     name: _Name = "workflow",
-    properties: Properties = None,
+    properties: PropertiesOption = None,
 ) -> None:
     """Start an instance. Prints its id."""
     from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
@@ -158,7 +158,7 @@ def result(
     brokers: _Brokers,
     timeout: _Timeout = 60.0,
     name: _Name = "workflow",
-    properties: Properties = None,
+    properties: PropertiesOption = None,
 ) -> None:
     """Wait for an instance's result, and print it; however late one asks."""
     from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
@@ -172,7 +172,7 @@ def show(
     instance: Annotated[str, typer.Argument(help="The id of the instance.")],
     brokers: _Brokers,
     name: _Name = "workflow",
-    properties: Properties = None,
+    properties: PropertiesOption = None,
 ) -> None:
     """Draw an instance's term with what is done, open and failed.
 
@@ -193,7 +193,7 @@ def status(
     ] = 5,
     timeout: _Timeout = 60.0,
     name: _Name = "workflow",
-    properties: Properties = None,
+    properties: PropertiesOption = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
@@ -214,7 +214,7 @@ def demo(
         int,
         typer.Option(min=100, max=336_776, help="How many flights, from the first of 2013 on."),
     ] = 20_000,
-    engine: EngineOption = Engine.INLINE,
+    engine: EngineOption = EngineName.INLINE,
     directory: Directory = None,
 ) -> None:
     """Run the turnaround of real flights as workflows, kill processes on the way, check all.

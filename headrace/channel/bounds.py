@@ -37,7 +37,7 @@ class Until:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _GroupPartitions:
     """Partitions that somebody owns, and those that nobody is to have."""
 
     owned: frozenset[TopicPartition]
@@ -63,7 +63,7 @@ class Bounds:
         self._channel = channel
         self._clock = clock
         self._offsets: dict[TopicPartition, int] = {}
-        self._group: _Group | None = None
+        self._group: _GroupPartitions | None = None
         self._reached: set[TopicPartition] = set()
 
     def fix(self, catalog: TopicCatalog, counts: Mapping[str, int], deadline: Deadline) -> None:
@@ -110,7 +110,7 @@ class Bounds:
 
         Any thread.
         """
-        self._group = _Group(frozenset(owned), frozenset(unowned))
+        self._group = _GroupPartitions(frozenset(owned), frozenset(unowned))
 
     def reached(
         self, own: Mapping[TopicPartition, int | None], store: OffsetStore, deadline: Deadline

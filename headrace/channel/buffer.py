@@ -332,7 +332,7 @@ class PartitionBuffer:
         """Note that nothing readable lies before ``end``: markers, aborted or compacted records.
 
         The next cut still starts where the last one ended, as a sink's stored offset does. What
-        lies behind the bound is not passed.
+        lies after the bound is not passed.
 
         Returns:
             where a gap ends that no record at hand precedes; None if there is none such.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-Result = TypeVar("Result")
+ReturnT = TypeVar("ReturnT")
 
 
 class WorkerAbandoned(BaseException):
@@ -55,7 +55,7 @@ class Callbacks:
             type(processor).on_batch_processed is not BatchProcessor.on_batch_processed
         )
 
-    def call(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result:
+    def call(self, owned: OwnedPartition, function: Callable[[], ReturnT]) -> ReturnT:
         """Run one callback.
 
         Raises:
@@ -71,21 +71,21 @@ class Callbacks:
                 raise WorkerAbandoned
             owned.end_callback()
 
-    def ask(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result | None:
+    def ask(self, owned: OwnedPartition, function: Callable[[], ReturnT]) -> ReturnT | None:
         """Run a callback that concerns no batch; what it raises goes to ``on_exception``."""
         return self._guarded(owned, function, self.exception)
 
-    def run_last(self, owned: OwnedPartition, function: Callable[[], Result]) -> Result | None:
+    def run_last(self, owned: OwnedPartition, function: Callable[[], ReturnT]) -> ReturnT | None:
         """Run a partition's last callback: nothing may follow it, so errors go to the log only."""
         return self._guarded(owned, function, self._report)
 
     def _guarded(
         self,
         owned: OwnedPartition,
-        function: Callable[[], Result],
+        function: Callable[[], ReturnT],
         on_error: Callable[[OwnedPartition, BaseException, Batch | None], object],
         batch: Batch | None = None,
-    ) -> Result | None:
+    ) -> ReturnT | None:
         try:
             return self.call(owned, function)
         except WorkerAbandoned:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.pausing import Pause, PauseMode, PauseReason, ProcessorPauseControl
+from headrace.channel.pauses import Pause, PauseMode, PauseReason, ProcessorPauseControl
 from headrace.channel.runtime import ChannelRuntime
 from headrace.channel.settings import LiveSettings
 from headrace.channel.skips import Skips
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.core.positions import Replay, Target
     from headrace.core.records import TopicPartition
     from headrace.core.supervision import Heartbeat
-    from headrace.keyed.reading import StateReader
+    from headrace.keyed.state_reader import StateReader
     from headrace.processors import BatchProcessor
     from headrace.telemetry.metrics import Metrics, PartitionSnapshot, PoolSnapshot
 
@@ -69,7 +69,7 @@ class Reconfiguration:
         """Share partitions in another way; see ``InboundKafkaChannel.replace_coordinator``."""
         with self._lock:
             config = self._runtime.settings.config.model_copy(update={"coordinator": coordinator})
-            if found := [f"{dotted(steps)} {rest}" for steps, rest in config.contradictions()]:
+            if found := [f"{dotted(steps)} {rest}" for steps, rest in config.conflicts()]:
                 raise ConfigError([f"channels.{self._runtime.name}.{problem}" for problem in found])
             self._take_over(config, [f"channels.{self._runtime.name}.coordinator"])
 
@@ -79,7 +79,7 @@ class Reconfiguration:
         self._runtime.settings.replace(config)
         self._runtime.subscription.set_assignor(config)
         self._runtime.workers.resize(config.workers)
-        self._runtime.pausing.follow_settings()
+        self._runtime.pause_manager.follow_settings()
         self._runtime.committer.flush()
         self._runtime.manager.touch_all()
         log.info("channel_reconfigured", channel=self._runtime.name, changed=changed)
@@ -243,17 +243,17 @@ class InboundKafkaChannel:
         self._become(ChannelState.STARTING)
         try:
             self._metrics.begin_channel(self.name)
-            self._runtime.pausing.restore()
+            self._runtime.pause_manager.restore()
             self._processor.open(
                 ChannelContext(
                     self.name,
                     self.config.group,
                     self._metrics,
                     self._clock,
-                    ProcessorPauseControl(self._runtime.pausing, self._clock),
+                    ProcessorPauseControl(self._runtime.pause_manager, self._clock),
                     self._runtime.manager.touch_all,
                     ProcessorPauseControl(
-                        self._runtime.pausing, self._clock, PauseReason.RESTORING
+                        self._runtime.pause_manager, self._clock, PauseReason.RESTORING
                     ),
                     self.fail,
                 )
@@ -336,7 +336,7 @@ class InboundKafkaChannel:
         Raises:
             ShorterPauseError: the one that is there goes on for longer, without ``shorten``.
         """
-        return self._runtime.pausing.begin(
+        return self._runtime.pause_manager.begin(
             reason, by=by, mode=mode, partition=partition, until=until, note=note, shorten=shorten
         )
 
@@ -347,7 +347,7 @@ class InboundKafkaChannel:
         """
         kept = [pause for pause in pauses if pause.reason is PauseReason.OPERATOR]
         if kept:
-            self._runtime.pausing.take_over(kept)
+            self._runtime.pause_manager.take_over(kept)
 
     def resume(
         self,
@@ -364,7 +364,7 @@ class InboundKafkaChannel:
         Raises:
             RefusedError: others have such pauses, and ``by`` has none; ``of`` says whose ends.
         """
-        return self._runtime.pausing.end(reason, by=by, partition=partition, of=of)
+        return self._runtime.pause_manager.end(reason, by=by, partition=partition, of=of)
 
     def wait_paused(self, deadline: Deadline) -> bool:
         """Wait until all pauses have their effect; False if one has not by the deadline.
@@ -372,7 +372,7 @@ class InboundKafkaChannel:
         Then nothing that is paused is in the processor's hands, what was answered is committed, and
         what is to be given back is another member's to take.
         """
-        return self._runtime.pausing.wait(deadline)
+        return self._runtime.pause_manager.wait(deadline)
 
     def seek(
         self,
@@ -413,7 +413,7 @@ class InboundKafkaChannel:
         """Leave the record with exactly this offset out of the batches from now on.
 
         Takes effect without a pause; a batch that has failed comes again at once, without the
-        record. Counted and logged once the commit is behind it. Other members do not know of it:
+        record. Counted and logged once the commit is past it. Other members do not know of it:
         where the partition moves on before that, it is to be skipped there. Does not block.
         ``force``: also a record that is not in the batch that is out, or that failed.
 
@@ -439,7 +439,7 @@ class InboundKafkaChannel:
     @property
     def pauses(self) -> tuple[Pause, ...]:
         """The pauses at this moment, the oldest first."""
-        return self._runtime.pausing.all()
+        return self._runtime.pause_manager.all()
 
     def reconfigure(
         self, config: ChannelConfig, changes: Sequence[ConfigChange], deadline: Deadline

@@ -16,7 +16,7 @@ from headrace.core.errors import CommitFailedError
 from headrace.core.spans import NO_SPAN
 from headrace.core.supervision import PeriodicThread
 from headrace.kafka.ports import CommitRefusal, OffsetStoreError
-from headrace.telemetry.thread_time import Role, ThreadActivity
+from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.channel.topics import KnownTopics
     from headrace.core.records import Batch
     from headrace.core.spans import Span
-    from headrace.kafka.ports import Failure, OffsetStore, StoredOffset
+    from headrace.kafka.ports import CommitFailure, OffsetStore, StoredOffset
     from headrace.telemetry.metrics import Metrics
 
 
@@ -42,7 +42,7 @@ class PendingCommits:
         self._unconfirmed: deque[tuple[int, Batch]] = deque()
 
     @property
-    def owes(self) -> bool:
+    def has_pending_commit(self) -> bool:
         """Whether an offset was staged that is not known to be stored."""
         return self.stored < self.staged
 
@@ -52,7 +52,7 @@ class PendingCommits:
         unconfirmed = self._unconfirmed
         return sum(batch.size for _, batch in tuple(unconfirmed)) if unconfirmed else 0
 
-    def stage(self, batch: Batch | None) -> int:
+    def enqueue(self, batch: Batch | None) -> int:
         """Number the next offset to be stored; ``batch`` is kept until that is confirmed."""
         self.staged += 1
         if batch is not None:
@@ -231,10 +231,10 @@ class _Staged:
 class Committer(PeriodicThread):
     """Owns the offset store and the loop that commits to it.
 
-    ``flush`` and ``forget`` may be called on any thread; these and ``stage`` do not block. ``lose``
-    is told of partitions that turn out to be somebody else's. ``interval`` is in seconds, and is
-    asked for each time. Offsets of missing topics stay staged: a commit with one of them fails as
-    a whole.
+    ``flush`` and ``forget`` may be called on any thread; these and ``enqueue`` do not block.
+    ``lose`` is told of partitions that turn out to be somebody else's. ``interval`` is in seconds,
+    and is asked for each time. Offsets of missing topics stay staged: a commit with one of them
+    fails as a whole.
     """
 
     def __init__(
@@ -263,19 +263,19 @@ class Committer(PeriodicThread):
         self._staged: dict[OwnedPartition, _Staged] = {}
         self._acknowledged: dict[OwnedPartition, AcknowledgedOffsets] = {}
         self._commit_at = 0.0
-        self._turned_at = clock.monotonic()
+        self._last_beat = clock.monotonic()
         self._wake = Event()
         super().__init__(f"{channel}-committer", fail)
 
     @property
     def last_beat(self) -> float:
-        return self._turned_at
+        return self._last_beat
 
     @property
     def stall_timeout(self) -> float | None:
         return STALL_TIMEOUT if self._thread.is_alive() else None
 
-    def stage(
+    def enqueue(
         self,
         partition: OwnedPartition,
         offset: int,
@@ -291,7 +291,7 @@ class Committer(PeriodicThread):
         Returns:
             the offset's number among those of the partition that are staged.
         """
-        sequence = partition.pending_commits.stage(batch)
+        sequence = partition.pending_commits.enqueue(batch)
         with self._lock:
             spans: tuple[Span, ...] = (span,) if span.recording else ()
             before = self._staged.get(partition)
@@ -325,7 +325,7 @@ class Committer(PeriodicThread):
         self._wake.set()
 
     def _run(self) -> None:
-        time = self._metrics.thread_time(self._channel, Role.COMMITTER)
+        time = self._metrics.thread_time(self._channel, ThreadRole.COMMITTER)
         try:
             while not self._stopping.is_set():
                 flushed = self._wake.wait(self.until_next_pass())
@@ -346,7 +346,7 @@ class Committer(PeriodicThread):
 
         For the committer's thread, and for tests that have no such thread.
         """
-        self._turned_at = self._clock.monotonic()
+        self._last_beat = self._clock.monotonic()
         with self._lock:
             # one that came when the wait was just over counts, too
             flushed = flushed or self._wake.is_set()
@@ -437,7 +437,7 @@ class Committer(PeriodicThread):
                 )
         partition.post(OffsetCommitted(staged.offset, staged.sequence))
 
-    def _failed(self, partition: OwnedPartition, staged: _Staged, failure: Failure) -> None:
+    def _failed(self, partition: OwnedPartition, staged: _Staged, failure: CommitFailure) -> None:
         """Keep it staged for the next interval, unless a newer offset was staged meanwhile."""
         self._metrics.commit_failures.labels(self._channel, partition.partition.topic).inc()
         log.warning(
@@ -463,5 +463,5 @@ def _again(known: AcknowledgedOffsets) -> _Staged:
     return _Staged(known.offset, known.sequence, known.leader_epoch)
 
 
-def _error(partition: OwnedPartition, staged: _Staged, failure: Failure) -> CommitFailedError:
+def _error(partition: OwnedPartition, staged: _Staged, failure: CommitFailure) -> CommitFailedError:
     return CommitFailedError(partition.partition, staged.offset, failure.reason)

@@ -72,7 +72,7 @@ class SeekControl:
         is_fetched = owned.doubt is None and not owned.halted
         owned.restart_at(asked.offset)
         owned.note_error(None)
-        sequence = self._runtime.committer.stage(owned, asked.offset)
+        sequence = self._runtime.committer.enqueue(owned, asked.offset)
         self._runtime.committer.flush()
         if is_fetched:
             self._runtime.fetcher.seek(owned)

@@ -41,19 +41,19 @@ class DeadLetterLimits:
         self._in_a_row = 0
         self._after_letter: int | None = None
         self._row_began = 0
-        self._divided: int | None = None
+        self._bisected_at: int | None = None
 
     def divide(self, cut: BatchSlice) -> None:
         """Take note that a batch is given up; its parts come from here on."""
         if cut.failures == 0:
-            self._divided = cut.start
+            self._bisected_at = cut.start
 
     def in_doubt(self, cut: BatchSlice) -> bool:
         """Whether nothing was answered since the batch was divided, or since the last letter.
 
         What fails then may fail for something that has nothing to do with the record.
         """
-        return cut.start in {self._divided, self._after_letter}
+        return cut.start in {self._bisected_at, self._after_letter}
 
     def excess(self, cut: BatchSlice, offset: int, limits: DeadLetterConfig) -> str | None:
         """Return which limit one more letter would pass, None if it may be sent.
@@ -147,8 +147,8 @@ class DeadLetters:
         wanted = config.on_error.dead_letter
         if wanted is None:
             return
-        within = Deadline.after(deadline.at_most(CHECK_TIMEOUT), self._clock)
-        if wanted.topic not in self._catalog.describe([wanted.topic], within):
+        look_deadline = Deadline.after(deadline.at_most(CHECK_TIMEOUT), self._clock)
+        if wanted.topic not in self._catalog.describe([wanted.topic], look_deadline):
             raise UnknownTopicError(
                 f"channel {self._channel}: no dead-letter topic {wanted.topic} on the broker; "
                 f"create it, or correct channels.{self._channel}.on_error.dead_letter.topic"

@@ -387,7 +387,7 @@ class Delivery:
         covered = batch is not None and effect.commit >= batch.next_offset
         kept = batch if covered and self._callbacks.wants_processed else None
         span = NO_SPAN if batch is None else batch.span
-        self._runtime.committer.stage(owned, effect.commit, kept, span)
+        self._runtime.committer.enqueue(owned, effect.commit, kept, span)
         # nobody else can go on with a partition that only waits for the end of the interval
         if kept is not None and owned.held_bytes() >= owned.next_batch.share:
             self._runtime.committer.flush()

@@ -61,13 +61,13 @@ class ErrorScope(Enum):
     BATCH = "batch"
     """In some record of the batch, if it fails again and again."""
 
-    ENVIRONMENT = "elsewhere"
+    ENVIRONMENT = "environment"
     """In no record: something is away, full or wrong. The batch comes again until it is fixed."""
 
 
 #: A time-out tells nothing of the records: what is slow for a batch is slow for the next one, too.
 #: ``ImportError``: the code is at fault, and would be with every record.
-_ELSEWHERE = (
+_ENVIRONMENT_ERRORS = (
     RetryableError,
     PartitionError,
     StartError,
@@ -87,13 +87,15 @@ def classify_error(error: BaseException) -> ErrorScope:
     """Return where the reason lies; what the error was caused by counts as well."""
     if isinstance(error, PoisonRecordError):
         return ErrorScope.RECORD
-    return ErrorScope.ENVIRONMENT if any(map(_is_elsewhere, _chain(error))) else ErrorScope.BATCH
+    return (
+        ErrorScope.ENVIRONMENT if any(map(_is_of_environment, _chain(error))) else ErrorScope.BATCH
+    )
 
 
-def _is_elsewhere(error: BaseException) -> bool:
+def _is_of_environment(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno is not None:
         return not isinstance(error, _OF_PATHS)
-    return isinstance(error, _ELSEWHERE)
+    return isinstance(error, _ENVIRONMENT_ERRORS)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -106,7 +108,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
 
 
-def divided(
+def halves(
     cut: BatchSlice, delivered: Sequence[Record], error: BaseException, failures: int
 ) -> tuple[BatchSlice, ...]:
     """Return the parts of a batch that is given up, in order; itself where it cannot be divided.
@@ -144,7 +146,7 @@ def _borders(delivered: Sequence[Record], error: BaseException) -> tuple[int, ..
 log = structlog.get_logger(__name__)
 
 
-class FailurePolicy:
+class ErrorPolicy:
     """The channel's ``on_error`` section. Called by the thread that holds the partition."""
 
     def __init__(self, runtime: ChannelRuntime) -> None:
@@ -261,7 +263,7 @@ class FailurePolicy:
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
     ) -> ResponseEffect:
         batch = item.batch
-        parts = divided(item.cut, batch.records, error, batch.attempt)
+        parts = halves(item.cut, batch.records, error, batch.attempt)
         topic = owned.partition.topic
         self._runtime.metrics.bisections.labels(self._runtime.name, topic).inc()
         log.warning(

@@ -16,7 +16,7 @@ from headrace.channel.events import GapSkipped, LogTruncated, OffsetOutOfRange
 from headrace.core.records import offset_of
 from headrace.core.supervision import PeriodicThread
 from headrace.kafka.ports import Fetched
-from headrace.telemetry.thread_time import Role, ThreadActivity
+from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -41,7 +41,7 @@ RESUME_BELOW = 0.5
 ROOMY_BELOW = 0.5
 
 
-class BufferReading(NamedTuple):
+class BufferSnapshot(NamedTuple):
     """One partition as the rules see it: bytes held, whether it could use more, whether paused."""
 
     partition: TopicPartition
@@ -60,7 +60,7 @@ class Decision:
     shed: frozenset[TopicPartition] = frozenset()
 
 
-def decide(readings: Collection[BufferReading], budget: int) -> Decision:
+def decide(snapshots: Collection[BufferSnapshot], budget: int) -> Decision:
     """Share ``budget`` bytes among partitions so that a slow one starves no other.
 
     Each partition has an equal share. As long as there is plenty of room, or no other partition is
@@ -68,29 +68,29 @@ def decide(readings: Collection[BufferReading], budget: int) -> Decision:
     up they give unread records back. When the budget is full and nobody is hungry, fetching just
     stops: that throws nothing away.
     """
-    if not readings:
+    if not snapshots:
         return Decision(fetch=True)
-    share = budget // len(readings)
-    held = sum(reading.held for reading in readings)
+    share = budget // len(snapshots)
+    held = sum(snapshot.held for snapshot in snapshots)
     full, roomy = held >= budget, held < budget * ROOMY_BELOW
-    over = frozenset(r.partition for r in readings if r.held >= share)
-    hungry = any(r.hungry and r.partition not in over for r in readings)
-    resume = frozenset(r.partition for r in readings if r.paused and r.held < share * RESUME_BELOW)
+    over = frozenset(r.partition for r in snapshots if r.held >= share)
+    hungry = any(r.hungry and r.partition not in over for r in snapshots)
+    resume = frozenset(r.partition for r in snapshots if r.paused and r.held < share * RESUME_BELOW)
     if roomy or not hungry:
         return Decision(fetch=not full, resume=resume)
-    pause = frozenset(r.partition for r in readings if r.partition in over and not r.paused)
+    pause = frozenset(r.partition for r in snapshots if r.partition in over and not r.paused)
     return Decision(fetch=True, pause=pause, resume=resume, shed=over if full else frozenset())
 
 
-def leeway(readings: Collection[BufferReading], budget: int) -> int:
+def leeway(snapshots: Collection[BufferSnapshot], budget: int) -> int:
     """Return how many bytes may be fetched before the rules can say anything else.
 
     None where a partition is paused, because it may have room soon. Of what is handed out a
     processor may hold a copy: even then not more than the budget is used.
     """
-    if any(reading.paused for reading in readings):
+    if any(snapshot.paused for snapshot in snapshots):
         return 0
-    return max(0, int(budget * ROOMY_BELOW) - sum(reading.held for reading in readings))
+    return max(0, int(budget * ROOMY_BELOW) - sum(snapshot.held for snapshot in snapshots))
 
 
 log = structlog.get_logger(__name__)
@@ -171,12 +171,12 @@ class Fetcher(PeriodicThread):
         self._fetched_bytes = 0
         self._leeway = 0
         self._balanced_at = 0.0
-        self._turned_at = clock.monotonic()
+        self._last_beat = clock.monotonic()
         super().__init__(f"{channel}-fetcher", fail)
 
     @property
     def last_beat(self) -> float:
-        return self._turned_at
+        return self._last_beat
 
     @property
     def stall_timeout(self) -> float | None:
@@ -210,10 +210,10 @@ class Fetcher(PeriodicThread):
         return super().stop(deadline)
 
     def _run(self) -> None:
-        time = self._metrics.thread_time(self._channel, Role.FETCHER)
+        time = self._metrics.thread_time(self._channel, ThreadRole.FETCHER)
         try:
             while not self._stopping.is_set():
-                self._turned_at = self._clock.monotonic()
+                self._last_beat = self._clock.monotonic()
                 time.switch_to(ThreadActivity.FETCH)
                 self._obey()
                 self._look_at_balance()
@@ -341,7 +341,7 @@ class Fetcher(PeriodicThread):
         self._fetches += 1
         if self._is_balance_due():
             self._fetches = self._fetched_bytes = 0
-            self._balanced_at = self._turned_at
+            self._balanced_at = self._last_beat
             self._may_fetch = self._balance().fetch
 
     def _is_balance_due(self) -> bool:
@@ -350,21 +350,21 @@ class Fetcher(PeriodicThread):
             self._fetched_bytes == 0
             or self._fetched_bytes >= max(self._leeway, self._budget() // BALANCES_PER_BUDGET)
             or self._fetches >= fetches
-            or self._turned_at - self._balanced_at >= BALANCE_INTERVAL
+            or self._last_beat - self._balanced_at >= BALANCE_INTERVAL
         )
 
     def _balance(self) -> Decision:
         budget = self._budget()
         share = budget // max(1, len(self._slots))
-        readings = [self._reading(slot, share) for slot in self._slots.values()]
-        self._gauge.set(sum(reading.held for reading in readings))
-        self._leeway = leeway(readings, budget)
-        decision = decide(readings, budget)
+        snapshots = [self._snapshot(slot, share) for slot in self._slots.values()]
+        self._gauge.set(sum(snapshot.held for snapshot in snapshots))
+        self._leeway = leeway(snapshots, budget)
+        decision = decide(snapshots, budget)
         self._shed([self._slots[partition] for partition in decision.shed])
         self._pause(decision)
         return decision
 
-    def _reading(self, slot: _Slot, share: int) -> BufferReading:
+    def _snapshot(self, slot: _Slot, share: int) -> BufferSnapshot:
         owned = slot.owned
         owned.next_batch.set_share(share)
         held = owned.held_bytes()
@@ -372,7 +372,7 @@ class Fetcher(PeriodicThread):
         done = owned.buffer.complete
         lagging = end is not None and owned.buffer.fetch_offset < end and not done
         hungry = owned.buffer.size == 0 and lagging
-        return BufferReading(owned.partition, held, hungry, slot.paused and not done)
+        return BufferSnapshot(owned.partition, held, hungry, slot.paused and not done)
 
     def _pause(self, decision: Decision) -> None:
         if decision.pause:

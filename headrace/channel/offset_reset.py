@@ -208,7 +208,7 @@ class OffsetReset:
 
     def _go_back(self, owned: OwnedPartition, target: int) -> None:
         owned.restart_at(target)
-        self._runtime.committer.stage(owned, target)
+        self._runtime.committer.enqueue(owned, target)
 
 
 def _chosen(response: object | None, low: int, high: int) -> int | None:

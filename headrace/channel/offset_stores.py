@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.lease import Lease
     from headrace.core.clock import Clock, Deadline
     from headrace.core.records import TopicPartition
-    from headrace.kafka.ports import Commit, Failure, StoredOffset
+    from headrace.kafka.ports import Commit, CommitFailure, StoredOffset
     from headrace.zookeeper.protocol import Session
 
 
@@ -82,7 +82,7 @@ class MovedOffsets(OffsetStore):
 
     def commit(
         self, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
-    ) -> Mapping[TopicPartition, Failure]:
+    ) -> Mapping[TopicPartition, CommitFailure]:
         """Store offsets in the present store, and drop the former ones."""
         failures = self._store.commit(offsets, deadline)
         if self._drop is not None:
@@ -143,7 +143,7 @@ class Fencing:
                 self._done = claim.lease, done.union(wanted)
         return claim.fenced()
 
-    def doubt(self, claim: Claim) -> Claim:
+    def refence(self, claim: Claim) -> Claim:
         """Return the claim with all producers of before to be shut out, once for each lease.
 
         To be used where the brokers have an offset in doubt for longer than any transaction lasts:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.callbacks import RunningCallback
     from headrace.channel.events import LogTruncated, OffsetOutOfRange, PartitionEvent
-    from headrace.channel.pausing import DeliveryGate
+    from headrace.channel.pauses import DeliveryGate
     from headrace.channel.settings import LiveSettings
     from headrace.coordinators.claims import Claim
     from headrace.core.records import Batch, TopicPartition
@@ -182,7 +182,7 @@ class OwnedPartition:
                 start, first, end = self._failed
                 if start == self.position:
                     return first, end
-            if cut is None and (self.attempts or self.suspects):
+            if cut is None and (self.attempts or self.suspect_records):
                 cut = self.pending[0]
         except IndexError:
             return None
@@ -231,7 +231,7 @@ class OwnedPartition:
         return self.is_current() and self.may_act()
 
     @property
-    def suspects(self) -> int:
+    def suspect_records(self) -> int:
         """The records among which one that fails is being looked for."""
         return sum(len(cut.records) for cut in self.unanswered() if cut.failures)
 
@@ -247,7 +247,7 @@ class OwnedPartition:
     @property
     def has_pending_commit(self) -> bool:
         """Whether an offset was staged that is not known to be stored."""
-        return self.pending_commits.owes
+        return self.pending_commits.has_pending_commit
 
     @property
     def is_to_start(self) -> bool:

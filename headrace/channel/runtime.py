@@ -12,10 +12,10 @@ from headrace.channel.callbacks import Callbacks
 from headrace.channel.commits import Committer
 from headrace.channel.control import PartitionControl
 from headrace.channel.dead_letters import DeadLetters
-from headrace.channel.failures import FailurePolicy
+from headrace.channel.failures import ErrorPolicy
 from headrace.channel.fetcher import Fetcher
 from headrace.channel.partition_manager import PartitionManager
-from headrace.channel.pausing import DeliveryGate, PauseManager
+from headrace.channel.pauses import DeliveryGate, PauseManager
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.states import EndReason
 from headrace.channel.supervision import CallbackWatchdog, LagWatchdog, ThreadWatchdog
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.failures import Backoff
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.pausing import PauseFile
+    from headrace.channel.pauses import PauseFile
     from headrace.channel.settings import LiveSettings
     from headrace.channel.skips import Skips
     from headrace.config import ChannelConfig
@@ -163,8 +163,8 @@ class ChannelRuntime:
             clock=clock,
         )
         self.callbacks = Callbacks(processor, name, metrics, clock)
-        self.policy = FailurePolicy(self)
-        self.pausing = PauseManager(self, ports.pauses)
+        self.policy = ErrorPolicy(self)
+        self.pause_manager = PauseManager(self, ports.pauses)
         self.control = PartitionControl(self)
         self.workers = Workers(
             count=settings.config.workers,
@@ -237,7 +237,7 @@ class ChannelRuntime:
             self.workers,
             self._callback_watchdog,
             self._lag_watchdog,
-            self.pausing,
+            self.pause_manager,
             self.coordinator,
         ):
             part.start()
@@ -252,7 +252,7 @@ class ChannelRuntime:
             ("committer", self.committer),
             ("watchdog", self._callback_watchdog),
             ("stall watch", self._lag_watchdog),
-            ("pauses", self.pausing),
+            ("pauses", self.pause_manager),
         ):
             if not part.stop(deadline):
                 left.append(name)

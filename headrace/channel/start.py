@@ -126,7 +126,7 @@ class PartitionStart:
             owned.partition, Deadline.after(_ANSWER_TIMEOUT, runtime.clock)
         ):
             return
-        owned.renew_claim(self._fencing.doubt(owned.claim))
+        owned.renew_claim(self._fencing.refence(owned.claim))
         log.warning(
             "start_offset_in_doubt",
             **owned.log_fields,
@@ -189,7 +189,7 @@ class PartitionStart:
         """Begin at ``start``, and have that stored."""
         owned.restart_at(start, leader_epoch=epoch)
         owned.await_event()
-        self._runtime.committer.stage(owned, start)
+        self._runtime.committer.enqueue(owned, start)
         self._runtime.committer.flush()
 
     def _take_note_of_topic(self, owned: OwnedPartition) -> None:

@@ -69,7 +69,7 @@ def snapshot_of(channel: str, owned: OwnedPartition, clock: Clock) -> PartitionS
         held_bytes=owned.held_bytes(),
         outstanding_batches=len(owned.outstanding),
         attempts=owned.attempts,
-        suspects=owned.suspects,
+        suspect_records=owned.suspect_records,
         dead_letters=owned.letters.count,
         held_back_seconds=round(held_back, 3) if 0 < held_back < inf else None,
         # it may have begun after ``now``

@@ -30,7 +30,7 @@ from headrace.channel.start import PartitionStart
 from headrace.channel.states import ENDING, EndReason, PartitionState
 from headrace.core.errors import CoordinationSuspendedError, FatalError
 from headrace.telemetry.logs import Bound
-from headrace.telemetry.thread_time import Role, ThreadActivity
+from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -178,7 +178,7 @@ class PartitionLoop:
             case OffsetCommitted():
                 self._committed(owned, event)
             case PartitionErrorEvent(error):
-                self._trouble(owned, error)
+                self._handle_error(owned, error)
             case EpochRaised(claim):
                 owned.raise_epoch(claim)
             case LogChecked():
@@ -211,7 +211,7 @@ class PartitionLoop:
         ):
             self._offset_reset.restart_topic(owned)
 
-    def _trouble(self, owned: OwnedPartition, error: PartitionError) -> None:
+    def _handle_error(self, owned: OwnedPartition, error: PartitionError) -> None:
         """Tell the processor, where it knows the partition and has not had its last callback."""
         if owned.state in (PartitionState.STARTING, PartitionState.TERMINATING):
             owned.note_error(str(error))
@@ -243,7 +243,7 @@ class PartitionLoop:
         if end is None or owned.processed_offset != owned.buffer.position:
             return
         if (owned.committed or 0) < end:
-            self._runtime.committer.stage(owned, end)
+            self._runtime.committer.enqueue(owned, end)
 
 
 log = structlog.get_logger(__name__)
@@ -326,7 +326,7 @@ class Workers:
             return True
 
     def _run(self, number: int) -> None:
-        time = self._metrics.thread_time(self._channel, Role.WORKER, f"worker-{number}")
+        time = self._metrics.thread_time(self._channel, ThreadRole.WORKER, f"worker-{number}")
         try:
             self._run_partitions(time)
         finally:

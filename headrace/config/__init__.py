@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.config.diff import ChangeKind, ConfigChange, diff
 from headrace.config.guarantee import DeliveryGuarantee, guarantee
-from headrace.config.loading import load
+from headrace.config.loader import load
 from headrace.config.models.admin import (
     AdminConfig,
     AdminTls,

@@ -161,7 +161,7 @@ def _conflicts_of_rekeyed(
         )
         return
     for made in (_rekeying(channel), _reading_by_key(channel)):
-        yield from made.contradictions()
+        yield from made.conflicts()
 
 
 def _rekeying(channel: ChannelConfig) -> ChannelConfig:

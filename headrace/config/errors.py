@@ -1,4 +1,4 @@
-"""The words of configuration errors: places, values, choices and contradictions in sentences."""
+"""The words of configuration errors: places, values, choices and conflicts in sentences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Steps = tuple[str | int, ...]
 
 #: A place and what is wrong there: a sentence that goes on from the place's name.
-Problem = tuple[Steps, str]
+ConfigProblem = tuple[Steps, str]
 
 #: What stands in place of a secret.
 MASK = "***"
@@ -107,7 +107,7 @@ class FieldConflict(NamedTuple):
 def conflict_in(found: Sequence[FieldConflict]) -> PydanticCustomError:
     """Return the one error that carries all that was found."""
     text = "; ".join(f"{dotted(steps)} {sentence}" for steps, sentence in found)
-    return PydanticCustomError("contradiction", "{sentences}", {"sentences": text, "found": found})
+    return PydanticCustomError("conflict", "{sentences}", {"sentences": text, "found": found})
 
 
 @dataclass(frozen=True, slots=True)

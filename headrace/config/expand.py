@@ -17,7 +17,7 @@ from headrace.core.files import read_regular
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace.config.errors import Problem, Steps
+    from headrace.config.errors import ConfigProblem, Steps
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)\}|\$\{")
 _VARIABLE = re.compile(
@@ -65,7 +65,7 @@ class Expansion:
     environ: Mapping[str, str]
     folder: Path
     reads: Callable[[Path], None] = lambda _: None
-    failures: list[Problem] = field(default_factory=list)
+    failures: list[ConfigProblem] = field(default_factory=list)
 
     def expand(self, value: Any, at: Steps = ()) -> Any:
         """Return ``value`` with the references in all its text replaced."""

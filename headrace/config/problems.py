@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from headrace.config.errors import either, quoted, subject
 from headrace.config.expand import Expanded
 from headrace.config.models.base import Section
-from headrace.config.types.scalars import Kind
+from headrace.config.types.scalars import FieldType
 from headrace.config.types.secrets import FreeMapping, has_password, looks_secret
 
 if TYPE_CHECKING:
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
-    from headrace.config.errors import Problem, Steps
+    from headrace.config.errors import ConfigProblem, Steps
 
 
-def accepted(shape: Shape, *, null: bool = True) -> str:
+def describe_type(shape: Shape, *, null: bool = True) -> str:
     """Return what fits, to follow "is not". ``null`` tells whether to mention that null does."""
-    text = _accepted(shape)
+    text = _describe_type(shape)
     return f"{text} or null" if shape.nullable and null else text
 
 
-def _accepted(shape: Shape) -> str:
-    if shape.kind is not None:
-        return shape.kind.accepted
+def _describe_type(shape: Shape) -> str:
+    if shape.field_type is not None:
+        return shape.field_type.description
     if get_origin(shape.type) is Literal:
         return either(choices(shape))
     if len(shape.sections) > 1:
         return f"a mapping with type: {either(by_type(shape.sections))}"
     if shape.sections or shape.is_mapping:
         return f"a mapping{_not_empty(shape.metadata)}"
-    return f"a list{_not_empty(shape.metadata)}, each item {accepted(shape.items())}"
+    return f"a list{_not_empty(shape.metadata)}, each item {describe_type(shape.items())}"
 
 
 def choices(shape: Shape) -> tuple[str, ...]:
@@ -65,9 +65,9 @@ class Shape:
     nullable: bool = False
 
     @property
-    def kind(self) -> Kind | None:
-        """The kind that reads the value, None for what pydantic reads."""
-        return next((item for item in self.metadata if isinstance(item, Kind)), None)
+    def field_type(self) -> FieldType | None:
+        """The type that reads the value, None for what pydantic reads."""
+        return next((item for item in self.metadata if isinstance(item, FieldType)), None)
 
     @property
     def sections(self) -> tuple[type[Section], ...]:
@@ -139,9 +139,9 @@ def by_type(sections: tuple[type[Section], ...]) -> dict[str, type[Section]]:
 
 def holds_secret(value: Shape) -> bool:
     """Whether a secret belongs somewhere in a value of this shape."""
-    if isinstance(value.kind, FreeMapping) or value.type is SecretStr:
+    if isinstance(value.field_type, FreeMapping) or value.type is SecretStr:
         return True
-    if value.kind is not None:
+    if value.field_type is not None:
         return False
     if value.is_mapping or get_origin(value.type) is tuple:
         return holds_secret(value.items())
@@ -172,7 +172,7 @@ def _descend(place: FieldPlace, step: str | int) -> FieldPlace:
         section = current.sections[0]
         field = dict(fields(section)).get(str(step))
         return FieldPlace(steps, None if field is None else field_shape(field), section)
-    if current.kind is None and get_args(current.type):
+    if current.field_type is None and get_args(current.type):
         return FieldPlace(steps, current.items(), place.section)
     return FieldPlace(steps, None, place.section)
 
@@ -181,7 +181,7 @@ def _descend(place: FieldPlace, step: str | int) -> FieldPlace:
 _KEY = "[key]"
 
 
-def problems(error: ValidationError, root: type[Section]) -> Iterator[Problem]:
+def problems(error: ValidationError, root: type[Section]) -> Iterator[ConfigProblem]:
     """Yield each mistake in a value of ``root``, in the order of the fields."""
     for detail in error.errors(include_url=False):
         # pydantic counts a list as too short also because its items were refused
@@ -189,13 +189,13 @@ def problems(error: ValidationError, root: type[Section]) -> Iterator[Problem]:
             yield from _problems(detail, root)
 
 
-def _problems(detail: ErrorDetails, root: type[Section]) -> Iterator[Problem]:
+def _problems(detail: ErrorDetails, root: type[Section]) -> Iterator[ConfigProblem]:
     if detail["loc"] and detail["loc"][-1] == _KEY:
         yield _bad_key(detail["loc"], root)
         return
     place, value = locate(root, detail["loc"]), detail["input"]
     match detail["type"]:
-        case "contradiction":
+        case "conflict":
             for steps, sentence in detail["ctx"]["found"]:
                 yield (*place.steps, *steps), sentence
         case "missing":
@@ -228,7 +228,7 @@ def _is_not(place: FieldPlace, value: Any) -> str:
 
 def _accepted_there(place: FieldPlace, value: Any) -> str:
     assert place.shape is not None, "only known keys are missing or have a wrong value"
-    return accepted(place.shape, null=not isinstance(value, Expanded))
+    return describe_type(place.shape, null=not isinstance(value, Expanded))
 
 
 def _choices(place: FieldPlace) -> tuple[str, ...]:
@@ -246,10 +246,10 @@ def _unknown_key(place: FieldPlace) -> str:
     return f"is not a known key; known here: {', '.join(names)}"
 
 
-def _bad_key(location: Steps, root: type[Section]) -> Problem:
+def _bad_key(location: Steps, root: type[Section]) -> ConfigProblem:
     place, key = locate(root, location[:-2]), location[-2]
     assert place.shape is not None, "only mappings have free keys"
-    return (*place.steps, key), f"the key {quoted(key)} is not {accepted(place.shape.keys())}"
+    return (*place.steps, key), f"the key {quoted(key)} is not {describe_type(place.shape.keys())}"
 
 
 def _bad_type(place: FieldPlace, value: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from pydantic_core import PydanticUndefined
 
 from headrace.config.models.base import ReloadEffect, effect_of
 from headrace.config.models.root import Config
-from headrace.config.problems import accepted, field_shape, fields
+from headrace.config.problems import describe_type, field_shape, fields
 from headrace.config.show import escaped, masked
 from headrace.config.types.scalars import REFERENCE_SCHEMA
 
@@ -169,7 +169,7 @@ def _chapter(chapter: Chapter) -> str:
 def _row(name: str, field: FieldInfo, meaning: str) -> str:
     cells = (
         f"`{name}`",
-        accepted(field_shape(field)),
+        describe_type(field_shape(field)),
         _default(field),
         "by field" if len(field_shape(field).sections) == 1 else effect_of(field).value,
         " ".join(meaning.split()),
@@ -191,8 +191,8 @@ def _default(field: FieldInfo) -> str:
     value: Any = field.default
     if shape.sections and value is not None:
         return f"`{value.type}`" if len(shape.sections) > 1 else "its defaults"
-    if shape.kind is not None and value is not None:
-        value = shape.kind.write(value)
+    if shape.field_type is not None and value is not None:
+        value = shape.field_type.write(value)
     text = yaml.safe_dump(escaped(masked(value)), default_flow_style=True, width=1000)
     written = text.removesuffix("...\n").strip()
     return f"`{written}`"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from headrace.controller.controller import KafkaController
 from headrace.controller.reload import Reloader
-from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport
+from headrace.controller.reports import ConfigStatus, PendingChange, ReloadOutcome, ReloadReport
 
 __all__ = [
     "ConfigStatus",
     "KafkaController",
-    "Pending",
+    "PendingChange",
     "ReloadOutcome",
     "ReloadReport",
     "Reloader",

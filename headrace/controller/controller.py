@@ -14,7 +14,7 @@ import structlog
 
 from headrace.channel.channel import InboundKafkaChannel
 from headrace.channel.offset_stores import open_offset_store, transactional_prefix
-from headrace.channel.pausing import PauseFile
+from headrace.channel.pauses import PauseFile
 from headrace.channel.runtime import ChannelPorts
 from headrace.channel.skips import Skips
 from headrace.channel.states import StopReport
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace.channel.bounds import Until
-    from headrace.channel.pausing import Pause
+    from headrace.channel.pauses import Pause
     from headrace.config import ChannelConfig, Config, KafkaConfig, ZooKeeperConfig
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.rebalance import Listener
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from headrace.kafka.columnar import ColumnarRecordSource
     from headrace.kafka.ports import RecordSource
     from headrace.processors import BatchProcessor
-    from headrace.spark.runtime import SparkReading, SparkRuntime
+    from headrace.spark.runtime import SparkRuntime, SparkSnapshot
     from headrace.spark.settings import SparkSettings
     from headrace.telemetry.metrics import PartitionSnapshot
 
@@ -249,9 +249,9 @@ class KafkaController:
             for each in channel.partitions()
         }
 
-    def spark(self) -> SparkReading | None:
+    def spark(self) -> SparkSnapshot | None:
         """Look at Spark, None where no channel uses it. Any thread; does not block."""
-        return None if self._spark is None else self._spark.reading()
+        return None if self._spark is None else self._spark.snapshot()
 
     def heartbeats(self) -> list[Heartbeat]:
         """Return the parts of all channels that send heartbeats. Any thread."""

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.config import ChannelConfig, Config
-    from headrace.config.errors import Problem, Steps
+    from headrace.config.errors import ConfigProblem, Steps
 
 
-def preflight(config: Config) -> Iterator[Problem]:
+def preflight(config: Config) -> Iterator[ConfigProblem]:
     """Yield what Kafka's client and the decoder would refuse at the start, and missing extras.
 
     For ``load``. Connects to nothing; blocks for some milliseconds, and imports what it asks.
@@ -38,7 +38,7 @@ def preflight(config: Config) -> Iterator[Problem]:
             yield from _schema(name, channel.processor)
 
 
-def _extras(config: Config) -> Iterator[Problem]:
+def _extras(config: Config) -> Iterator[ConfigProblem]:
     for steps, extra in needed_extras(config):
         if not extra.installed:
             yield steps, extra.advice
@@ -76,7 +76,7 @@ def _of(channel: ChannelConfig) -> Iterator[tuple[Steps, Extra]]:
                 pass
 
 
-def _kafka(config: Config) -> Iterator[Problem]:
+def _kafka(config: Config) -> Iterator[ConfigProblem]:
     from headrace.kafka.clients import (  # noqa: PLC0415
         PREFETCH_SHARE,
         refusal_together,
@@ -101,7 +101,7 @@ def _kafka(config: Config) -> Iterator[Problem]:
             return
 
 
-def _schema(name: str, chosen: ArrowProcessorConfig) -> Iterator[Problem]:
+def _schema(name: str, chosen: ArrowProcessorConfig) -> Iterator[ConfigProblem]:
     from headrace.core.tables import Decoding  # noqa: PLC0415
     from headrace.inline.decode import schema_of  # noqa: PLC0415
 

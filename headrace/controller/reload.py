@@ -18,7 +18,7 @@ from headrace.config.diff import adopt
 from headrace.config.show import document
 from headrace.config.watch import FileWatcher
 from headrace.controller.preflight import preflight
-from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport
+from headrace.controller.reports import ConfigStatus, PendingChange, ReloadOutcome, ReloadReport
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.errors import (
     ConfigError,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from headrace.channel.pausing import Pause
+    from headrace.channel.pauses import Pause
     from headrace.config import (
         ChannelConfig,
         Config,
@@ -466,7 +466,7 @@ class Reloader:
         self._requests: Queue[_Request | None] = Queue()
         self._retry = FIRST_RETRY
         self._left: tuple[ConfigChange, ...] = ()
-        self._pending: tuple[Pending, ...] = ()
+        self._pending: tuple[PendingChange, ...] = ()
         self._problems: tuple[str, ...] = ()
         self._last: ReloadReport | None = None
         self._files: Mapping[Path, str] = {}
@@ -621,7 +621,7 @@ class Reloader:
         since = {each.change.path: each.since for each in self._pending}
         now = self._clock.time()
         self._pending = tuple(
-            Pending(
+            PendingChange(
                 change,
                 run.reasons.get(change.channel or change.effect.value, "not applied yet"),
                 since.get(change.path, now),

@@ -28,7 +28,7 @@ class ReloadOutcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingChange:
     """A change that does not run yet. ``since`` is in seconds since the epoch."""
 
     change: ConfigChange
@@ -48,7 +48,7 @@ class ReloadReport:
     outcome: ReloadOutcome
     problems: tuple[str, ...] = ()
     applied: tuple[ConfigChange, ...] = ()
-    pending: tuple[Pending, ...] = ()
+    pending: tuple[PendingChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,6 @@ class ConfigStatus:
     file: str
     desired: Mapping[str, Any]
     applied: Mapping[str, Any]
-    pending: tuple[Pending, ...] = ()
+    pending: tuple[PendingChange, ...] = ()
     problems: tuple[str, ...] = ()
     last: ReloadReport | None = None

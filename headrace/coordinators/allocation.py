@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from headrace.coordinators.member_info import MemberInfo, Mode
+from headrace.coordinators.member_info import AssignmentMode, MemberInfo
 from headrace.core.records import TopicPartition, by_topic
 
 if TYPE_CHECKING:
@@ -288,9 +288,9 @@ def _may_have(info: MemberInfo, partition: TopicPartition, *, beside: int) -> bo
     """Whether a member may have it ``beside`` so many of the topic by its mode, and wants it."""
     if partition.topic not in info.topics or partition in info.cooldown:
         return False
-    if info.mode is Mode.FIXED_COUNT:
+    if info.mode is AssignmentMode.FIXED_COUNT:
         return beside < info.partitions_per_topic
-    return info.mode is Mode.DYNAMIC
+    return info.mode is AssignmentMode.DYNAMIC
 
 
 def fixed_counts(
@@ -381,7 +381,7 @@ class Allocation:
     contended: Mapping[TopicPartition, tuple[str, ...]]
     missing: Mapping[str, tuple[TopicPartition, ...]]
     foreign: Mapping[TopicPartition, str]
-    modes: frozenset[Mode]
+    modes: frozenset[AssignmentMode]
 
     def of(self, member: str) -> frozenset[TopicPartition]:
         """Return what one member is to have."""
@@ -414,12 +414,12 @@ def allocate(
     held = returning | dict(owners)
     active = {name: info for name, info in members.items() if not info.draining}
     free = existing - foreign.keys()
-    chosen, contended, missing = listed(_of_mode(active, Mode.STATIC), existing, held)
+    chosen, contended, missing = listed(_of_mode(active, AssignmentMode.STATIC), existing, held)
     given = {p: member for p, member in chosen.items() if p in free}
     placed = place_avoided(active, free - given.keys(), held)
     left = free - given.keys() - placed.keys()
-    given |= placed | fixed_counts(_of_mode(active, Mode.FIXED_COUNT), left, held, placed)
-    given |= spread(_of_mode(active, Mode.DYNAMIC), left - given.keys(), held)
+    given |= placed | fixed_counts(_of_mode(active, AssignmentMode.FIXED_COUNT), left, held, placed)
+    given |= spread(_of_mode(active, AssignmentMode.DYNAMIC), left - given.keys(), held)
     return Allocation(
         owners=dict(sorted(given.items())),
         unowned=frozenset(free - given.keys()),
@@ -430,5 +430,5 @@ def allocate(
     )
 
 
-def _of_mode(members: Mapping[str, MemberInfo], mode: Mode) -> dict[str, MemberInfo]:
+def _of_mode(members: Mapping[str, MemberInfo], mode: AssignmentMode) -> dict[str, MemberInfo]:
     return {name: info for name, info in sorted(members.items()) if info.mode is mode}

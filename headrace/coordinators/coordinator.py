@@ -11,7 +11,7 @@ import structlog
 
 from headrace import config
 from headrace.coordinators.member import GroupMembership
-from headrace.coordinators.member_info import ENDED, MemberInfo, MemberState, Mode
+from headrace.coordinators.member_info import ENDED, AssignmentMode, MemberInfo, MemberState
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.errors import FatalError, HeadraceError
 
@@ -58,7 +58,7 @@ class Coordinator:
         self._late: tuple[Claim, ...] = ()
         self._claims: tuple[Claim, ...] = ()
         self._still_claimed: frozenset[TopicPartition] = frozenset()
-        self._turned = threading.Condition()
+        self._run_ended = threading.Condition()
         self._thread = threading.Thread(
             target=self._run, name=f"coordinator-{registry.member}", daemon=True
         )
@@ -254,13 +254,13 @@ class Coordinator:
             return
 
     def _show(self) -> None:
-        with self._turned:
+        with self._run_ended:
             self._claims, self._still_claimed = self._member.claims, self._member.still_claimed
-            self._turned.notify_all()
+            self._run_ended.notify_all()
 
     def _wait(self, deadline: Deadline, condition: Callable[[], bool]) -> bool:
-        with self._turned:
-            return self._turned.wait_for(
+        with self._run_ended:
+            return self._run_ended.wait_for(
                 lambda: condition() or self._member.state in ENDED, deadline.remaining
             )
 
@@ -278,9 +278,9 @@ def member_info(channel: config.ChannelConfig, known: Collection[str]) -> Member
     topics = frozenset(known)
     match channel.coordinator:
         case config.DynamicCoordinatorConfig(weight=weight):
-            return MemberInfo(topics, Mode.DYNAMIC, weight=weight)
+            return MemberInfo(topics, AssignmentMode.DYNAMIC, weight=weight)
         case config.FixedCountCoordinatorConfig(partitions_per_topic=count):
-            return MemberInfo(topics, Mode.FIXED_COUNT, partitions_per_topic=count)
+            return MemberInfo(topics, AssignmentMode.FIXED_COUNT, partitions_per_topic=count)
         case config.StaticCoordinatorConfig(partitions=lists):
             chosen = {topic: tuple(sorted(numbers)) for topic, numbers in lists.items()}
-            return MemberInfo(topics, Mode.STATIC, lists=chosen)
+            return MemberInfo(topics, AssignmentMode.STATIC, lists=chosen)

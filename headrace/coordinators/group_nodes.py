@@ -39,7 +39,7 @@ class ParsedNode(Generic[D]):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMember:
+class MemberNode:
     """One member; ``document`` is None where ``problem`` says why its node cannot be read.
 
     ``owned`` counts the partitions that it owns.
@@ -98,11 +98,11 @@ class GroupNodes:
         return {p: owner.document.member if owner.document else "" for p, owner in found}
 
     @property
-    def group_members(self) -> tuple[GroupMember, ...]:
+    def group_members(self) -> tuple[MemberNode, ...]:
         """The members by name, with what each owns."""
         owned = Counter(self.owner_names.values())
         return tuple(
-            GroupMember(name, found.document, found.problem, owned[name])
+            MemberNode(name, found.document, found.problem, owned[name])
             for name, found in sorted(self.members.items())
         )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.core.records import TopicPartition
 
 
-class Mode(Enum):
+class AssignmentMode(Enum):
     """How a member wants its partitions chosen."""
 
     DYNAMIC = "dynamic"
@@ -37,7 +37,7 @@ class MemberInfo:
     """
 
     topics: frozenset[str]
-    mode: Mode = Mode.DYNAMIC
+    mode: AssignmentMode = AssignmentMode.DYNAMIC
     weight: int = 1
     partitions_per_topic: int = 0
     lists: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))

@@ -10,7 +10,13 @@ import structlog
 from headrace.coordinators.znodes import GroupPaths, OffsetDocument
 from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.core.errors import HeadraceError
-from headrace.kafka.ports import CommitRefusal, Failure, OffsetStore, OffsetStoreError, StoredOffset
+from headrace.kafka.ports import (
+    CommitFailure,
+    CommitRefusal,
+    OffsetStore,
+    OffsetStoreError,
+    StoredOffset,
+)
 from headrace.zookeeper.nodes import Check, Create, Delete, SetData
 from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNodeError
 
@@ -73,18 +79,18 @@ class ZooKeeperOffsetStore(OffsetStore):
 
     def commit(
         self, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
-    ) -> Mapping[TopicPartition, Failure]:
-        failures: dict[TopicPartition, Failure] = {}
+    ) -> Mapping[TopicPartition, CommitFailure]:
+        failures: dict[TopicPartition, CommitFailure] = {}
         for some in _portions(offsets):
             if deadline.expired:
-                failures |= dict.fromkeys(some, Failure("not sent, no time was left"))
+                failures |= dict.fromkeys(some, CommitFailure("not sent, no time was left"))
             else:
                 failures |= self._commit_some(some)
         return failures
 
     def _commit_some(
         self, offsets: Mapping[TopicPartition, Commit]
-    ) -> dict[TopicPartition, Failure]:
+    ) -> dict[TopicPartition, CommitFailure]:
         """Store some together; where one is refused, each by itself."""
         try:
             self._write(offsets)
@@ -92,13 +98,13 @@ class ZooKeeperOffsetStore(OffsetStore):
             self._existing.difference_update(offsets)
             log.debug("offsets_written_singly", group=self._group, reason=str(error))
         except HeadraceError as error:
-            return dict.fromkeys(offsets, Failure(str(error)))
+            return dict.fromkeys(offsets, CommitFailure(str(error)))
         else:
             return {}
         outcomes = {p: self._commit_one(p, commit) for p, commit in offsets.items()}
         return {p: failure for p, failure in outcomes.items() if failure is not None}
 
-    def _commit_one(self, partition: TopicPartition, commit: Commit) -> Failure | None:
+    def _commit_one(self, partition: TopicPartition, commit: Commit) -> CommitFailure | None:
         epoch_path = self._paths.epoch(partition)
         for _ in range(_ATTEMPTS):
             try:
@@ -106,13 +112,13 @@ class ZooKeeperOffsetStore(OffsetStore):
             except (BadVersionError, NoNodeError, NodeExistsError) as error:
                 if error.path == epoch_path:
                     why = f"somebody claimed the partition after us ({error})"
-                    return Failure(why, CommitRefusal.CLAIM)
+                    return CommitFailure(why, CommitRefusal.CLAIM)
                 self._existing.discard(partition)
             except HeadraceError as error:
-                return Failure(str(error))
+                return CommitFailure(str(error))
             else:
                 return None
-        return Failure(f"ZooKeeper node {self._paths.offset(partition)} comes and goes")
+        return CommitFailure(f"ZooKeeper node {self._paths.offset(partition)} comes and goes")
 
     def _write(self, offsets: Mapping[TopicPartition, Commit]) -> None:
         self._find_nodes(offsets)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.allocation import Allocation
     from headrace.coordinators.claims import ClaimTable, HeldClaim
     from headrace.coordinators.lease import Lease
-    from headrace.coordinators.member_info import MemberInfo, Mode
+    from headrace.coordinators.member_info import AssignmentMode, MemberInfo
     from headrace.coordinators.registry import GroupView, Owner
     from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.core.clock import Clock
@@ -51,7 +51,7 @@ class RebalanceSummary:
     contended: Mapping[TopicPartition, tuple[str, ...]]
     missing: Mapping[str, tuple[TopicPartition, ...]]
     foreign: Mapping[TopicPartition, str]
-    modes: frozenset[Mode]
+    modes: frozenset[AssignmentMode]
     problems: Mapping[str, str]
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from headrace.coordinators.member_info import MemberInfo, Mode
+from headrace.coordinators.member_info import AssignmentMode, MemberInfo
 from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition, by_topic, stored_topic, topic_fields
 from headrace.kafka.ports import StoredOffset
@@ -163,10 +163,10 @@ class MemberDocument:
         )
 
 
-def _mode(fields: _Fields) -> Mode:
+def _mode(fields: _Fields) -> AssignmentMode:
     value = fields.get("mode", str)
     try:
-        return Mode(value)
+        return AssignmentMode(value)
     except ValueError as error:
         raise fields.bad(f"mode {value!r} is unknown") from error
 

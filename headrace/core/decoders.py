@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.core.errors import ImportPathError, RetryableError
-from headrace.core.importing import load_factory
+from headrace.core.imports import load_factory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -95,7 +95,7 @@ class GarbageCollector:
     def running(self) -> Iterator[None]:
         """Look around on the thread while the block runs. Does not wait for its end."""
         ending = Event()
-        Thread(target=self._run, args=[ending], name="sweeping", daemon=True).start()
+        Thread(target=self._run, args=[ending], name="memory", daemon=True).start()
         try:
             yield
         finally:

@@ -112,7 +112,7 @@ _current: ContextVar[Span] = ContextVar("headrace_span", default=NO_SPAN)
 
 
 @contextmanager
-def within(span: Span) -> Iterator[Span]:
+def use_span(span: Span) -> Iterator[Span]:
     """Do the block as the work of ``span``, and end that with it; an exception passes through."""
     token = _current.set(span)
     try:
@@ -127,11 +127,11 @@ def within(span: Span) -> Iterator[Span]:
 
 
 def current_headers() -> Headers:
-    """Return what records say that are made now, of the innermost :func:`within` around it."""
+    """Return what records say that are made now, of the innermost :func:`use_span` around it."""
     return _current.get().headers()
 
 
-def joint(spans: Sequence[Span], name: str, **attributes: str | int) -> Span:
+def linked_span(spans: Sequence[Span], name: str, **attributes: str | int) -> Span:
     """Begin work for several others at once: a part of the first, and linked to the rest."""
     recorded = [span for span in spans if span.recording]
     if not recorded:

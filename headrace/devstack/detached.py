@@ -27,7 +27,7 @@ from headrace.devstack.stack import (
     read_state,
     remove_state,
 )
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

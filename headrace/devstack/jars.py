@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from headrace.core.clock import Deadline
 from headrace.devstack.errors import JarsError, LocalStackError
 from headrace.devstack.jvm import SHORT_LIVED, java_command, pick_jars
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -21,7 +21,7 @@ import structlog
 
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.devstack.errors import LocalStackError, PortTakenError, ServerStartError
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

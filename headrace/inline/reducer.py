@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import pyarrow as pa
 
-from headrace.core.importing import load_callable
+from headrace.core.imports import load_callable
 from headrace.core.tables import Decode
 from headrace.inline.decode import InlineDecoder
 from headrace.sinks.contract import results_of

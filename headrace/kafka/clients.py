@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.kafka.client")
 
 #: A client property map as librdkafka takes it.
-Properties = dict[str, Any]
+ClientProperties = dict[str, Any]
 
 #: The part of a channel's memory budget that librdkafka may fill with prefetched records.
 PREFETCH_SHARE = 0.25
@@ -37,13 +37,13 @@ _KIB = 1024
 _MIB = 1024 * _KIB
 
 
-def base(properties: Mapping[str, Any]) -> Properties:
+def base(properties: Mapping[str, Any]) -> ClientProperties:
     """Return what every client starts from: the user's properties, and its log in ours."""
     bridge = _Bridge(Repeats())
     return {**properties, "logger": bridge, "log_level": 4, "error_cb": bridge.report}
 
 
-def silent(properties: Mapping[str, Any]) -> Properties:
+def silent(properties: Mapping[str, Any]) -> ClientProperties:
     """Return what a client starts from that is not polled all the time.
 
     What it has to say would queue up until the next poll, at some 40 lines a second without a
@@ -52,7 +52,7 @@ def silent(properties: Mapping[str, Any]) -> Properties:
     return {**properties, "log_level": 0}
 
 
-def consumer(properties: Mapping[str, Any], group: str) -> Properties:
+def consumer(properties: Mapping[str, Any], group: str) -> ClientProperties:
     """Return the properties of a consumer that never subscribes and never commits by itself.
 
     ``properties`` are those of ``base`` or ``silent``.
@@ -65,7 +65,7 @@ def consumer(properties: Mapping[str, Any], group: str) -> Properties:
     }
 
 
-def producer(properties: Mapping[str, Any]) -> Properties:
+def producer(properties: Mapping[str, Any]) -> ClientProperties:
     """Return the properties of a producer, whatever ``properties`` say of requests in flight.
 
     One at a time on each connection. A broker takes any sequence as the first one of a producer
@@ -78,7 +78,7 @@ def producer(properties: Mapping[str, Any]) -> Properties:
     return {**given, _IN_FLIGHT: 1}
 
 
-def source(properties: Mapping[str, Any], group: str, budget: int) -> Properties:
+def source(properties: Mapping[str, Any], group: str, budget: int) -> ClientProperties:
     """Return the properties of a fetching consumer with ``budget`` bytes for prefetched records.
 
     ``fetch.queue.backoff.ms``: when the prefetch queue is full, librdkafka waits a second before

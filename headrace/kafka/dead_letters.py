@@ -128,7 +128,7 @@ _REPLAY_SETTINGS = {
 }
 
 
-class ReplayError(HeadraceError):
+class LetterReplayError(HeadraceError):
     """A replay failed. What was not replayed will be by the next command."""
 
 
@@ -255,7 +255,7 @@ class LetterReplay:
         Raises:
             KafkaAccessError: this user may not read the group's offsets.
             KafkaUnavailableError: the group's coordinator did not answer.
-            ReplayError: the group has offsets of another program.
+            LetterReplayError: the group has offsets of another program.
         """
         with closing(self._consumer()) as consumer:
             return self._read(consumer, partitions)
@@ -294,7 +294,7 @@ class LetterReplay:
         try:
             return ReplayProgress.of(found.metadata, self._topic_id)
         except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
-            raise ReplayError(
+            raise LetterReplayError(
                 f"group {self._group} has an offset for {self._topic}-{found.partition} that is no "
                 "record of replays; whoever reads in that group is to take another one, and its "
                 "offsets are to be deleted (kafka-consumer-groups --delete-offsets)"
@@ -304,7 +304,7 @@ class LetterReplay:
         """Shut out other replays of the topic, so that what they did is there to be read.
 
         Raises:
-            ReplayError: the brokers did not let us.
+            LetterReplayError: the brokers did not let us.
         """
         self._producer = TransactionalProducer(
             {**_REPLAY_SETTINGS, **self._properties},
@@ -314,7 +314,7 @@ class LetterReplay:
         )
         failure = self._producer.conclude(Deadline.after(_ANSWER_TIMEOUT))
         if failure is not None:
-            raise ReplayError(
+            raise LetterReplayError(
                 f"no transaction can be begun as {self._producer.transactional_id}: {failure}; "
                 "check that the brokers answer and that the user may write to that transactional "
                 "id; nothing was replayed"
@@ -326,7 +326,7 @@ class LetterReplay:
         """Produce records and store which letters they were, both or neither.
 
         Raises:
-            ReplayError: neither is known to be done; the next command finds out.
+            LetterReplayError: neither is known to be done; the next command finds out.
         """
         assert self._producer is not None, "it has begun"
         entries = [self._entry(number, each) for number, each in progress.items()]
@@ -341,12 +341,12 @@ class LetterReplay:
         if failure is not None:
             # readers of committed records are not to wait for what was left open
             self._producer.conclude(Deadline.after(_ANSWER_TIMEOUT))
-            raise ReplayError(f"the transaction of {len(records)} records failed: {failure}")
+            raise LetterReplayError(f"the transaction of {len(records)} records failed: {failure}")
 
     def _entry(self, number: int, progress: ReplayProgress) -> ClientPartition:
         metadata = progress.metadata(self._topic_id)
         if len(metadata) > _MOST_METADATA:
-            raise ReplayError(
+            raise LetterReplayError(
                 f"{self._topic}-{number}: what is replayed and what is left lie too scattered from "
                 f"offset {progress.offset} on to be recorded: {len(metadata)} bytes, of "
                 f"{_MOST_METADATA} that brokers store; replay the letters that were left there "

@@ -17,8 +17,8 @@ from headrace.core.records import TopicPartition, stored_topic, topic_fields
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import (
+    CommitFailure,
     CommitRefusal,
-    Failure,
     OffsetStore,
     OffsetStoreError,
     OffsetTimeoutError,
@@ -174,13 +174,13 @@ class KafkaOffsetStore(OffsetStore):
 
     def commit(
         self, offsets: Mapping[TopicPartition, StoredOffset], deadline: Deadline
-    ) -> Mapping[TopicPartition, Failure]:
+    ) -> Mapping[TopicPartition, CommitFailure]:
         try:
             self._consumer.commit(
                 offsets=[entry(p, stored) for p, stored in offsets.items()], asynchronous=True
             )
         except KafkaException as error:
-            return dict.fromkeys(offsets, Failure(error.args[0].str()))
+            return dict.fromkeys(offsets, CommitFailure(error.args[0].str()))
         self._unanswered += 1
         wanted = {p: stored.offset for p, stored in offsets.items()}
         while not deadline.expired:
@@ -191,7 +191,7 @@ class KafkaOffsetStore(OffsetStore):
                 if {TopicPartition(a.topic, a.partition): a.offset for a in answered} == wanted:
                     return _failures(problem, answered)
                 log.info("late_commit_answer", group=self._group, error=str(problem))
-        return dict.fromkeys(offsets, Failure("no answer from the group coordinator in time"))
+        return dict.fromkeys(offsets, CommitFailure("no answer from the group coordinator in time"))
 
     def group_metadata(self) -> object:
         """Return what a transactional producer has to know of the group: its name only.
@@ -236,7 +236,7 @@ class KafkaOffsetStore(OffsetStore):
             self._consumer.close()
 
 
-def _failures(error: Any, answered: list[ClientPartition]) -> dict[TopicPartition, Failure]:
+def _failures(error: Any, answered: list[ClientPartition]) -> dict[TopicPartition, CommitFailure]:
     """Return the reason for each partition that failed; the error of the whole counts for all.
 
     Where one topic does not exist the client says so of all partitions, though the others are
@@ -246,7 +246,7 @@ def _failures(error: Any, answered: list[ClientPartition]) -> dict[TopicPartitio
     for each in answered:
         reason = each.error or error
         if reason is not None:
-            failures[TopicPartition(each.topic, each.partition)] = Failure(
+            failures[TopicPartition(each.topic, each.partition)] = CommitFailure(
                 reason.str(), topic_missing=reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
             )
     return failures
@@ -306,8 +306,8 @@ class TransactionalOffsetStore:
 
     def commit(
         self, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
-    ) -> Mapping[TopicPartition, Failure]:
-        failures: dict[TopicPartition, Failure] = {}
+    ) -> Mapping[TopicPartition, CommitFailure]:
+        failures: dict[TopicPartition, CommitFailure] = {}
         for transactional_id in {commit.transactional_id for commit in offsets.values()}:
             some = {p: c for p, c in offsets.items() if c.transactional_id == transactional_id}
             if transactional_id is None:
@@ -320,17 +320,17 @@ class TransactionalOffsetStore:
 
     def _commit_as(
         self, transactional_id: str, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
-    ) -> Failure | None:
+    ) -> CommitFailure | None:
         if transactional_id in self._ended:
-            return Failure("this membership of the group is over", CommitRefusal.MEMBERSHIP)
+            return CommitFailure("this membership of the group is over", CommitRefusal.MEMBERSHIP)
         try:
             member = self._member_of(transactional_id)
         except KafkaException as error:
-            return Failure(error.args[0].str())
+            return CommitFailure(error.args[0].str())
         entries = [entry(partition, commit) for partition, commit in offsets.items()]
         failure = member.commit(entries, self._plain.group_metadata(), deadline)
         if failure is not None and self._is_stuck(member, deadline.clock):
-            failure = Failure(
+            failure = CommitFailure(
                 "our transactional producer does not come back", CommitRefusal.MEMBERSHIP
             )
         if failure is not None and failure.refusal is CommitRefusal.MEMBERSHIP:
@@ -379,7 +379,7 @@ class TransactionalOffsetStore:
         self._member.serve()
         self._member.settle(self._clock)
         if self._is_stuck(self._member, self._clock):
-            # whoever commits next in this stay is told that it is over
+            # whoever commits next in this membership is told that it is over
             self._end()
 
     def close(self) -> None:

@@ -148,7 +148,7 @@ class CommitRefusal(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class CommitFailure:
     """Why an offset is not known to be stored.
 
     ``topic_missing``: there is no such topic, be it this partition's or another's that was to be
@@ -187,7 +187,7 @@ class OffsetStore(Protocol):
 
     def commit(
         self, offsets: Mapping[TopicPartition, Commit], deadline: Deadline
-    ) -> Mapping[TopicPartition, Failure]:
+    ) -> Mapping[TopicPartition, CommitFailure]:
         """Store offsets; return why for each partition that failed. The committer's thread.
 
         A partition that is not in the result is stored. When the deadline passes first, those

@@ -144,7 +144,7 @@ MOST_OFFSETS = 100_000
 
 
 @dataclass(slots=True)
-class _Reading:
+class _PartitionPlan:
     """A partition: the next offset to plan, and its ends as last known.
 
     ``asked`` has what its leader was asked and has not answered. ``epoch`` is a leader epoch under
@@ -204,7 +204,7 @@ class KafkaRangeSource(RecordSource):
         self._sizes = RecordSizes(client_properties, group, clock)
         self._logs = LogQuestions(client_properties, group, clock)
         self._clock = clock
-        self._readings: dict[TopicPartition, _Reading] = {}
+        self._plans: dict[TopicPartition, _PartitionPlan] = {}
         self._stale: set[str] = set()
         self._asked_at = clock.monotonic() - POLL_INTERVAL
         self._retried_at = self._asked_at - RETRY_INTERVAL
@@ -217,12 +217,12 @@ class KafkaRangeSource(RecordSource):
     ) -> None:
         self._logs.forget(starts)
         for partition, start in starts.items():
-            self._readings[partition] = _Reading(start, (epochs or {}).get(partition))
+            self._plans[partition] = _PartitionPlan(start, (epochs or {}).get(partition))
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         self._logs.forget(partitions)
         for partition in partitions:
-            self._readings.pop(partition, None)
+            self._plans.pop(partition, None)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self._set_paused(partitions, True)
@@ -231,8 +231,8 @@ class KafkaRangeSource(RecordSource):
         self._set_paused(partitions, False)
 
     def _set_paused(self, partitions: Collection[TopicPartition], paused: bool) -> None:
-        for partition in self._readings.keys() & set(partitions):
-            self._readings[partition].paused = paused
+        for partition in self._plans.keys() & set(partitions):
+            self._plans[partition].paused = paused
 
     def fetch(self, timeout: float) -> Fetched:
         fetched = self._planned()
@@ -244,16 +244,16 @@ class KafkaRangeSource(RecordSource):
         if pause <= timeout:
             self._ask()
             # those in trouble may never come
-            sound = [reading for reading in self._readings.values() if not reading.troubled]
-            wait([answer for reading in sound for answer in reading.asked.values()], timeout)
+            sound = [plan for plan in self._plans.values() if not plan.troubled]
+            wait([answer for plan in sound for answer in plan.asked.values()], timeout)
             errors = self._take_answers()
             fetched = self._planned()
             fetched.errors.extend(errors)
         return fetched
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        reading = self._readings.get(partition)
-        return None if reading is None else reading.high
+        plan = self._plans.get(partition)
+        return None if plan is None else plan.high
 
     def close(self) -> None:
         # it has no other end than its last reference's
@@ -264,52 +264,48 @@ class KafkaRangeSource(RecordSource):
 
     def _planned(self) -> Fetched:
         self._sizes.sample(
-            {
-                partition: reading.position
-                for partition, reading in self._readings.items()
-                if reading.unread
-            }
+            {partition: plan.position for partition, plan in self._plans.items() if plan.unread}
         )
         fetched = Fetched()
         self._settle(fetched)
-        for partition, reading in self._readings.items():
-            if reading.is_open and reading.low is not None and reading.high is not None:
-                self._plan(partition, reading, (reading.low, reading.high), fetched)
+        for partition, plan in self._plans.items():
+            if plan.is_open and plan.low is not None and plan.high is not None:
+                self._plan(partition, plan, (plan.low, plan.high), fetched)
         return fetched
 
     def _settle(self, fetched: Fetched) -> None:
         """Take the answers on which positions in doubt their logs still lead to."""
         fetched.errors.extend(self._logs.poll(0))
         for partition in [*self._logs.whole, *self._logs.lost]:
-            reading = self._readings[partition]
-            reading.in_doubt = False
+            plan = self._plans[partition]
+            plan.in_doubt = False
             # asked for again: what is known may be of before
-            reading.low = reading.high = None
+            plan.low = plan.high = None
             if partition in self._logs.lost:
-                reading.out_of_range = True
+                plan.out_of_range = True
                 fetched.truncated.append((partition, self._logs.lost[partition]))
         self._logs.forget([*self._logs.whole, *self._logs.lost])
 
     def _plan(
         self,
         partition: TopicPartition,
-        reading: _Reading,
+        plan: _PartitionPlan,
         ends: tuple[int, int],
         fetched: Fetched,
     ) -> None:
         low, high = ends
-        if not low <= reading.position <= high:
-            reading.out_of_range = True
+        if not low <= plan.position <= high:
+            plan.out_of_range = True
             fetched.out_of_range.append(partition)
-        elif reading.position < high:
-            end = min(high, reading.position + MOST_OFFSETS)
-            run = OffsetRun(reading.position, end, self._sizes.of(partition.topic))
+        elif plan.position < high:
+            end = min(high, plan.position + MOST_OFFSETS)
+            run = OffsetRun(plan.position, end, self._sizes.of(partition.topic))
             fetched.chunks.append((partition, run))
-            if reading.epoch is not None:
-                fetched.leader_epochs[partition] = reading.epoch
-            reading.position = end
-        elif reading.reported_end != high:
-            reading.reported_end = high
+            if plan.epoch is not None:
+                fetched.leader_epochs[partition] = plan.epoch
+            plan.position = end
+        elif plan.reported_end != high:
+            plan.reported_end = high
             fetched.ends.append((partition, high))
 
     # --- what brokers are asked -----------------------------------------------------------------
@@ -323,28 +319,28 @@ class KafkaRangeSource(RecordSource):
         now = self._clock.monotonic()
         self._asked_at = now
         may_retry = now >= self._retried_at + RETRY_INTERVAL
-        idle = {p: r for p, r in self._readings.items() if r.is_open and not r.asked}
+        idle = {p: r for p, r in self._plans.items() if r.is_open and not r.asked}
         if may_retry:
             self._retried_at = now
             self._ask_these({p: r for p, r in idle.items() if r.troubled})
         self._ask_these({p: r for p, r in idle.items() if not r.troubled})
 
-    def _ask_these(self, readings: Mapping[TopicPartition, _Reading]) -> None:
-        self._send(_End.LOW, {p: r for p, r in readings.items() if r.low is None})
-        self._send(_End.HIGH, readings)
+    def _ask_these(self, plans: Mapping[TopicPartition, _PartitionPlan]) -> None:
+        self._send(_End.LOW, {p: r for p, r in plans.items() if r.low is None})
+        self._send(_End.HIGH, plans)
 
-    def _send(self, what: _End, readings: Mapping[TopicPartition, _Reading]) -> None:
-        if not readings:
+    def _send(self, what: _End, plans: Mapping[TopicPartition, _PartitionPlan]) -> None:
+        if not plans:
             return
         spec = _EARLIEST if what is _End.LOW else _LATEST
         isolation = IsolationLevel.READ_UNCOMMITTED if what is _End.TOP else self._isolation
         answers = self._admin.list_offsets(
-            {ClientPartition(*each): spec for each in readings},
+            {ClientPartition(*each): spec for each in plans},
             isolation_level=isolation,
             request_timeout=ANSWER_TIMEOUT,
         )
         for asked, answer in answers.items():
-            readings[TopicPartition(asked.topic, asked.partition)].asked[what] = answer
+            plans[TopicPartition(asked.topic, asked.partition)].asked[what] = answer
 
     def _answer(
         self, partition: TopicPartition, answer: Future[Any]
@@ -360,38 +356,38 @@ class KafkaRangeSource(RecordSource):
         return int(found.offset), found.leader_epoch, ""
 
     def _has_new_leader(
-        self, partition: TopicPartition, reading: _Reading, epoch: int | None
+        self, partition: TopicPartition, plan: _PartitionPlan, epoch: int | None
     ) -> bool:
         """Take note of the leader epoch; another one than before puts the position in doubt."""
-        if epoch is None or epoch < 0 or reading.in_doubt:
+        if epoch is None or epoch < 0 or plan.in_doubt:
             return False
-        before, reading.epoch = reading.epoch, epoch
+        before, plan.epoch = plan.epoch, epoch
         if before is None or before == epoch:
             return False
-        reading.in_doubt = True
-        self._logs.ask(partition, reading.position, before)
+        plan.in_doubt = True
+        self._logs.ask(partition, plan.position, before)
         return True
 
     def _take_answers(self) -> list[str]:
         """Take the answers that are there; return what went wrong."""
         problems: dict[str, list[TopicPartition]] = {}
-        unread: dict[TopicPartition, _Reading] = {}
-        for partition, reading in self._readings.items():
-            for what in [each for each, answer in reading.asked.items() if answer.done()]:
-                offset, epoch, problem = self._answer(partition, reading.asked.pop(what))
-                reading.troubled = offset is None
-                if what is _End.HIGH and self._has_new_leader(partition, reading, epoch):
+        unread: dict[TopicPartition, _PartitionPlan] = {}
+        for partition, plan in self._plans.items():
+            for what in [each for each, answer in plan.asked.items() if answer.done()]:
+                offset, epoch, problem = self._answer(partition, plan.asked.pop(what))
+                plan.troubled = offset is None
+                if what is _End.HIGH and self._has_new_leader(partition, plan, epoch):
                     continue
                 if offset is None:
                     problems.setdefault(problem, []).append(partition)
                 elif what is _End.LOW:
-                    reading.low = offset
-                elif what is _End.HIGH and offset < reading.position:
-                    unread[partition] = reading
+                    plan.low = offset
+                elif what is _End.HIGH and offset < plan.position:
+                    unread[partition] = plan
                 else:
                     # a position among the records of an open transaction is in range
-                    in_range = what is _End.TOP and reading.position <= offset
-                    reading.high = reading.position if in_range else offset
+                    in_range = what is _End.TOP and plan.position <= offset
+                    plan.high = plan.position if in_range else offset
         # the client is to learn the leaders of topics that had an election
         for topic in self._stale:
             with suppress(KafkaException):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.core.records import ResultRecord
     from headrace.core.result_columns import Results
     from headrace.kafka.columnar import ColumnProducer
-    from headrace.kafka.ports import Failure
+    from headrace.kafka.ports import CommitFailure
 
 
 #: Seconds that one look at a full queue waits for room.
@@ -420,7 +420,7 @@ class ResultTransactions:
             self._ended.append(self._producer.transactional_id)
             self._producer = None
 
-    def _require(self, producer: TransactionalProducer, failure: Failure | None) -> None:
+    def _require(self, producer: TransactionalProducer, failure: CommitFailure | None) -> None:
         if failure is None:
             return
         stuck = producer.busy_for(self._clock) > self._timeout + STUCK_AFTER
@@ -435,7 +435,7 @@ class ResultTransactions:
         )
 
     def _is_stored(
-        self, producer: TransactionalProducer, moves: Sequence[Move], failure: Failure
+        self, producer: TransactionalProducer, moves: Sequence[Move], failure: CommitFailure
     ) -> bool:
         """Decide a failed transaction, and tell by the offsets what became of it."""
         if failure.refusal is CommitRefusal.MEMBERSHIP:

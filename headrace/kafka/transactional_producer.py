@@ -18,7 +18,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
-from headrace.kafka.ports import CommitRefusal, Failure, OffsetStoreError
+from headrace.kafka.ports import CommitFailure, CommitRefusal, OffsetStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -86,7 +86,7 @@ class TransactionalProducer:
         self._phase = _Phase.NEW
         self._call: Thread | None = None
         self._called_at = 0.0
-        self._outcome: Failure | None = None
+        self._outcome: CommitFailure | None = None
         self._producer = Producer(
             clients.producer(
                 {
@@ -106,7 +106,7 @@ class TransactionalProducer:
         group: object,
         deadline: Deadline,
         produce: Callable[[Producer, Deadline], None] | None = None,
-    ) -> Failure | None:
+    ) -> CommitFailure | None:
         """Store offsets, after what an earlier call left undecided; None if they are stored.
 
         ``produce`` hands the client what else the transaction is to have. Whatever it raises of
@@ -115,7 +115,7 @@ class TransactionalProducer:
         transact = partial(self._transact, entries, group, deadline, produce)
         return self._finish(transact, deadline, entries)
 
-    def conclude(self, deadline: Deadline) -> Failure | None:
+    def conclude(self, deadline: Deadline) -> CommitFailure | None:
         """Be ready for a transaction: begin as a producer, or decide what is undecided. Blocks.
 
         None: nothing of this producer's is under way any more.
@@ -126,7 +126,7 @@ class TransactionalProducer:
 
     def abort(
         self, entries: list[ClientPartition], group: object, deadline: Deadline
-    ) -> Failure | None:
+    ) -> CommitFailure | None:
         """Abort a transaction that has offsets, which ends all that this id left in the group.
 
         None: it is aborted. Where the brokers refused the offsets for good, that is logged.
@@ -135,14 +135,14 @@ class TransactionalProducer:
 
     def _finish(
         self, work: Callable[[], None], deadline: Deadline, entries: Iterable[ClientPartition] = ()
-    ) -> Failure | None:
+    ) -> CommitFailure | None:
         if self.busy_for(deadline.clock) > 0:
-            return Failure("the producer is still busy with an earlier commit")
+            return CommitFailure("the producer is still busy with an earlier commit")
         self.undecided |= _partitions(entries)
         call = self._begin(work, deadline.clock)
         call.join(deadline.remaining)
         if call.is_alive():
-            return Failure("no answer to the transaction in time")
+            return CommitFailure("no answer to the transaction in time")
         return self._outcome
 
     def settle(self, clock: Clock) -> None:
@@ -170,13 +170,13 @@ class TransactionalProducer:
     # --- on the thread of a call ------------------------------------------------------------
 
     def _run(self, work: Callable[[], None]) -> None:
-        self._outcome = Failure("the call ended without an outcome")
+        self._outcome = CommitFailure("the call ended without an outcome")
         try:
             work()
         except KafkaException as error:
             self._outcome = self._failed(error.args[0])
         except HeadraceError as error:
-            self._outcome = Failure(str(error))
+            self._outcome = CommitFailure(str(error))
         else:
             self._outcome = None
 
@@ -227,17 +227,17 @@ class TransactionalProducer:
         self._phase = _Phase.READY
         self.undecided = frozenset()
 
-    def _failed(self, error: KafkaError) -> Failure:
+    def _failed(self, error: KafkaError) -> CommitFailure:
         """Return what an error means, and be ready for what is to follow."""
         if error.fatal() or error.code() in _FENCED:
             reason = f"the brokers shut out our transactional producer: {error.str()}"
-            return Failure(reason, CommitRefusal.MEMBERSHIP)
+            return CommitFailure(reason, CommitRefusal.MEMBERSHIP)
         if error.txn_requires_abort():
             self._phase = _Phase.OPEN
         if self._phase in {_Phase.NEW, _Phase.READY}:
             self.undecided = frozenset()
         missing = error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-        return Failure(error.str(), topic_missing=missing)
+        return CommitFailure(error.str(), topic_missing=missing)
 
 
 #: What the brokers say to a producer whose id was begun again, or which they ended themselves.

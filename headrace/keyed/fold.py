@@ -442,8 +442,8 @@ class Fold:
     ) -> tuple[bytes | None, list[OutputRow]] | None:
         """Return state and outputs of a key without timers; None where the reducer sets one.
 
-        What :class:`_Run` does of all that it can, in few steps: most keys are so. What fails here
-        fails there, too.
+        What :class:`_KeyPass` does of all that it can, in few steps: most keys are so. What fails
+        here fails there, too.
         """
         name: Any = key.decode() if self.settings.keys == "string" else key
         state = None if stored is None else self.read_state(stored)
@@ -510,11 +510,11 @@ class Fold:
         """
         if not careful:
             with suppress(_PoisonError):
-                return _Run(self, touched, careful=False).run()
-        return _Run(self, touched, careful=True).run()
+                return _KeyPass(self, touched, careful=False).run()
+        return _KeyPass(self, touched, careful=True).run()
 
 
-class _Run:
+class _KeyPass:
     """One key on its way through a micro-batch.
 
     ``careful`` deals with each failure as ``on_poison`` says, and calls the reducer with one fact

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headrace.core.clock import Clock
     from headrace.keyed.rows import RowSettings
-    from headrace.keyed.state import KeyedState
+    from headrace.keyed.state import LayeredState
     from headrace.sinks.micro_batch import MicroBatch
 
 
@@ -29,7 +29,7 @@ class KeyedFunction:
     def __init__(
         self,
         fold: Callable[[pa.Table], pa.Table],
-        state: KeyedState,
+        state: LayeredState,
         settings: RowSettings,
         clock: Clock,
     ) -> None:

@@ -64,7 +64,7 @@ class RestoreProgress(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Restoring:
+class _Restore:
     """One partition under way. ``start`` and ``end`` are offsets of the changelog.
 
     ``begun`` and the other times are of the monotonic clock.
@@ -127,7 +127,7 @@ class Restorer:
         self._remake: Callable[[], Iterable[tuple[Assignment, int]] | None] | None = None
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = threading.Event()
-        self._under_way: dict[int, _Restoring] = {}
+        self._under_way: dict[int, _Restore] = {}
         self._measuring: dict[int, Iterator[None]] = {}
         self._thread = threading.Thread(target=self._run, name=f"restore-{name}", daemon=True)
 
@@ -193,13 +193,13 @@ class Restorer:
         log.warning("restore_failed", channel=self._name, **fields, error=words, exc_info=not known)
         return words
 
-    def _note_problem(self, restoring: _Restoring, problem: str | None) -> None:
+    def _note_problem(self, restoring: _Restore, problem: str | None) -> None:
         if problem != restoring.problem:
             restoring.problem = problem
             self._troubled(restoring.assignment, restoring.attempt, problem)
 
     @contextmanager
-    def _step(self, number: int, restoring: _Restoring) -> Iterator[None]:
+    def _step(self, number: int, restoring: _Restore) -> Iterator[None]:
         """Have a partition of which a step fails begin again later; the others go on.
 
         What was fetched is gone then, so that it goes on from where the store is.
@@ -213,7 +213,7 @@ class Restorer:
             if isinstance(error, CorruptStoreError):
                 self._corrupt(error)
 
-    def _put_off(self, number: int, restoring: _Restoring) -> None:
+    def _put_off(self, number: int, restoring: _Restore) -> None:
         restoring.not_before = self._clock.monotonic() + _BACKOFF
         # whoever was told that it is ready may have failed
         self._under_way.setdefault(number, restoring)
@@ -237,7 +237,7 @@ class Restorer:
         former = self._under_way.get(number)
         if former is None or former.assignment is not assignment or former.attempt < attempt:
             self._leave(number)
-            self._under_way[number] = _Restoring(assignment, attempt)
+            self._under_way[number] = _Restore(assignment, attempt)
 
     def _leave(self, number: int) -> None:
         former = self._under_way.pop(number, None)
@@ -282,7 +282,7 @@ class Restorer:
             del self._measuring[number]
             raise
 
-    def _begin(self, number: int, restoring: _Restoring) -> None:
+    def _begin(self, number: int, restoring: _Restore) -> None:
         """Ask where the changelog ends, and read on from where the store is."""
         low, high = self._ends(number)
         start = self._valid_position(number, low, high)
@@ -395,12 +395,12 @@ class Restorer:
         for each in waiting:
             self._note_problem(each, complaint)
 
-    def _fetching(self, number: int) -> _Restoring | None:
+    def _fetching(self, number: int) -> _Restore | None:
         """Return a partition that is fetched, None where what came of it is not wanted now."""
         restoring = self._under_way.get(number)
         return None if restoring is None or restoring.end is None else restoring
 
-    def _write(self, number: int, restoring: _Restoring, records: Sequence[Record]) -> None:
+    def _write(self, number: int, restoring: _Restore, records: Sequence[Record]) -> None:
         last = _next_offset(records)
         now = self._clock.monotonic()
         position = None
@@ -411,7 +411,7 @@ class Restorer:
         restoring.position = last
         self._note_problem(restoring, None)
 
-    def _finish(self, number: int, restoring: _Restoring, end: int) -> None:
+    def _finish(self, number: int, restoring: _Restore, end: int) -> None:
         self._store.write((), {number: self._position(end)})
         del self._under_way[number]
         self._measuring[number] = self._store.measure(number)

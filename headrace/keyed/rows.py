@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.keyed.state import KeyedState
+    from headrace.keyed.state import LayeredState
     from headrace.sinks.micro_batch import MicroBatch
 
 #: Timers that a micro-batch fires for keys without records in it: the others come in the next one.
@@ -63,7 +63,7 @@ class Grouped:
 
 
 def grouped(
-    table: pa.Table, micro_batch: MicroBatch, state: KeyedState, settings: RowSettings, now: int
+    table: pa.Table, micro_batch: MicroBatch, state: LayeredState, settings: RowSettings, now: int
 ) -> Grouped:
     """Return the keys that a micro-batch touches, with their facts and their state. Blocks.
 
@@ -173,7 +173,7 @@ class _Records:
         return found
 
     def times(
-        self, state: KeyedState
+        self, state: LayeredState
     ) -> tuple[dict[int, int], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the stream times at the ends, that with each record, and how late each is."""
         running = self._ts.copy()
@@ -256,7 +256,7 @@ def _taken(column: pa.Array, places: pa.Array) -> pa.Array:
 
 def _due(
     micro_batch: MicroBatch,
-    state: KeyedState,
+    state: LayeredState,
     times: Mapping[int, int],
     touched: Sequence[PartitionKey],
     now: int,
@@ -286,7 +286,7 @@ def _rows(  # noqa: PLR0917 - the columns of the table
     ends: Sequence[int],
     facts: pa.Array,
     times: Mapping[int, int],
-    state: KeyedState,
+    state: LayeredState,
     now: int,
 ) -> pa.Table:
     keys = [*touched, *due]

@@ -21,7 +21,7 @@ from headrace.core.spans import current_headers
 from headrace.kafka.result_transactions import CountedMove
 from headrace.keyed.fold import OUTPUT, made
 from headrace.keyed.state import Layer, Progress
-from headrace.keyed.store import Change, PartitionKey, Position, StoredRow
+from headrace.keyed.store import PartitionKey, Position, RowChange, StoredRow
 from headrace.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError
 from headrace.sinks.kafka import traced
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.core.errors import SinkConflictError
     from headrace.core.result_columns import Results
     from headrace.kafka.ports import StoredOffset
-    from headrace.keyed.state import KeyedState
+    from headrace.keyed.state import LayeredState
     from headrace.sinks.contract import OffsetMove, PartitionCommit
     from headrace.sinks.micro_batch import MicroBatch
 
@@ -96,7 +96,7 @@ class KeyedCounts:
         return KeyedCounts(*map(operator.add, astuple(self), astuple(other)))
 
 
-class Outputs:
+class OutputColumns:
     """The outputs of a micro-batch, as columns: a record is made when it is asked for.
 
     There may be as many as records, and the objects would live until the commit.
@@ -140,12 +140,12 @@ class StagedState:
 
     layer: Layer
     rows: pa.Table | None
-    outputs: Outputs = field(default_factory=Outputs)
+    outputs: OutputColumns = field(default_factory=OutputColumns)
     counts: KeyedCounts = field(default_factory=KeyedCounts)
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class SinkTopics:
     """Where a channel with state writes to. ``outputs`` has a topic for each output's name."""
 
     changelog: str
@@ -155,7 +155,7 @@ class Topics:
 def staged_state(
     micro_batch: MicroBatch,
     result: pa.Table | None,
-    state: KeyedState,
+    state: LayeredState,
     topic_of: Callable[[str], str],
 ) -> StagedState:
     """Return what is to be committed of a folded micro-batch. Blocks for reads of former rows."""
@@ -168,7 +168,7 @@ def staged_state(
     }
     if result is None:
         return StagedState(Layer(micro_batch.id, {}, times), None)
-    outputs = Outputs(pc.list_flatten(result.column("outputs")).chunks, topic_of)
+    outputs = OutputColumns(pc.list_flatten(result.column("outputs")).chunks, topic_of)
     sums = {name: pc.sum(result.column(name)).as_py() or 0 for name in _COUNTED}
     wanted = ["partition", "key", "state", "extra"]
     wanted += [name for name in _FORMER if name in result.column_names]
@@ -179,13 +179,13 @@ def staged_state(
     return StagedState(layer, rows, outputs, counts)
 
 
-def _changes(rows: pa.Table, state: KeyedState) -> dict[PartitionKey, Change]:
+def _changes(rows: pa.Table, state: LayeredState) -> dict[PartitionKey, RowChange]:
     """Return the rows that changed, with those before them: read, where the table has none."""
     partitions, names, *columns = (column.to_pylist() for column in rows.columns)
     keys = made(PartitionKey, zip(partitions, names, strict=True))
     after = _rows(*columns[:2])
     before = _rows(*columns[2:]) if len(columns) > 2 else state.get_many(keys)  # noqa: PLR2004
-    return dict(zip(keys, made(Change, zip(before, after, strict=True)), strict=True))
+    return dict(zip(keys, made(RowChange, zip(before, after, strict=True)), strict=True))
 
 
 class KeyedSink:
@@ -197,7 +197,7 @@ class KeyedSink:
     guarantee = Guarantee.EXACTLY_ONCE
 
     def __init__(
-        self, transactions: Transactions, state: KeyedState, topics: Topics, clock: Clock
+        self, transactions: Transactions, state: LayeredState, topics: SinkTopics, clock: Clock
     ) -> None:
         self._transactions = transactions
         self._state = state

@@ -16,7 +16,7 @@ from headrace.keyed.store import PartitionKey, StateStoreError, timers_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace.keyed.store import Change, DueTimer, Position, StateStore, StoredRow
+    from headrace.keyed.store import DueTimer, Position, RowChange, StateStore, StoredRow
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ class Layer:
     """
 
     name: str
-    changes: Mapping[PartitionKey, Change] = field(default_factory=dict)
+    changes: Mapping[PartitionKey, RowChange] = field(default_factory=dict)
     times: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
@@ -58,7 +58,7 @@ class Layer:
         }
 
 
-class KeyedState:
+class LayeredState:
     """Rows as the next micro-batch has to see them. Any thread; what reads or writes blocks.
 
     A staged micro-batch is a layer, in the order of staging. One that is not committed is dropped;

@@ -100,7 +100,7 @@ class DueTimer(NamedTuple):
     clock: TimerClock
 
 
-class Change(NamedTuple):
+class RowChange(NamedTuple):
     """A key's row before and after a commit, None where there is none. What was before may not be
     known: then entries of its timers stay in the index until they are due.
     """
@@ -109,7 +109,7 @@ class Change(NamedTuple):
     after: StoredRow | None
 
 
-class Size(NamedTuple):
+class StoreSize(NamedTuple):
     """What there is of a partition. ``bytes`` are those of keys and rows, as they are stored."""
 
     rows: int = 0
@@ -131,7 +131,7 @@ class StateStore(Protocol):
 
     def write(
         self,
-        changes: Iterable[tuple[PartitionKey, Change]],
+        changes: Iterable[tuple[PartitionKey, RowChange]],
         positions: Mapping[int, Position],
         stale: Iterable[tuple[int, DueTimer]] = (),
     ) -> None:
@@ -264,7 +264,7 @@ def _put_rows(
 
 
 def _put_timers(
-    batch: WriteBatch, key: PartitionKey, change: Change, earliest: dict[bytes, bytes]
+    batch: WriteBatch, key: PartitionKey, change: RowChange, earliest: dict[bytes, bytes]
 ) -> None:
     """Have a batch write the index of a row's timers.
 
@@ -299,11 +299,11 @@ def _put_loaded(
         row = StoredRow(state, extra)
         batch.put(name, encode_row(row))
         if extra:
-            _put_timers(batch, PartitionKey(partition, key), Change(None, row), earliest)
+            _put_timers(batch, PartitionKey(partition, key), RowChange(None, row), earliest)
     return names
 
 
-def _add(sums: list[int], key: bytes, change: Change) -> None:
+def _add(sums: list[int], key: bytes, change: RowChange) -> None:
     """Add what a change does to rows, bytes, timers and quarantine, in the order of Size."""
     before, after = change
     if before is not None and after is not None and not before[1] and not after[1]:
@@ -504,7 +504,7 @@ class RocksStore(StateStore):
     @override
     def write(
         self,
-        changes: Iterable[tuple[PartitionKey, Change]],
+        changes: Iterable[tuple[PartitionKey, RowChange]],
         positions: Mapping[int, Position],
         stale: Iterable[tuple[int, DueTimer]] = (),
     ) -> None:
@@ -573,7 +573,7 @@ class RocksStore(StateStore):
         except Exception as error:
             raise self._unusable("written", error) from error
 
-    def _tally(self, change: Change, count: _Count | None) -> Sequence[int]:
+    def _tally(self, change: RowChange, count: _Count | None) -> Sequence[int]:
         """Take note of the phases that a change goes from and to; return what its counts add."""
         assert self._phase_of is not None
         before = None if change.before is None else self._phase_of(*change.before)
@@ -658,7 +658,7 @@ class RocksStore(StateStore):
             found = _Count()
             for count, (name, data) in enumerate(chain([first] if first else (), entries), 1):
                 key, row = name[len(prefix) :], decode_row(data)
-                _add(found.sums, key, Change(None, row))
+                _add(found.sums, key, RowChange(None, row))
                 if self._phase_of is not None:
                     found.tally.add(self._phase_of(*row), 1)
                 if count % STEP == 0:
@@ -669,10 +669,10 @@ class RocksStore(StateStore):
                     self._counts[partition].add(found)
                     self._counted.add(partition)
 
-    def size(self, partition: int) -> Size | None:
+    def size(self, partition: int) -> StoreSize | None:
         """Return what there is of a partition, None where it has not been counted yet."""
         with self._lock:
-            return Size(*self._counts[partition].sums) if partition in self._counted else None
+            return StoreSize(*self._counts[partition].sums) if partition in self._counted else None
 
     def phases(self, partitions: Collection[int]) -> PhaseTotals | None:
         """Return the keys of partitions by phase, None where one has not been counted yet."""

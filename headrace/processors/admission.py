@@ -133,7 +133,7 @@ class Admission:
             kept, shed = _sampled(batch.records, rules.max_pending / max(1, end - batch.start))
         else:
             ranges = self._ranges(batch, end, rules.max_pending, rules.shed)
-            kept, shed = _divided(batch.records, ranges)
+            kept, shed = _split(batch.records, ranges)
         count = sum(map(len, shed))
         if count == 0:
             return batch, None
@@ -163,7 +163,7 @@ class Admission:
         return known
 
 
-def _divided(
+def _split(
     records: Sequence[Record], ranges: Sequence[range]
 ) -> tuple[list[Sequence[Record]], list[Sequence[Record]]]:
     """Return what is beside the ranges, and what is in them; ranges rise and do not overlap."""

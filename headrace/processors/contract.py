@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.core.clock import Deadline
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment, Batch, TopicPartition
-    from headrace.keyed.reading import StateReader
+    from headrace.keyed.state_reader import StateReader
     from headrace.telemetry.metrics import Metrics, PoolSnapshot
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from headrace import config
 from headrace.core.errors import ImportPathError
 from headrace.core.extras import Extra, required
-from headrace.core.importing import load_callable, make
+from headrace.core.imports import load_callable, make
 from headrace.kafka import ResultTransactions
 from headrace.kafka.clients import client_properties
 from headrace.kafka.java_client import java_client_properties
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.processors.engine import Engine
     from headrace.sinks import Sink
     from headrace.sinks.several import OutputGroup
-    from headrace.spark.arrow_to_spark import Input
+    from headrace.spark.arrow_to_spark import SparkInput
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
 
@@ -159,7 +159,7 @@ def _spark(
     chosen: config.SparkProcessorConfig,
     runtime: SparkRuntime,
     sink: Sink[Any],
-    source: Input,
+    source: SparkInput,
 ) -> BatchProcessor:
     from headrace.processors.micro_batch_processor import decode  # noqa: PLC0415 - for this engine
     from headrace.spark.engine import SparkEngine  # noqa: PLC0415 - as above
@@ -172,7 +172,7 @@ def _spark(
     return _micro_batches(channel, engine, sink)
 
 
-def _input(channel: config.ChannelConfig, kafka: config.KafkaConfig) -> Input:
+def _input(channel: config.ChannelConfig, kafka: config.KafkaConfig) -> SparkInput:
     from headrace.spark.arrow_to_spark import ByReference, ByValue  # noqa: PLC0415 - as above
 
     if channel.by_reference:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import OwnershipLostError
-from headrace.core.spans import joint
+from headrace.core.spans import linked_span
 from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch, ranges_of
 
@@ -78,7 +78,7 @@ def planned(number: int, channel: str, batches: Sequence[PendingBatch]) -> Job:
         ranges_of(pending.batch for pending in batches),
         max(pending.batch.attempt for pending in batches),
     )
-    span = joint(
+    span = linked_span(
         [pending.batch.span for pending in batches],
         "micro_batch",
         id=micro_batch.id,

@@ -22,7 +22,7 @@ from headrace.core.errors import (
     SinkConflictError,
 )
 from headrace.core.extras import Extra, required
-from headrace.core.importing import load_callable, make
+from headrace.core.imports import load_callable, make
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import Batch
 from headrace.inline.engine import InlineEngine
@@ -36,11 +36,11 @@ from headrace.keyed.columns import fold_of
 from headrace.keyed.fold import DEAD_LETTERS, FoldSettings
 from headrace.keyed.function import KeyedFunction
 from headrace.keyed.phases import PhaseReader
-from headrace.keyed.reading import StateReader
 from headrace.keyed.restore import Restorer
 from headrace.keyed.rows import RowSettings, time_of_field
-from headrace.keyed.sink import KeyedSink, Topics
-from headrace.keyed.state import KeyedState
+from headrace.keyed.sink import KeyedSink, SinkTopics
+from headrace.keyed.state import LayeredState
+from headrace.keyed.state_reader import StateReader
 from headrace.keyed.store import CorruptStoreError, RocksStore
 from headrace.keyed.topics import open_changelog
 from headrace.processors.admission import AdmissionRules
@@ -104,7 +104,7 @@ class KeyedParts:
     """What a channel with state is made of. Its clients are opened with the processor."""
 
     sink: KeyedSink
-    state: KeyedState
+    state: LayeredState
     store: RocksStore
     catalog: Callable[[], KafkaTopicCatalog]
     source: Callable[[], RecordSource]
@@ -620,7 +620,7 @@ def build_keyed(
         None if phases is None else PhaseReader(channel.group, phases, DECODERS[settings.state])
     )
     store = RocksStore(folder / "db", chosen.state.cache, phase_of)
-    state = KeyedState(store)
+    state = LayeredState(store)
     fold = fold_of(reducer, settings)
     times = None if chosen.time == "record" else time_of_field(chosen.time)
     if chosen.time_function is not None:
@@ -649,7 +649,7 @@ def build_keyed(
         state,
         store,
         # a transaction that is committed is marked in the changelog a moment later than where the
-        # offset is: what is restored ends behind it, where logs end, and is waited for
+        # offset is: what is restored ends after it, where logs end, and is waited for
         catalog=lambda: KafkaTopicCatalog(
             {**properties, "isolation.level": "read_uncommitted"}, channel.group
         ),
@@ -710,7 +710,7 @@ _SHED = "headrace.shed"
 _ARGUMENTS = ("key", "state", "facts", "now")
 
 
-def _topics(channel: ChannelConfig, chosen: KeyedProcessorConfig) -> Topics:
+def _topics(channel: ChannelConfig, chosen: KeyedProcessorConfig) -> SinkTopics:
     """Return where outputs go, by their names; one that has no name is ``out``."""
     outputs: dict[str, str] = {}
     for steps, sink in single_sinks(channel.sink).items():
@@ -721,11 +721,11 @@ def _topics(channel: ChannelConfig, chosen: KeyedProcessorConfig) -> Topics:
         outputs[DEAD_LETTERS] = chosen.dead_letter
     if chosen.admission.to is not None:
         outputs[_SHED] = chosen.admission.to
-    return Topics(changelog_name(channel.group, channel.topics[0]), outputs)
+    return SinkTopics(changelog_name(channel.group, channel.topics[0]), outputs)
 
 
 def _fold_settings(
-    chosen: KeyedProcessorConfig, topics: Topics, letters: LetterHeaders
+    chosen: KeyedProcessorConfig, topics: SinkTopics, letters: LetterHeaders
 ) -> FoldSettings:
     return FoldSettings(
         outputs=tuple(name for name in topics.outputs if name not in {DEAD_LETTERS, _SHED}),

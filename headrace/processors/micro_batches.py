@@ -16,14 +16,14 @@ from headrace.core.errors import (
     JobCancelledError,
     JobTimeoutError,
 )
-from headrace.core.spans import within
+from headrace.core.spans import use_span
 from headrace.core.supervision import LoopThread, StuckReport
 from headrace.processors.jobs import WithdrawnError, planned, wanted
 from headrace.processors.pending import BatchPacer
 from headrace.processors.sink_commits import CommitQueue, Returned, SinkCommitter
 from headrace.sinks.contract import CommitConflictError
 from headrace.telemetry.logs import Bound, bound_fields
-from headrace.telemetry.thread_time import Role, ThreadActivity
+from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +72,7 @@ class MicroBatchRunner:
         self._job_timeout = job_timeout
         self._line = CommitQueue(groups=sink.groups)
         self._numbers = count(1)
-        self._time = context.metrics.thread_time(context.channel, Role.LANE)
+        self._time = context.metrics.thread_time(context.channel, ThreadRole.LANE)
         self.pacer = BatchPacer(context.clock, context.wake)
         self.commits = SinkCommitter(sink, self._line, open_batches, context, job_timeout)
         self._lane = LoopThread(f"{engine.name}-{context.channel}", self.run_once)
@@ -237,7 +237,7 @@ class MicroBatchRunner:
         with (
             self._context.metrics.stage(self._context.channel, "reduce"),
             self._time.during(self._engine.activity),
-            within(job.span.child(self._engine.span)),
+            use_span(job.span.child(self._engine.span)),
         ):
             self._report.begin(job.micro_batch.id, seconds, bound_fields())
             job.staged = self._engine.execute(job.micro_batch, prepared, seconds, self._sink)

@@ -90,25 +90,25 @@ class BatchPacer:
         self._clock = clock
         self._wake = wake
         self._usual = 0.0
-        self._wanted_at = 0.0
+        self._next_batch_at = 0.0
 
     @contextmanager
     def job(self) -> Iterator[None]:
         """Take note of a job from its begin to its end; of one that fails only that it is over."""
         began = self._clock.monotonic()
-        self._wanted_at = began + LEAD * self._usual
+        self._next_batch_at = began + LEAD * self._usual
         try:
             yield
             seconds = self._clock.monotonic() - began
             self._usual += (seconds - self._usual) * (_WEIGHT if self._usual else 1.0)
         finally:
-            foretold, self._wanted_at = self._wanted_at, 0.0
+            foretold, self._next_batch_at = self._next_batch_at, 0.0
             if self._clock.monotonic() < foretold:
                 self._wake()
 
     def next_batch_at(self) -> float:
         """Return when the next batches should be handed out, in monotonic time; 0.0 is at once."""
-        return self._wanted_at
+        return self._next_batch_at
 
     def gathering(self) -> float:
         """Return how many seconds the lane waits for others once it has a first batch."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.config import KafkaSinkConfig, RekeyProcessorConfig
 from headrace.core.clock import Deadline
 from headrace.core.extras import Extra, required
-from headrace.core.importing import load_callable
+from headrace.core.imports import load_callable
 from headrace.core.letter_headers import LetterHeaders
 from headrace.inline.engine import InlineEngine
 from headrace.kafka import KafkaTopicCatalog, ResultTransactions

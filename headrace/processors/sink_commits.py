@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.core.errors import FencedError, RetryableError
-from headrace.core.spans import joint, within
+from headrace.core.spans import linked_span, use_span
 from headrace.core.supervision import StuckReport
 from headrace.processors.jobs import commits_of, context_of, require_all
 from headrace.sinks.contract import RowsRefusedError, SinkFailedError
 from headrace.telemetry.logs import Bound, bound_fields
-from headrace.telemetry.thread_time import Role, ThreadActivity
+from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -236,7 +236,7 @@ class SinkCommitter:
         self._keyless = SkippedRecords(context, "no_key")
         self.name = f"sink-{context.channel}"
         self._report = StuckReport(self.name)
-        self._time = context.metrics.thread_time(context.channel, Role.SINK)
+        self._time = context.metrics.thread_time(context.channel, ThreadRole.SINK)
 
     def forget(self) -> None:
         """Serve the thread's time no longer. Any thread."""
@@ -341,7 +341,7 @@ class SinkCommitter:
         begin = perf_counter()
         with (
             self._context.metrics.stage(self._context.channel, "sink_commit"),
-            within(joint([job.span for job in jobs], "sink_commit")),
+            use_span(linked_span([job.span for job in jobs], "sink_commit")),
         ):
             self._hand_over(jobs)
         return (perf_counter() - begin) / len(jobs)

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.core.errors import ImportPathError, StartError
-from headrace.core.importing import make
+from headrace.core.imports import make
 from headrace.sinks.contract import Guarantee, Sink, rows_of
 
 if TYPE_CHECKING:

@@ -76,8 +76,8 @@ def ranges_of(batches: Iterable[Batch]) -> tuple[OffsetRange, ...]:
     return tuple(ranges.values())
 
 
-#: The name of the channel that a reducer sees in a rehearsal.
-CHANNEL = "rehearsal"
+#: The name of the channel that a reducer sees in a dry run.
+CHANNEL = "dryrun"
 
 
 @dataclass(frozen=True, slots=True)

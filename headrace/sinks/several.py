@@ -223,9 +223,9 @@ class SeveralSink(Sink[dict[str, Any]]):
         self._outputs = {
             name: sink for group in self.groups for name, sink in group.outputs.items()
         }
-        keeping = {name: sink for name, sink in self._outputs.items() if keeps_offsets(sink)}
-        self.offset_moves = OutputOffsetMoves(keeping)
-        self._output_offsets = OutputOffsets(keeping)
+        transactional = {name: sink for name, sink in self._outputs.items() if keeps_offsets(sink)}
+        self.offset_moves = OutputOffsetMoves(transactional)
+        self._output_offsets = OutputOffsets(transactional)
         self._overtaken: set[str] = set()
 
     @property

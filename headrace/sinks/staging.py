@@ -203,7 +203,7 @@ _ALIKE = frozenset(
 _SPELT_ALIKE = frozenset(("boolean", "byte", "short", "integer", "long", "string", "date"))
 
 
-class Fetching:
+class FetchPolicy:
     """Takes the last result for a sign of the next one. For one thread: the lane's.
 
     Nothing is known of the first, and of one after a failure: the tasks write those.
@@ -263,11 +263,11 @@ def local_folder(path: str | Path) -> Path:
     return Path(path).absolute()
 
 
-class PlacingError(RetryableError):
+class PlacementError(RetryableError):
     """Files of a result are not where they should be: moving them failed, or they are gone."""
 
 
-class Placing(Enum):
+class Placement(Enum):
     """How far a result's files got into the table's folder."""
 
     WAITS = "waits"
@@ -294,7 +294,7 @@ class StagedFiles:
     folder: Path | None = None
     schema: str | None = None
     files: Sequence[Path] = ()
-    placing: Placing = Placing.WAITS
+    placement: Placement = Placement.WAITS
     placed: list[AddAction] = field(default_factory=list)
     may_be_visible: bool = False
 
@@ -308,7 +308,7 @@ class FileStaging:
     def __init__(self, table: Path, *, durable: bool) -> None:
         self._table = table
         self._durable = durable
-        self._fetching = Fetching()
+        self._fetch_policy = FetchPolicy()
         owner = f"{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
         self.own = table / STAGING / owner
 
@@ -361,17 +361,17 @@ class FileStaging:
 
     def _run(self, frame: DataFrame, folder: Path, partition_by: Sequence[str]) -> None:
         """Have the rows of a DataFrame in files of the folder."""
-        is_small = self._fetching.suits(frame.schema, partition_by)
-        self._fetching.begins()
+        is_small = self._fetch_policy.suits(frame.schema, partition_by)
+        self._fetch_policy.begins()
         if is_small:
             rows = frame.toArrow()
             write_files(folder, plain(rows), partition_by)
-            self._fetching.fetched(rows)
+            self._fetch_policy.fetched(rows)
         else:
             (folder / _JOB_FOLDERS).mkdir(parents=True)
             writer = frame.write.mode("append").partitionBy(*partition_by)
             writer.parquet(f"file:{folder}")
-            self._fetching.written(list(folder.rglob("*.parquet")))
+            self._fetch_policy.written(list(folder.rglob("*.parquet")))
 
     def place(self, staged: Sequence[StagedFiles]) -> list[AddAction]:
         """Move the files into the table's folder, each once, and describe them for the log.
@@ -383,30 +383,30 @@ class FileStaging:
         takes files of no version by age, and a process may be stopped for long at any line.
 
         Raises:
-            PlacingError: moving some of them failed before, and which are where is not known; or
+            PlacementError: moving some of them failed before, and which are where is not known; or
                 some are gone.
         """
-        waiting = [each for each in staged if each.placing is not Placing.DONE]
+        waiting = [each for each in staged if each.placement is not Placement.DONE]
         for each in waiting:
             self._move(each)
         if self._durable and any(each.placed for each in waiting):
             sync(self._table)
         for each in staged:
             self._renew(each)
-            each.placing = Placing.DONE
+            each.placement = Placement.DONE
         return [action for each in staged for action in each.placed]
 
     def _move(self, staged: StagedFiles) -> None:
         if staged.folder is None:
             return
-        if staged.placing is Placing.BEGUN:
-            raise PlacingError(
+        if staged.placement is Placement.BEGUN:
+            raise PlacementError(
                 f"{self._table}: the files of micro-batch {staged.name} are partly in place since "
                 "a commit failed; it is computed again"
             )
         if (gone := next((path for path in staged.files if not path.exists()), None)) is not None:
-            raise PlacingError(_gone(gone, staged))
-        staged.placing = Placing.BEGUN
+            raise PlacementError(_gone(gone, staged))
+        staged.placement = Placement.BEGUN
         for number, source in enumerate(staged.files):
             rows = pq.read_metadata(source).num_rows
             if rows == 0:
@@ -424,7 +424,7 @@ class FileStaging:
             try:
                 os.utime(path)
             except FileNotFoundError:
-                raise PlacingError(_gone(path, staged)) from None
+                raise PlacementError(_gone(path, staged)) from None
 
     @staticmethod
     def keep(staged: Sequence[StagedFiles]) -> None:

@@ -89,10 +89,10 @@ def reading(records: int) -> dict[str, str]:
 Stretch: TypeAlias = "tuple[int, int]"
 
 
-class Input(Protocol):
+class SparkInput(Protocol):
     """One way of records into Spark."""
 
-    def check(self, hand_over: ArrowToSpark) -> None:
+    def check(self, to_spark: ArrowToSpark) -> None:
         """Find out whether this session can be given records so. Blocks.
 
         Raises:
@@ -104,7 +104,7 @@ class Input(Protocol):
         """Do what can be done for a batch without Spark. Any thread."""
         ...
 
-    def frame(self, hand_over: ArrowToSpark, prepared: Sequence[Any], share: Share) -> DataFrame:
+    def frame(self, to_spark: ArrowToSpark, prepared: Sequence[Any], share: Share) -> DataFrame:
         """Return the records of prepared batches, with the columns of Spark's Kafka source.
 
         On the lane's thread. As many tasks as ``share`` has do the work, where there is enough, and
@@ -116,7 +116,7 @@ class Input(Protocol):
 class ByValue:
     """The channel fetched the records; they are handed over as Arrow columns."""
 
-    def check(self, hand_over: ArrowToSpark) -> None:
+    def check(self, to_spark: ArrowToSpark) -> None:
         """Do nothing: every session can."""
 
     def prepare(self, batch: Batch) -> pa.Table:
@@ -124,10 +124,10 @@ class ByValue:
         return table_of(batch)
 
     def frame(
-        self, hand_over: ArrowToSpark, prepared: Sequence[pa.Table], share: Share
+        self, to_spark: ArrowToSpark, prepared: Sequence[pa.Table], share: Share
     ) -> DataFrame:
         """Hand the columns over."""
-        return hand_over.data_frame(merge(prepared, share.tasks))
+        return to_spark.data_frame(merge(prepared, share.tasks))
 
 
 class ByReference:
@@ -150,10 +150,10 @@ class ByReference:
             "kafkaConsumer.pollTimeoutMs": str(_POLL_TIMEOUT * 1000),
         }
 
-    def check(self, hand_over: ArrowToSpark) -> None:
+    def check(self, to_spark: ArrowToSpark) -> None:
         """Have Spark look for its Kafka connector; no broker is asked."""
         try:
-            self._read(hand_over, {TopicPartition("nothing", 0): [(0, 0)]}, 1)
+            self._read(to_spark, {TopicPartition("nothing", 0): [(0, 0)]}, 1)
         except PySparkException as error:
             reason = str(error).strip().partition("\n")[0]
             raise StartError(
@@ -164,10 +164,10 @@ class ByReference:
         """Leave the batch as it is."""
         return batch
 
-    def frame(self, hand_over: ArrowToSpark, prepared: Sequence[Batch], share: Share) -> DataFrame:
+    def frame(self, to_spark: ArrowToSpark, prepared: Sequence[Batch], share: Share) -> DataFrame:
         """Have Spark read the ranges when its job runs."""
         stretches = stretches_of(prepared)
-        frame = self._read(hand_over, stretches, share.tasks).selectExpr(*_COLUMNS)
+        frame = self._read(to_spark, stretches, share.tasks).selectExpr(*_COLUMNS)
         if share.is_limit:
             # each partition is a task of its own
             frame = frame.coalesce(share.tasks)
@@ -176,14 +176,14 @@ class ByReference:
 
     def _read(
         self,
-        hand_over: ArrowToSpark,
+        to_spark: ArrowToSpark,
         stretches: Mapping[TopicPartition, Sequence[Stretch]],
         cores: int,
     ) -> DataFrame:
         parts: dict[str, list[int]] = {}
         for topic, partition in stretches:
             parts.setdefault(topic, []).append(partition)
-        reader = hand_over.session.read.format("kafka").options(
+        reader = to_spark.session.read.format("kafka").options(
             **self._options,
             assign=json.dumps(parts),
             startingOffsets=_offsets({at: found[0][0] for at, found in stretches.items()}),

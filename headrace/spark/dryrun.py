@@ -36,7 +36,7 @@ _ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class SparkTrial:
+class SparkCheck:
     """What a session could do: its version, its tasks at once, the seconds until the answer."""
 
     version: str
@@ -49,7 +49,7 @@ def installed() -> str:
     return str(pyspark.__version__)
 
 
-def try_spark(settings: SparkSettings) -> SparkTrial:
+def try_spark(settings: SparkSettings) -> SparkCheck:
     """Start a session, hand a micro-batch over, run Python on the executors, stop. Blocks.
 
     Raises:
@@ -65,7 +65,7 @@ def try_spark(settings: SparkSettings) -> SparkTrial:
         )
         if counted != _ROWS:
             raise RuntimeError(f"a job counted {counted} rows instead of {_ROWS}")
-        return SparkTrial(installed(), runtime.cores, perf_counter() - begin)
+        return SparkCheck(installed(), runtime.cores, perf_counter() - begin)
     finally:
         runtime.stop(Deadline.after(_STOP))
 
@@ -91,12 +91,12 @@ def dry_run(
         TypeError: it returned something else than a DataFrame or None.
         Exception: what its own Python code raised.
     """
-    decoder, hand_over = Decoder(decode or Decode()), ArrowToSpark(session)
+    decoder, to_spark = Decoder(decode or Decode()), ArrowToSpark(session)
     if isinstance(reducer, OwnReducer):
-        reducer.check(decoder.apply(hand_over.nothing()))
+        reducer.check(decoder.apply(to_spark.nothing()))
     else:
         send_by_value(reducer)
-    frame = hand_over.data_frame(merge([table], _TASKS))
+    frame = to_spark.data_frame(merge([table], _TASKS))
     try:
         result = reducer(decoder.apply(frame), dry_run_batch(table, attempt))
         several = isinstance(result, Mapping)

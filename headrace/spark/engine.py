@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.core.records import Batch
     from headrace.sinks.channel_sink import ChannelSink
     from headrace.sinks.micro_batch import MicroBatch
-    from headrace.spark.arrow_to_spark import Input
+    from headrace.spark.arrow_to_spark import SparkInput
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
     from headrace.spark.settings import Share
@@ -122,7 +122,7 @@ class SparkJobs:
         self._overran = False
         self._ran = False
         self._generation = -1
-        self._hand_over: ArrowToSpark | None = None
+        self._to_spark: ArrowToSpark | None = None
         self._session: Any = None
         self._shuffles: int | None = None
 
@@ -180,17 +180,17 @@ class SparkJobs:
         self._ran = True
 
     def _prepare(self, group: str, share: Share) -> ArrowToSpark:
-        if self._hand_over is None or self._generation != self._runtime.generation:
-            self._hand_over = None  # of a JVM that is gone, should there be no session yet
+        if self._to_spark is None or self._generation != self._runtime.generation:
+            self._to_spark = None  # of a JVM that is gone, should there be no session yet
             self._generation = self._runtime.generation
             self._session = self._runtime.new_session()
-            self._hand_over, self._shuffles = ArrowToSpark(self._session), None
+            self._to_spark, self._shuffles = ArrowToSpark(self._session), None
             self._runtime.context.setLocalProperty("spark.scheduler.pool", self.name)
         self._shuffles = self._runtime.fit(self._session, self._shuffles, share)
         # Interrupting reaches tasks that wait for a Python worker, which Spark then kills; without
         # it both run on.
         self._runtime.context.setJobGroup(group, group, interruptOnCancel=True)
-        return self._hand_over
+        return self._to_spark
 
     def _translate(self, error: Exception) -> None:
         """Raise what ``error`` means when it is not the reducer's or the data's."""
@@ -262,7 +262,7 @@ class SparkEngine:
         runtime: SparkRuntime,
         reducer: Reducer | str,
         decode: Decode | None = None,
-        source: Input | None = None,
+        source: SparkInput | None = None,
     ) -> None:
         self._runtime = runtime
         self._reducer = reducer
@@ -280,10 +280,10 @@ class SparkEngine:
             send_by_value(self._function)
         self._runtime.start()
         self._decoder = Decoder(self._decode)
-        hand_over = ArrowToSpark(self._runtime.new_session())
-        self._input.check(hand_over)
+        to_spark = ArrowToSpark(self._runtime.new_session())
+        self._input.check(to_spark)
         if isinstance(self._function, OwnReducer):
-            self._function.check(self._decoder.apply(hand_over.nothing()))
+            self._function.check(self._decoder.apply(to_spark.nothing()))
         self._enter(channel)
 
     def _enter(self, channel: str) -> None:
@@ -318,9 +318,9 @@ class SparkEngine:
         Of what a job fails with ReducerError is raised; JobFailedError where no record can be to
         blame.
         """
-        with self._opened.job(micro_batch.id, seconds) as (hand_over, share):
+        with self._opened.job(micro_batch.id, seconds) as (to_spark, share):
             # no name for the merged copy: it would be kept for as long as the reducer runs
-            frame = self._input.frame(hand_over, prepared, share)
+            frame = self._input.frame(to_spark, prepared, share)
             try:
                 return self._reduce(micro_batch, frame, sink)
             except (Py4JError, PySparkException) as error:

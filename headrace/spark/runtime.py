@@ -90,7 +90,7 @@ _END_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class SparkReading:
+class SparkSnapshot:
     """The session at one moment. ``generation`` counts the JVMs.
 
     ``cores`` tasks of a channel run at once.
@@ -175,10 +175,10 @@ class SparkRuntime:
         """The process id of the JVM, None before the start."""
         return None if self._jvm is None else self._jvm.process.pid
 
-    def reading(self) -> SparkReading:
+    def snapshot(self) -> SparkSnapshot:
         """Look at it. Any thread; does not block, and does not ask the JVM."""
         jvm = self._jvm
-        return SparkReading(
+        return SparkSnapshot(
             running=self._session is not None and jvm is not None and jvm.is_running,
             pid=None if jvm is None else jvm.process.pid,
             generation=self.generation,
@@ -400,9 +400,9 @@ class SparkRuntime:
         """Run dummy micro-batches the way the real ones go, until the JVM has compiled it."""
         rows = [{"key": b"%d" % (n % 100), "value": b"{}"} for n in range(_WARM_UP_ROWS)]
         table = merge([pa.Table.from_pylist(rows, schema=SCHEMA)], self._cores)
-        hand_over = ArrowToSpark(session)
+        to_spark = ArrowToSpark(session)
         for _ in range(self.settings.warm_up):
-            frame = hand_over.data_frame(table).groupBy("key").count()
+            frame = to_spark.data_frame(table).groupBy("key").count()
             frame.write.format("noop").mode("overwrite").save()
 
 

@@ -37,7 +37,7 @@ class ThreadActivity(Enum):
     """Has nothing to do."""
 
 
-class Role(Enum):
+class ThreadRole(Enum):
     """What a thread is there for."""
 
     FETCHER = "fetcher"
@@ -57,18 +57,18 @@ class Role(Enum):
 
 
 #: What the threads of each role do. Each of these has a value from the start, also where it is 0.
-ACTIVITIES: Mapping[Role, tuple[ThreadActivity, ...]] = {
-    Role.FETCHER: (ThreadActivity.FETCH, ThreadActivity.BACK_PRESSURE, ThreadActivity.IDLE),
-    Role.WORKER: (ThreadActivity.PROCESS, ThreadActivity.WAIT, ThreadActivity.IDLE),
-    Role.LANE: (
+ACTIVITIES: Mapping[ThreadRole, tuple[ThreadActivity, ...]] = {
+    ThreadRole.FETCHER: (ThreadActivity.FETCH, ThreadActivity.BACK_PRESSURE, ThreadActivity.IDLE),
+    ThreadRole.WORKER: (ThreadActivity.PROCESS, ThreadActivity.WAIT, ThreadActivity.IDLE),
+    ThreadRole.LANE: (
         ThreadActivity.PROCESS,
         ThreadActivity.SPARK,
         ThreadActivity.COMMIT,
         ThreadActivity.WAIT,
         ThreadActivity.IDLE,
     ),
-    Role.SINK: (ThreadActivity.COMMIT, ThreadActivity.IDLE),
-    Role.COMMITTER: (ThreadActivity.COMMIT, ThreadActivity.IDLE),
+    ThreadRole.SINK: (ThreadActivity.COMMIT, ThreadActivity.IDLE),
+    ThreadRole.COMMITTER: (ThreadActivity.COMMIT, ThreadActivity.IDLE),
 }
 
 
@@ -80,7 +80,7 @@ class ThreadTime:
 
     __slots__ = ("_doing", "_lock", "_seconds", "_since", "channel", "name", "role")
 
-    def __init__(self, channel: str, role: Role, name: str) -> None:
+    def __init__(self, channel: str, role: ThreadRole, name: str) -> None:
         self.channel = channel
         self.role = role
         self.name = name
@@ -90,7 +90,7 @@ class ThreadTime:
         self._lock = Lock()
 
     @property
-    def key(self) -> tuple[str, Role, str]:
+    def key(self) -> tuple[str, ThreadRole, str]:
         """What no two threads share at a time."""
         return self.channel, self.role, self.name
 

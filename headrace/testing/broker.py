@@ -14,8 +14,8 @@ from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.kafka.ports import (
     Commit,
+    CommitFailure,
     CommitRefusal,
-    Failure,
     Fetched,
     LogLook,
     OffsetStore,
@@ -312,21 +312,21 @@ class InMemoryOffsets(OffsetStore):
 
     def commit(
         self, offsets: Mapping[TopicPartition, StoredOffset], deadline: Deadline
-    ) -> Mapping[TopicPartition, Failure]:
+    ) -> Mapping[TopicPartition, CommitFailure]:
         reason = "broker is down" if self._broker.down or deadline.expired else self.refuse
         if reason is not None:
-            return dict.fromkeys(offsets, Failure(reason))
+            return dict.fromkeys(offsets, CommitFailure(reason))
         if self.late:
             self._kept.append(offsets)
-            return dict.fromkeys(offsets, Failure("no answer, as the test wants it"))
+            return dict.fromkeys(offsets, CommitFailure("no answer, as the test wants it"))
         return self._store(offsets)
 
     def _store(
         self, offsets: Mapping[TopicPartition, StoredOffset]
-    ) -> Mapping[TopicPartition, Failure]:
+    ) -> Mapping[TopicPartition, CommitFailure]:
         with self._broker._changed:  # noqa: SLF001 - one double in two classes
             if any(_producer(each) in self._broker._shut_out for each in offsets.values()):  # noqa: SLF001 - as above
-                return dict.fromkeys(offsets, Failure("shut out", CommitRefusal.MEMBERSHIP))
+                return dict.fromkeys(offsets, CommitFailure("shut out", CommitRefusal.MEMBERSHIP))
             gone = {p for p in offsets if p.topic in self._broker._deleted}  # noqa: SLF001 - as above
             for partition, each in offsets.items():
                 if partition in gone:
@@ -337,7 +337,7 @@ class InMemoryOffsets(OffsetStore):
                 self._broker._offsets[self._group, partition] = stored  # noqa: SLF001 - as above
                 self._broker.commits.append((partition, stored))
             self._broker._changed.notify_all()  # noqa: SLF001 - as above
-        return dict.fromkeys(gone, Failure("unknown topic or partition", topic_missing=True))
+        return dict.fromkeys(gone, CommitFailure("unknown topic or partition", topic_missing=True))
 
     def fence(
         self,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.channel.bounds import Until
-    from headrace.channel.pausing import PauseFile
+    from headrace.channel.pauses import PauseFile
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.rebalance import Listener
     from headrace.core.spans import Tracer

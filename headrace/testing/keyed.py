@@ -18,7 +18,7 @@ from headrace.keyed.fold import DEAD_LETTERS, FoldSettings, KeyRow
 from headrace.keyed.function import KeyedFunction
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import StagedState, staged_state
-from headrace.keyed.state import KeyedState, Progress
+from headrace.keyed.state import LayeredState, Progress
 from headrace.keyed.store import (
     CLOCK_PREFIX,
     DueTimer,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from headrace.core.records import ResultRecord
     from headrace.keyed.api import KeyedReducer, Timer, TimerClock
-    from headrace.keyed.store import Change, Position, StoredRow
+    from headrace.keyed.store import Position, RowChange, StoredRow
 
 
 class MemoryStore(StateStore):
@@ -60,7 +60,7 @@ class MemoryStore(StateStore):
     @override
     def write(
         self,
-        changes: Iterable[tuple[PartitionKey, Change]],
+        changes: Iterable[tuple[PartitionKey, RowChange]],
         positions: Mapping[int, Position],
         stale: Iterable[tuple[int, DueTimer]] = (),
     ) -> None:
@@ -159,7 +159,7 @@ class KeyedTest:
     def __post_init__(self) -> None:
         self._clock = _Clock()
         self._store = MemoryStore()
-        self._state = KeyedState(self._store)
+        self._state = LayeredState(self._store)
         self._state.admit(0)
         self._offset = 0
         self._names = count(1)

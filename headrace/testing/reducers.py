@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.clock import Deadline
-from headrace.core.importing import load_callable
+from headrace.core.imports import load_callable
 from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA, Decode, Decoding, OnUndecodable, merge, table_of
 from headrace.inline.reducer import dry_run

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.chaos.link import Network
 from headrace.core.clock import Deadline
 from headrace.devstack.server import LOOPBACK
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from headrace.coordinators.member_info import MemberInfo, Mode
+from headrace.coordinators.member_info import AssignmentMode, MemberInfo
 from headrace.coordinators.registry import (
     MemberExistsError,
     MembershipLostError,
@@ -57,7 +57,7 @@ class MembersContract:
     def test_a_joined_member_is_seen_by_all_with_what_it_published(self, world: World) -> None:
         """Members read each other's published wishes."""
         lists = {"t.with.dots": (3, 1)}
-        info = MemberInfo(frozenset({"t.with.dots"}), Mode.STATIC, 2, 4, lists)
+        info = MemberInfo(frozenset({"t.with.dots"}), AssignmentMode.STATIC, 2, 4, lists)
         world.member("a").join(info)
         b = world.member("b")
         b.join(INFO)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.core.records import TopicPartition
-    from headrace.kafka.ports import Failure, OffsetStore
+    from headrace.kafka.ports import CommitFailure, OffsetStore
     from headrace.zookeeper.protocol import Session
 
 PATHS = GroupPaths(GROUP)
@@ -87,7 +87,7 @@ class Member:
             self.store.fence(claim.unfenced, partition, Deadline.after(WAIT))
             self.claims[partition] = claim.fenced()
 
-    def commit(self, offsets: Mapping[int, int], wait: float = WAIT) -> dict[int, Failure]:
+    def commit(self, offsets: Mapping[int, int], wait: float = WAIT) -> dict[int, CommitFailure]:
         """Commit, by the numbers of the partitions; return what failed likewise.
 
         What is in doubt is tried again: a group's first coordinator may just be being chosen.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from tests.integration.channel.rig import CHANNEL, WAIT
 
 if TYPE_CHECKING:

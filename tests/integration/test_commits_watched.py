@@ -10,7 +10,7 @@ from benchmarks.chaos.watcher import OffsetWatcher
 from headrace.coordinators.znodes import GroupPaths, OffsetDocument
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition as Partition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka.topic_producer import create_topic
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings

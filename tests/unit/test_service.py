@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.service import FEEDINGS, NotifySocket, Service
 from headrace.testing import FakeClock
 
@@ -37,7 +37,7 @@ class Manager:
         """Let the main thread turn long after it did before; whether the watchdog was fed."""
         self.clock.advance(60)
         self.heard.clear()
-        self.service.turned(parts)
+        self.service.beat(parts)
         return self.heard == ["WATCHDOG=1"]
 
 
@@ -80,7 +80,7 @@ def test_the_watchdog_is_fed_a_few_times_in_its_interval_only() -> None:
     for turn in range(1, 2 * FEEDINGS + 1):
         manager.clock.advance(4.0 / FEEDINGS / 2)
         part.last_beat = turn
-        manager.service.turned([part])
+        manager.service.beat([part])
     assert manager.heard == ["WATCHDOG=1"] * FEEDINGS
 
 
@@ -179,7 +179,7 @@ def test_a_watchdog_for_another_process_is_not_fed(tmp_path: Path) -> None:
         service = Service.from_environment(
             {"NOTIFY_SOCKET": f"{tmp_path}/notify", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}
         )
-        service.turned([])
+        service.beat([])
         with pytest.raises(BlockingIOError):
             receiver.recv(1000)
 

@@ -9,11 +9,11 @@ from math import sin
 
 from headrace.admin import history, status
 from headrace.admin import models as d
-from headrace.channel.pausing import PauseMode
+from headrace.channel.pauses import PauseMode
 from headrace.channel.states import ChannelState, PartitionState
 from headrace.config import DeliveryGuarantee
-from headrace.coordinators.member_info import AssignmentState, MemberState, Mode
-from headrace.telemetry.thread_time import Role, ThreadActivity
+from headrace.coordinators.member_info import AssignmentMode, AssignmentState, MemberState
+from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 
 S = PartitionState
 
@@ -34,7 +34,7 @@ class Trouble:
     state: PartitionState
     attempts: int = 0
     error: str | None = None
-    suspects: int = 0
+    suspect_records: int = 0
     dead_letters: int = 0
 
 
@@ -104,7 +104,7 @@ def _partition(made: Made, topic: str, number: int, index: int) -> d.PartitionSt
         held_bytes=lag * 420,
         outstanding_batches=1 if state is S.RUNNING else 0,
         attempts=trouble.attempts if trouble else 0,
-        suspect_records=trouble.suspects if trouble else 0,
+        suspect_records=trouble.suspect_records if trouble else 0,
         dead_letters=trouble.dead_letters if trouble else 0,
         held_back_until=ago(-24) if failing else None,
         callback_s=0.12 if state is S.RUNNING else None,
@@ -124,14 +124,18 @@ _STAGES = (
 
 #: What part of the time the threads of each role spend on what.
 _THREADS = {
-    Role.FETCHER: {ThreadActivity.FETCH: 0.11, ThreadActivity.IDLE: 0.89},
-    Role.WORKER: {
+    ThreadRole.FETCHER: {ThreadActivity.FETCH: 0.11, ThreadActivity.IDLE: 0.89},
+    ThreadRole.WORKER: {
         ThreadActivity.PROCESS: 0.04,
         ThreadActivity.WAIT: 0.01,
         ThreadActivity.IDLE: 0.95,
     },
-    Role.LANE: {ThreadActivity.SPARK: 0.44, ThreadActivity.COMMIT: 0.15, ThreadActivity.IDLE: 0.41},
-    Role.COMMITTER: {ThreadActivity.COMMIT: 0.01, ThreadActivity.IDLE: 0.99},
+    ThreadRole.LANE: {
+        ThreadActivity.SPARK: 0.44,
+        ThreadActivity.COMMIT: 0.15,
+        ThreadActivity.IDLE: 0.41,
+    },
+    ThreadRole.COMMITTER: {ThreadActivity.COMMIT: 0.01, ThreadActivity.IDLE: 0.99},
 }
 
 
@@ -240,7 +244,7 @@ def group_of(made: Made) -> status.Group:
             pid=4711 + index,
             software="0.1.0",
             since=ago(266_000 - index * 900),
-            mode=Mode.DYNAMIC,
+            mode=AssignmentMode.DYNAMIC,
             draining=False,
             owned=sum(1 for owner in owners.values() if owner == name),
             problem=None,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.admin import history, status
 from headrace.admin import models as d
 from headrace.admin.configuration import ConfigSummary, PendingStatus
-from headrace.admin.ports import Phase
-from headrace.channel.pausing import PauseMode, PauseReason
+from headrace.admin.ports import ProcessPhase
+from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.channel.states import ChannelState
 from headrace.channel.states import PartitionState as S
 from headrace.config import ReloadEffect
@@ -71,7 +71,7 @@ class Process:
             at=ago(0),
             process=d.ProcessStatus(
                 instance_id=MEMBERS[0],
-                phase=Phase.RUNNING,
+                phase=ProcessPhase.RUNNING,
                 version="0.1.0",
                 python="3.11.2",
                 host="mill-1.example.org",
@@ -224,7 +224,7 @@ def failing() -> Process:
     error = "ValueError: invalid literal for int() with base 10: 'N/A' (column dep_delay)"
     troubles = (
         Trouble(8, S.BACKING_OFF, 14, error),
-        Trouble(7, S.RUNNING, suspects=250, dead_letters=3),
+        Trouble(7, S.RUNNING, suspect_records=250, dead_letters=3),
     )
     flights = replace(_FLIGHTS, troubles=troubles, growing=True, unowned=2)
     clicks = replace(

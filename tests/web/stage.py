@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from headrace.admin.page_files import SafeHeaders, page_routes
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

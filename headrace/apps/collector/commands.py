@@ -103,7 +103,7 @@ def watch(
     How far it has read goes to standard error.
     """
     deadline = Deadline.after(float("inf") if wait is None else wait)
-    progress = Progress(topic, group)
+    progress = ReadProgress(topic, group)
     try:
         return follow(_values(client, topic, deadline, progress, only_new=only_new), group)
     except HeadraceError as error:
@@ -135,7 +135,7 @@ def outcome_in(value: bytes | None) -> dict[str, Any] | None:
     return event if is_one else None
 
 
-class Progress:
+class ReadProgress:
     """Says on standard error how far a topic has been read, until its end is reached once."""
 
     def __init__(self, topic: str, group: str | None) -> None:
@@ -191,7 +191,7 @@ def _values(
     client: Mapping[str, Any],
     topic: str,
     deadline: Deadline,
-    progress: Progress,
+    progress: ReadProgress,
     *,
     only_new: bool,
 ) -> Iterator[bytes | None]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from headrace.apps.collector import running
+from headrace.apps.collector import daemon_config
 from headrace.apps.collector.commands import outcome_in
 from headrace.apps.collector.flights import Verdict, compare, schedule
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.kafka.topic_producer import TopicProducer
-from headrace.tools.demo.daemons import DaemonReading, Daemons
+from headrace.tools.demo.daemons import Daemons, DaemonSnapshot
 from headrace.tools.demo.flights import DemoError, read_flights
 from headrace.tools.demo.harness import (
     PhasedRun,
@@ -44,7 +44,7 @@ PARTITIONS = 8
 KILL_FROM = 0.25
 
 
-class Phase(Enum):
+class CollectorDemoPhase(Enum):
     """Where the demo is."""
 
     STARTING = "the collectors start and share the partitions"
@@ -84,19 +84,23 @@ class Facts:
         return all(self.held) and len(frozenset().union(*self.held)) == PARTITIONS
 
 
-def next_phase(phase: Phase, facts: Facts) -> Phase:
+def next_phase(phase: CollectorDemoPhase, facts: Facts) -> CollectorDemoPhase:
     """Return the phase that the facts lead to: the same one, or the one after it."""
     match phase:
-        case Phase.STARTING if facts.is_shared:
-            return Phase.FLOWING
-        case Phase.FLOWING if facts.done >= KILL_FROM * facts.groups and facts.is_shared:
-            return Phase.TAKING_OVER
-        case Phase.TAKING_OVER if facts.worked and any(len(h) == PARTITIONS for h in facts.held):
-            return Phase.RETURNING
-        case Phase.RETURNING if facts.is_shared:
-            return Phase.FINISHING
-        case Phase.FINISHING if facts.done >= facts.groups:
-            return Phase.DONE
+        case CollectorDemoPhase.STARTING if facts.is_shared:
+            return CollectorDemoPhase.FLOWING
+        case CollectorDemoPhase.FLOWING if (
+            facts.done >= KILL_FROM * facts.groups and facts.is_shared
+        ):
+            return CollectorDemoPhase.TAKING_OVER
+        case CollectorDemoPhase.TAKING_OVER if facts.worked and any(
+            len(h) == PARTITIONS for h in facts.held
+        ):
+            return CollectorDemoPhase.RETURNING
+        case CollectorDemoPhase.RETURNING if facts.is_shared:
+            return CollectorDemoPhase.FINISHING
+        case CollectorDemoPhase.FINISHING if facts.done >= facts.groups:
+            return CollectorDemoPhase.DONE
         case _:
             return phase
 
@@ -120,7 +124,7 @@ class _View(View):
         )
 
 
-class Run(PhasedRun[Phase]):
+class DemoRun(PhasedRun[CollectorDemoPhase]):
     """Drives the daemons through the story, by the outcomes that can be read."""
 
     view = _View
@@ -137,7 +141,9 @@ class Run(PhasedRun[Phase]):
     ) -> None:
         pace = Pace(len(planned.events), seconds)
         records = planned.records()
-        super().__init__(Phase.STARTING, daemons, producer, records, pace, engine=engine)
+        super().__init__(
+            CollectorDemoPhase.STARTING, daemons, producer, records, pace, engine=engine
+        )
         self._groups = len(planned.groups)
         self._reader = reader
         self._done: set[str] = set()
@@ -148,7 +154,7 @@ class Run(PhasedRun[Phase]):
 
     def play(self, progress: DemoProgress) -> None:
         super().play(progress)
-        commits = {each.name: (each.read() or DaemonReading()).commits for each in self.daemons}
+        commits = {each.name: (each.read() or DaemonSnapshot()).commits for each in self.daemons}
         self.lines.append(
             "commits of the processes that run at the end: "
             f"{', '.join(f'{name} {count}' for name, count in commits.items())}"
@@ -159,20 +165,20 @@ class Run(PhasedRun[Phase]):
     def look(self) -> None:
         self._done.update(str(each.get("id")) for each in outcomes_in(self._reader.read()))
 
-    def next_phase(self) -> Phase:
+    def next_phase(self) -> CollectorDemoPhase:
         held = [self.readings[daemon.name].partitions for daemon in self.daemons]
         survivor, _ = self.readings
         worked = self.readings[survivor].commits - self.at_kill[survivor].commits
         return next_phase(self.phase, Facts(len(self._done), self._groups, held, worked))
 
-    def enter(self, phase: Phase) -> None:
-        if phase is Phase.TAKING_OVER:
+    def enter(self, phase: CollectorDemoPhase) -> None:
+        if phase is CollectorDemoPhase.TAKING_OVER:
             partitions = " ".join(map(str, sorted(self.kill().partitions)))
             self.lines.append(
                 f"kill point: {self.victim.name}, holding partitions {partitions}, by SIGKILL with "
                 f"outcomes of {len(self._done)} groups ({len(self._done) / self._groups:.1%})"
             )
-        elif phase is Phase.RETURNING:
+        elif phase is CollectorDemoPhase.RETURNING:
             seconds = SYSTEM_CLOCK.time() - self.killed_at
             survivor, _ = self.readings
             self.lines.append(
@@ -187,9 +193,9 @@ def channels(engine: str) -> dict[str, Any]:
 
     The times to live are far longer than the demo, whose events wait while a daemon is down.
     """
-    wanted = running.Wanted("", EVENTS, OUTCOMES, engine=engine)
-    found: dict[str, Any] = running.configuration(wanted)["channels"]
-    found[running.CHANNEL]["processor"]["options"] |= {"orphan_ttl": "1h", "late_ttl": "1h"}
+    wanted = daemon_config.CollectorOptions("", EVENTS, OUTCOMES, engine=engine)
+    found: dict[str, Any] = daemon_config.configuration(wanted)["channels"]
+    found[daemon_config.CHANNEL]["processor"]["options"] |= {"orphan_ttl": "1h", "late_ttl": "1h"}
     return found
 
 
@@ -230,11 +236,13 @@ def _play(
         Daemons.of(work.path, endpoints, 2, channels(engine)) as daemons,
     ):
         client = endpoints.client
-        wanted = running.Wanted(endpoints.bootstrap_servers, EVENTS, OUTCOMES, create=PARTITIONS)
-        running.prepare_topics(wanted, client)
+        wanted = daemon_config.CollectorOptions(
+            endpoints.bootstrap_servers, EVENTS, OUTCOMES, create=PARTITIONS
+        )
+        daemon_config.prepare_topics(wanted, client)
         producer = TopicProducer(client, EVENTS)
         with closing(ResultReader(endpoints, OUTCOMES, PARTITIONS)) as reader:
-            played = Run(planned, daemons, producer, reader, engine=engine, seconds=seconds)
+            played = DemoRun(planned, daemons, producer, reader, engine=engine, seconds=seconds)
             with daemons.stopped(), DemoProgress(console) as progress:
                 played.play(progress)
         with closing(ResultReader(endpoints, OUTCOMES, PARTITIONS)) as reader:

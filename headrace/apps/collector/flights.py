@@ -56,7 +56,7 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FlightGroup:
     """A group with the results and errors by flight; ``lost`` is the one whose event is lost."""
 
     name: str
@@ -111,7 +111,7 @@ class Schedule:
     are created after the first of their flights, ``twice`` events are repetitions.
     """
 
-    groups: list[Group]
+    groups: list[FlightGroup]
     events: list[tuple[int, str | None]]
     orphaned: int
     twice: int
@@ -157,7 +157,7 @@ def schedule(flights: pd.DataFrame) -> Schedule:
     return Schedule(groups, events, _created_late(events), len(late))
 
 
-def _groups(flights: pd.DataFrame, random: Generator) -> tuple[list[Group], list[list[int]]]:
+def _groups(flights: pd.DataFrame, random: Generator) -> tuple[list[FlightGroup], list[list[int]]]:
     """Return the groups, and the rows of the flights of each."""
     named = flights.assign(
         entity=flights["carrier"] + flights["flight"].astype(str) + "/" + flights["row"].astype(str)
@@ -176,13 +176,13 @@ def _groups(flights: pd.DataFrame, random: Generator) -> tuple[list[Group], list
                 errors[name] = NOT_LANDED if has_left else CANCELLED
         payload = {"origin": origin, "month": int(month), "day": int(day), "hour": int(hour)}
         name = f"{origin}-{month:02}-{day:02}-{hour:02}"
-        groups.append(Group(name, payload, results, errors))
+        groups.append(FlightGroup(name, payload, results, errors))
         rows.append(part["row"].tolist())
     sound = [number for number, group in enumerate(groups) if not group.errors]
     for index in _chosen(random, len(sound), LOST):
         group = groups[sound[index]]
         lost = str(random.choice(list(group.results)))
-        groups[sound[index]] = Group(group.name, group.payload, group.results, {}, lost)
+        groups[sound[index]] = FlightGroup(group.name, group.payload, group.results, {}, lost)
     return groups, rows
 
 
@@ -234,7 +234,7 @@ class Verdict:
 
 
 def compare(
-    outcomes: Sequence[Mapping[str, Any]], groups: Iterable[Group], flights: pd.DataFrame
+    outcomes: Sequence[Mapping[str, Any]], groups: Iterable[FlightGroup], flights: pd.DataFrame
 ) -> Verdict:
     """Compare the outcomes that were read with the groups that were produced, and their flights."""
     known = {group.name: group for group in groups}

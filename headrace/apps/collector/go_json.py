@@ -32,7 +32,7 @@ class GoJsonError(ValueError):
     """A document that Go refuses. The text is Go's."""
 
 
-class Number(float):
+class JsonNumber(float):
     """A number, with the text that it was read from."""
 
     __slots__ = ("text",)
@@ -40,14 +40,14 @@ class Number(float):
     text: str
 
     @classmethod
-    def of(cls, text: str) -> Number:
+    def of(cls, text: str) -> JsonNumber:
         """Return the number that ``text`` is; it is infinite if it is too large."""
         number = cls(text)
         number.text = text
         return number
 
 
-class Members(dict[str, Any]):
+class JsonObject(dict[str, Any]):
     """An object; ``pairs`` has its members as they came, also those of the same name."""
 
     __slots__ = ("pairs",)
@@ -72,15 +72,16 @@ def _no_number(name: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=Members,
-    parse_float=Number.of,
-    parse_int=Number.of,
+    object_pairs_hook=JsonObject,
+    parse_float=JsonNumber.of,
+    parse_int=JsonNumber.of,
     parse_constant=_no_number,
 )
 
 
 def parse(data: bytes) -> Any:
-    """Return what ``data`` stands for: numbers as :class:`Number`, objects as :class:`Members`.
+    """Return what ``data`` stands for: numbers as :class:`JsonNumber`, objects as
+    :class:`JsonObject`.
 
     Raises:
         GoJsonError: it is no JSON.
@@ -167,14 +168,14 @@ class _Scanner:
     def _next(self, char: bytes, opened: list[bytes]) -> str:
         if not opened:
             self._fail("after top-level value")
-        within = opened[-1]
-        if char == (b"}" if within == b"{" else b"]"):
+        container = opened[-1]
+        if char == (b"}" if container == b"{" else b"]"):
             opened.pop()
             self._at += 1
             return "next"
-        where = "after object key:value pair" if within == b"{" else "after array element"
+        where = "after object key:value pair" if container == b"{" else "after array element"
         self._expect(char, b",", where)
-        return "key" if within == b"{" else "value"
+        return "key" if container == b"{" else "value"
 
     def _string(self) -> None:
         self._at += 1
@@ -277,7 +278,7 @@ def unmarshal(value: Any, struct: str, readers: Mapping[str, Reader]) -> dict[st
 def _members(
     value: Any, where: str, struct: str, readers: Mapping[str, Reader], below: str = ""
 ) -> dict[str, Any]:
-    if not isinstance(value, Members):
+    if not isinstance(value, JsonObject):
         raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go {where}")
     found: dict[str, Any] = {}
     for name, member in value.pairs:
@@ -297,7 +298,7 @@ def text(value: Any, where: str) -> str:
 
 def whole(value: Any, where: str) -> int:
     """Read an int."""
-    if not isinstance(value, Number):
+    if not isinstance(value, JsonNumber):
         raise _mismatch(_kind(value), where, "int")
     digits = value.text.removeprefix("-")
     if not digits.isdigit() or len(digits) > _INT_DIGITS or int(value.text) not in _INT64:
@@ -319,10 +320,10 @@ def anything(value: Any, where: str) -> Any:
     waiting = [value]
     while waiting:
         each = waiting.pop()
-        if isinstance(each, Number):
+        if isinstance(each, JsonNumber):
             if math.isinf(each):
                 raise _mismatch(f"number {each.text}", where, "float64")
-        elif isinstance(each, Members):
+        elif isinstance(each, JsonObject):
             waiting += reversed([member for _, member in each.pairs])
         elif isinstance(each, list):
             waiting += reversed(each)
@@ -342,7 +343,7 @@ def structs(struct: str, readers: Mapping[str, Reader]) -> Reader:
     def read(value: Any, where: str) -> dict[str, Any]:
         if value is None:
             return {}
-        if not isinstance(value, Members):
+        if not isinstance(value, JsonObject):
             raise _mismatch(_kind(value), where, f"map[string]main.{struct}")
         below = where.rpartition(".")[2] + "."
         own = f"{where} of type main.{struct}"
@@ -359,7 +360,7 @@ def _mismatch(kind: str, where: str, wanted: str) -> GoJsonError:
 
 
 def _kind(value: Any) -> str:
-    for kind, name in ((bool, "bool"), (str, "string"), (Number, "number"), (list, "array")):
+    for kind, name in ((bool, "bool"), (str, "string"), (JsonNumber, "number"), (list, "array")):
         if isinstance(value, kind):
             return name
     return "object"

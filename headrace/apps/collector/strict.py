@@ -43,7 +43,7 @@ class _InvalidError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateEvent:
     """A group is created. ``need`` of the ``expected`` entities have to succeed."""
 
     expected: tuple[str, ...]
@@ -61,7 +61,7 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class DoneEvent:
     """An entity of a group is done; it failed if it has an error."""
 
     entity: str
@@ -69,7 +69,7 @@ class Done:
     error: str
 
 
-def read(key: str, value: Any) -> Create | Done | None:
+def read(key: str, value: Any) -> CreateEvent | DoneEvent | None:
     """Return a group's event, None for one that the collector wrote itself.
 
     Raises:
@@ -137,7 +137,7 @@ def _size(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode())
 
 
-def _create(value: dict[str, Any]) -> Create:
+def _create(value: dict[str, Any]) -> CreateEvent:
     expected = _member(value, "expected", list, "a list of texts", [])
     if not all(isinstance(each, str) for each in expected):
         raise _InvalidError("expected has to be a list of texts")
@@ -148,7 +148,9 @@ def _create(value: dict[str, Any]) -> Create:
         raise _InvalidError(f"need is {need}, and {len(expected)} are expected")
     fail_fast = _member(value, "fail_fast", bool, "true or false", True)
     payload, handlers = value.get("payload"), _handlers(value)
-    return Create(expected, ttl if ttl > 0 else DEFAULT_TTL, need, fail_fast, payload, handlers)
+    return CreateEvent(
+        expected, ttl if ttl > 0 else DEFAULT_TTL, need, fail_fast, payload, handlers
+    )
 
 
 def _handlers(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -162,9 +164,9 @@ def _handlers(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _done(value: dict[str, Any]) -> Done:
+def _done(value: dict[str, Any]) -> DoneEvent:
     entity = _member(value, "id", str, "a text")
-    return Done(entity, value.get("result"), _member(value, "error", str, "a text", ""))
+    return DoneEvent(entity, value.get("result"), _member(value, "error", str, "a text", ""))
 
 
 def _member(value: dict[str, Any], name: str, kind: type, accepted: str, *absent: Any) -> Any:
@@ -276,7 +278,7 @@ class _Group:
             )
             self._reject("too_large", text, event.ts, event.value)
             return
-        if isinstance(found, Create):
+        if isinstance(found, CreateEvent):
             self._create(found, event)
         else:
             self._done(found, event.ts, event.value)
@@ -290,7 +292,7 @@ class _Group:
 
     # --- a group's life ---------------------------------------------------------------------
 
-    def _create(self, create: Create, event: Event[Any]) -> None:
+    def _create(self, create: CreateEvent, event: Event[Any]) -> None:
         if self.state is not None and self._phase != "parked":
             if self.state["digest"] == create.digest:
                 self._count("duplicate")
@@ -318,10 +320,10 @@ class _Group:
         self._settle(event.ts)
         for ts, value in parked:
             done = read(self._key, value)
-            if isinstance(done, Done):
+            if isinstance(done, DoneEvent):
                 self._done(done, max(ts, event.ts), value)
 
-    def _admitted(self, create: Create, event: Event[Any]) -> dict[str, dict[str, Any]]:
+    def _admitted(self, create: CreateEvent, event: Event[Any]) -> dict[str, dict[str, Any]]:
         """Return the handlers whose topic a route admits."""
         found = {}
         for name, handler in create.handlers.items():
@@ -333,7 +335,7 @@ class _Group:
                 self._reject("not_routed", text, event.ts, event.value)
         return found
 
-    def _done(self, done: Done, ts: int, value: Any) -> None:
+    def _done(self, done: DoneEvent, ts: int, value: Any) -> None:
         if self.state is None:
             self.state = {"phase": "parked", "parked": [], "counts": {}}
         state = self.state
@@ -401,7 +403,7 @@ class _Group:
                 kept.append([ts, value])
                 continue
             done = read(self._key, value)
-            if isinstance(done, Done):
+            if isinstance(done, DoneEvent):
                 self._reject("unknown_group", unknown_group(done.entity, self._key), due, value)
         self.state = self.state | {"parked": kept} if kept else None
 

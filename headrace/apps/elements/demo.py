@@ -157,7 +157,7 @@ def compare(reports: Reports, totals: Mapping[str, Total]) -> Verdict:
     )
 
 
-class Phase(Enum):
+class ElementsDemoPhase(Enum):
     """Where the demo is."""
 
     STARTING = "the daemon starts"
@@ -176,17 +176,19 @@ class Phase(Enum):
     """Nothing is left to wait for."""
 
 
-def next_phase(phase: Phase, reported: int, events: int, held: frozenset[int]) -> Phase:
+def next_phase(
+    phase: ElementsDemoPhase, reported: int, events: int, held: frozenset[int]
+) -> ElementsDemoPhase:
     """Return the phase that the facts lead to: events in reports, and partitions that are held."""
     match phase:
-        case Phase.STARTING if len(held) == PARTITIONS:
-            return Phase.FLOWING
-        case Phase.FLOWING if reported >= KILL_FROM * events:
-            return Phase.RETURNING
-        case Phase.RETURNING if len(held) == PARTITIONS:
-            return Phase.FINISHING
-        case Phase.FINISHING if reported >= events:
-            return Phase.DONE
+        case ElementsDemoPhase.STARTING if len(held) == PARTITIONS:
+            return ElementsDemoPhase.FLOWING
+        case ElementsDemoPhase.FLOWING if reported >= KILL_FROM * events:
+            return ElementsDemoPhase.RETURNING
+        case ElementsDemoPhase.RETURNING if len(held) == PARTITIONS:
+            return ElementsDemoPhase.FINISHING
+        case ElementsDemoPhase.FINISHING if reported >= events:
+            return ElementsDemoPhase.DONE
         case _:
             return phase
 
@@ -205,7 +207,7 @@ class _View(View):
         )
 
 
-class Run(PhasedRun[Phase]):
+class DemoRun(PhasedRun[ElementsDemoPhase]):
     """Drives the daemon through the phases, by the reports that can be read."""
 
     view = _View
@@ -219,7 +221,7 @@ class Run(PhasedRun[Phase]):
         seconds: float,
     ) -> None:
         pace = Pace(len(flights), seconds)
-        super().__init__(Phase.STARTING, daemons, producer, events(flights), pace)
+        super().__init__(ElementsDemoPhase.STARTING, daemons, producer, events(flights), pace)
         self._reader = reader
         self.reports = Reports()
 
@@ -231,12 +233,12 @@ class Run(PhasedRun[Phase]):
         for record in self._reader.read():
             self.reports.take(json.loads(record.value() or b""))
 
-    def next_phase(self) -> Phase:
+    def next_phase(self) -> ElementsDemoPhase:
         held = self.readings[self.victim.name].partitions
         return next_phase(self.phase, self.stored, self.pace.total, held)
 
-    def enter(self, phase: Phase) -> None:
-        if phase is Phase.RETURNING:
+    def enter(self, phase: ElementsDemoPhase) -> None:
+        if phase is ElementsDemoPhase.RETURNING:
             self.kill()
             self.look()
             self.lines.append(
@@ -302,7 +304,7 @@ def _play(
         for topic in (EVENTS, REPORTS):
             create_topic(client, topic, PARTITIONS, Deadline.after(KAFKA_TIMEOUT))
         with closing(ResultReader(endpoints, REPORTS, PARTITIONS)) as reader:
-            played = Run(flights, daemons, TopicProducer(client, EVENTS), reader, seconds)
+            played = DemoRun(flights, daemons, TopicProducer(client, EVENTS), reader, seconds)
             with daemons.stopped(), DemoProgress(console) as progress:
                 played.play(progress)
             played.look()

@@ -10,7 +10,7 @@ import typing
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 
-from headrace.core.importing import load_callable
+from headrace.core.imports import load_callable
 from headrace.keyed import Event, Fired, Output, Timer, at_clock, at_event, batched
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import yaml
 
 from headrace import daemon
 from headrace.admin.tables import duration
+from headrace.apps.workflow.daemon_config import NodeRole, WorkflowNode
 from headrace.apps.workflow.definitions import DefinitionError, load_workflows
-from headrace.apps.workflow.drawing import drawn
 from headrace.apps.workflow.executor import (
     Executor,
     NoOutcomeError,
@@ -26,7 +26,7 @@ from headrace.apps.workflow.executor import (
     result_of,
 )
 from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
-from headrace.apps.workflow.running import Node, Role
+from headrace.apps.workflow.term_tree import drawn
 from headrace.apps.workflow.topics import (
     ANSWER_TIMEOUT,
     FETCH_TIMEOUT,
@@ -80,15 +80,17 @@ class Place:
 
 def node(
     workflows: str, brokers: str, name: str, state_dir: Path | None, *, role: str, **given: Any
-) -> Node:
+) -> WorkflowNode:
     """Return the process that a command line describes; the current folder has its modules."""
     folder = state_dir or default_state_dir(os.environ) / f"{name}-{role}"
     here = (str(Path.cwd()),)
     topics = Topics(name)
-    return Node(workflows, brokers, topics, folder, role=Role(role), python_path=here, **given)
+    return WorkflowNode(
+        workflows, brokers, topics, folder, role=NodeRole(role), python_path=here, **given
+    )
 
 
-def run(node: Node, *, create: int | None, print_only: bool) -> int:
+def run(node: WorkflowNode, *, create: int | None, print_only: bool) -> int:
     """Run a process for workflows until a signal, or print its configuration. Blocks.
 
     On the main thread, as ``headrace run``. ``create``: the partitions of topics that are not

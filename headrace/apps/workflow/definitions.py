@@ -16,7 +16,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.core.errors import StartError
-from headrace.core.importing import load_object
+from headrace.core.imports import load_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

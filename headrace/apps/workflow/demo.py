@@ -8,8 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.apps.workflow.daemon_config import NodeRole, WorkflowNode
 from headrace.apps.workflow.executor import Executor
-from headrace.apps.workflow.running import Node, Role
 from headrace.apps.workflow.topics import TopicReader, Topics, create_topics, document_of
 from headrace.apps.workflow.turnaround import (
     LEDGER,
@@ -71,7 +71,7 @@ _PATIENCE = 240.0
 
 
 @dataclass(slots=True)
-class Progress:
+class InstanceCounts:
     """How far the demo is: instances that were started, and that have an outcome."""
 
     total: int
@@ -94,7 +94,7 @@ class Progress:
         return ()
 
 
-class Run:
+class DemoRun:
     """Starts instances, and kills processes on the way. For one thread."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Run:
         self._console = console
         self._done: set[str] = set()
         self._began = SYSTEM_CLOCK.monotonic()
-        self.progress = Progress(len(flights))
+        self.progress = InstanceCounts(len(flights))
 
     def play(self) -> None:
         """Go on until every instance has an outcome. Blocks.
@@ -186,8 +186,8 @@ class Run:
             pause.wait(POLL_INTERVAL)
 
     def _holds_some(self, daemon: Daemon) -> bool:
-        reading = daemon.read()
-        return reading is not None and bool(reading.partitions)
+        snapshot = daemon.read()
+        return snapshot is not None and bool(snapshot.partitions)
 
     def _say(self, text: str) -> None:
         say(self._console, f"{SYSTEM_CLOCK.monotonic() - self._began:4.0f} s  {text}")
@@ -197,11 +197,11 @@ def nodes(endpoints: Endpoints, work: Path, engine: str) -> Daemons:
     """Return the reducer and two workers, not started."""
     topics, found = Topics(), []
     for name, role in (
-        ("reducer", Role.REDUCER),
-        ("worker-1", Role.WORKER),
-        ("worker-2", Role.WORKER),
+        ("reducer", NodeRole.REDUCER),
+        ("worker-1", NodeRole.WORKER),
+        ("worker-2", NodeRole.WORKER),
     ):
-        node = Node(
+        node = WorkflowNode(
             "headrace.apps.workflow.turnaround:flows",
             endpoints.bootstrap_servers,
             topics,
@@ -255,7 +255,7 @@ def _play(flights: Sequence[Flight], work: WorkDirectory, engine: str, console: 
             TopicReader(client, Topics().outcomes, from_beginning=True) as outcomes,
             daemons.stopped(),
         ):
-            Run(flights, daemons, executor, outcomes, console).play()
+            DemoRun(flights, daemons, executor, outcomes, console).play()
         say(console, *daemons.complaints())
         again = sum(count - 1 for count in ledger.calls().values())
         say(console, f"calls that were made again after a kill, under the same key: {again}")

@@ -170,7 +170,7 @@ class Executor:
     ) -> str:
         """Start an instance of ``name``, its latest version, or ``name@version``; return its id.
 
-        With an ``instance`` of one's own, starting it twice starts it once. Blocks until the
+        With a custom ``instance``, starting it twice starts it once. Blocks until the
         brokers have it.
 
         Raises:

@@ -468,7 +468,7 @@ class _Instance:
         if state["phase"] == "failing":
             self._settle()
             return
-        run = _Run(state)
+        run = _TermPass(state)
         try:
             if refusal is not None:
                 raise refusal
@@ -482,7 +482,7 @@ class _Instance:
         if result is not _OPEN:
             self._close(EVENT_RESULT, result=result)
 
-    def _require_room(self, run: _Run, result: Any, at: str) -> None:
+    def _require_room(self, run: _TermPass, result: Any, at: str) -> None:
         """Check that the instance, and what it is to write, is not too large.
 
         Raises:
@@ -595,7 +595,7 @@ def _fit(errors: list[dict[str, Any]], room: int) -> None:
             return
 
 
-class _Run:
+class _TermPass:
     """One pass through a term, from its root: what is done, and which calls are to be made.
 
     The state's returns, loops and choices are brought up to date.
@@ -674,7 +674,7 @@ class _Run:
             if self._iterations > _MOST_ITERATIONS:
                 text = f"{path}: more than {_MOST_ITERATIONS} iterations without a call"
                 raise _TermError(path, text)
-            self._forget_within(f"{path}[{number}]", besides=f"{path}[{number}]")
+            self._forget_parts(f"{path}[{number}]", besides=f"{path}[{number}]")
             self._returns.pop(f"{path}[{number - 1}]", None)
             number += 1
             self._loops[path] = number
@@ -685,7 +685,7 @@ class _Run:
             raise _TermError(path, text)
         return self._done(path, found)
 
-    def _forget_within(self, path: str, besides: str = "") -> None:
+    def _forget_parts(self, path: str, besides: str = "") -> None:
         """Forget what was noted of the parts of an iteration that is done."""
         for noted in (self._returns, self._loops, self._choices):
             for each in [each for each in noted if each.startswith(path) and each != besides]:

@@ -19,7 +19,7 @@ from headrace.config.types.scalars import (
     WholeNumber,
 )
 from headrace.config.types.secrets import SecretValue
-from headrace.config.types.units import Pause, Span
+from headrace.config.types.units import NonNegativeSeconds, PositiveSeconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ class TracingConfig(Section):
     service_name: Fixed[FreeText] = "headrace"
     """What the process is called in the traces, and in metrics and logs that go by OTLP."""
 
-    timeout: Fixed[Pause] = 10.0
+    timeout: Fixed[NonNegativeSeconds] = 10.0
     """How long the collector may take to answer; traces it does not take are dropped."""
 
     propagate: Fixed[Flag] = True
@@ -62,7 +62,7 @@ class LogsOtlpConfig(Section):
     endpoint: Fixed[Annotated[str, _address("logs")]]
     """Where it takes OTLP over HTTP."""
 
-    timeout: Fixed[Pause] = 10.0
+    timeout: Fixed[NonNegativeSeconds] = 10.0
     """How long it may take to answer; lines it does not take are dropped there, and counted."""
 
 
@@ -72,10 +72,10 @@ class MetricsOtlpConfig(Section):
     endpoint: Fixed[Annotated[str, _address("metrics")]]
     """Where it takes OTLP over HTTP."""
 
-    interval: Fixed[Span] = 60.0
+    interval: Fixed[PositiveSeconds] = 60.0
     """How often all metrics are sent, and once more at the end."""
 
-    timeout: Fixed[Pause] = 10.0
+    timeout: Fixed[NonNegativeSeconds] = 10.0
     """How long it may take to answer; what it does not take comes with the next interval."""
 
 
@@ -158,7 +158,7 @@ class AdminConfig(Section):
         """Whether only this machine gets through."""
         return is_loopback(self.host)
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         token = None if self.token is None else self.token.get_secret_value()
         if token is not None and len(token) < SHORTEST_TOKEN:
             yield FieldConflict(

@@ -89,13 +89,13 @@ class Section(BaseModel):
     renamed: ClassVar[Mapping[str, str]] = {}
     """Former keys and what each is called now, for the error that a former key gets."""
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         """Yield what does not fit together, looking at this section and those in it."""
         yield from ()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        found = list(self.contradictions())
+        found = list(self.conflicts())
         if found:
             raise conflict_in(found)
         return self
@@ -116,7 +116,7 @@ class TlsFiles(Section):
     key_password: Reconnects[SecretValue | None] = None
     """The password of key_file; null: the key is not encrypted."""
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         if self.certificate_file is not None and self.key_file is None:
             yield FieldConflict(("certificate_file",), "needs key_file, its private key")
         if self.key_file is not None and self.certificate_file is None:

@@ -36,9 +36,16 @@ from headrace.config.models.sink import (
     sink_form,
 )
 from headrace.config.subscription import Subscription
-from headrace.config.types.scalars import Count, Distinct, Flag, Group, Topic, WholeNumber
-from headrace.config.types.topics import Partitions, TopicEntry
-from headrace.config.types.units import MIB, Pause, Size, Span, format_duration, format_size
+from headrace.config.types.scalars import Count, Distinct, Flag, GroupName, TopicName, WholeNumber
+from headrace.config.types.topics import PartitionSet, TopicEntry
+from headrace.config.types.units import (
+    MIB,
+    NonNegativeSeconds,
+    PositiveSeconds,
+    Size,
+    format_duration,
+    format_size,
+)
 from headrace.core.letter_headers import LetterNames
 
 if TYPE_CHECKING:
@@ -82,7 +89,7 @@ def _default_attempts(info: ValidationInfo) -> int | None:
 class DeadLetterConfig(Section):
     """Where records go that fail by themselves, and how many may before the channel stops."""
 
-    topic: Hot[Topic]
+    topic: Hot[TopicName]
     """The dead-letter topic. It has to exist, and must not be one that the channel reads."""
 
     max_consecutive: Hot[Count] = 10
@@ -111,16 +118,16 @@ class OnErrorConfig(Section):
     )
     """Deliveries of one batch before it is given up; by default 5, and none with policy: retry."""
 
-    backoff: Hot[Pause] = 0.5
+    backoff: Hot[NonNegativeSeconds] = 0.5
     """The wait before the second delivery. It doubles with each further one."""
 
-    max_backoff: Hot[Pause] = 30.0
+    max_backoff: Hot[NonNegativeSeconds] = 30.0
     """The longest wait between two deliveries."""
 
     dead_letter: Hot[DeadLetterConfig | None] = None
     """The dead-letter topic, for policy: dead_letter."""
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         if self.policy == "retry" and self.max_attempts is not None:
             yield FieldConflict(
                 ("max_attempts",),
@@ -153,10 +160,10 @@ class CoordinatorBase(Section):
     type: Reshares[str]
     """Which coordinator this is."""
 
-    rebalance_delay: Hot[Pause] = 0.5
+    rebalance_delay: Hot[NonNegativeSeconds] = 0.5
     """How long a change in the group is left to settle before partitions move."""
 
-    resync_interval: Hot[Span] = 15.0
+    resync_interval: Hot[PositiveSeconds] = 15.0
     """How often the group is looked at although no change was reported."""
 
 
@@ -186,7 +193,7 @@ class StaticCoordinatorConfig(CoordinatorBase):
     type: Reshares[Literal["static"]] = "static"
     """This coordinator."""
 
-    partitions: Reshares[Annotated[Mapping[Topic, Partitions], Field(min_length=1)]]
+    partitions: Reshares[Annotated[Mapping[TopicName, PartitionSet], Field(min_length=1)]]
     """The partitions of each topic, as numbers and ranges."""
 
 
@@ -226,7 +233,7 @@ class BatchConfig(Section):
     max_bytes: Hot[Annotated[int, Size(1)]] = 16 * MIB
     """The most bytes of a batch. A larger record makes a batch of its own."""
 
-    linger: Hot[Pause] = 0.1
+    linger: Hot[NonNegativeSeconds] = 0.1
     """How long a batch waits for more records."""
 
 
@@ -241,7 +248,7 @@ class BufferConfig(Section):
 class PauseConfig(Section):
     """How long a pause may last, and whether it outlives the process."""
 
-    max_duration: Hot[Span | None] = None
+    max_duration: Hot[PositiveSeconds | None] = None
     """The longest pause: after it delivery goes on by itself. Without one a pause has no limit."""
 
     persist: Hot[Flag] = False
@@ -259,7 +266,7 @@ class ChannelConfig(Section):
     Python: it takes every topic whose name begins as it says (end it with $ to have the whole name
     match), also one that is created later, but none whose name begins with __."""
 
-    group: Restarts[Group]
+    group: Restarts[GroupName]
     """The group whose members share the partitions, and under whose name offsets are kept."""
 
     initial_offset: Hot[Literal["earliest", "latest"]] = "earliest"
@@ -301,13 +308,13 @@ class ChannelConfig(Section):
     buffer: Hot[BufferConfig] = BufferConfig()
     """What the channel may hold in memory."""
 
-    idle_time: Hot[Span] = 60.0
+    idle_time: Hot[PositiveSeconds] = 60.0
     """How long a partition has no records before the processor is told."""
 
-    batch_timeout: Hot[Span] = 300.0
+    batch_timeout: Hot[PositiveSeconds] = 300.0
     """How long a batch may stay unanswered."""
 
-    commit_interval: Hot[Pause] = 1.0
+    commit_interval: Hot[NonNegativeSeconds] = 1.0
     """How often offsets are committed; 0s: after every answer."""
 
     offsets: Restarts[Annotated[OffsetsConfig, _short_form("kafka", OffsetsConfig)]] = (
@@ -356,19 +363,19 @@ class ChannelConfig(Section):
             return chosen.auto_advance_interval
         return self.commit_interval
 
-    def contradictions(self) -> Iterator[FieldConflict]:
-        yield from self._sink_contradictions()
-        yield from self._static_contradictions()
-        yield from self._buffer_contradictions()
-        yield from self._dead_letter_contradictions()
-        yield from self._reload_contradictions()
-        yield from self._keyed_contradictions()
-        yield from self._admission_contradictions()
-        yield from self._rekey_contradictions()
+    def conflicts(self) -> Iterator[FieldConflict]:
+        yield from self._sink_conflicts()
+        yield from self._static_conflicts()
+        yield from self._buffer_conflicts()
+        yield from self._dead_letter_conflicts()
+        yield from self._reload_conflicts()
+        yield from self._keyed_conflicts()
+        yield from self._admission_conflicts()
+        yield from self._rekey_conflicts()
 
-    def _buffer_contradictions(self) -> Iterator[FieldConflict]:
+    def _buffer_conflicts(self) -> Iterator[FieldConflict]:
         if self.by_reference:
-            yield from self._reference_contradictions()
+            yield from self._reference_conflicts()
             return
         needed = 2 * self.batch.max_bytes
         if self.buffer.max_bytes < needed:
@@ -378,7 +385,7 @@ class ChannelConfig(Section):
                 f"({format_size(self.batch.max_bytes)}); give at least {format_size(needed)}",
             )
 
-    def _reference_contradictions(self) -> Iterator[FieldConflict]:
+    def _reference_conflicts(self) -> Iterator[FieldConflict]:
         if self.processor.type != "spark":
             yield FieldConflict(
                 ("source",),
@@ -391,7 +398,7 @@ class ChannelConfig(Section):
                 "has no effect with source: by_reference, which fetches nothing; leave it out",
             )
 
-    def _reload_contradictions(self) -> Iterator[FieldConflict]:
+    def _reload_conflicts(self) -> Iterator[FieldConflict]:
         chosen = self.processor
         queries = isinstance(chosen, SparkProcessorConfig) and chosen.sql is not None
         sinks = single_sinks(self.sink).values()
@@ -401,7 +408,7 @@ class ChannelConfig(Section):
                 ("processor", "reload"), "is true, which has no effect with sql; leave it out"
             )
 
-    def _sink_contradictions(self) -> Iterator[FieldConflict]:
+    def _sink_conflicts(self) -> Iterator[FieldConflict]:
         processor, fitting = self.processor.type, FITTING[self.processor.type]
         if self.sink is None and fitting and processor != "keyed":
             yield FieldConflict(
@@ -415,7 +422,7 @@ class ChannelConfig(Section):
             )
         for steps, sink in single_sinks(self.sink).items():
             if isinstance(sink, KafkaSinkConfig):
-                yield from self._kafka_sink_contradictions(steps, sink)
+                yield from self._kafka_sink_conflicts(steps, sink)
         chosen = self.processor
         if (
             isinstance(self.sink, SeveralSinkConfig)
@@ -429,7 +436,7 @@ class ChannelConfig(Section):
                 "one for each output",
             )
 
-    def _keyed_contradictions(self) -> Iterator[FieldConflict]:
+    def _keyed_conflicts(self) -> Iterator[FieldConflict]:
         chosen = self.processor
         if not isinstance(chosen, KeyedProcessorConfig):
             return
@@ -465,7 +472,7 @@ class ChannelConfig(Section):
             )
         yield from self._reads_itself(("processor", "dead_letter"), chosen.dead_letter)
 
-    def _admission_contradictions(self) -> Iterator[FieldConflict]:
+    def _admission_conflicts(self) -> Iterator[FieldConflict]:
         chosen, admission, steps = self.processor, self.admission, ("processor", "admission")
         several = isinstance(self.sink, SeveralSinkConfig) and chosen.type != "keyed"
         if admission.sheds and (self.by_reference or several):
@@ -496,7 +503,7 @@ class ChannelConfig(Section):
                 steps, f"is {topic}, which the channel reads itself; give it another name"
             )
 
-    def _rekey_contradictions(self) -> Iterator[FieldConflict]:
+    def _rekey_conflicts(self) -> Iterator[FieldConflict]:
         chosen = self.processor
         if not isinstance(chosen, RekeyProcessorConfig):
             return
@@ -512,7 +519,7 @@ class ChannelConfig(Section):
             )
         yield from self._reads_itself(("processor", "dead_letter"), chosen.dead_letter)
 
-    def _dead_letter_contradictions(self) -> Iterator[FieldConflict]:
+    def _dead_letter_conflicts(self) -> Iterator[FieldConflict]:
         letters = self.on_error.dead_letter
         if letters is None:
             return
@@ -529,9 +536,7 @@ class ChannelConfig(Section):
                 "committed already; leave one of them out",
             )
 
-    def _kafka_sink_contradictions(
-        self, steps: Steps, sink: KafkaSinkConfig
-    ) -> Iterator[FieldConflict]:
+    def _kafka_sink_conflicts(self, steps: Steps, sink: KafkaSinkConfig) -> Iterator[FieldConflict]:
         comes_back = sink.topic is not None and self.subscription.covers(sink.topic)
         if comes_back and not sink.loop:
             yield FieldConflict(
@@ -546,7 +551,7 @@ class ChannelConfig(Section):
                 "the Kafka sink's: what it stores counts at a start; leave it out",
             )
 
-    def _static_contradictions(self) -> Iterator[FieldConflict]:
+    def _static_conflicts(self) -> Iterator[FieldConflict]:
         if not isinstance(self.coordinator, StaticCoordinatorConfig):
             return
         for topic in self.coordinator.partitions:

@@ -184,7 +184,7 @@ class KafkaConfig(Section):
     )
     """Any property of librdkafka, except those that Headrace sets itself."""
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         for name in self.properties:
             sentence = security(name, tls=self.tls is not None, sasl=self.sasl is not None)
             if sentence is not None:

@@ -21,12 +21,19 @@ from headrace.config.types.scalars import (
     KeySource,
     PositiveNumber,
     ProcessorFactory,
-    Topic,
+    TopicName,
     ValueDecoder,
     WholeNumber,
 )
 from headrace.config.types.secrets import Options, Properties, PropertyValue, reveal_all
-from headrace.config.types.units import GIB, MIB, Duration, Pause, Size, Span
+from headrace.config.types.units import (
+    GIB,
+    MIB,
+    Duration,
+    NonNegativeSeconds,
+    PositiveSeconds,
+    Size,
+)
 from headrace.core.letter_headers import LetterNames
 
 if TYPE_CHECKING:
@@ -106,7 +113,7 @@ class AdmissionConfig(Section):
     shed: Hot[Literal["newest", "oldest", "sample"]] = "newest"
     """Which: those that came last, those that have waited longest, or those of some keys."""
 
-    to: Restarts[Topic | None] = None
+    to: Restarts[TopicName | None] = None
     """The topic that gets a copy of what is shed, in the same transaction. It has to exist."""
 
     @property
@@ -116,7 +123,7 @@ class AdmissionConfig(Section):
             self.policy == "throttling" and self.overflow == "shed"
         )
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         usual = AdmissionConfig.model_fields
         given = {name for name in usual if getattr(self, name) != usual[name].default}
         for name in ("max_rate", "overflow"):
@@ -150,7 +157,7 @@ class CustomDecoding(NamedTuple):
         return reveal_all(self.options)
 
 
-def _decoder_contradictions(
+def _decoder_conflicts(
     field: str, name: str, options: Mapping[str, Any]
 ) -> Iterator[FieldConflict]:
     if options and CustomDecoding.of(name, options) is None:
@@ -179,7 +186,7 @@ class MicroBatchConfig(Section):
     max_records: Hot[Count] = 100_000
     """The most records that one micro-batch is merged of."""
 
-    target_duration: Hot[Span | None] = None
+    target_duration: Hot[PositiveSeconds | None] = None
     """How long a micro-batch is meant to take: fewer are merged where more take longer."""
 
     admission: Restarts[AdmissionConfig] = AdmissionConfig()
@@ -193,9 +200,9 @@ class MicroBatchConfig(Section):
         """The decoder of users' own, None where the decoding is one of ours."""
         return CustomDecoding.of(self.decode, self.decoder_options)
 
-    def contradictions(self) -> Iterator[FieldConflict]:
-        yield from super().contradictions()
-        yield from _decoder_contradictions("decode", self.decode, self.decoder_options)
+    def conflicts(self) -> Iterator[FieldConflict]:
+        yield from super().conflicts()
+        yield from _decoder_conflicts("decode", self.decode, self.decoder_options)
         if self.decode != "none" and self.ddl is None:
             yield FieldConflict(
                 ("schema",), f"is missing; decode: {self.decode} needs the columns to decode"
@@ -233,7 +240,7 @@ class SparkReducerConfig(Section):
         """The import path of the reducer, None for a query."""
         return self.reducer or self.arrow
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         ways = [name for name in ("reducer", "sql", "arrow") if getattr(self, name) is not None]
         if not ways:
             yield FieldConflict(
@@ -279,7 +286,7 @@ class SimpleProcessorConfig(Section):
     auto_advance: Restarts[Literal["every-batch", "periodic"]] = "every-batch"
     """Whether offsets advance with each batch or by a timer."""
 
-    auto_advance_interval: Hot[Span] = _AUTO_ADVANCE_INTERVAL
+    auto_advance_interval: Hot[PositiveSeconds] = _AUTO_ADVANCE_INTERVAL
     """The timer's interval, for auto_advance: periodic."""
 
     no_duplication: Restarts[Flag] = False
@@ -288,13 +295,13 @@ class SimpleProcessorConfig(Section):
     max_read_rate: Hot[Annotated[float, PositiveNumber()] | None] = None
     """The most records a second for this member; null: no limit."""
 
-    delay: Hot[Pause] = 0.0
+    delay: Hot[NonNegativeSeconds] = 0.0
     """How long after its own timestamp a record is delivered at the earliest."""
 
     reload: Hot[Flag] = False
     """Whether the channel starts again with changed code when files of its package change."""
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         periodic = self.auto_advance == "periodic"
         if periodic and self.no_duplication:
             yield FieldConflict(
@@ -337,7 +344,7 @@ class StateConfig(Section):
     max_row: Restarts[Annotated[int, Size(1)]] = 512 * 1024
     """The most bytes of one key's state."""
 
-    checkpoint: Restarts[Span] = 10.0
+    checkpoint: Restarts[PositiveSeconds] = 10.0
     """How often is noted how far the store follows the changelog. What came since is read again
     after a crash."""
 
@@ -360,7 +367,7 @@ class InternalTopicsConfig(ByKeyTopicConfig):
     where it re-keys.
     """
 
-    purge_input: Restarts[Span | None] = None
+    purge_input: Restarts[PositiveSeconds | None] = None
     """How often records that are processed are deleted from the topic that is read; null: never.
     For by-key topics, which nobody else reads: they have 30s."""
 
@@ -407,17 +414,17 @@ class KeyedProcessorConfig(Section):
     a function says of the value's bytes (package.module:function); milliseconds since the Unix
     epoch."""
 
-    idle: Hot[Span | None] = None
+    idle: Hot[PositiveSeconds | None] = None
     """How long a partition has to be quiet before its stream time follows the clock, so late by:
     1s or longer; null: only records move it."""
 
-    grace: Restarts[Pause | None] = None
+    grace: Restarts[NonNegativeSeconds | None] = None
     """How late a fact may be; null: as late as it is."""
 
     late: Restarts[Literal["deliver", "drop", "dead_letter"]] = "deliver"
     """What becomes of a fact that is later than grace."""
 
-    ttl: Restarts[Span | None] = None
+    ttl: Restarts[PositiveSeconds | None] = None
     """How long a key without facts is kept, in stream time; null: for ever."""
 
     on_poison: Restarts[Literal["fail", "drop", "dead_letter", "quarantine"]] = "fail"
@@ -425,7 +432,7 @@ class KeyedProcessorConfig(Section):
     and left out; or it goes to the dead-letter topic in the same transaction, and with quarantine
     the key's later facts as well."""
 
-    dead_letter: Restarts[Topic | None] = None
+    dead_letter: Restarts[TopicName | None] = None
     """The dead-letter topic. It has to exist."""
 
     dead_letter_headers: Restarts[LetterNames] = "headrace"
@@ -441,7 +448,7 @@ class KeyedProcessorConfig(Section):
     max_records: Hot[Count] = 100_000
     """The most records that one micro-batch is merged of."""
 
-    target_duration: Hot[Span | None] = None
+    target_duration: Hot[PositiveSeconds | None] = None
     """How long a micro-batch is meant to take: fewer are merged where more take longer."""
 
     admission: Restarts[AdmissionConfig] = AdmissionConfig()
@@ -471,7 +478,7 @@ class KeyedProcessorConfig(Section):
         """The decoder of users' own, None where the decoding is one of ours."""
         return CustomDecoding.of(self.value, self.decoder_options)
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         if (self.reducer is None) == (self.factory is None):
             what = "is missing" if self.reducer is None else "is given beside factory"
             yield FieldConflict(
@@ -496,9 +503,9 @@ class KeyedProcessorConfig(Section):
                 "half a second later",
             )
         letters = self.on_poison in {"dead_letter", "quarantine"} or self.late == "dead_letter"
-        yield from _letters_contradictions(self, letters=letters)
-        yield from _key_contradictions(self.key, self.value)
-        yield from _decoder_contradictions("value", self.value, self.decoder_options)
+        yield from _letters_conflicts(self, letters=letters)
+        yield from _key_conflicts(self.key, self.value)
+        yield from _decoder_conflicts("value", self.value, self.decoder_options)
         if self.key in OWN_KEYS and self.internal.partitions is not None:
             yield FieldConflict(
                 ("internal", "partitions"),
@@ -520,7 +527,7 @@ SHORTEST_IDLE = 1.0
 OWN_KEYS = frozenset({"record", "partition", "constant"})
 
 
-def _letters_contradictions(
+def _letters_conflicts(
     section: KeyedProcessorConfig | RekeyProcessorConfig, *, letters: bool
 ) -> Iterator[FieldConflict]:
     if letters and section.dead_letter is None:
@@ -542,7 +549,7 @@ def _letters_contradictions(
         )
 
 
-def _key_contradictions(key: str, value: str) -> Iterator[FieldConflict]:
+def _key_conflicts(key: str, value: str) -> Iterator[FieldConflict]:
     if key.startswith("value.") and ":" not in key and value in {"string", "bytes"}:
         yield FieldConflict(
             ("key",),
@@ -577,7 +584,7 @@ class RekeyProcessorConfig(Section):
     """What becomes of a record without such a key, or whose value cannot be read: its batch fails,
     it is counted and left out, or it goes to the dead-letter topic in the same transaction."""
 
-    dead_letter: Restarts[Topic | None] = None
+    dead_letter: Restarts[TopicName | None] = None
     """The dead-letter topic. It has to exist."""
 
     dead_letter_headers: Restarts[LetterNames] = "headrace"
@@ -590,7 +597,7 @@ class RekeyProcessorConfig(Section):
     max_records: Hot[Count] = 100_000
     """The most records that one micro-batch is merged of."""
 
-    target_duration: Hot[Span | None] = None
+    target_duration: Hot[PositiveSeconds | None] = None
     """How long a micro-batch is meant to take: fewer are merged where more take longer."""
 
     reload: Hot[Flag] = False
@@ -606,11 +613,11 @@ class RekeyProcessorConfig(Section):
         """The decoder of users' own, None where the decoding is one of ours."""
         return CustomDecoding.of(self.value, self.decoder_options)
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         letters = self.on_poison == "dead_letter"
-        yield from _letters_contradictions(self, letters=letters)
-        yield from _key_contradictions(self.key, self.value)
-        yield from _decoder_contradictions("value", self.value, self.decoder_options)
+        yield from _letters_conflicts(self, letters=letters)
+        yield from _key_conflicts(self.key, self.value)
+        yield from _decoder_conflicts("value", self.value, self.decoder_options)
         if self.reload and self.code is None and self.decoder is None:
             yield FieldConflict(
                 ("reload",), f"is true, which has no effect with key: {self.key}; leave it out"

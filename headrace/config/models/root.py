@@ -128,7 +128,7 @@ class Config(Section):
     """The channels by their names. A keyed one that re-keys has another one before it, which is
     made of it."""
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         yield from self._twice()
         yield from self._letters_in_circles()
         reading = [name for name, channel in self.channels.items() if channel.by_reference]

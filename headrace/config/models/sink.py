@@ -22,7 +22,7 @@ from headrace.config.types.scalars import (
     SinkFactory,
     SqlTable,
     TableFolder,
-    Topic,
+    TopicName,
     WholeNumber,
 )
 from headrace.config.types.secrets import Options, SecretValue, reveal_all
@@ -95,7 +95,7 @@ class SqlSinkConfig(Section):
     origins_table: Restarts[SqlTable] = "headrace_origins"
     """The table that says what each micro-batch was made of, made where it is missing."""
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         scheme = scheme_of(self.url)
         if self.password is not None and has_own_password(self.url):
             yield FieldConflict(
@@ -137,7 +137,7 @@ class KafkaSinkConfig(Section):
     type: Restarts[Literal["kafka"]] = "kafka"
     """This sink."""
 
-    topic: Restarts[Topic | None] = None
+    topic: Restarts[TopicName | None] = None
     """The topic that rows go to, which is there already; null: the column ``topic`` says it."""
 
     loop: Restarts[Flag] = False
@@ -236,7 +236,7 @@ class SeveralSinkConfig(Section):
     """The sinks by the names of the results. Those that keep no offsets are written first, the
     others in the order of the file; tables of one database and topics together."""
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         for (first, one), (second, other) in combinations(self.outputs.items(), 2):
             if _place(one) is not None and _place(one) == _place(other):
                 yield FieldConflict(

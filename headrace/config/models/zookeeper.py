@@ -77,7 +77,7 @@ class ZooKeeperConfig(Section):
     or that identity while everybody may read; null: creator with digest or sasl, else open.
     All members of a group need one identity."""
 
-    def contradictions(self) -> Iterator[FieldConflict]:
+    def conflicts(self) -> Iterator[FieldConflict]:
         if self.acl not in {None, "open"} and not self.has_identity:
             yield FieldConflict(
                 ("acl",),

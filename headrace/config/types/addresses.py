@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 
 from headrace.config.errors import origin_of
 from headrace.config.expand import Expanded
-from headrace.config.types.scalars import Kind, Text, absolute, refuse
+from headrace.config.types.scalars import FieldType, Text, absolute, refuse
 from headrace.config.types.secrets import SecretText
 
 #: A name, an IPv4 address, or an IPv6 address in brackets; then perhaps a port.
@@ -21,13 +21,13 @@ _MAX_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
-class Server(Kind):
+class Server(FieldType):
     """One ``host[:port]``, read with its port filled in."""
 
     default_port: int
 
     @property
-    def accepted(self) -> str:
+    def description(self) -> str:
         return f"a server as host:port (port {self.default_port} by default)"
 
     def read(self, value: Any) -> str:
@@ -47,10 +47,10 @@ class Server(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Network(Kind):
+class Network(FieldType):
     """One address, or a network of them."""
 
-    accepted = "an address such as 10.0.0.7, or a network such as 10.0.0.0/8"
+    description = "an address such as 10.0.0.7, or a network such as 10.0.0.0/8"
 
     def read(self, value: Any) -> str:
         if not isinstance(value, str):

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 REFERENCE_SCHEMA: dict[str, Any] = {"type": "string", "pattern": r"\$\{"}
 
 
-class Kind(ABC):
+class FieldType(ABC):
     """One kind of value. Reading never puts the value into an error: it may be a secret."""
 
     @property
     @abstractmethod
-    def accepted(self) -> str:
+    def description(self) -> str:
         """What is accepted, to follow "is not": ``a whole number from 1 to 16``."""
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Kind(ABC):
     def not_accepted(self) -> PydanticCustomError:
         """Return the error for a value that is not what is accepted."""
         return PydanticCustomError(
-            "not_accepted", "{sentence}", {"sentence": f"is not {self.accepted}"}
+            "not_accepted", "{sentence}", {"sentence": f"is not {self.description}"}
         )
 
     def __get_pydantic_core_schema__(
@@ -98,14 +98,14 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
-class WholeNumber(Kind):
+class WholeNumber(FieldType):
     """A whole number within bounds, both included."""
 
     minimum: int | None = None
     maximum: int | None = None
 
     @property
-    def accepted(self) -> str:
+    def description(self) -> str:
         low, high = (None if n is None else str(n) for n in (self.minimum, self.maximum))
         return "a whole number" + bounds(low, high)
 
@@ -127,10 +127,10 @@ class WholeNumber(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class PositiveNumber(Kind):
+class PositiveNumber(FieldType):
     """A finite number greater than 0, with or without a fraction."""
 
-    accepted = "a number greater than 0"
+    description = "a number greater than 0"
 
     def read(self, value: Any) -> float:
         if type(value) in (int, float) or isinstance(value, Expanded):
@@ -145,10 +145,10 @@ class PositiveNumber(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class TrueOrFalse(Kind):
+class TrueOrFalse(FieldType):
     """A truth value."""
 
-    accepted = "true or false"
+    description = "true or false"
 
     def read(self, value: Any) -> bool:
         if isinstance(value, Expanded):
@@ -167,10 +167,10 @@ Port = Annotated[int, WholeNumber(0, 65535)]
 
 
 @dataclass(frozen=True, slots=True)
-class Text(Kind):
-    """Text that matches ``pattern`` as a whole. ``accepted`` says in words what that is."""
+class Text(FieldType):
+    """Text that matches ``pattern`` as a whole. ``description`` says in words what that is."""
 
-    accepted: str = "text"
+    description: str = "text"
     pattern: str = r"(?s:.*\S.*)"
 
     def read(self, value: Any) -> str:
@@ -201,8 +201,8 @@ _DOTTED = rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*"
 FreeText = Annotated[str, Text()]
 Name = Annotated[str, Text("a name of letters, digits, '.', '_' and '-', 249 at most", _NAME)]
 TOPIC_NAME = Text("a topic name (letters, digits, '.', '_' and '-', 249 at most)", _NAME)
-Topic = Annotated[str, TOPIC_NAME]
-Group = Annotated[
+TopicName = Annotated[str, TOPIC_NAME]
+GroupName = Annotated[
     str,
     Text(
         "a group name (printable text without '/' and without spaces at its ends)",

@@ -15,7 +15,7 @@ from pydantic import Secret, SecretStr
 
 from headrace.config.errors import FieldConflict, conflict_in
 from headrace.config.expand import Expanded
-from headrace.config.types.scalars import Kind, refuse
+from headrace.config.types.scalars import FieldType, refuse
 
 _SECRET_KEY = re.compile(
     r"""pass(word|wd|phrase) | secret | token | credential | jaas
@@ -27,10 +27,10 @@ _URL_WITH_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True)
-class SecretText(Kind):
+class SecretText(FieldType):
     """Text that is not empty, held so that it does not print."""
 
-    accepted: str = "text"
+    description: str = "text"
 
     def read(self, value: Any) -> SecretStr:
         if isinstance(value, SecretStr):
@@ -106,7 +106,7 @@ Refusal = Callable[[str], "str | None"]
 """Says why a property may not be set here, None where it may."""
 
 
-class FreeMapping(Kind):
+class FreeMapping(FieldType):
     """A mapping of names that no model knows, whose values may be secrets."""
 
     __slots__ = ()
@@ -137,7 +137,7 @@ class Properties(FreeMapping):
 
     refusal: Refusal
 
-    accepted = "a mapping of property names to text, numbers, true or false"
+    description = "a mapping of property names to text, numbers, true or false"
 
     def _refused(self, name: str, value: Any) -> str | None:
         if not is_secret(value) and not isinstance(value, (str, int, float, bool)):
@@ -153,7 +153,7 @@ class Properties(FreeMapping):
 class Options(FreeMapping):
     """A mapping of argument names to any values, handed to the user's own code."""
 
-    accepted = "a mapping of argument names to values"
+    description = "a mapping of argument names to values"
 
     def _refused(self, name: str, value: Any) -> str | None:
         del value

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from headrace.config.errors import FieldConflict, conflict_in, printable, subject
 from headrace.config.expand import Expanded
 from headrace.config.subscription import is_pattern
-from headrace.config.types.scalars import TOPIC_NAME, Kind, Text, refuse
+from headrace.config.types.scalars import TOPIC_NAME, FieldType, Text, refuse
 
 
 class TopicOrPattern(Text):
@@ -28,7 +28,9 @@ class TopicOrPattern(Text):
 
 TopicEntry = Annotated[
     str,
-    TopicOrPattern(f"{TOPIC_NAME.accepted} or a pattern that begins with '^'", TOPIC_NAME.pattern),
+    TopicOrPattern(
+        f"{TOPIC_NAME.description} or a pattern that begins with '^'", TOPIC_NAME.pattern
+    ),
 ]
 
 
@@ -58,10 +60,12 @@ MAX_PARTITION = 99_999
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionNumbers(Kind):
+class PartitionNumbers(FieldType):
     """A list of partition numbers and ranges with both ends included, each number once."""
 
-    accepted = f'a list of partition numbers and ranges such as [0, "3-5"], up to {MAX_PARTITION}'
+    description = (
+        f'a list of partition numbers and ranges such as [0, "3-5"], up to {MAX_PARTITION}'
+    )
 
     def read(self, value: Any) -> frozenset[int]:
         if not isinstance(value, (list, tuple)) or not value:
@@ -117,4 +121,4 @@ def _refuse_repeated(numbers: set[int], added: range) -> None:
         raise ValueError(f"names partition {min(repeated)} again; name each once")
 
 
-Partitions = Annotated[frozenset[int], PartitionNumbers()]
+PartitionSet = Annotated[frozenset[int], PartitionNumbers()]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any
 
-from headrace.config.types.scalars import Kind, bounds, refuse
+from headrace.config.types.scalars import FieldType, bounds, refuse
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -77,14 +77,14 @@ def format_size(size: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Duration(Kind):
+class Duration(FieldType):
     """Seconds, written with a unit. The bounds are in seconds, both included."""
 
     minimum: float = 0.0
     maximum: float = MAX_SECONDS
 
     @property
-    def accepted(self) -> str:
+    def description(self) -> str:
         low = format_duration(self.minimum) if self.minimum else None
         high = format_duration(self.maximum) if self.maximum < MAX_SECONDS else None
         return "a duration such as 250ms, 10s or 5m" + bounds(low, high, ",")
@@ -110,13 +110,13 @@ class Duration(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Size(Kind):
+class Size(FieldType):
     """Bytes, written with or without a unit. The bound is in bytes and included."""
 
     minimum: int = 0
 
     @property
-    def accepted(self) -> str:
+    def description(self) -> str:
         low = format_size(self.minimum) if self.minimum else None
         return "a size such as 512KiB, 16MiB or 1GiB" + bounds(low, None, ",")
 
@@ -141,7 +141,7 @@ class Size(Kind):
         }
 
 
-Pause = Annotated[float, Duration()]
+NonNegativeSeconds = Annotated[float, Duration()]
 """Seconds; 0 means at once."""
-Span = Annotated[float, Duration(minimum=0.01)]
+PositiveSeconds = Annotated[float, Duration(minimum=0.01)]
 """Seconds, at least the 10 ms below which a wait costs more than it saves."""

@@ -205,7 +205,7 @@ static void release(struct ArrowArray *array) {
     array->release = NULL;
 }
 
-/* Make an array whose children, and what points at them, lie behind it in one piece of memory. */
+/* Make an array whose children, and what points at them, lie after it in one piece of memory. */
 static owned_t *make(struct ArrowArray *array, int64_t length, int buffers, int children) {
     size_t each = sizeof(struct ArrowArray) + sizeof(struct ArrowArray *);
     owned_t *owned = calloc(1, sizeof(owned_t) + (size_t)children * each);

@@ -17,8 +17,8 @@
 #include "producer.h"
 
 /* Rises with every change that the caller in Python has to know of: a library that was not compiled
- * anew is refused. */
-#define REVISION 3
+ * again is refused. */
+#define REVISION 4
 
 int headrace_revision(void) { return REVISION; }
 
@@ -47,7 +47,7 @@ typedef struct {
     int64_t offset;
     char topic[256];
     char text[256];
-} news_t;
+} event_t;
 
 typedef struct {
     rd_kafka_t *client;
@@ -55,8 +55,8 @@ typedef struct {
     message_t *messages[MESSAGES];
     int64_t typical; /* bytes of a message, as of those that came last */
     part_t *parts;
-    news_t *news;
-    int32_t part_count, part_room, news_count, news_room;
+    event_t *events;
+    int32_t part_count, part_room, event_count, event_room;
 } consumer_t;
 
 /* Room for one more element of an array that has ``count``, and can have ``*room``. */
@@ -70,26 +70,26 @@ static void *extended(void *start, int32_t count, int32_t *room, size_t size) {
     return start;
 }
 
-static news_t *next_news(consumer_t *consumer, int32_t kind, int32_t code, const char *text) {
-    if (kind != OF_PARTITION && consumer->news_count >= MOST_COMPLAINTS)
+static event_t *next_event(consumer_t *consumer, int32_t kind, int32_t code, const char *text) {
+    if (kind != OF_PARTITION && consumer->event_count >= MOST_COMPLAINTS)
         return NULL;
-    consumer->news =
-        extended(consumer->news, consumer->news_count, &consumer->news_room, sizeof(news_t));
-    news_t *news = &consumer->news[consumer->news_count++];
-    *news = (news_t){.kind = kind, .code = code, .partition = -1};
-    snprintf(news->text, sizeof news->text, "%s", text ? text : "");
-    return news;
+    consumer->events =
+        extended(consumer->events, consumer->event_count, &consumer->event_room, sizeof(event_t));
+    event_t *event = &consumer->events[consumer->event_count++];
+    *event = (event_t){.kind = kind, .code = code, .partition = -1};
+    snprintf(event->text, sizeof event->text, "%s", text ? text : "");
+    return event;
 }
 
 static void on_error(rd_kafka_t *client, int code, const char *reason, void *opaque) {
     (void)client;
-    next_news(opaque, OF_CLIENT, code, reason);
+    next_event(opaque, OF_CLIENT, code, reason);
 }
 
 static void on_log(const rd_kafka_t *client, int level, const char *facility, const char *line) {
-    news_t *news = next_news(kafka.opaque(client), OF_LOG, level, line);
-    if (news != NULL)
-        snprintf(news->topic, sizeof news->topic, "%s", facility);
+    event_t *event = next_event(kafka.opaque(client), OF_LOG, level, line);
+    if (event != NULL)
+        snprintf(event->topic, sizeof event->topic, "%s", facility);
 }
 
 static rd_kafka_conf_t *configured(
@@ -135,7 +135,7 @@ consumer_t *headrace_open(
 static void clear(consumer_t *consumer) {
     for (int32_t at = 0; at < consumer->part_count; at++)
         drop_part(&consumer->parts[at]);
-    consumer->part_count = consumer->news_count = 0;
+    consumer->part_count = consumer->event_count = 0;
 }
 
 /* Release the client. Blocks until its threads have ended. */
@@ -145,7 +145,7 @@ void headrace_close(consumer_t *consumer) {
     kafka.destroy(consumer->client);
     clear(consumer);
     free(consumer->parts);
-    free(consumer->news);
+    free(consumer->events);
     free(consumer);
 }
 
@@ -164,7 +164,7 @@ static int refused(rd_kafka_error_t *error, char *why, size_t size) {
 /* Tell the client which of ``count`` partitions to fetch, and from where. An epoch that is not
  * negative is one under which the log led to the offset, and has the client ask whether it still
  * does. Returns 0, or -1 and says why. Whether a pause took effect for a partition is not asked. */
-int headrace_tell(
+int headrace_direct(
     consumer_t *consumer, int what, const char **topics, const int32_t *partitions,
     const int64_t *offsets, const int32_t *epochs, int count, char *why, size_t size) {
     places_t *places = kafka.topic_partition_list_new(count);
@@ -241,11 +241,11 @@ static part_t *part_of(consumer_t *consumer, const message_t *message) {
 
 static void put_error(consumer_t *consumer, const message_t *message) {
     const char *text = kafka.message_errstr(message);
-    news_t *news = next_news(consumer, OF_PARTITION, message->err, text);
-    news->partition = message->partition;
-    news->offset = message->offset;
+    event_t *event = next_event(consumer, OF_PARTITION, message->err, text);
+    event->partition = message->partition;
+    event->offset = message->offset;
     if (message->topic != NULL)
-        snprintf(news->topic, sizeof news->topic, "%s", kafka.topic_name(message->topic));
+        snprintf(event->topic, sizeof event->topic, "%s", kafka.topic_name(message->topic));
 }
 
 /* Note of what epoch the last message of a part is, as of a run of it. */
@@ -287,7 +287,7 @@ static size_t messages_in(const consumer_t *consumer, int64_t bytes) {
 
 /* Take what has come, up to a thousand records more than the limits, or fewer where records are
  * large; what was taken before and not handed over is dropped. Where nothing has come, wait for the
- * first record so long. Returns how many parts there are; there may be news beside them. */
+ * first record so long. Returns how many parts there are; there may be events beside them. */
 int32_t headrace_take(
     consumer_t *consumer, int64_t max_records, int64_t max_bytes, int timeout_ms) {
     int64_t records = 0, bytes = 0;
@@ -330,7 +330,7 @@ void headrace_give(consumer_t *consumer, int32_t number, struct ArrowArray *arra
     give_headers(&owned->children[5], part);
 }
 
-int32_t headrace_news_count(const consumer_t *consumer) { return consumer->news_count; }
-const news_t *headrace_news(const consumer_t *consumer, int32_t news) {
-    return &consumer->news[news];
+int32_t headrace_event_count(const consumer_t *consumer) { return consumer->event_count; }
+const event_t *headrace_event(const consumer_t *consumer, int32_t number) {
+    return &consumer->events[number];
 }

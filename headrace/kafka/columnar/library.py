@@ -26,7 +26,7 @@ SENTENCE = 512
 ARROW_ARRAY = 80
 
 #: As in ``consumer.c``.
-REVISION = 3
+REVISION = 4
 
 _NAME = 256
 
@@ -49,8 +49,8 @@ class PartHead(c.Structure):
     )
 
 
-class NewsStruct(c.Structure):
-    """What came in place of a record, or beside records: ``news_t``."""
+class EventStruct(c.Structure):
+    """What came in place of a record, or beside records: ``event_t``."""
 
     _fields_ = (
         ("kind", c.c_int32),
@@ -92,7 +92,7 @@ _BLOCKING: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bind": (c.c_int, (c.c_char_p, *_WHY)),
     "open": (_CONSUMER, (_NAMES, _NAMES, c.c_int, *_WHY)),
     "close": (None, (_CONSUMER,)),
-    "tell": (
+    "direct": (
         c.c_int,
         (
             _CONSUMER,
@@ -128,8 +128,8 @@ _QUICK: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "end": (c.c_int64, (_CONSUMER, c.c_char_p, c.c_int32)),
     "part": (c.POINTER(PartHead), (_CONSUMER, c.c_int32)),
     "give": (None, (_CONSUMER, c.c_int32, c.c_void_p)),
-    "news_count": (c.c_int32, (_CONSUMER,)),
-    "news": (c.POINTER(NewsStruct), (_CONSUMER, c.c_int32)),
+    "event_count": (c.c_int32, (_CONSUMER,)),
+    "event": (c.POINTER(EventStruct), (_CONSUMER, c.c_int32)),
     "newest": (_PRODUCER, ()),
     "forget": (None, (_PRODUCER,)),
     "failure": (c.c_int32, (_PRODUCER, c.POINTER(FailureStruct))),

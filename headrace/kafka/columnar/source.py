@@ -41,7 +41,7 @@ class Directive(IntEnum):
 
 
 class About(IntEnum):
-    """What a piece of news is about."""
+    """What an event is about."""
 
     PARTITION = 0
     """One partition: it comes in place of a record."""
@@ -134,7 +134,7 @@ class Consumer:
         """
         count = len(partitions)
         known = epochs or {}
-        if self._library.tell(
+        if self._library.direct(
             self._handle,
             what,
             _texts(each.topic for each in partitions),
@@ -161,7 +161,7 @@ class Consumer:
     def take(self, max_records: int, max_bytes: int, seconds: float) -> list[ColumnRun]:
         """Return what has come, waiting for it so long; a thousand records may pass the limits.
 
-        Python's other threads run meanwhile. There may be :meth:`news` beside it.
+        Python's other threads run meanwhile. There may be :meth:`events` beside it.
         """
         self.leader_epochs.clear()
         count = self._library.take(self._handle, max_records, max_bytes, round(seconds * 1000))
@@ -178,10 +178,10 @@ class Consumer:
         extent = Extent(head.first_offset, head.last_offset + 1, size)
         return ColumnRun(partition, (rows,), extent)
 
-    def news(self) -> list[ClientEvent]:
+    def events(self) -> list[ClientEvent]:
         """Return what came beside the records of the last take."""
-        count = self._library.news_count(self._handle)
-        found = [self._library.news(self._handle, number).contents for number in range(count)]
+        count = self._library.event_count(self._handle)
+        found = [self._library.event(self._handle, number).contents for number in range(count)]
         return [
             ClientEvent(
                 About(each.kind),
@@ -260,19 +260,19 @@ class ColumnarRecordSource(RecordSource):
         runs = self._consumer.take(MAX_RECORDS, self._max_bytes, timeout)
         epochs = dict(self._consumer.leader_epochs)
         fetched = Fetched([(run.partition, run) for run in runs], leader_epochs=epochs)
-        for news in self._consumer.news():
-            self._note(fetched, news)
+        for event in self._consumer.events():
+            self._note(fetched, event)
         return fetched
 
-    def _note(self, fetched: Fetched, news: ClientEvent) -> None:
-        """Put a piece of news where it belongs."""
-        if news.about is About.CLIENT and self._report is not None:
-            self._report(KafkaError(news.code, news.text))
-        elif news.about is About.LOG and self._logger is not None:
-            self._logger.log(_LEVELS[news.code], "%s %s", news.topic, news.text)
-        elif news.about is About.PARTITION:
-            partition = TopicPartition(news.topic, news.partition)
-            note(fetched, partition, news.offset, news.code, news.text)
+    def _note(self, fetched: Fetched, event: ClientEvent) -> None:
+        """Put an event where it belongs."""
+        if event.about is About.CLIENT and self._report is not None:
+            self._report(KafkaError(event.code, event.text))
+        elif event.about is About.LOG and self._logger is not None:
+            self._logger.log(_LEVELS[event.code], "%s %s", event.topic, event.text)
+        elif event.about is About.PARTITION:
+            partition = TopicPartition(event.topic, event.partition)
+            note(fetched, partition, event.offset, event.code, event.text)
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
         return self._consumer.end(partition)

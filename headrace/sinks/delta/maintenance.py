@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction
 
     from headrace.sinks.delta.data_files import DataFile, Values
-    from headrace.sinks.delta.table import Action
+    from headrace.sinks.delta.table import LogAction
 
 
 #: Bytes that a file grows to: a quarter of what Spark reads as one partition by default.
 TARGET_BYTES = 32 << 20
 
 
-class NotCompactedError(HeadraceError):
+class CompactionError(HeadraceError):
     """The table is left as it is; the message says why."""
 
 
@@ -66,7 +66,7 @@ def compact(folder: Path, scratch: Path, metadata: Mapping[str, str], now: float
     the epoch. One file is in memory at a time.
 
     Raises:
-        NotCompactedError: the table has features or values that are not known here, or another
+        CompactionError: the table has features or values that are not known here, or another
             writer removed one of the files or changed the table itself.
         DeltaError, OSError, pa.ArrowException: it could not be read or written, or what was made
             is gone. Its rows are the same, and nothing changed as far as can be told.
@@ -107,7 +107,7 @@ def _files(folder: Path, table: DeltaTable) -> list[DataFile]:
         require_plain(folder, table)
         return [file for file in data_files(folder, table) if file.is_ours]
     except NotRewritableError as error:
-        raise NotCompactedError(
+        raise CompactionError(
             f"{error}; compact it with what made it so, and set compact_every to 0"
         ) from error
 
@@ -147,7 +147,7 @@ def _merged(folder: Path, table: DeltaTable, group: Sequence[DataFile], now: flo
 def _commit(
     folder: Path,
     version: int,
-    actions: Sequence[Action],
+    actions: Sequence[LogAction],
     made: Sequence[AddAction],
     scratch: Path,
 ) -> None:
@@ -156,7 +156,7 @@ def _commit(
     while True:
         version += 1
         if entries.checkpoint() >= version:
-            raise NotCompactedError(f"{folder}: the table went on by too many commits meanwhile")
+            raise CompactionError(f"{folder}: the table went on by too many commits meanwhile")
         renew(folder, made)
         if entries.add(version, actions, scratch, durable=True):
             return
@@ -164,7 +164,7 @@ def _commit(
             if {"metaData", "protocol"} & action.keys() or (
                 "remove" in action and action["remove"]["path"] in gone
             ):
-                raise NotCompactedError(f"{folder}: version {version} changed what was compacted")
+                raise CompactionError(f"{folder}: version {version} changed what was compacted")
 
 
 #: Seconds that a task may take. A table that takes longer is better compacted by a cluster.
@@ -285,7 +285,7 @@ def main() -> None:
         found = _DONE_BY[MaintenanceTask(order.task)](order)
     except TableNotFoundError:
         found = {}
-    except NotCompactedError as error:
+    except CompactionError as error:
         found = {"not_compacted": str(error)}
     except Exception as error:  # noqa: BLE001 - its text is all that the daemon gets
         sys.exit(f"{type(error).__name__}: {error}".partition("\n")[0])
@@ -364,7 +364,7 @@ class MaintenanceThread:
         self._changed = Condition()
         self._tasks: list[MaintenanceTask] = []
         self._stopping = Event()
-        self._thread = Thread(target=self._run, name=f"upkeep-{folder.name}", daemon=True)
+        self._thread = Thread(target=self._run, name=f"maintenance-{folder.name}", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""

@@ -23,7 +23,7 @@ from headrace.sinks.contract import (
     require_starts,
 )
 from headrace.sinks.delta.maintenance import MaintenanceConfig, MaintenanceThread
-from headrace.sinks.delta.replacing import find_output, without_output
+from headrace.sinks.delta.replacement import find_output, without_output
 from headrace.sinks.delta.table import (
     RETENTION_PROPERTY,
     KeptTable,
@@ -43,7 +43,7 @@ from headrace.sinks.schema import (
     delta_schema,
     require_no_origin,
 )
-from headrace.sinks.staging import FileStaging, Placing, StagedFiles, local_folder, sync
+from headrace.sinks.staging import FileStaging, Placement, StagedFiles, local_folder, sync
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from deltalake import Field
 
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Replacement, Result
-    from headrace.sinks.delta.table import Action
+    from headrace.sinks.delta.table import LogAction
     from headrace.sinks.micro_batch import MicroBatch
 
 log = structlog.get_logger(__name__)
@@ -158,7 +158,7 @@ class DeltaSink(Sink[StagedFiles]):
         so that until the first result the group's commit stays the only record.
 
         Raises:
-            PlacingError: a commit of several that failed left the files half in place, or some of
+            PlacementError: a commit of several that failed left the files half in place, or some of
                 them are gone.
             StartError: a later version of Headrace writes to the table, or it forgets offsets.
         """
@@ -201,7 +201,7 @@ class DeltaSink(Sink[StagedFiles]):
         require_starts(table.found(moves))
         output = find_output(self._folder, table, moves)
         require_covered(moves, output.replacement)
-        staged = StagedFiles(f"replace-{uuid.uuid4().hex[:8]}", placing=Placing.DONE)
+        staged = StagedFiles(f"replace-{uuid.uuid4().hex[:8]}", placement=Placement.DONE)
         is_done = False
         try:
             gone = without_output(self._folder, table, output, SYSTEM_CLOCK.time(), staged.placed)
@@ -325,7 +325,7 @@ class DeltaSink(Sink[StagedFiles]):
         staged: Sequence[StagedFiles],
         offsets: Sequence[OffsetMove],
         metadata: Mapping[str, str],
-        gone: Sequence[Action] = (),
+        gone: Sequence[LogAction] = (),
     ) -> bool:
         """Commit once. Return False where another writer was first, whose commit is known now.
 

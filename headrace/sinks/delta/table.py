@@ -62,7 +62,7 @@ def check_retention(folder: Path, properties: Mapping[str, str | None]) -> None:
 
 
 #: One action as it stands in a line of an entry: {"add": {...}}.
-Action: TypeAlias = dict[str, Any]
+LogAction: TypeAlias = dict[str, Any]
 
 _CHECKPOINT = "_last_checkpoint"
 
@@ -81,7 +81,7 @@ class LogFiles:
         """Whether there is a table. Any entry tells: the first are cleaned away after a while."""
         return any(self.folder.glob("*.json"))
 
-    def read(self, version: int) -> list[Action] | None:
+    def read(self, version: int) -> list[LogAction] | None:
         """Return an entry's actions, None where there is no such entry, or no longer.
 
         Raises:
@@ -100,7 +100,9 @@ class LogFiles:
         except FileNotFoundError:
             return -1
 
-    def add(self, version: int, actions: Sequence[Action], scratch: Path, *, durable: bool) -> bool:
+    def add(
+        self, version: int, actions: Sequence[LogAction], scratch: Path, *, durable: bool
+    ) -> bool:
         """Make an entry out of a file in ``scratch``; False where another writer has made it.
 
         Raises:
@@ -123,7 +125,7 @@ class LogFiles:
 
 def commit_info(
     operation: Literal["WRITE", "OPTIMIZE", "DELETE"], metadata: Mapping[str, str], now: float
-) -> Action:
+) -> LogAction:
     """Return what an entry says about itself.
 
     ``WRITE`` is for appended rows or offsets alone, ``OPTIMIZE`` for a compaction, ``DELETE`` for
@@ -142,7 +144,7 @@ def commit_info(
     }
 
 
-def removed(file: DataFile, now: float, *, data_change: bool = False) -> Action:
+def removed(file: DataFile, now: float, *, data_change: bool = False) -> LogAction:
     """Return the action that takes a file out of the table; without change its rows stay."""
     return {
         "remove": {
@@ -156,7 +158,7 @@ def removed(file: DataFile, now: float, *, data_change: bool = False) -> Action:
     }
 
 
-def added(file: AddAction, *, data_change: bool = True) -> Action:
+def added(file: AddAction, *, data_change: bool = True) -> LogAction:
     """Return the action that adds a file to the table."""
     return {
         "add": {
@@ -170,7 +172,7 @@ def added(file: AddAction, *, data_change: bool = True) -> Action:
     }
 
 
-def moved(identity: str, version: int, now: float) -> Action:
+def moved(identity: str, version: int, now: float) -> LogAction:
     """Return the action that gives an application id another version."""
     return {"txn": {"appId": identity, "version": version, "lastUpdated": round(now * 1000)}}
 
@@ -328,7 +330,7 @@ class KeptTable:
 
     def put(
         self,
-        actions: Sequence[Action],
+        actions: Sequence[LogAction],
         offsets: Mapping[str, int],
         scratch: Path,
         *,
@@ -359,7 +361,7 @@ class KeptTable:
         self.version = version
         return True
 
-    def _take(self, entry: Sequence[Action]) -> None:
+    def _take(self, entry: Sequence[LogAction]) -> None:
         if any(_OF_THE_TABLE & action.keys() for action in entry):
             self._open()
             return

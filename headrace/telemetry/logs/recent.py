@@ -215,7 +215,7 @@ SUBJECTS = {
     for name in names
 }
 
-_TROUBLE = frozenset({"warning", "error", "critical"})
+_PROBLEM_LEVELS = frozenset({"warning", "error", "critical"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +269,11 @@ class RecentEvents:
         self._lock = Lock()
         self._number = 0
         self._milestones = _Ring(self._kept)
-        self._troubles = _Ring(self._kept)
+        self._problems = _Ring(self._kept)
 
     def add(self, event: str, level: str, fields: dict[str, Field], now: float) -> None:
         """Keep an event, which ``fields`` describe."""
-        ring = self._troubles if level in _TROUBLE else self._milestones
+        ring = self._problems if level in _PROBLEM_LEVELS else self._milestones
         subject = SUBJECTS.get(event, Subject.WORK)
         with self._lock:
             self._number += 1
@@ -282,7 +282,7 @@ class RecentEvents:
     def after(self, number: int = 0) -> list[RecentEvent]:
         """Return what was changed after the entry of this number, in that order."""
         with self._lock:
-            found = [*self._milestones.entries.values(), *self._troubles.entries.values()]
+            found = [*self._milestones.entries.values(), *self._problems.entries.values()]
         return sorted((e for e in found if e.number > number), key=lambda e: e.number)
 
 
@@ -303,7 +303,11 @@ def keep(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Keep an event that matters, as the first one of the pipe. Never drops or changes it."""
     name = event.get("event")
     method = "error" if method == "exception" else method
-    if method != "debug" and isinstance(name, str) and (method in _TROUBLE or name in SUBJECTS):
+    if (
+        method != "debug"
+        and isinstance(name, str)
+        and (method in _PROBLEM_LEVELS or name in SUBJECTS)
+    ):
         _RECENT.add(name, method, described(event), time.time())
     return event
 

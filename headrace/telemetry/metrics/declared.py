@@ -18,7 +18,7 @@ from headrace.telemetry.metrics.readings import (
     StateCollector,
     ThreadCollector,
 )
-from headrace.telemetry.thread_time import Role, ThreadTime
+from headrace.telemetry.thread_time import ThreadRole, ThreadTime
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Metrics:
         )
         self.truncations = self._counter(
             "log_truncations",
-            "Logs found to have lost records behind which the partition stood, which rests then.",
+            "Logs found to have lost records before the partition's position; it rests then.",
             "channel",
             "topic",
         )
@@ -291,7 +291,7 @@ class Metrics:
         for collector in (self._partitions, self._states, self._pools):
             collector.sources.pop(channel, None)
 
-    def thread_time(self, channel: str, role: Role, name: str | None = None) -> ThreadTime:
+    def thread_time(self, channel: str, role: ThreadRole, name: str | None = None) -> ThreadTime:
         """Return the time account of a thread that begins, until :meth:`forget_thread`.
 
         ``name`` tells threads of one role apart; their numbers have to stay few.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from headrace.telemetry.thread_time import Role, ThreadActivity
+from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ class ChannelSummary:
     commit_failures: float
     rebalances: float
     stages: dict[str, StageTotal]
-    threads: dict[tuple[Role, ThreadActivity], float]
+    threads: dict[tuple[ThreadRole, ThreadActivity], float]
     conditions: dict[str, int]
 
 
@@ -109,8 +109,8 @@ def _stages(metrics: Metrics) -> dict[str, dict[str, StageTotal]]:
     return dict(found)
 
 
-def _threads(metrics: Metrics) -> dict[str, dict[tuple[Role, ThreadActivity], float]]:
-    totals: defaultdict[str, dict[tuple[Role, ThreadActivity], float]] = defaultdict(dict)
+def _threads(metrics: Metrics) -> dict[str, dict[tuple[ThreadRole, ThreadActivity], float]]:
+    totals: defaultdict[str, dict[tuple[ThreadRole, ThreadActivity], float]] = defaultdict(dict)
     for time in metrics.thread_times():
         spent = totals[time.channel]
         for activity, seconds in time.seconds().items():
@@ -152,12 +152,12 @@ class PartitionSnapshot:
     ``batch_offset`` is the first record of the oldest batch that is out, or that failed and comes
     again, and ``batch_end`` the offset after it; None where there is no such batch.
     ``held_back_seconds`` says how long nothing is delivered yet, after an error or because the
-    processor asked for it; None where nothing holds it back. ``suspects`` are the records among
-    which one that fails is looked for; ``dead_letters`` went to the dead-letter topic under this
-    claim. ``callback_seconds`` says for how long a callback has been running, ``calls`` where in it
-    its thread is; without one they are None and empty. ``lag_seconds`` is how long the next record
-    has been waiting to be answered, ``sink_seconds`` the age of the newest record that was answered
-    for good.
+    processor asked for it; None where nothing holds it back. ``suspect_records`` are the records
+    among which one that fails is looked for; ``dead_letters`` went to the dead-letter topic under
+    this claim. ``callback_seconds`` says for how long a callback has been running, ``calls`` where
+    in it its thread is; without one they are None and empty. ``lag_seconds`` is how long the next
+    record has been waiting to be answered, ``sink_seconds`` the age of the newest record that was
+    answered for good.
     """
 
     channel: str
@@ -174,7 +174,7 @@ class PartitionSnapshot:
     held_bytes: int = 0
     outstanding_batches: int = 0
     attempts: int = 0
-    suspects: int = 0
+    suspect_records: int = 0
     dead_letters: int = 0
     held_back_seconds: float | None = None
     callback_seconds: float | None = None
@@ -262,7 +262,7 @@ _THREADS = MetricSpec(
     ("channel", "role", "thread", "activity"),
     "Time of the channel's threads, by what they spend it on.",
     {
-        "role": tuple(role.value for role in Role),
+        "role": tuple(role.value for role in ThreadRole),
         "activity": tuple(activity.value for activity in ThreadActivity),
     },
 )

@@ -175,7 +175,7 @@ def _filter(  # noqa: PLR0917 - one for each option
     until: str | None,
 ) -> LetterFilter:
     from headrace.tools.dead_letters import commands  # noqa: PLC0415 - takes a second to import
-    from headrace.tools.offsets.reading import parse_choice  # noqa: PLC0415 - as above
+    from headrace.tools.offsets.reader import parse_selection  # noqa: PLC0415 - as above
 
     def parsed(option: str, parse: Callable[[str], Any], text: str | None) -> Any:
         if text is None:
@@ -189,7 +189,7 @@ def _filter(  # noqa: PLR0917 - one for each option
         letters=frozenset(
             parsed("--letter", commands.parse_letter, each) for each in letters or []
         ),
-        topics=tuple(parsed("--topic", parse_choice, each) for each in topics or []),
+        topics=tuple(parsed("--topic", parse_selection, each) for each in topics or []),
         offsets=parsed("--offset", commands.parse_offsets, offsets),
         reason=reason,
         since=parsed("--since", parse_moment, since),

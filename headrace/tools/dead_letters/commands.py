@@ -23,10 +23,10 @@ from headrace.core.positions import format_moment
 from headrace.core.records import ResultRecord, TopicPartition, offset_of
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
-from headrace.kafka.dead_letters import LetterReplay, ReplayError, replay_group
+from headrace.kafka.dead_letters import LetterReplay, LetterReplayError, replay_group
 from headrace.kafka.source import read_log
 from headrace.tools.offsets.commands import channel_name
-from headrace.tools.offsets.reading import ANSWER_TIMEOUT, RequestError
+from headrace.tools.offsets.reader import ANSWER_TIMEOUT, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.core.records import Record
     from headrace.kafka.dead_letters import ReplayProgress
     from headrace.kafka.ports import TopicInfo
-    from headrace.tools.offsets.reading import Choice
+    from headrace.tools.offsets.reader import TopicSelection
 
 #: Letters that are replayed in one transaction.
 _TRANSACTION = 500
@@ -216,7 +216,7 @@ class LetterFilter:
     """
 
     letters: frozenset[tuple[int, int]] = frozenset()
-    topics: tuple[Choice, ...] = ()
+    topics: tuple[TopicSelection, ...] = ()
     offsets: range | None = None
     reason: str | None = None
     since: int | None = None
@@ -236,12 +236,12 @@ class LetterFilter:
         )
 
 
-def _is_of(origin: LetterOrigin, choice: Choice) -> bool:
+def _is_of(origin: LetterOrigin, choice: TopicSelection) -> bool:
     numbers = choice.numbers
     return origin.topic == choice.topic and (numbers is None or origin.partition in numbers)
 
 
-class _Reading:
+class _LetterReader:
     """One reading of a dead-letter topic.
 
     ``pending`` has by partition and group the offsets of letters that were read and not replayed.
@@ -310,7 +310,7 @@ def _identity(record: Record, origin: LetterOrigin) -> tuple[object, ...] | None
 
 
 @contextmanager
-def _reading(of: LetterTopic) -> Iterator[_Reading]:
+def _reader(of: LetterTopic) -> Iterator[_LetterReader]:
     group = replay_group(of.topic)
     with closing(KafkaTopicCatalog(of.properties, group)) as catalog:
         found = catalog.describe([of.topic], Deadline.after(ANSWER_TIMEOUT))
@@ -319,7 +319,7 @@ def _reading(of: LetterTopic) -> Iterator[_Reading]:
                 [f"the dead-letter topic {of.topic} does not exist on the brokers; create it"]
             )
         topic_id = found[of.topic].topic_id
-        yield _Reading(of, catalog, LetterReplay(of.properties, of.topic, topic_id))
+        yield _LetterReader(of, catalog, LetterReplay(of.properties, of.topic, topic_id))
 
 
 def list_letters(
@@ -332,22 +332,22 @@ def list_letters(
     as_json: bool,
 ) -> None:
     """Print the letters that are meant, ``limit`` of them at most."""
-    with _reading(of) as reading:
+    with _reader(of) as reader:
         found = (
             each
-            for each in reading.letters()
+            for each in reader.letters()
             if wanted.fits(each) and not (pending and each.state is not LetterState.PENDING)
         )
         _print(islice(found, limit), of.redaction, values=values, as_json=as_json)
         if next(found, None) is not None:
             typer.echo(f"there are more; say --limit, which is {limit}, or a filter", err=True)
-        _say_others(reading)
+        _say_others(reader)
 
 
-def _say_others(reading: _Reading) -> None:
-    if reading.of_others:
+def _say_others(reader: _LetterReader) -> None:
+    if reader.of_others:
         typer.echo(
-            f"{reading.of_others} letters of other groups in the topic are left out; "
+            f"{reader.of_others} letters of other groups in the topic are left out; "
             "--dead-letter-topic has all of it",
             err=True,
         )
@@ -408,13 +408,13 @@ def replay(
 
     Raises:
         RequestError: a topic does not exist, or the answer was no; nothing was replayed.
-        ReplayError: it was not done, or not all of it; the message says how much was.
+        LetterReplayError: it was not done, or not all of it; the message says how much was.
     """
-    with _reading(of) as reading:
+    with _reader(of) as reader:
         if not dry_run:
             # before what was replayed is read: another replay may be about to store more of it
-            reading.replay.begin()
-        fitting = (each for each in reading.letters(again=again) if wanted.fits(each))
+            reader.replay.begin()
+        fitting = (each for each in reader.letters(again=again) if wanted.fits(each))
         pending = (each for each in fitting if each.state is LetterState.PENDING)
         chosen = list(islice(pending, limit))
         is_more = next(pending, None) is not None
@@ -423,39 +423,39 @@ def replay(
             pass
         # the order of the records in their topics, which letters by key need not be in
         chosen.sort(key=Letter.place)
-        plan = _Plan.of(reading, of.topic, chosen, to)
+        plan = _Plan.of(reader, of.topic, chosen, to)
         if not as_json:
             plan.show()
         if is_more:
             typer.echo(f"there are more; say --limit, which is {limit}, or run it again", err=True)
-        _say_others(reading)
+        _say_others(reader)
         if chosen and not dry_run:
             if not yes and not typer.confirm(f"Replay {len(chosen)} letters of {of.topic}?"):
                 raise RequestError(["nothing was replayed"])
-            _replay(reading, chosen, plan)
+            _replay(reader, chosen, plan)
     if as_json:
         typer.echo(json.dumps(plan.document(is_done=not dry_run)))
     elif chosen and not dry_run:
         typer.echo(f"{len(chosen)} letters replayed")
 
 
-def _replay(reading: _Reading, chosen: Sequence[Letter], plan: _Plan) -> None:
-    progress = dict(reading.progress)
+def _replay(reader: _LetterReader, chosen: Sequence[Letter], plan: _Plan) -> None:
+    progress = dict(reader.progress)
     for start in range(0, len(chosen), _TRANSACTION):
         some = chosen[start : start + _TRANSACTION]
         done: dict[int, dict[str, list[int]]] = {}
         for each in some:
-            for number, offset in reading.places(each):
+            for number, offset in reader.places(each):
                 groups = done.setdefault(number, {})
                 groups.setdefault(each.origin.group or "", []).append(offset)
         moved = {
-            number: progress[number].after(offsets, reading.pending.get(number, {}))
+            number: progress[number].after(offsets, reader.pending.get(number, {}))
             for number, offsets in done.items()
         }
         try:
-            reading.replay.commit([plan.record(each) for each in some], moved)
-        except ReplayError as error:
-            raise ReplayError(
+            reader.replay.commit([plan.record(each) for each in some], moved)
+        except LetterReplayError as error:
+            raise LetterReplayError(
                 f"{error}; {start} of {len(chosen)} letters were replayed before that; run the "
                 "command again, which goes on with those that were not"
             ) from error
@@ -472,7 +472,9 @@ class _Plan:
     counts: Mapping[TopicPartition, int]
 
     @classmethod
-    def of(cls, reading: _Reading, topic: str, chosen: Sequence[Letter], to: str | None) -> _Plan:
+    def of(
+        cls, reader: _LetterReader, topic: str, chosen: Sequence[Letter], to: str | None
+    ) -> _Plan:
         """Return where letters go.
 
         Raises:
@@ -481,7 +483,7 @@ class _Plan:
         named = {to or str(each.origin.topic) for each in chosen}
         if to == topic:
             raise RequestError([f"--to {to} is the dead-letter topic itself; name another one"])
-        found = reading.catalog.describe(named, Deadline.after(ANSWER_TIMEOUT))
+        found = reader.catalog.describe(named, Deadline.after(ANSWER_TIMEOUT))
         missing = [
             f"topic {each}, which letters came from, does not exist any more; name another one "
             "with --to, or leave these letters out with --topic"

@@ -58,7 +58,7 @@ class Endpoints:
 
 
 @dataclass(frozen=True, slots=True)
-class DaemonReading:
+class DaemonSnapshot:
     """What a daemon says of itself: the partitions it holds and its work since its start.
 
     ``spark_seconds`` is the time of its Spark jobs, ``commits`` how often its sink committed.
@@ -126,12 +126,12 @@ class Daemon:
         if code is not None:
             raise DemoError(f"{self.name} ended by itself with code {code}")
 
-    def read(self) -> DaemonReading | None:
+    def read(self) -> DaemonSnapshot | None:
         """Ask the process for its metrics; None while it does not answer. Blocks briefly."""
         if self._process is None:
             return None
         try:
-            return reading_of(read_metrics(LOOPBACK, self._port, _SCRAPE_S), self._channel)
+            return snapshot_of(read_metrics(LOOPBACK, self._port, _SCRAPE_S), self._channel)
         except OSError:
             return None
 
@@ -253,7 +253,7 @@ def _document(
     }
 
 
-def reading_of(samples: Iterable[MetricSample], channel: str) -> DaemonReading:
+def snapshot_of(samples: Iterable[MetricSample], channel: str) -> DaemonSnapshot:
     """Return what a daemon's metrics say, with the partitions of a channel."""
     found = list(samples)
 
@@ -269,7 +269,7 @@ def reading_of(samples: Iterable[MetricSample], channel: str) -> DaemonReading:
         for each in found
         if each.name == "headrace_owner_epoch" and each.labels["channel"] == channel
     )
-    return DaemonReading(
+    return DaemonSnapshot(
         partitions=frozenset(map(int, held)),
         lag=int(total("headrace_lag_records")),
         batches=int(total("headrace_batches_total")),

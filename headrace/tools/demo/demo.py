@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 PARTITIONS = 8
 
 
-class Run(PhasedRun[DemoPhase]):
+class DemoRun(PhasedRun[DemoPhase]):
     """Drives the daemons through the story, by what the table's log says."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Run(PhasedRun[DemoPhase]):
         self.commits += self._log.read_new()
 
     def next_phase(self) -> DemoPhase:
-        holdings = {name: reading.partitions for name, reading in self.readings.items()}
+        holdings = {name: snapshot.partitions for name, snapshot in self.readings.items()}
         return next_phase(self.phase, self.commits, holdings, self.record, PARTITIONS)
 
     def enter(self, phase: DemoPhase) -> None:
@@ -205,13 +205,13 @@ def check(directory: Path, console: Console) -> Verdict:
     return _report(table, flights, record, DeltaLog(table).read_new(), console)
 
 
-def _play(flights: pd.DataFrame, work: WorkDirectory, seconds: float, console: Console) -> Run:
+def _play(flights: pd.DataFrame, work: WorkDirectory, seconds: float, console: Console) -> DemoRun:
     """Start everything, go through the story, stop everything."""
     channels = channels_into(work.table)
     with servers(work) as endpoints, Daemons.of(work.path, endpoints, 2, channels) as daemons:
         create_topic(endpoints.client, TOPIC, PARTITIONS, Deadline.after(KAFKA_TIMEOUT))
         producer = TopicProducer(endpoints.client, TOPIC)
-        played = Run(flights, daemons, producer, work.table, seconds=seconds)
+        played = DemoRun(flights, daemons, producer, work.table, seconds=seconds)
         try:
             with daemons.stopped(), DemoProgress(console) as progress:
                 played.play(progress)

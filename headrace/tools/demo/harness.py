@@ -24,7 +24,7 @@ from headrace.devstack import Blueprint, LocalStack, detached
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.jvm import require_java
 from headrace.kafka import KafkaRecordSource
-from headrace.tools.demo.daemons import Daemon, DaemonReading, Endpoints
+from headrace.tools.demo.daemons import Daemon, DaemonSnapshot, Endpoints
 from headrace.tools.demo.flights import DemoError
 from headrace.tools.demo.story import DemoProgress, MemberView, Pace, View, gates, patience, say
 
@@ -283,7 +283,7 @@ class PhasedRun(ABC, Generic[P]):
         self.daemons = daemons
         (*_, self.victim) = daemons
         self.pace = pace
-        self.readings = {daemon.name: DaemonReading() for daemon in daemons}
+        self.readings = {daemon.name: DaemonSnapshot() for daemon in daemons}
         #: What each daemon said before the kill, and when that was, in seconds since the epoch.
         self.at_kill = dict(self.readings)
         self.killed_at = 0.0
@@ -291,7 +291,7 @@ class PhasedRun(ABC, Generic[P]):
         self._producer = producer
         self._records = iter(records)
         self._gates = gates(type(first))
-        self._began = self._turned = self._read_at = SYSTEM_CLOCK.monotonic()
+        self._began = self._last_tick = self._read_at = SYSTEM_CLOCK.monotonic()
 
     @property
     @abstractmethod
@@ -339,14 +339,14 @@ class PhasedRun(ABC, Generic[P]):
             pause.wait(POLL_INTERVAL)
         self._producer.flush(Deadline.after(KAFKA_TIMEOUT))
 
-    def kill(self) -> DaemonReading:
+    def kill(self) -> DaemonSnapshot:
         """Kill the victim, and return what it said of itself just before."""
         name = self.victim.name
         found = self.victim.read() or self.readings[name]
         self.killed_at = SYSTEM_CLOCK.time()
         self.victim.kill()
         self.at_kill = {**self.readings, name: found}
-        self.readings[name] = DaemonReading()
+        self.readings[name] = DaemonSnapshot()
         return found
 
     def _run_once(self) -> P:
@@ -355,21 +355,21 @@ class PhasedRun(ABC, Generic[P]):
         self.look()
         if SYSTEM_CLOCK.monotonic() >= self._read_at:
             self._read_at = SYSTEM_CLOCK.monotonic() + _READ_EVERY
-            self.readings = {each.name: each.read() or DaemonReading() for each in self.daemons}
+            self.readings = {each.name: each.read() or DaemonSnapshot() for each in self.daemons}
         return self.next_phase()
 
     def _produce(self) -> None:
         now = SYSTEM_CLOCK.monotonic()
-        count = self.pace.due(now - self._turned, self._gates[self.phase])
-        self._turned = now
+        count = self.pace.due(now - self._last_tick, self._gates[self.phase])
+        self._last_tick = now
         self._producer.send(islice(self._records, count), Deadline.after(KAFKA_TIMEOUT))
         if self._producer.failed:
             self._producer.flush(Deadline.after(0))
 
-    def _past_of(self, daemon: Daemon) -> DaemonReading:
+    def _past_of(self, daemon: Daemon) -> DaemonSnapshot:
         """Return what a daemon did in the life that was ended."""
         was_killed = daemon is self.victim and self.killed_at
-        return self.at_kill[daemon.name] if was_killed else DaemonReading()
+        return self.at_kill[daemon.name] if was_killed else DaemonSnapshot()
 
     def _view(self, phase: P) -> View:
         return self.view(

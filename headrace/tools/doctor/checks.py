@@ -32,7 +32,7 @@ from headrace.config.subscription import is_pattern
 from headrace.coordinators.znodes import GroupPaths, producer_prefix
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, ImportPathError, KafkaUnavailableError, StartError
-from headrace.core.importing import load_callable, load_factory
+from headrace.core.imports import load_callable, load_factory
 from headrace.core.records import TopicPartition
 from headrace.devstack.java import MINIMUM_JAVA, find_java, java_version
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig, Config, KafkaConfig, SparkConfig, ZooKeeperConfig
     from headrace.core.records import Record
     from headrace.kafka.ports import TopicCatalog, TopicInfo
-    from headrace.spark.dryrun import SparkTrial
+    from headrace.spark.dryrun import SparkCheck
     from headrace.spark.settings import SparkSettings
     from headrace.tools.doctor.finding import Finding
     from headrace.zookeeper.survey import ZooKeeperFacts
@@ -362,13 +362,13 @@ log = structlog.get_logger(__name__)
 
 
 def check_spark(
-    section: SparkConfig, attempt: Callable[[SparkSettings], SparkTrial] | None = None
+    section: SparkConfig, attempt: Callable[[SparkSettings], SparkCheck] | None = None
 ) -> Iterator[Finding]:
     """Start a session with the configuration's settings and run a job. Takes 10 s and more."""
     from headrace.spark.dryrun import try_spark  # noqa: PLC0415 - an extra
 
     try:
-        trial = (attempt or try_spark)(spark_settings(section))
+        checked = (attempt or try_spark)(spark_settings(section))
     except Exception as problem:
         # whatever stops Spark here stops it in the daemon
         log.debug("doctor_spark_failed", exc_info=True)
@@ -377,8 +377,8 @@ def check_spark(
         advice = "see the log above; correct the spark section or Java"
         yield error("spark", seen, advice)
     else:
-        seen = f"Spark {trial.version} on {section.master}, {trial.cores} tasks at once: "
-        yield ok("spark", f"{seen}a session and a job in {trial.seconds:.1f} s")
+        seen = f"Spark {checked.version} on {section.master}, {checked.cores} tasks at once: "
+        yield ok("spark", f"{seen}a session and a job in {checked.seconds:.1f} s")
 
 
 #: The oldest servers that tell the state of a node with its creation, as each claim wants to know.

@@ -76,5 +76,5 @@ def reduce(
 
     if config is None and reducer is None and sql is None:
         config = usual_file()
-    wanted = commands.Wanted(reducer, sql, kind, schema, config, channel, servers)
+    wanted = commands.DryrunOptions(reducer, sql, kind, schema, config, channel, servers)
     raise typer.Exit(commands.reduce(wanted, source, rows=rows, as_json=json))

@@ -41,7 +41,7 @@ from headrace.spark.failures import ReducerError
 from headrace.spark.settings import spark_settings
 from headrace.telemetry.logs import configure_logging
 from headrace.tools.offsets.commands import EXIT_FAILED, channel_name
-from headrace.tools.offsets.reading import RequestError
+from headrace.tools.offsets.reader import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -109,10 +109,10 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 if TYPE_CHECKING:
-    Reducing: TypeAlias = config.SparkProcessorConfig | config.ArrowProcessorConfig
+    ReducerConfig: TypeAlias = config.SparkProcessorConfig | config.ArrowProcessorConfig
 
 
-def processor_of(wanted: Wanted, settings: config.Config | None) -> Reducing:
+def processor_of(wanted: DryrunOptions, settings: config.Config | None) -> ReducerConfig:
     """Return the processor that is wanted: the channel's, unless the type is given.
 
     Raises:
@@ -132,7 +132,7 @@ def processor_of(wanted: Wanted, settings: config.Config | None) -> Reducing:
     return _built(wanted, given | {"type": found.type})
 
 
-def _built(wanted: Wanted, given: dict[str, Any]) -> Reducing:
+def _built(wanted: DryrunOptions, given: dict[str, Any]) -> ReducerConfig:
     """Return the processor with what the command line says in place of what is given."""
     kind = wanted.kind or given.get("type", "spark")
     if kind not in {"spark", "arrow"}:
@@ -148,7 +148,7 @@ def _built(wanted: Wanted, given: dict[str, Any]) -> Reducing:
     return _validated(kind, values)
 
 
-def _validated(kind: str, values: dict[str, Any]) -> Reducing:
+def _validated(kind: str, values: dict[str, Any]) -> ReducerConfig:
     model = config.SparkProcessorConfig if kind == "spark" else config.ArrowProcessorConfig
     if "sql" in values and kind == "arrow":
         raise RequestError(["--sql goes with --type spark"])
@@ -204,7 +204,7 @@ def parse_range(text: str) -> Range | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _NoAssignment:
     """Stands for an assignment, of which nobody knows but us."""
 
     partition: TopicPartition
@@ -240,7 +240,7 @@ def read_range(wanted: Range, properties: Mapping[str, Any]) -> pa.Table:
     if not records:
         raise RequestError([f"{wanted}: there is no record; compaction or retention took them"])
     size = sum(map(len, records))
-    held = _Held(wanted.partition, wanted.end)
+    held = _NoAssignment(wanted.partition, wanted.end)
     return table_of(Batch(held, wanted.start, records, wanted.end, size))
 
 
@@ -289,7 +289,7 @@ _OURS = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DryrunOptions:
     """What the command line says of the reducer, and of where to look for the rest."""
 
     reducer: str | None = None
@@ -305,7 +305,7 @@ class _FailedError(Exception):
     """The reducer raised; its cause is what."""
 
 
-def reduce(wanted: Wanted, source: str, *, rows: int, as_json: bool) -> int:
+def reduce(wanted: DryrunOptions, source: str, *, rows: int, as_json: bool) -> int:
     """Try the reducer, print the rows, and return the exit code."""
     settings = None
     if wanted.config is not None:
@@ -330,7 +330,7 @@ def reduce(wanted: Wanted, source: str, *, rows: int, as_json: bool) -> int:
 
 
 def _reduced(
-    wanted: Wanted, settings: config.Config | None, source: str
+    wanted: DryrunOptions, settings: config.Config | None, source: str
 ) -> tuple[pa.Table, DryRunBatch]:
     logging = config.LoggingConfig() if settings is None else settings.logging
     configure_logging(logging.model_copy(update={"level": "warning"}))
@@ -365,7 +365,7 @@ def _kafka(servers: str) -> config.KafkaConfig:
 
 
 def _runner(
-    processor: Reducing, settings: config.Config | None
+    processor: ReducerConfig, settings: config.Config | None
 ) -> Callable[[pa.Table], DryRunBatch]:
     """Import the reducer, and return what runs it on records."""
     if isinstance(processor, config.ArrowProcessorConfig):

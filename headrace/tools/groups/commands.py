@@ -14,7 +14,7 @@ from rich.text import Text
 
 from headrace.admin.client import AdminClient, ClientOptions, find
 from headrace.admin.tables import duration, plain_table
-from headrace.coordinators.group_nodes import GroupMember
+from headrace.coordinators.group_nodes import MemberNode
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.errors import HeadraceError
 from headrace.core.positions import format_moment
@@ -316,7 +316,7 @@ def _known(group: dict[str, Any], reason: str) -> GroupSnapshot:
         taken_at=SYSTEM_CLOCK.time(),
         activity=GroupActivity.RUNNING,
         members=tuple(
-            GroupMember(each["name"], None, each["problem"], each["owned"])
+            MemberNode(each["name"], None, each["problem"], each["owned"])
             for each in group["members"]
         ),
         partitions=tuple(sorted(partitions, key=lambda each: each.partition)),

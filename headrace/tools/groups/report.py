@@ -14,8 +14,8 @@ from headrace.core.errors import ConfigError, HeadraceError
 from headrace.core.records import TopicPartition, all_partitions
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
-from headrace.tools.offsets.keepers import StartPrecedence, keeping_of
-from headrace.tools.offsets.reading import Reader
+from headrace.tools.offsets.reader import Reader
+from headrace.tools.offsets.sink_offsets import StartPrecedence, start_precedence
 from headrace.zookeeper.session import reading
 from headrace.zookeeper.settings import session_settings
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace.config import Config
-    from headrace.coordinators.group_nodes import GroupMember
-    from headrace.coordinators.member_info import Mode
+    from headrace.coordinators.group_nodes import MemberNode
+    from headrace.coordinators.member_info import AssignmentMode
     from headrace.coordinators.znodes import (
         EpochDocument,
         OffsetDocument,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from headrace.core.clock import Clock
     from headrace.kafka.ports import OffsetStore, TopicCatalog
-    from headrace.tools.offsets.reading import PartitionOffsets
+    from headrace.tools.offsets.reader import PartitionOffsets
     from headrace.zookeeper.session import NodeReader
 
 
@@ -161,12 +161,12 @@ class GroupSnapshot:
     group: str
     taken_at: float
     activity: GroupActivity
-    members: tuple[GroupMember, ...] = ()
+    members: tuple[MemberNode, ...] = ()
     partitions: tuple[PartitionReport, ...] = ()
     contended: Mapping[TopicPartition, tuple[str, ...]] = field(default_factory=dict)
     missing: Mapping[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     foreign: Mapping[TopicPartition, str] = field(default_factory=dict)
-    modes: frozenset[Mode] = frozenset()
+    modes: frozenset[AssignmentMode] = frozenset()
     unknown_topics: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -360,7 +360,7 @@ class GroupReader:
         self._stack = stack
         self._nodes: NodeReader | None = None
         self._kafka: dict[str, tuple[TopicCatalog, OffsetStore]] = {}
-        self._keepings: dict[str, StartPrecedence] = {}
+        self._precedences: dict[str, StartPrecedence] = {}
 
     def look(self, name: str) -> GroupSnapshot:
         """Return what there is to see of one channel. Blocks; every question has a deadline.
@@ -372,8 +372,8 @@ class GroupReader:
         """
         channel = self._config.channels[name]
         errors: list[str] = []
-        keeping = _tried(lambda: self._keeping(name), errors) or StartPrecedence()
-        reader = self._reader(name, keeping)
+        precedence = _tried(lambda: self._precedence(name), errors) or StartPrecedence()
+        reader = self._reader(name, precedence)
         found = _tried(lambda: reader.topics(channel.subscription), errors)
         own = channel.subscription.names if found is None else found
         nodes = _tried(lambda: read_nodes(self._zookeeper(), channel.group, own), errors)
@@ -385,8 +385,8 @@ class GroupReader:
             )
         fruitless = () if found is None else channel.subscription.fruitless(found)
         notes = [f"no topic on the brokers matches {pattern}" for pattern in fruitless]
-        if keeping.out_of_reach is not None:
-            notes.append(_out_of_reach(keeping.out_of_reach))
+        if precedence.out_of_reach is not None:
+            notes.append(_out_of_reach(precedence.out_of_reach))
         seen = Seen(nodes, positions, tuple(errors), tuple(notes))
         return compare(name, channel.group, own, seen, SYSTEM_CLOCK.time())
 
@@ -396,13 +396,15 @@ class GroupReader:
             self._nodes = self._stack.enter_context(reading(settings))
         return self._nodes
 
-    def _keeping(self, name: str) -> StartPrecedence:
-        if name not in self._keepings:
+    def _precedence(self, name: str) -> StartPrecedence:
+        if name not in self._precedences:
             channel = self._config.channels[name]
-            self._keepings[name] = keeping_of(channel, self._config.python_path, self._config.kafka)
-        return self._keepings[name]
+            self._precedences[name] = start_precedence(
+                channel, self._config.python_path, self._config.kafka
+            )
+        return self._precedences[name]
 
-    def _reader(self, name: str, keeping: StartPrecedence) -> Reader:
+    def _reader(self, name: str, precedence: StartPrecedence) -> Reader:
         group = self._config.channels[name].group
         if name not in self._kafka:
             properties = client_properties(self._config.kafka)
@@ -411,7 +413,7 @@ class GroupReader:
             store = KafkaOffsetStore(properties, group)
             self._stack.callback(store.close)
             self._kafka[name] = catalog, store
-        return Reader(*self._kafka[name], keeping.keeper, SYSTEM_CLOCK)
+        return Reader(*self._kafka[name], precedence.sink_offsets, SYSTEM_CLOCK)
 
 
 def _out_of_reach(code: str) -> str:

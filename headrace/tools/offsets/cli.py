@@ -18,7 +18,7 @@ from headrace.core.positions import FORMS, Replay, parse_target
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.tools.offsets.reading import Choice
+    from headrace.tools.offsets.reader import TopicSelection
 
 T = TypeVar("T")
 
@@ -136,10 +136,10 @@ def import_(
     raise typer.Exit(commands.guarded(config, command))
 
 
-def _choices(topics: list[str] | None) -> list[Choice]:
-    from headrace.tools.offsets.reading import parse_choice  # noqa: PLC0415 - imports the client
+def _choices(topics: list[str] | None) -> list[TopicSelection]:
+    from headrace.tools.offsets.reader import parse_selection  # noqa: PLC0415 - imports the client
 
-    return [_parsed(parse_choice, text, "--topic") for text in topics or []]
+    return [_parsed(parse_selection, text, "--topic") for text in topics or []]
 
 
 def _parsed(parse: Callable[[str], T], text: str, option: str) -> T:

@@ -26,8 +26,7 @@ from headrace.kafka.catalog import subscribers
 from headrace.kafka.clients import client_properties
 from headrace.telemetry.logs import configure_logging
 from headrace.tools.offsets.hold import refuse_members
-from headrace.tools.offsets.keepers import StartPrecedence, keeping_of
-from headrace.tools.offsets.planning import (
+from headrace.tools.offsets.plan import (
     GroupOffsets,
     change,
     partitions_of,
@@ -35,7 +34,7 @@ from headrace.tools.offsets.planning import (
     plan_reset,
     refuse_subscribers,
 )
-from headrace.tools.offsets.reading import (
+from headrace.tools.offsets.reader import (
     ANSWER_TIMEOUT,
     ChannelRunningError,
     OffsetsError,
@@ -43,7 +42,8 @@ from headrace.tools.offsets.reading import (
     RequestError,
     selected,
 )
-from headrace.tools.offsets.replaying import ReplayRun, Settled
+from headrace.tools.offsets.replay import ReplayRun, Settled
+from headrace.tools.offsets.sink_offsets import StartPrecedence, start_precedence
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import session_settings
 
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig, Config
     from headrace.core.positions import Replay, Target
-    from headrace.tools.offsets.planning import OffsetChange, Plan
-    from headrace.tools.offsets.reading import Choice, Cluster, PartitionOffsets
+    from headrace.tools.offsets.plan import OffsetChange, Plan
+    from headrace.tools.offsets.reader import Cluster, PartitionOffsets, TopicSelection
 
 
 #: Seconds in which ZooKeeper has to confirm the end of the session.
@@ -68,7 +68,7 @@ class Access:
     """What there is to read and change of one channel."""
 
     channel: ChannelConfig
-    keeping: StartPrecedence
+    precedence: StartPrecedence
     reader: Reader
     group: GroupOffsets
 
@@ -81,7 +81,7 @@ def access(config: Config, channel: ChannelConfig) -> Iterator[Access]:
         ConfigError: something named in the configuration cannot be used.
         StartError: the processor cannot be imported, or ZooKeeper does not answer.
     """
-    keeping = keeping_of(channel, config.python_path, config.kafka)
+    precedence = start_precedence(channel, config.python_path, config.kafka)
     properties = client_properties(config.kafka)
     catalog = KafkaTopicCatalog(properties, channel.group)
     with ExitStack() as stack:
@@ -93,14 +93,14 @@ def access(config: Config, channel: ChannelConfig) -> Iterator[Access]:
             channel=channel,
             session=session,
             store=store,
-            keeper=keeping.keeper,
+            sink_offsets=precedence.sink_offsets,
             subscribers=lambda: subscribers(
                 properties, channel.group, Deadline.after(ANSWER_TIMEOUT)
             ),
             clock=SYSTEM_CLOCK,
         )
-        reader = Reader(catalog, store, keeping.keeper, SYSTEM_CLOCK)
-        yield Access(channel, keeping, reader, group)
+        reader = Reader(catalog, store, precedence.sink_offsets, SYSTEM_CLOCK)
+        yield Access(channel, precedence, reader, group)
 
 
 @contextmanager
@@ -376,7 +376,9 @@ def channel_name(config: Config, channel: str | None) -> str:
     return channel
 
 
-def show(config: Config, channel: str | None, choices: Sequence[Choice], *, as_json: bool) -> None:
+def show(
+    config: Config, channel: str | None, choices: Sequence[TopicSelection], *, as_json: bool
+) -> None:
     """Print where the partitions of one channel, or of all, stand."""
     documents: list[dict[str, Any]] = []
     for name in config.channels if channel is None else [channel_name(config, channel)]:
@@ -387,14 +389,14 @@ def show(config: Config, channel: str | None, choices: Sequence[Choice], *, as_j
             {
                 "channel": name,
                 "group": opened.channel.group,
-                "sink_offsets_known": opened.keeping.out_of_reach is None,
+                "sink_offsets_known": opened.precedence.out_of_reach is None,
                 "partitions": offsets_json(found),
             }
         )
         if not as_json:
             typer.echo(f"channel {name}, group {opened.channel.group}")
             offsets_table(found)
-        if opened.keeping.out_of_reach is not None:
+        if opened.precedence.out_of_reach is not None:
             typer.echo(_out_of_reach(name, opened), err=True)
     if as_json:
         print_json(documents)
@@ -404,7 +406,7 @@ def reset(
     config: Config,
     channel: str | None,
     target: Target,
-    choices: Sequence[Choice],
+    choices: Sequence[TopicSelection],
     *,
     replay: Replay | None,
     dry_run: bool,
@@ -420,7 +422,7 @@ def reset(
         def planner(found: Sequence[PartitionOffsets]) -> Plan:
             return plan_reset(target, found, opened.reader.offset_at)
 
-        job = _Job(name, opened, cluster, "reset", replay, as_json=as_json)
+        job = _OffsetsJob(name, opened, cluster, "reset", replay, as_json=as_json)
         job.run(partitions, planner, dry_run=dry_run)
 
 
@@ -444,11 +446,13 @@ def import_offsets(
         def planner(found: Sequence[PartitionOffsets]) -> Plan:
             return plan_import(document, found)
 
-        job = _Job(name, opened, cluster, "import", replay, as_json=as_json)
+        job = _OffsetsJob(name, opened, cluster, "import", replay, as_json=as_json)
         job.run(partitions, planner, dry_run=dry_run)
 
 
-def export(config: Config, channel: str | None, choices: Sequence[Choice], file: Path) -> None:
+def export(
+    config: Config, channel: str | None, choices: Sequence[TopicSelection], file: Path
+) -> None:
     """Write where a start of the channel would go on to a file."""
     name = channel_name(config, channel)
     with access(config, config.channels[name]) as opened:
@@ -474,7 +478,7 @@ def export(config: Config, channel: str | None, choices: Sequence[Choice], file:
     typer.echo(f"{len(offsets)} of {len(found)} partitions have an offset; written to {file}")
 
 
-class _Job:
+class _OffsetsJob:
     """One change of offsets, as it is reported."""
 
     def __init__(
@@ -491,7 +495,9 @@ class _Job:
         self._opened = opened
         self._cluster = cluster
         self._operation = operation
-        self._replaying = ReplayRun(opened.channel, opened.keeping.keeper, replay, self._named)
+        self._replaying = ReplayRun(
+            opened.channel, opened.precedence.sink_offsets, replay, self._named
+        )
         self._settled = Settled(())
         self._as_json = as_json
 
@@ -576,7 +582,9 @@ def _cluster(opened: Access) -> Cluster:
     return opened.reader.cluster(opened.reader.topics(opened.channel.subscription))
 
 
-def _existing(opened: Access, cluster: Cluster, choices: Sequence[Choice]) -> list[TopicPartition]:
+def _existing(
+    opened: Access, cluster: Cluster, choices: Sequence[TopicSelection]
+) -> list[TopicPartition]:
     """Return what there is to look at; of what is missing it is said and no more."""
     subscription = opened.channel.subscription
     if choices:
@@ -597,13 +605,13 @@ def _text(file: Path) -> str:
 
 
 def _refuse_out_of_reach(name: str, opened: Access) -> None:
-    if opened.keeping.out_of_reach is not None:
+    if opened.precedence.out_of_reach is not None:
         raise OffsetsError(_out_of_reach(name, opened))
 
 
 def _out_of_reach(name: str, opened: Access) -> str:
     return (
-        f"channel {name}: the {opened.keeping.out_of_reach} keeps offsets of its own "
+        f"channel {name}: the {opened.precedence.out_of_reach} keeps offsets of its own "
         "(it has a stored_offset), which win over the group's at the start and can neither be read "
         "nor changed from here; change them where it keeps them, and the next start "
         "commits them to the group"

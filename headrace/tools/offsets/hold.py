@@ -20,7 +20,7 @@ from headrace.coordinators.registry import (
 )
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.errors import ZooKeeperAccessError
-from headrace.tools.offsets.reading import ChannelRunningError, OffsetsError
+from headrace.tools.offsets.reader import ChannelRunningError, OffsetsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.core.clock import Clock, Deadline
     from headrace.core.records import TopicPartition
     from headrace.kafka.ports import Commit, OffsetStore
-    from headrace.tools.offsets.reading import PartitionOffsets
+    from headrace.tools.offsets.reader import PartitionOffsets
     from headrace.zookeeper.protocol import Session
 
 log = structlog.get_logger(__name__)

@@ -20,7 +20,7 @@ from headrace.keyed.codecs import to_json
 from headrace.keyed.fold import KeyRow
 from headrace.keyed.restore import row_of
 from headrace.keyed.store import StoredRow
-from headrace.tools.offsets.reading import ANSWER_TIMEOUT, RequestError
+from headrace.tools.offsets.reader import ANSWER_TIMEOUT, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -305,7 +305,7 @@ class StateFile:
         for number, key, row in found:
             if not last <= number < self.head.partitions:
                 raise FileError(
-                    f"{self.path}: a row of partition {number} stands behind those of {last}, or "
+                    f"{self.path}: a row of partition {number} comes after those of {last}, or "
                     f"is none of {self.head.partitions} partitions; take a file as export wrote it"
                 )
             last = number

@@ -25,20 +25,20 @@ from headrace.kafka import ResultTransactions
 from headrace.kafka.clients import client_properties
 from headrace.kafka.result_transactions import CountedMove
 from headrace.keyed.fold import KeyRow
-from headrace.keyed.reading import FoundKey
 from headrace.keyed.sink import EXTRA_HEADER
 from headrace.keyed.state import Progress
+from headrace.keyed.state_reader import FoundKey
 from headrace.keyed.store import RocksStore, StoredRow
 from headrace.keyed.topics import CHANGELOG_SETTINGS, changelog_doubts, open_changelog
 from headrace.tools.offsets.commands import access, channel_name
 from headrace.tools.offsets.hold import holding, own_name
-from headrace.tools.offsets.planning import (
+from headrace.tools.offsets.plan import (
     COMMIT_TIMEOUT,
     FENCE_TIMEOUT,
     refuse_subscribers,
     while_held,
 )
-from headrace.tools.offsets.reading import ANSWER_TIMEOUT, ChannelRunningError
+from headrace.tools.offsets.reader import ANSWER_TIMEOUT, ChannelRunningError
 from headrace.tools.state.changelog import (
     ChangelogTable,
     FileHead,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from headrace.kafka.ports import StoredOffset
     from headrace.tools.offsets.commands import Access
     from headrace.tools.offsets.hold import Hold
-    from headrace.tools.offsets.reading import Cluster, PartitionOffsets
+    from headrace.tools.offsets.reader import Cluster, PartitionOffsets
 
 EXIT_DIFFERENT = 1
 
@@ -564,7 +564,7 @@ class Compared(NamedTuple):
 def compared(store: RocksStore, changelog: ChangelogTable, number: int, position: int) -> Compared:
     """Compare a partition's rows, in the store's position and what came since.
 
-    What the changelog has behind the position may be in the store or not.
+    What the changelog has after the position may be in the store or not.
     """
     there: dict[bytes, StoredRow | None] = {}
     since: dict[bytes, set[StoredRow | None]] = {}

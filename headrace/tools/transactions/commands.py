@@ -26,7 +26,7 @@ from headrace.kafka.result_transactions import sink_group
 from headrace.kafka.transaction_log import TransactionLog
 from headrace.kafka.transactional_producer import GroupPartition, fence_producers
 from headrace.tools.offsets.commands import channel_name, zookeeper_session
-from headrace.tools.offsets.reading import ANSWER_TIMEOUT, ChannelRunningError, RequestError
+from headrace.tools.offsets.reader import ANSWER_TIMEOUT, ChannelRunningError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -79,7 +79,7 @@ class FoundTransaction:
         }
 
 
-class _Reading:
+class _TransactionSurvey:
     """What the brokers and ZooKeeper have of one channel's transactions."""
 
     def __init__(self, config: Config, channel: ChannelConfig) -> None:
@@ -157,13 +157,13 @@ def list_transactions(config: Config, channel: str | None, *, every: bool, as_js
         HeadraceError: the brokers or ZooKeeper did not answer.
     """
     name = channel_name(config, channel)
-    reading = _Reading(config, config.channels[name])
-    found = [each for each in reading.found() if every or each.logged.state.is_open]
-    held_back = reading.held_back()
+    survey = _TransactionSurvey(config, config.channels[name])
+    found = [each for each in survey.found() if every or each.logged.state.is_open]
+    held_back = survey.held_back()
     if as_json:
         document = {
             "channel": name,
-            "group": reading.channel.group,
+            "group": survey.channel.group,
             "transactions": [each.document() for each in found],
             "held_back": [
                 {
@@ -244,8 +244,8 @@ def abort(
         HeadraceError: the brokers did not do it.
     """
     name = channel_name(config, channel)
-    reading = _Reading(config, config.channels[name])
-    known = {each.logged.transactional_id: each for each in reading.found()}
+    survey = _TransactionSurvey(config, config.channels[name])
+    known = {each.logged.transactional_id: each for each in survey.found()}
     if transactional_id not in known:
         raise _refused(
             f"channel {name} has no transaction {transactional_id}; headrace transactions list "
@@ -258,8 +258,8 @@ def abort(
         f"Shut the producer {transactional_id} out and abort what it has open?"
     ):
         raise _refused("nothing was changed")
-    _fence(reading, found)
-    after = TransactionLog(reading.properties).transactions().get(transactional_id)
+    _fence(survey, found)
+    after = TransactionLog(survey.properties).transactions().get(transactional_id)
     state = "forgotten" if after is None else after.state.name.lower()
     if after is not None and after.state.is_open:
         raise HeadraceError(
@@ -297,12 +297,12 @@ def _refused(problem: str) -> RequestError:
     return RequestError([problem])
 
 
-def _fence(reading: _Reading, found: FoundTransaction) -> None:
+def _fence(survey: _TransactionSurvey, found: FoundTransaction) -> None:
     """Begin again under the id; of the group's own producers end what groups have in doubt, too."""
     deadline = Deadline.after(_ABORT_TIMEOUT)
     place = None
-    if found.is_ours and reading.topics:
-        group = reading.channel.group
-        stored_in = sink_group(group) if sink_is_fenced(reading.channel) else group
-        place = GroupPartition(stored_in, TopicPartition(min(reading.topics), 0))
-    fence_producers(reading.properties, [found.logged.transactional_id], deadline, place)
+    if found.is_ours and survey.topics:
+        group = survey.channel.group
+        stored_in = sink_group(group) if sink_is_fenced(survey.channel) else group
+        place = GroupPartition(stored_in, TopicPartition(min(survey.topics), 0))
+    fence_producers(survey.properties, [found.logged.transactional_id], deadline, place)

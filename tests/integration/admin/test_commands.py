@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from headrace.admin.auth import Folder
 from headrace.admin.client import TOKEN, ClientOptions, find
 from headrace.admin.server import AdminServer
-from headrace.channel.pausing import PauseReason
+from headrace.channel.pauses import PauseReason
 from headrace.cli import app
 from headrace.config import ChangeKind, ConfigChange, ReloadEffect, load
-from headrace.controller.reports import Pending, ReloadOutcome, ReloadReport
+from headrace.controller.reports import PendingChange, ReloadOutcome, ReloadReport
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError
 from headrace.core.processes import ProcessRecord
@@ -164,7 +164,12 @@ def test_a_reload_tells_what_came_of_it(desk: Desk, outcome: ReloadOutcome, code
         ("channels", "member", "workers"), ChangeKind.CHANGED, 2, 3, ReloadEffect.IN_PLACE
     )
     desk.scene.deployment.report = ReloadReport(
-        "ann", 5.0, outcome, ("the file is empty",), (change,), (Pending(change, "paused", 1.0),)
+        "ann",
+        5.0,
+        outcome,
+        ("the file is empty",),
+        (change,),
+        (PendingChange(change, "paused", 1.0),),
     )
     result = desk.run("reload")
     assert result.exit_code == code

@@ -88,7 +88,7 @@ def test_every_answer_conforms_to_the_document(guarded: Scene, mode: str) -> Non
     for operation in _operations(guarded):
 
         def check(case: Any) -> None:
-            guarded.process.turned()
+            guarded.process.beat()
             response = _hurried(case).call(headers=guarded.trusted)
             case.validate_response(response, excluded_checks=left_out)
             assert not any(secret in response.text for secret in SECRETS)
@@ -105,7 +105,7 @@ def test_nothing_is_told_without_the_token(guarded: Scene, mode: str) -> None:
         is_health = operation.path.startswith("/health")
 
         def check(case: Any, is_health: bool = is_health) -> None:
-            guarded.process.turned()
+            guarded.process.beat()
             response = _hurried(case).call()
             assert is_health or 400 <= response.status_code < 500
             assert not any(secret in response.text for secret in SECRETS)

@@ -44,9 +44,8 @@ from headrace.keyed.codecs import to_json
 from headrace.keyed.fold import Fold, FoldSettings
 from headrace.keyed.function import KeyedFunction
 from headrace.keyed.rows import RowSettings
-from headrace.keyed.sink import KeyedSink
-from headrace.keyed.sink import Topics as SinkTopics
-from headrace.keyed.state import KeyedState
+from headrace.keyed.sink import KeyedSink, SinkTopics
+from headrace.keyed.state import LayeredState
 from headrace.keyed.store import RocksStore
 from headrace.processors.contract import ChannelContext
 from headrace.sinks.contract import PartitionCommit
@@ -133,7 +132,7 @@ class Node(Member):
     def _work(self, number: int) -> None:
         store = RocksStore(self._folder / "store" / "db", 1 << 20)
         store.open()
-        state = KeyedState(store)
+        state = LayeredState(store)
         sink = self._sink(state)
         held = self._begin(sink)
         calls = self._worker()
@@ -146,7 +145,7 @@ class Node(Member):
         store.close()
 
     def _reduce(
-        self, sink: KeyedSink, state: KeyedState, held: list[FakeAssignment], producer: str
+        self, sink: KeyedSink, state: LayeredState, held: list[FakeAssignment], producer: str
     ) -> bool:
         """Commit all events that are there; whether there are some."""
         starts = [each.position for each in held]
@@ -226,7 +225,7 @@ class Node(Member):
         return found
 
     @override
-    def _sink(self, state: KeyedState) -> KeyedSink:
+    def _sink(self, state: LayeredState) -> KeyedSink:
         transactions = ResultTransactions(self._properties, self.group, "m", columns=ColumnProducer)
         outputs = {name: f"{self.source}.{name}" for name in OUTPUTS}
         return KeyedSink(

@@ -15,7 +15,7 @@ import pytest
 from headrace.apps.collector import Collector
 from headrace.config.derived import by_key_topic, changelog_name
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka.topic_producer import TopicProducer, create_topic
 from headrace.testing.keyed import KeyedTest
 from tests.kafka_sinks import committed_records

@@ -17,17 +17,17 @@ import pytest
 import yaml
 
 from headrace.apps.workflow import DefinitionError
+from headrace.apps.workflow.daemon_config import NodeRole, WorkflowNode
 from headrace.apps.workflow.executor import (
     Executor,
     NoOutcomeError,
     ResultsListener,
     WorkflowFailedError,
 )
-from headrace.apps.workflow.running import Node, Role
 from headrace.apps.workflow.topics import Topics, client_of, create_topics
 from headrace.core.clock import Deadline
-from headrace.core.importing import load_object
-from headrace.devstack.waiting import wait_for
+from headrace.core.imports import load_object
+from headrace.devstack.wait import wait_for
 from tests.integration.apps import executor_killed
 from tests.integration.daemon.conftest import broker, site
 from tests.kafka_sinks import committed_records
@@ -179,9 +179,9 @@ class Plant:
             )
         create_topics(client_of(self.brokers), self.topics, partitions=2, assignments=4)
 
-    def node(self, name: str, role: Role, engine: str = "inline") -> Daemon:
+    def node(self, name: str, role: NodeRole, engine: str = "inline") -> Daemon:
         """Return a node, not started."""
-        node = Node(
+        node = WorkflowNode(
             f"{self.module}:flows",
             self.brokers,
             self.topics,
@@ -192,7 +192,7 @@ class Plant:
             python_path=(str(self.site.directory),),
         )
         document = node.configuration() | {"instance_id": name, "metrics": {"port": 0}}
-        if engine == "spark" and role is not Role.WORKER:
+        if engine == "spark" and role is not NodeRole.WORKER:
             document["spark"] = {"master": "local[2]", "warm_up": 0}
         document["zookeeper"] |= {"session_timeout": "4s", "connect_timeout": "20s"}
         for channel in document["channels"].values():
@@ -231,7 +231,7 @@ def plant(site: Site, monkeypatch: pytest.MonkeyPatch) -> Plant:
 
 def test_an_instance_is_started_heard_of_and_found_however_late(plant: Plant) -> None:
     """Its result by who started it and by others, its events by each listener, its failure too."""
-    node = plant.node("one", Role.BOTH).start()
+    node = plant.node("one", NodeRole.BOTH).start()
     first: list[dict[str, Any]] = []
     with (
         ResultsListener(first.append, plant.brokers, topic=plant.topics.results),
@@ -321,7 +321,7 @@ def test_instances_are_counted_by_phase_while_they_go_on(plant: Plant) -> None:
         assert code == 0, said
         return json.loads(printed)
 
-    node = plant.node("one", Role.BOTH).start()
+    node = plant.node("one", NodeRole.BOTH).start()
     with plant.executor() as executor:
         executor.start("held", instance="held")
         assert executor.result(executor.start("turnaround", {"n": 1}), WAIT) == 2, node.text()
@@ -361,7 +361,7 @@ def test_instances_are_counted_by_phase_while_they_go_on(plant: Plant) -> None:
 
 def test_quick_calls_are_made_once_beside_one_that_outlasts_its_batch(plant: Plant) -> None:
     """Batches time out and come again, several times; what they have answered is not called."""
-    node = plant.node("one", Role.BOTH)
+    node = plant.node("one", NodeRole.BOTH)
     node.document["channels"]["assignments"] |= {"batch_timeout": "1s", "on_error": {"backoff": 0}}
     node.start()
     names = [f"uneven-{number}" for number in range(3)]
@@ -400,7 +400,7 @@ def command(plant: Plant, *options: str, line: tuple[str, ...]) -> tuple[int, st
 
 def test_an_error_of_a_handler_ends_its_listener(plant: Plant) -> None:
     """It is raised when the listener is closed, and nothing else is harmed."""
-    plant.node("one", Role.BOTH).start()
+    plant.node("one", NodeRole.BOTH).start()
     seen: list[Any] = []
 
     def handler(event: Any) -> None:
@@ -424,8 +424,8 @@ def test_reducer_and_workers_killed_on_the_way_lose_and_repeat_nothing(
 ) -> None:
     """Each instance has one outcome, the right one, and each call had its effect once."""
     count = 400
-    reducer = plant.node("reducer", Role.REDUCER, engine).start()
-    workers = [plant.node(name, Role.WORKER).start() for name in ("first", "second")]
+    reducer = plant.node("reducer", NodeRole.REDUCER, engine).start()
+    workers = [plant.node(name, NodeRole.WORKER).start() for name in ("first", "second")]
     names = [f"i{number}" for number in range(count)]
     with plant.executor() as executor:
         args = [(name, {"n": number}) for number, name in enumerate(names)]
@@ -456,8 +456,8 @@ def test_reducer_and_workers_killed_on_the_way_lose_and_repeat_nothing(
 def test_failures_time_outs_and_cancels_come_once_whoever_is_killed(plant: Plant) -> None:
     """Second attempts, calls that hang, and those beside one that fails fast: one outcome each."""
     count = 60
-    reducer = plant.node("reducer", Role.REDUCER).start()
-    workers = [plant.node(name, Role.WORKER).start() for name in ("first", "second")]
+    reducer = plant.node("reducer", NodeRole.REDUCER).start()
+    workers = [plant.node(name, NodeRole.WORKER).start() for name in ("first", "second")]
     names = {f"i{number}": number for number in range(count)}
     with plant.executor() as executor:
         executor.start_all("rough", [(name, {"n": number}) for name, number in names.items()])

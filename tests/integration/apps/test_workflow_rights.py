@@ -8,7 +8,7 @@ from headrace.apps.workflow.executor import NoOutcomeError, ResultsListener, fin
 from headrace.apps.workflow.topics import ReadRefusedError, Topics, client_of, create_topics
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.testing.records import FakeRecord
 from headrace.tools.doctor.checks import Acl
 from tests.guarded import Guarded, guarded

@@ -15,7 +15,7 @@ from headrace.controller import KafkaController
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition, offset_of
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka import KafkaOffsetStore
 from headrace.processors import BatchProcessor, BatchResponse
 from headrace.zookeeper.session import ZooKeeperSession

@@ -40,7 +40,7 @@ def session(zookeeper_hosts: str) -> Iterator[Session]:
 @pytest.mark.parametrize(
     "metadata", ["", json.dumps({"version": 1, "epoch": 1, "member": "zombie"})]
 )
-def test_a_foreign_commit_is_mended(group: Group, offsets: Any, metadata: str) -> None:
+def test_a_foreign_commit_is_replaced(group: Group, offsets: Any, metadata: str) -> None:
     """What a zombie or another program commits is replaced, though the channel is idle."""
     with group.running(Notes(), offsets=offsets):
         eventually(lambda: group.stored() == [StoredOffset(0, 1)])
@@ -70,7 +70,7 @@ def test_an_owner_yields_to_a_higher_epoch(group: Group, log: Log) -> None:
     assert notes.records[group.partition()] == [*range(20), *range(15, 20)]
 
 
-def test_a_member_that_is_shut_out_joins_anew(group: Group, session: Session) -> None:
+def test_a_member_that_is_shut_out_joins_again(group: Group, session: Session) -> None:
     """Its producer's end costs it the claims; with the next ones it goes on where it was."""
     notes, path = Notes(), GroupPaths(group.name).epoch(group.partition())
     with group.running(notes, offsets=TRANSACTIONS):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.channel.pausing import PauseMode
+from headrace.channel.pauses import PauseMode
 from headrace.core.clock import Deadline
 from headrace.kafka.ports import StoredOffset
 from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventually

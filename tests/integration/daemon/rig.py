@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka import KafkaOffsetStore
 from headrace.spark.settings import SHORT_LIVED
 from headrace.zookeeper.session import ZooKeeperSession
@@ -105,7 +105,7 @@ def drain(record):
 def _pause(mode):
     import gc
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.channel.pausing import PauseMode
+    from headrace.channel.pauses import PauseMode
 
     for each in gc.get_objects():
         if type(each) is InboundKafkaChannel:

@@ -6,7 +6,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

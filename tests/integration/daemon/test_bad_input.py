@@ -74,7 +74,7 @@ def _reducer(reducer: str) -> Callable[[dict[str, Any]], None]:
 def test_bad_input_is_named_and_leaves_nothing(
     site: Site, change: Callable[[dict[str, Any]], None], code: int, words: list[str]
 ) -> None:
-    """The exit code and the words say what to mend; no node, lock or session stays behind."""
+    """The exit code and the words say what to fix; no node, lock or session is left."""
     document = site.document()
     change(document)
     daemon = site.daemon(document).start()

@@ -44,7 +44,7 @@ def _logs_are_complete(daemon: Daemon) -> None:
 
 
 def test_a_signal_ends_a_start_that_waits(site: Site) -> None:
-    """SIGTERM while Kafka is waited for: exit 0 at once, and no session stays behind."""
+    """SIGTERM while Kafka is waited for: exit 0 at once, and no session is left."""
     document = site.document()
     document["kafka"]["bootstrap_servers"] = f"{LOOPBACK}:{free_port()}"
     daemon = site.daemon(document).start()

@@ -12,8 +12,8 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
+from headrace.apps.workflow.daemon_config import WorkflowNode
 from headrace.apps.workflow.messages import start_message
-from headrace.apps.workflow.running import Node
 from headrace.apps.workflow.topics import Topics, client_of, create_topics
 from headrace.core.records import TopicPartition
 from headrace.keyed.codecs import to_json
@@ -73,7 +73,7 @@ def instances(site: Site) -> dict[str, Any]:
     message = to_json(start_message("i", "waiting@1", {}))
     record = FakeRecord(key_=b"i", value_=message, timestamp_=round(time.time() * 1000))
     site.broker.produce(TopicPartition(topics.events, 0), record)
-    node = Node("waiting:flows", brokers, topics, site.directory, site.zookeeper_hosts)
+    node = WorkflowNode("waiting:flows", brokers, topics, site.directory, site.zookeeper_hosts)
     found: dict[str, Any] = node.configuration()["channels"]
     return found
 

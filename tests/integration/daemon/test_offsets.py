@@ -194,8 +194,8 @@ def test_a_running_channel_is_refused_by_name(operator: Operator) -> None:
     operator.call("reset", "--to", "earliest", code=3)
     assert f"one (process {daemon.running.pid} on " in operator.errors
     assert "SIGTERM" in operator.errors
-    rehearsal = json.loads(operator.call("reset", "--to", "earliest", "--dry-run", "--json"))
-    assert "process" in rehearsal["refused"]
+    dry_run = json.loads(operator.call("reset", "--to", "earliest", "--dry-run", "--json"))
+    assert "process" in dry_run["refused"]
     assert site.offsets() == [10, 10]
     daemon.signal(signal.SIGTERM)
     assert daemon.wait() == 0

@@ -98,7 +98,7 @@ def run(site: Site, document: dict[str, Any], total: int, moment: str) -> Daemon
 
 
 def test_a_daemon_that_dies_between_outputs_stores_each_record_once_in_each(site: Site) -> None:
-    """Tables and a topic agree after deaths before and behind the commit in the middle."""
+    """Tables and a topic agree after deaths before and after the commit in the middle."""
     (site.directory / "outputs.py").write_text(_CODE, encoding="utf-8")
     topic = site.broker.create_topic(1)
     sink = {

@@ -86,7 +86,7 @@ def test_sighup_applies_hot_values_in_place(site: Site) -> None:
     changing.lives()
 
 
-def test_sighup_moves_a_channel_to_another_group_and_connects_anew(site: Site) -> None:
+def test_sighup_moves_a_channel_to_another_group_and_connects_again(site: Site) -> None:
     """The channel drains and starts anew; so do all when the servers' section changes."""
     changing = Changing(site)
     changing.produce(10)

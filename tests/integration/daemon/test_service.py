@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from tests.integration.daemon.rig import WAIT, Site, eventually
 from tests.integration.daemon.supervisor import Supervisor
 

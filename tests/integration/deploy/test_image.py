@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.version import VERSION
 from tests.brokers import Broker
 from tests.integration.daemon.rig import Site

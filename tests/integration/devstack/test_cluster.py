@@ -9,7 +9,7 @@ from kazoo.client import KazooClient
 
 from headrace.core.clock import Deadline
 from headrace.devstack import Blueprint, LocalStack
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ import pytest
 from headrace.core.clock import Deadline
 from headrace.devstack import LocalStack
 from headrace.devstack.server import LOOPBACK, ProcessIdentity, ProcessState
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

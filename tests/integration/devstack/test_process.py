@@ -11,7 +11,7 @@ import pytest
 from headrace.core.clock import Deadline
 from headrace.devstack.errors import LocalStackError, ServerStartError
 from headrace.devstack.server import ProcessIdentity, ProcessState, ServerProcess
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 from headrace.core.clock import Deadline
 from headrace.devstack.errors import LocalStackError, PortTakenError, ServerStartError
 from headrace.devstack.server import LocalServer
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.conftest import broker, site
 from tests.integration.daemon.rig import spark_section

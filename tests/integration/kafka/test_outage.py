@@ -10,9 +10,15 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.devstack import KafkaBroker
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka import TransactionalOffsetStore
-from headrace.kafka.ports import Commit, CommitRefusal, Failure, OffsetStoreError, StoredOffset
+from headrace.kafka.ports import (
+    Commit,
+    CommitFailure,
+    CommitRefusal,
+    OffsetStoreError,
+    StoredOffset,
+)
 from tests.brokers import stored_offset
 from tests.integration.kafka.test_contract import RealWorld
 
@@ -39,7 +45,7 @@ def test_a_late_answer_is_not_taken_for_another_commit_s(server: KafkaBroker) ->
     assert store.commit({partition: Commit(1, 1)}, Deadline.after(WAIT)) == {}
     server.pause(Deadline.after(WAIT))
     failures = store.commit({partition: Commit(2, 1)}, Deadline.after(0.5))
-    assert failures == {partition: Failure("no answer from the group coordinator in time")}
+    assert failures == {partition: CommitFailure("no answer from the group coordinator in time")}
     with pytest.raises(OffsetStoreError, match="cannot be read"):
         store.read(partition, Deadline.after(0.5))
     server.resume()
@@ -72,7 +78,7 @@ def test_an_offset_is_not_read_before_our_own_commit_of_it_is_decided(server: Ka
     partition = TopicPartition(world.create_topic(), 0)
     store = TransactionalOffsetStore({"bootstrap.servers": server.address}, "decided")
 
-    def commit(offset: int, seconds: float) -> Mapping[TopicPartition, Failure]:
+    def commit(offset: int, seconds: float) -> Mapping[TopicPartition, CommitFailure]:
         offsets = {partition: Commit(offset, 1, "a", transactional_id="decided.1")}
         return store.commit(offsets, Deadline.after(seconds))
 
@@ -99,13 +105,13 @@ def test_an_offset_is_not_read_before_our_own_commit_of_it_is_decided(server: Ka
 
 
 def test_a_transaction_without_an_answer_is_settled(server: KafkaBroker) -> None:
-    """It holds up nobody past the deadline; afterwards its stay commits, or ends and says so."""
+    """It holds up nobody past the deadline; then the membership commits, or ends and says so."""
     world = RealWorld(server.address)
     partition = TopicPartition(world.create_topic(), 0)
     store = TransactionalOffsetStore({"bootstrap.servers": server.address}, "settled")
     stay = 1
 
-    def commit(offset: int, seconds: float) -> Mapping[TopicPartition, Failure]:
+    def commit(offset: int, seconds: float) -> Mapping[TopicPartition, CommitFailure]:
         offsets = {partition: Commit(offset, 1, "a", transactional_id=f"settled.{stay}")}
         return store.commit(offsets, Deadline.after(seconds))
 

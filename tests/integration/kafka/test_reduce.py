@@ -13,7 +13,7 @@ from headrace.core.records import TopicPartition
 from headrace.testing import FakeRecord
 from headrace.tools.dryrun import commands
 from headrace.tools.dryrun.commands import Range, read_range
-from headrace.tools.offsets.reading import RequestError
+from headrace.tools.offsets.reader import RequestError
 from tests.brokers import Broker, Stored
 
 if TYPE_CHECKING:

@@ -180,7 +180,7 @@ def test_offsets_are_in_a_group_of_their_own_and_name_the_topic(
 def test_a_former_owner_that_was_shut_out_stores_nothing_more(
     place: KafkaPlace, results: ResultTransactions
 ) -> None:
-    """What it has open is undone, it hears of it, and only another stay can commit again."""
+    """What it has open is undone, it hears of it, and only another membership can commit again."""
     record = ResultRecord(place.topic, b"v")
     assert results.commit([place.share(0, 0, 10, "tx.1")], [record]) == []
     fence_producers(place.properties, ["tx.1"], Deadline.after(WAIT))

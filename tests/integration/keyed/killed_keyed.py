@@ -37,8 +37,8 @@ from headrace.keyed.fold import Fold, FoldSettings
 from headrace.keyed.function import KeyedFunction
 from headrace.keyed.restore import Restorer, row_of
 from headrace.keyed.rows import RowSettings
-from headrace.keyed.sink import KeyedSink, StagedState, Topics
-from headrace.keyed.state import KeyedState
+from headrace.keyed.sink import KeyedSink, SinkTopics, StagedState
+from headrace.keyed.state import LayeredState
 from headrace.keyed.store import RocksStore, timers_of
 from headrace.keyed.topics import Changelog, open_changelog
 from headrace.sinks.contract import PartitionCommit
@@ -173,7 +173,7 @@ class Member:
     def _work(self, number: int) -> None:
         store = RocksStore(self._folder / "store" / "db", 1 << 20)
         store.open()
-        state = KeyedState(store)
+        state = LayeredState(store)
         sink = self._sink(state)
         held = self._begin(sink)
         with closing(KafkaTopicCatalog(self._properties, self.group)) as catalog:
@@ -197,7 +197,7 @@ class Member:
         store: RocksStore,
         catalog: KafkaTopicCatalog,
         held: list[FakeAssignment],
-        state: KeyedState,
+        state: LayeredState,
     ) -> None:
         """Bring the state of all partitions up to the changelog."""
         left, done = set(PARTITIONS), Event()
@@ -228,7 +228,7 @@ class Member:
         assert restorer.stop(Deadline.after(WAIT))
 
     def _commit(
-        self, sink: KeyedSink, state: KeyedState, held: list[FakeAssignment], producer: str
+        self, sink: KeyedSink, state: LayeredState, held: list[FakeAssignment], producer: str
     ) -> None:
         """Commit a group of micro-batches, or a tick where a group was committed last."""
         commits = state.progress(0).number
@@ -263,9 +263,9 @@ class Member:
         start = held.position
         return OffsetRange(*held.partition, start, start + records, records, held.identity)
 
-    def _sink(self, state: KeyedState) -> KeyedSink:
+    def _sink(self, state: LayeredState) -> KeyedSink:
         transactions = ResultTransactions(self._properties, self.group, "m", columns=ColumnProducer)
-        topics = Topics(self.changelog.topic, {"out": self.output})
+        topics = SinkTopics(self.changelog.topic, {"out": self.output})
         return KeyedSink(transactions, state, topics, SYSTEM_CLOCK)
 
     def _assignment(self, number: int) -> FakeAssignment:
@@ -332,7 +332,7 @@ class Member:
         for number in PARTITIONS:
             for key, row in store.rows(number):
                 assert row in history[number].get(key, []), f"{key!r} is {row}: never committed"
-        state = KeyedState(store)
+        state = LayeredState(store)
         held = [self._assignment(number) for number in PARTITIONS]
         with closing(KafkaTopicCatalog(self._properties, self.group)) as catalog:
             self._restored(store, catalog, held, state)

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.rig import spark_section
 from tests.kafka_sinks import committed_records

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from headrace.cli import app
 from headrace.config.derived import changelog_name
 from headrace.keyed.codecs import partition_of
-from headrace.keyed.store import Change, PartitionKey, RocksStore, StoredRow
+from headrace.keyed.store import PartitionKey, RocksStore, RowChange, StoredRow
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.test_offsets import quiet
 from tests.integration.keyed.test_daemon import arrived, keyed, rows
@@ -182,7 +182,7 @@ def test_verify_names_the_keys_that_differ(site: Site) -> None:
     for key, row in ((changed, StoredRow(b"7")), (gone, None), (b"new", StoredRow(b"1"))):
         place = PartitionKey(partition_of(key, 2), key)
         (before,) = store.get_many([place])
-        store.write([(place, Change(before, row))], {})
+        store.write([(place, RowChange(before, row))], {})
     store.close()
     result = rig.run("verify", expect=1)
     named = {line.strip() for line in result.stdout.splitlines() if line.startswith("  ")}

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.config.derived import changelog_name
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.rig import spark_section
 from tests.kafka_sinks import committed_records

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.testing.records import FakeRecord
 from tests.kafka_sinks import committed_records
 

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from headrace.config.derived import by_key_topic, changelog_name
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.keyed.codecs import partition_of
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.rig import WAIT, spark_section
@@ -154,7 +154,7 @@ def _headrace(daemon: Daemon, command: str, *options: str) -> str:
 
 
 def test_the_re_keying_channel_rests_by_itself(site: Site) -> None:
-    """Paused alone, nothing comes by key; sought alone, it passes over what was skipped."""
+    """Paused alone, nothing comes by key; moved alone, it passes over what was skipped."""
     output = site.broker.create_topic(2)
     given = keyed(site, output, key="value.customer.id", value="json")
     daemon = site.daemon(site.document(**given)).start()

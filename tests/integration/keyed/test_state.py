@@ -10,7 +10,7 @@ import httpx
 
 from headrace.core.clock import Deadline
 from headrace.devstack.server import free_port
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.keyed.codecs import partition_of
 from headrace.testing.records import FakeRecord
 from tests.integration.keyed.test_daemon import arrived, keyed

@@ -8,7 +8,7 @@ from threading import Event, Lock, Thread
 
 from headrace.core.clock import Deadline
 from headrace.devstack.server import LOOPBACK
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 _CHUNK = 1 << 16
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.clock import Deadline
 from headrace.devstack.server import LOOPBACK, free_port
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.devstack.zookeeper import ZooKeeperServer
 from tests.integration.outages.cable import Cable
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("fault", [Cable.mute, Cable.cut], ids=["executed", "executed-later"])
-def test_a_claim_of_which_no_answer_came_is_cleared_and_made_anew(
+def test_a_claim_of_which_no_answer_came_is_cleared_and_made_again(
     make_group: Callable[..., Group],
     zookeeper_hosts: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -12,7 +12,7 @@ from headrace.coordinators.znodes import GroupPaths
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.zookeeper.session import reading
 from tests.integration.coordinators.process import TOPIC
 from tests.integration.coordinators.test_takeover import WAIT, Group, Member

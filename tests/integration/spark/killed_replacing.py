@@ -21,7 +21,7 @@ import structlog
 from deltalake import DeltaTable
 
 import headrace.sinks.delta.data_files
-import headrace.sinks.delta.replacing
+import headrace.sinks.delta.replacement
 import headrace.sinks.delta.sink
 import headrace.sinks.delta.table
 import headrace.sinks.origin
@@ -127,7 +127,7 @@ MODULES: dict[str, tuple[ModuleType, ...]] = {
     "delta": (
         headrace.sinks.delta.data_files,
         headrace.sinks.delta.table,
-        headrace.sinks.delta.replacing,
+        headrace.sinks.delta.replacement,
         headrace.sinks.delta.sink,
         headrace.sinks.origin,
     ),

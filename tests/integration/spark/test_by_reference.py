@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from headrace.core.clock import Deadline
 from headrace.core.record_runs import OffsetRun
 from headrace.core.records import Batch, TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.delta import DeltaSink
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.core.record_runs import Run
     from headrace.kafka.ports import RecordSource
     from headrace.sinks.micro_batch import MicroBatch
-    from headrace.spark.arrow_to_spark import Input
+    from headrace.spark.arrow_to_spark import SparkInput
     from headrace.spark.reducer import Reducer
     from headrace.spark.runtime import SparkRuntime
     from tests.integration.seen import Log
@@ -115,11 +115,11 @@ def batches(topic: str, found: Mapping[int, list[Run]]) -> Iterator[Batch]:
             start = end + 1
 
 
-def rows(runtime: SparkRuntime, way: Input, found: list[Batch]) -> list[Any]:
+def rows(runtime: SparkRuntime, way: SparkInput, found: list[Batch]) -> list[Any]:
     """Return the rows that the reducer would see."""
-    hand_over = ArrowToSpark(runtime.new_session())
+    to_spark = ArrowToSpark(runtime.new_session())
     prepared = [way.prepare(batch) for batch in found]
-    frame = way.frame(hand_over, prepared, Share(2)) if found else hand_over.nothing()
+    frame = way.frame(to_spark, prepared, Share(2)) if found else to_spark.nothing()
     return sorted(map(tuple, frame.collect()), key=lambda row: row[3:5])
 
 
@@ -176,7 +176,7 @@ class Readers:
         way = ByReference(self._kafka, "group", 1_000)
         return self._rows(way, read_to(ends, source, self._topic))
 
-    def _rows(self, way: Input, found: dict[int, list[Run]]) -> list[Any]:
+    def _rows(self, way: SparkInput, found: dict[int, list[Run]]) -> list[Any]:
         return rows(self._runtime, way, list(batches(self._topic, found)))
 
 

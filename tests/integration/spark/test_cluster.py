@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from benchmarks.scale.cluster import WAIT, Cluster
 from headrace.core.clock import Deadline
 from headrace.devstack.jars import cached, connector_set
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from tests.brokers import Broker
 from tests.integration.daemon.rig import Site
 

@@ -51,17 +51,17 @@ GOOD: dict[str, tuple[bytes | None, int | None]] = {
 
 
 @pytest.fixture
-def hand_over(spark_runtime: SparkRuntime) -> ArrowToSpark:
+def to_spark(spark_runtime: SparkRuntime) -> ArrowToSpark:
     """A way into a session of its own."""
     return ArrowToSpark(spark_runtime.new_session())
 
 
 def frame_of(
-    hand_over: ArrowToSpark, values: Sequence[bytes | FakeRecord | None], start: int = 0
+    to_spark: ArrowToSpark, values: Sequence[bytes | FakeRecord | None], start: int = 0
 ) -> DataFrame:
     """Hand values over as one partition's records."""
     batch = make_batch(values, assignment=FakeAssignment(WHERE), start=start)
-    return hand_over.data_frame(merge([table_of(batch)], 2))
+    return to_spark.data_frame(merge([table_of(batch)], 2))
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
@@ -75,9 +75,9 @@ def json(on_undecodable: OnUndecodable = OnUndecodable.FAIL) -> Decoder:
     return Decoder(Decode(Decoding.JSON, SCHEMA, on_undecodable))
 
 
-def test_none_leaves_the_columns_of_the_kafka_source(hand_over: ArrowToSpark) -> None:
+def test_none_leaves_the_columns_of_the_kafka_source(to_spark: ArrowToSpark) -> None:
     """Without decoding the reducer gets the records as they are."""
-    frame = Decoder(Decode()).apply(frame_of(hand_over, [b"\x00\xff", None], start=4))
+    frame = Decoder(Decode()).apply(frame_of(to_spark, [b"\x00\xff", None], start=4))
 
     assert frame.columns == [
         "key", "value", "topic", "partition", "offset", "timestamp", "headers",
@@ -86,9 +86,9 @@ def test_none_leaves_the_columns_of_the_kafka_source(hand_over: ArrowToSpark) ->
     assert [(row["value"], row["offset"]) for row in rows] == [(b"\x00\xff", 4), (None, 5)]
 
 
-def test_types_match_sparks_own_kafka_source(hand_over: ArrowToSpark) -> None:
+def test_types_match_sparks_own_kafka_source(to_spark: ArrowToSpark) -> None:
     """The types are those that Spark's Kafka source documents."""
-    types = dict(frame_of(hand_over, [b"v"]).dtypes)
+    types = dict(frame_of(to_spark, [b"v"]).dtypes)
 
     assert types == {
         "key": "binary",
@@ -101,25 +101,25 @@ def test_types_match_sparks_own_kafka_source(hand_over: ArrowToSpark) -> None:
     }
 
 
-def test_headers_survive_the_hand_over_in_chunks(hand_over: ArrowToSpark) -> None:
+def test_headers_survive_the_hand_over_in_chunks(to_spark: ArrowToSpark) -> None:
     """Records with and without headers arrive with them, however the table is cut."""
     values = [
         FakeRecord(value_=b"v", headers_=[("n", b"%d" % number)] if number % 2 else None)
         for number in range(5)
     ]
 
-    headers = [row["headers"] for row in rows_of(frame_of(hand_over, values))]
+    headers = [row["headers"] for row in rows_of(frame_of(to_spark, values))]
 
     assert headers == [
         [{"key": "n", "value": b"%d" % number}] if number % 2 else None for number in range(5)
     ]
 
 
-def test_json_becomes_columns_beside_the_records_own(hand_over: ArrowToSpark) -> None:
+def test_json_becomes_columns_beside_the_records_own(to_spark: ArrowToSpark) -> None:
     """The schema's columns come first, and ``_kafka`` has the record's key, place and time."""
     record = FakeRecord(key_=None, value_=GOOD["a whole object"][0], headers_=[("h", b"1")])
 
-    frame = json().apply(frame_of(hand_over, [record], start=7))
+    frame = json().apply(frame_of(to_spark, [record], start=7))
 
     assert frame.columns == ["id", "name", "at", "tags", "_kafka"]
     (row,) = rows_of(frame)
@@ -131,27 +131,27 @@ def test_json_becomes_columns_beside_the_records_own(hand_over: ArrowToSpark) ->
 
 
 @pytest.mark.parametrize("what", GOOD)
-def test_values_that_fit(hand_over: ArrowToSpark, what: str) -> None:
+def test_values_that_fit(to_spark: ArrowToSpark, what: str) -> None:
     """What is JSON of the schema's types is decoded, with null for what is not there."""
     value, expected = GOOD[what]
 
-    (row,) = rows_of(json().apply(frame_of(hand_over, [value])))
+    (row,) = rows_of(json().apply(frame_of(to_spark, [value])))
 
     assert row["id"] == expected
     assert row["_kafka"]["offset"] == 0
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_values_that_do_not_fit_fail_with_their_offset(hand_over: ArrowToSpark, what: str) -> None:
+def test_values_that_do_not_fit_fail_with_their_offset(to_spark: ArrowToSpark, what: str) -> None:
     """The error names topic, partition and offset."""
     values = [b'{"id": 1}', None, BAD[what]]
 
-    assert_fails_at(json().apply(frame_of(hand_over, values, start=100)), 102)
+    assert_fails_at(json().apply(frame_of(to_spark, values, start=100)), 102)
 
 
-def test_column_pruning_keeps_the_check(hand_over: ArrowToSpark) -> None:
+def test_column_pruning_keeps_the_check(to_spark: ArrowToSpark) -> None:
     """A plan that needs no decoded column fails at the bad record all the same."""
-    frame = json().apply(frame_of(hand_over, [b"{}", BAD["not JSON"]]))
+    frame = json().apply(frame_of(to_spark, [b"{}", BAD["not JSON"]]))
 
     for pruned in (frame.selectExpr("1 as one"), frame.groupBy().count()):
         assert_fails_at(pruned, 1)
@@ -166,13 +166,13 @@ def assert_fails_at(frame: DataFrame, offset: int) -> None:
     assert (error.partition, error.offset) == (WHERE, offset)
 
 
-def test_values_that_do_not_fit_are_left_out_and_counted(hand_over: ArrowToSpark) -> None:
+def test_values_that_do_not_fit_are_left_out_and_counted(to_spark: ArrowToSpark) -> None:
     """With skip the rest is decoded, and every record left out is named."""
     values: list[bytes | None] = []
     for bad, (good, _) in zip(BAD.values(), [*GOOD.values()] * 2, strict=False):
         values += [bad, good]
     decoder = json(OnUndecodable.SKIP)
-    frame = frame_of(hand_over, values)
+    frame = frame_of(to_spark, values)
 
     offsets = [row["_kafka"]["offset"] for row in rows_of(decoder.apply(frame))]
 
@@ -181,9 +181,9 @@ def test_values_that_do_not_fit_are_left_out_and_counted(hand_over: ArrowToSpark
     assert decoder.skipped(frame) == {WHERE: list(range(0, len(values), 2))}
 
 
-def test_each_value_is_parsed_once(hand_over: ArrowToSpark) -> None:
+def test_each_value_is_parsed_once(to_spark: ArrowToSpark) -> None:
     """The check for undecodable values costs no second parse."""
-    frame = json().apply(frame_of(hand_over, [b"{}"]))
+    frame = json().apply(frame_of(to_spark, [b"{}"]))
 
     plan = frame.select("id").where("id > 1")._jdf.queryExecution().optimizedPlan().toString()
 
@@ -208,11 +208,11 @@ def test_a_schema_that_cannot_be_used(schema: str | None, says: str) -> None:
         Decoder(Decode(Decoding.JSON, schema))
 
 
-def test_a_schema_with_quotes_and_comments(hand_over: ArrowToSpark) -> None:
+def test_a_schema_with_quotes_and_comments(to_spark: ArrowToSpark) -> None:
     """Names in back quotes and comments with quotes reach Spark as they are."""
     schema = "`it''s \\\\ odd` INT COMMENT 'it\\'s a comment', id INT"
 
-    frame = Decoder(Decode(Decoding.JSON, schema)).apply(frame_of(hand_over, [b'{"id": 2}']))
+    frame = Decoder(Decode(Decoding.JSON, schema)).apply(frame_of(to_spark, [b'{"id": 2}']))
 
     assert rows_of(frame.select("id")) == [{"id": 2}]
 

@@ -17,7 +17,7 @@ from headrace.keyed.fold import RESULT, Fold, FoldSettings
 from headrace.keyed.function import KeyedFunction
 from headrace.keyed.rekey import Rekey, RekeyFunction, RekeySettings
 from headrace.keyed.rows import RowSettings
-from headrace.keyed.state import KeyedState
+from headrace.keyed.state import LayeredState
 from headrace.processors.micro_batch_processor import decode, decoder_of
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.spark.dryrun import dry_run
@@ -152,7 +152,7 @@ def total(key: str, state: Any, facts: Sequence[Any], now: int) -> Any:
 
 def folded(fold: Any, run: Any) -> list[dict[str, Any]]:
     """Return what becomes of three facts of two keys, one of which cannot be decoded."""
-    state = KeyedState(MemoryStore())
+    state = LayeredState(MemoryStore())
     state.admit(0)
     sent = [(b"k", b"id=3"), (b"j", b"rubbish"), (b"k", b"id=4")]
     table = records_table([FakeRecord(key_=key, value_=value) for key, value in sent])

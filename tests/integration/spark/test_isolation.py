@@ -12,7 +12,7 @@ import pytest
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import BatchTimeoutError
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from tests.integration.spark.channels import ADVANCE, SECONDS, Channel, places
 
 if TYPE_CHECKING:

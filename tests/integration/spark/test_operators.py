@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from headrace.core.clock import Deadline
 from headrace.core.positions import Replay
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.delta import DeltaSink
 from headrace.spark.engine import SparkEngine

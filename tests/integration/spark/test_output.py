@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.spark.gateway import Jvm
 from headrace.spark.settings import SparkSettings
 from headrace.telemetry.logs import set_level

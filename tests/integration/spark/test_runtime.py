@@ -44,7 +44,7 @@ runtime.stop(Deadline.after(20))
 #: Prints the number of the first job behind the start. Spark counts jobs from 0.
 _WARMED_UP = """
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import SparkSettings
 

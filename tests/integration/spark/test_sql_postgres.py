@@ -17,12 +17,12 @@ from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.sinks.contract import CommitConflictError
 from headrace.sinks.sql import SqlSink, WriteMode
 from headrace.sinks.sql.database import _LIMITS
 from headrace.sinks.sql.sink import StagedRows
-from headrace.testing.replacing import GroupedReplacerContract
+from headrace.testing.replacement import GroupedReplacerContract
 from headrace.testing.sinks import BatchCommitContract, Row, SinkPlace, TablesOfArrow
 from tests.integration.spark import sql_processes
 from tests.postgres import PostgresServer, postgres_server

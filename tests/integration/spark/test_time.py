@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from headrace.core.spans import BatchSource
-from headrace.telemetry.thread_time import Role, ThreadActivity
+from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 from headrace.telemetry.tracing.recorded import OpenTelemetryTracer
 from headrace.testing.records import make_batch
 from tests.integration.spark.channels import ADVANCE, SECONDS, Channel, places
@@ -24,9 +24,9 @@ def test_lane_and_sink_account_for_job_and_commit(channel: Callable[..., Channel
     ch = channel(places)
     assert ch.send(0, [b"v"] * 50).result(SECONDS) == ADVANCE
     spent = {time.role: time.seconds() for time in ch.metrics.thread_times()}
-    assert spent.keys() == {Role.LANE, Role.SINK}
-    assert spent[Role.LANE][ThreadActivity.SPARK] > 0
-    assert spent[Role.SINK][ThreadActivity.COMMIT] > 0
+    assert spent.keys() == {ThreadRole.LANE, ThreadRole.SINK}
+    assert spent[ThreadRole.LANE][ThreadActivity.SPARK] > 0
+    assert spent[ThreadRole.SINK][ThreadActivity.COMMIT] > 0
     ch.close()
     assert ch.metrics.thread_times() == ()
 

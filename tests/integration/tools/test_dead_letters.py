@@ -17,10 +17,10 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.letter_headers import REPLAYED_HEADER
 from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka.dead_letters import (
     LetterReplay,
-    ReplayError,
+    LetterReplayError,
     replay_group,
 )
 from headrace.kafka.transaction_log import TransactionLog
@@ -342,9 +342,9 @@ def test_another_replay_shuts_the_former_out(rig: Rig, monkeypatch: pytest.Monke
     def late(self: Any, records: Any, progress: Any) -> None:
         monkeypatch.setattr(LetterReplay, "commit", commit)
         rig.run("replay", "--yes")
-        with pytest.raises(ReplayError, match="shut out"):
+        with pytest.raises(LetterReplayError, match="shut out"):
             commit(self, records, progress)
-        raise ReplayError("shut out")
+        raise LetterReplayError("shut out")
 
     monkeypatch.setattr(LetterReplay, "commit", late)
     rig.run("replay", "--yes", expect=1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.devstack.zookeeper import ZooKeeperServer
 from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.protocol import OutcomeUnknownError, SessionState

@@ -12,10 +12,10 @@ import httpx
 from headrace.admin.auth import Rules
 from headrace.admin.history import Rates
 from headrace.admin.loglevels import LogLevels
-from headrace.admin.ports import LocalProcess, Phase
+from headrace.admin.ports import LocalProcess, ProcessPhase
 from headrace.admin.server import create_app
 from headrace.config import Config
-from headrace.controller.reports import ConfigStatus, Pending, ReloadOutcome, ReloadReport
+from headrace.controller.reports import ConfigStatus, PendingChange, ReloadOutcome, ReloadReport
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.core.clock import Deadline
     from headrace.processors import BatchProcessor
-    from headrace.spark.runtime import SparkReading
+    from headrace.spark.runtime import SparkSnapshot
 
 BASE = "http://localhost:9465"
 TOKEN = "a-token-that-is-long-enough"
@@ -42,7 +42,7 @@ class InMemoryController:
     zookeeper: InMemoryZooKeeper = field(default_factory=InMemoryZooKeeper)
     metrics: Metrics = field(default_factory=Metrics)
     channels: dict[str, InboundKafkaChannel] = field(default_factory=dict)
-    reading: SparkReading | None = None
+    snapshot: SparkSnapshot | None = None
 
     def __post_init__(self) -> None:
         self.session = self.zookeeper.session()
@@ -55,9 +55,9 @@ class InMemoryController:
             }
         )
 
-    def spark(self) -> SparkReading | None:
+    def spark(self) -> SparkSnapshot | None:
         """Return what the test set."""
-        return self.reading
+        return self.snapshot
 
     def add(
         self, processor: BatchProcessor | None = None, /, **settings: Any
@@ -82,7 +82,7 @@ class InMemoryDeployment:
     report: ReloadReport = field(
         default_factory=lambda: ReloadReport("nobody", 0.0, ReloadOutcome.UNCHANGED)
     )
-    pending: tuple[Pending, ...] = ()
+    pending: tuple[PendingChange, ...] = ()
     problems: tuple[str, ...] = ()
     asked: list[str] = field(default_factory=list)
 
@@ -145,7 +145,7 @@ class Scene:
                 log_levels=LogLevels(),
             )
         )
-        self.process.become(Phase.RUNNING)
+        self.process.become(ProcessPhase.RUNNING)
 
     def reset(self, broker: InMemoryBroker) -> Scene:
         """Forget what a former test did."""
@@ -154,7 +154,7 @@ class Scene:
         vars(self.deployment).update(vars(InMemoryDeployment()))
         vars(self.rates).update(vars(Rates(self.controller, SYSTEM_CLOCK)))
         self.stops.clear()
-        self.process.become(Phase.RUNNING)
+        self.process.become(ProcessPhase.RUNNING)
         return self
 
     def _stop(self, by: str) -> None:

@@ -10,13 +10,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.admin.loglevels import MOST
-from headrace.channel.pausing import PauseMode, PauseReason
+from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.config import ChangeKind, ConfigChange, ReloadEffect
 from headrace.controller.reports import ReloadOutcome, ReloadReport
 from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.telemetry.logs import levels, set_level
 
 if TYPE_CHECKING:

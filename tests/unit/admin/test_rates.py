@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.admin.history import INTERVAL, KEPT, Rates
 from headrace.telemetry.logs.recent import keep
 from headrace.telemetry.metrics import Summary
-from headrace.telemetry.thread_time import Role, ThreadActivity
+from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 from headrace.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ def test_threads_time_is_told_in_parts(scene: Scene) -> None:
     rates = _sampled(scene, FakeClock(), 1)
     done = Summary(scene.controller.metrics).channel("member")
     parts = rates.threads("member", done)
-    assert parts.keys() == {Role.FETCHER, Role.WORKER, Role.COMMITTER}
-    assert ThreadActivity.IDLE in parts[Role.WORKER]
-    assert 0.99 < sum(parts[Role.WORKER].values()) < 1.01
+    assert parts.keys() == {ThreadRole.FETCHER, ThreadRole.WORKER, ThreadRole.COMMITTER}
+    assert ThreadActivity.IDLE in parts[ThreadRole.WORKER]
+    assert 0.99 < sum(parts[ThreadRole.WORKER].values()) < 1.01
 
 
 def test_a_channel_that_is_gone_leaves_nothing(scene: Scene) -> None:

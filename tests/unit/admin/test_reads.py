@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 from headrace.admin.document import Described
-from headrace.admin.ports import Phase
+from headrace.admin.ports import ProcessPhase
 from headrace.admin.tables import show
 from headrace.config import ChangeKind, ConfigChange, ReloadEffect
 from headrace.config.reference import meanings
-from headrace.controller.reports import Pending
+from headrace.controller.reports import PendingChange
 from headrace.coordinators.member_info import MemberState
 from headrace.core.records import TopicPartition
-from headrace.spark.runtime import SparkReading
+from headrace.spark.runtime import SparkSnapshot
 from headrace.testing import running
 from tests.unit.channel.in_memory import P0, P1, eventually
 
@@ -118,7 +118,7 @@ def test_what_the_file_says_and_does_not_run_is_shown_with_its_reason(scene: Sce
     change = ConfigChange(
         ("shutdown_timeout",), ChangeKind.CHANGED, "30s", "1m", ReloadEffect.IN_PLACE
     )
-    scene.deployment.pending = (Pending(change, "the channel is paused", 60.0),)
+    scene.deployment.pending = (PendingChange(change, "the channel is paused", 60.0),)
     scene.deployment.problems = ("channels (line 3): is missing",)
     summary = scene.get("/api/v1/status").json()["config"]
     assert summary["pending"] == [
@@ -182,7 +182,7 @@ def test_metrics_are_served_in_the_text_format(scene: Scene) -> None:
 
 def test_a_process_that_starts_is_live_but_not_ready(bare: Scene) -> None:
     """During the start the process is alive; not ready, and says why."""
-    bare.process.become(Phase.STARTING)
+    bare.process.become(ProcessPhase.STARTING)
     assert bare.client.get("/health/live").json() == {"ok": True, "reasons": []}
     answer = bare.client.get("/health/ready")
     assert answer.status_code == 503
@@ -203,7 +203,7 @@ def test_a_member_without_its_partitions_is_not_ready(bare: Scene) -> None:
 def test_readiness_names_everything_that_is_not_as_it_should_be(scene: Scene) -> None:
     """ZooKeeper, Spark and a failed channel are each a reason."""
     assert scene.client.get("/health/ready").status_code == 200
-    scene.controller.reading = SparkReading(running=False, pid=None, generation=1, cores=2)
+    scene.controller.snapshot = SparkSnapshot(running=False, pid=None, generation=1, cores=2)
     scene.controller.session.suspend()
     scene.controller.channels["member"].fail(ValueError("enough"))
     reasons = scene.client.get("/health/ready").json()["reasons"]
@@ -223,7 +223,9 @@ def test_a_spark_that_starts_is_told_from_one_that_died(
     scene: Scene, generation: int, reason: str, word: str
 ) -> None:
     """Before the first session there is nothing that could have failed."""
-    scene.controller.reading = SparkReading(running=False, pid=None, generation=generation, cores=2)
+    scene.controller.snapshot = SparkSnapshot(
+        running=False, pid=None, generation=generation, cores=2
+    )
     assert scene.client.get("/health/ready").json()["reasons"] == [reason]
     shown = StringIO()
     show(scene.client.get("/api/v1/status").json(), [], Console(file=shown, width=200))

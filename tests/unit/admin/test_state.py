@@ -20,10 +20,10 @@ from headrace.keyed import Phase, Phases, at_clock, at_event
 from headrace.keyed.codecs import partition_of
 from headrace.keyed.fold import KeyRow
 from headrace.keyed.phases import PhaseReader
-from headrace.keyed.reading import StateReader
 from headrace.keyed.restore import RestoreProgress
-from headrace.keyed.state import KeyedState, Layer, Progress
-from headrace.keyed.store import Change, PartitionKey, RocksStore, StoredRow
+from headrace.keyed.state import Layer, LayeredState, Progress
+from headrace.keyed.state_reader import StateReader
+from headrace.keyed.store import PartitionKey, RocksStore, RowChange, StoredRow
 from headrace.telemetry.metrics import PoolSnapshot
 from headrace.testing import in_memory_channel, running
 from tests.unit.channel.in_memory import eventually
@@ -59,7 +59,7 @@ class Kept:
     phases: Phases | None = None
 
     def __post_init__(self) -> None:
-        self.state = KeyedState(self.store)
+        self.state = LayeredState(self.store)
         self.reader = StateReader(
             self.state, self.store, lambda: self.held, lambda: self.restoring, phases=self.phases
         )
@@ -86,7 +86,7 @@ class Kept:
             name = PartitionKey(number, key)
             (former,) = self.state.get_many([name])
             after = None if row is None else StoredRow(row.state, row.extra)
-            changes[name] = Change(former, after)
+            changes[name] = RowChange(former, after)
         layer = Layer(f"{number}-{self.state.progress(number).number}", changes, {number: 0})
         self.state.stage(layer)
         return layer

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from headrace.admin.commands import UsageError
 from headrace.admin.commands import tap as tap_command
-from headrace.admin.ports import Phase
+from headrace.admin.ports import ProcessPhase
 from headrace.admin.redaction import Redaction
 from headrace.channel.taps import MOST_TAPS, TapFilter, TappedRecord
 from headrace.cli import app
@@ -84,7 +84,7 @@ def test_a_tap_ends_by_itself(scene: Scene) -> None:
     lines = [json.loads(line) for line in scene.get(f"{TAP}?for_s=0").text.splitlines()]
     assert [each.get("reason") for each in lines] == [None, "time"]
     asking = Asking(scene, "for_s=60")
-    scene.process.become(Phase.STOPPING)
+    scene.process.become(ProcessPhase.STOPPING)
     assert asking.lines()[-1]["reason"] == "process_stopping"
 
 

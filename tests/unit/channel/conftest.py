@@ -8,7 +8,7 @@ import pytest
 
 from headrace.channel.fetcher import Fetcher
 from headrace.channel.partition import OwnedPartition
-from headrace.channel.pausing import DeliveryGate
+from headrace.channel.pauses import DeliveryGate
 from headrace.channel.settings import LiveSettings
 from headrace.config import ChannelConfig
 from headrace.coordinators.claims import Claim

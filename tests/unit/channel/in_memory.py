@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.testing import InMemoryBroker
 from tests.unit.channel.recorder import PATIENCE
 

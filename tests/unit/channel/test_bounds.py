@@ -11,7 +11,7 @@ import pytest
 from headrace.channel.bounds import Until
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka.ports import Commit, StoredOffset
 from headrace.processors import BatchResponse
 from headrace.testing import (

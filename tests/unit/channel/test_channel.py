@@ -13,8 +13,8 @@ from headrace.core.errors import (
     StartError,
     UnknownTopicError,
 )
-from headrace.devstack.waiting import wait_for
-from headrace.kafka.ports import Commit, Failure, StoredOffset
+from headrace.devstack.wait import wait_for
+from headrace.kafka.ports import Commit, CommitFailure, StoredOffset
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.recorder import PATIENCE, Recorder
@@ -216,7 +216,9 @@ def test_a_start_position_on_its_way_is_waited_for_when_its_partition_goes(
         Recorder(), broker, zookeeper=zookeeper, member="a", commit_interval="20ms"
     )
     store = slow._runtime.committer._store
-    monkeypatch.setattr(store, "commit", lambda offsets, _: dict.fromkeys(offsets, Failure("no")))
+    monkeypatch.setattr(
+        store, "commit", lambda offsets, _: dict.fromkeys(offsets, CommitFailure("no"))
+    )
     new = Recorder()
     after = in_memory_channel(new, broker, zookeeper=zookeeper, member="b")
     with running(slow):

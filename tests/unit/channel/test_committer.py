@@ -10,7 +10,7 @@ from headrace.channel.commits import CHECK_INTERVAL, FRESH, REFRESH_INTERVAL, Co
 from headrace.channel.topics import KnownTopics
 from headrace.config.subscription import Subscription
 from headrace.core.clock import Deadline
-from headrace.kafka.ports import CommitRefusal, Failure, StoredOffset, TopicInfo
+from headrace.kafka.ports import CommitFailure, CommitRefusal, StoredOffset, TopicInfo
 from headrace.telemetry.metrics import Metrics
 from tests.unit.channel.in_memory import P0, P1
 
@@ -52,7 +52,7 @@ class Bench:
 
     def commit(self, owned: OwnedPartition, offset: int) -> None:
         """Stage an offset and have it committed."""
-        self.committer.stage(owned, offset)
+        self.committer.enqueue(owned, offset)
         self.committer.run_once(flushed=True)
 
     def overwrite(self, stored: StoredOffset) -> None:
@@ -252,7 +252,7 @@ def test_a_refused_commit_loses_the_partition(
 
     def refuse(offsets: dict[object, Commit], _: Deadline) -> dict[object, object]:
         asked.extend(offsets.values())
-        return dict.fromkeys(offsets, Failure("claimed by b", CommitRefusal.CLAIM))
+        return dict.fromkeys(offsets, CommitFailure("claimed by b", CommitRefusal.CLAIM))
 
     monkeypatch.setattr(bench.store, "commit", refuse)
     bench.commit(owned, 10)

@@ -79,7 +79,7 @@ def channel_of(
 def standing(channel: InboundKafkaChannel) -> tuple[int, int]:
     """Return how many suspects and dead letters the status has of the first partition."""
     (found,) = [each for each in channel.partitions() if each.partition == 0]
-    return found.suspects, found.dead_letters
+    return found.suspect_records, found.dead_letters
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])

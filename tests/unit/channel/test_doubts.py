@@ -13,7 +13,7 @@ from headrace.coordinators.claims import Claim, PreviousOwner
 from headrace.coordinators.lease import Lease
 from headrace.coordinators.znodes import EpochDocument, GroupPaths
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka.ports import OffsetTimeoutError
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, values
@@ -156,10 +156,10 @@ def test_each_producer_is_doubted_once_for_a_lease(broker: InMemoryBroker) -> No
         lease = Lease(60, SYSTEM_CLOCK, SYSTEM_CLOCK.monotonic())
         claim = Claim(P0, 8, "me", 7, 1, lease, before, unfenced=("first", "last"))
         known = fencing.fence(claim, Deadline.after(1))
-        doubted = fencing.doubt(known)
+        doubted = fencing.refence(known)
         assert doubted.unfenced == ("first", "last")
         assert not fencing.are_fenced(doubted)
-        assert fencing.doubt(fencing.fence(doubted, Deadline.after(1))).unfenced == ()
+        assert fencing.refence(fencing.fence(doubted, Deadline.after(1))).unfenced == ()
         assert fencing.are_fenced(doubted)
     unknown = Claim(P0, 1, "me", 7, 1, Lease(60, SYSTEM_CLOCK, SYSTEM_CLOCK.monotonic()))
-    assert fencing.doubt(unknown) == unknown
+    assert fencing.refence(unknown) == unknown

@@ -36,7 +36,7 @@ def epoch_node(zookeeper: InMemoryZooKeeper) -> EpochDocument:
     return EpochDocument.decode("epoch", node.data)
 
 
-def test_a_member_whose_producer_is_shut_out_joins_anew(broker: InMemoryBroker) -> None:
+def test_a_member_whose_producer_is_shut_out_joins_again(broker: InMemoryBroker) -> None:
     """All its partitions are lost, and claimed anew in another stay, with another producer."""
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
     channel = in_memory_channel(recorder, broker, zookeeper=zookeeper, offsets=TRANSACTIONS)
@@ -193,7 +193,7 @@ def test_each_producer_is_shut_out_once(
     assert asked == list(unfenced)
 
 
-def test_a_producer_is_shut_out_anew_under_another_lease(
+def test_a_producer_is_shut_out_again_under_another_lease(
     broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After ZooKeeper lost its data, member epochs begin again, and producers' ids with them."""

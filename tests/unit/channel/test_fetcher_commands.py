@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.testing import InMemoryBroker
 from headrace.testing.broker import InMemorySource
 from tests.unit.channel.conftest import fetcher_of, owned_partition

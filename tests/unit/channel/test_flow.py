@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.channel.fetcher import BufferReading, Decision, decide, leeway
+from headrace.channel.fetcher import BufferSnapshot, Decision, decide, leeway
 from headrace.core.records import TopicPartition
 
 A, B, C = (TopicPartition("events", number) for number in range(3))
@@ -11,9 +11,9 @@ BUDGET = 300
 
 def reading(
     partition: TopicPartition, held: int, *, hungry: bool = False, paused: bool = False
-) -> BufferReading:
+) -> BufferSnapshot:
     """Return a reading."""
-    return BufferReading(partition, held, hungry, paused)
+    return BufferSnapshot(partition, held, hungry, paused)
 
 
 def test_below_the_budget_everything_is_fetched() -> None:

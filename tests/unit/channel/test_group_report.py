@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from headrace.channel.status import RebalanceReporter
 from headrace.coordinators.claims import Claim, LossReason
 from headrace.coordinators.lease import Lease
-from headrace.coordinators.member_info import Mode
+from headrace.coordinators.member_info import AssignmentMode
 from headrace.coordinators.rebalance import RebalanceSummary
 from headrace.core.records import TopicPartition
 from headrace.telemetry.metrics import Metrics
@@ -26,7 +26,7 @@ WHOLE = RebalanceSummary(
     contended={},
     missing={},
     foreign={},
-    modes=frozenset({Mode.DYNAMIC}),
+    modes=frozenset({AssignmentMode.DYNAMIC}),
     problems={},
 )
 
@@ -36,7 +36,7 @@ BROKEN = replace(
     contended={P0: ("a", "b")},
     missing={"a": (TopicPartition("events", 9),)},
     foreign={P1: "stranger"},
-    modes=frozenset({Mode.DYNAMIC, Mode.STATIC}),
+    modes=frozenset({AssignmentMode.DYNAMIC, AssignmentMode.STATIC}),
     problems={"c": "it is not JSON"},
 )
 

@@ -15,7 +15,7 @@ from headrace.channel import partition
 from headrace.channel.buffer import BatchSlice, chunk_of
 from headrace.channel.events import OffsetCommitted, OffsetOutOfRange
 from headrace.channel.partition import Outstanding
-from headrace.channel.pausing import DeliveryGate, Pause, PauseReason
+from headrace.channel.pauses import DeliveryGate, Pause, PauseReason
 from headrace.channel.states import FINAL, TRANSITIONS, EndReason, PartitionState
 from headrace.coordinators.lease import Lease
 from headrace.core.errors import FatalError
@@ -132,7 +132,7 @@ def test_a_pause_waits_for_answers_and_commits(
     delivery_gate.pauses.add(Pause(PauseReason.OPERATOR, "test", 0.0))
     assert owned.due() == 5000.0
     owned.outstanding.clear()
-    sequence = owned.pending_commits.stage(None)
+    sequence = owned.pending_commits.enqueue(None)
     assert owned.due() is None
     owned.post(OffsetCommitted(item.batch.next_offset, sequence))
     assert owned.due() == 0.0
@@ -236,7 +236,7 @@ def test_a_restart_resets_what_speaks_of_the_former_position(
     assert (owned.processed_offset, owned.position, owned.buffer.fetch_offset) == (60, 60, 60)
     assert owned.leader_epoch_at(60) == 3
     assert owned.buffer.generation > generation
-    assert (owned.held_bytes(), owned.suspects, owned.batch) == (0, 0, None)
+    assert (owned.held_bytes(), owned.suspect_records, owned.batch) == (0, 0, None)
     assert (owned.attempts, owned.not_before, owned.doubt, owned.rests) == (0, 0.0, None, False)
     assert owned.take_gap() is None
 

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from headrace.channel.bounds import Until
 from headrace.config import DynamicCoordinatorConfig, StaticCoordinatorConfig
-from headrace.coordinators.member_info import Mode
+from headrace.coordinators.member_info import AssignmentMode
 from headrace.coordinators.znodes import GroupPaths, MemberDocument
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, TopicDeletedError
@@ -62,7 +62,7 @@ def quick(kind: type[Coordinator], **fields: object) -> Coordinator:
     return kind.model_validate({**fields, "rebalance_delay": "10ms"})
 
 
-def mode_of(zookeeper: InMemoryZooKeeper) -> Mode | None:
+def mode_of(zookeeper: InMemoryZooKeeper) -> AssignmentMode | None:
     """Return the mode that the member publishes."""
     document = published(zookeeper)
     return None if document is None else document.info.mode
@@ -227,12 +227,12 @@ def test_a_coordinator_is_replaced_where_topics_are_matched(broker: InMemoryBrok
             channel.replace_coordinator(StaticCoordinatorConfig(partitions={"events": [0]}))
         lists = {"alerts.eu": [0], "alerts.us": [0]}
         channel.replace_coordinator(quick(StaticCoordinatorConfig, partitions=lists))
-        eventually(lambda: mode_of(zookeeper) is Mode.STATIC)
+        eventually(lambda: mode_of(zookeeper) is AssignmentMode.STATIC)
         assert topics_of(zookeeper) == {"alerts.eu"}
         broker.create_topic("alerts.us")
         broker.produce(US, *values(2))
         assert committed(broker, US, 2)
-        assert mode_of(zookeeper) is Mode.STATIC
+        assert mode_of(zookeeper) is AssignmentMode.STATIC
         channel.replace_coordinator(quick(DynamicCoordinatorConfig, weight=2))
-        eventually(lambda: mode_of(zookeeper) is Mode.DYNAMIC)
+        eventually(lambda: mode_of(zookeeper) is AssignmentMode.DYNAMIC)
         assert topics_of(zookeeper) == {"alerts.eu", "alerts.us"}

@@ -10,7 +10,7 @@ from headrace.channel.buffer import chunk_of
 from headrace.channel.status import snapshot_of
 from headrace.processors import BatchResponse
 from headrace.telemetry.metrics import Metrics
-from headrace.telemetry.thread_time import Role
+from headrace.telemetry.thread_time import ThreadRole
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from headrace.testing.channel import FakeClock
 from headrace.testing.records import TIMESTAMP, FakeRecord
@@ -137,10 +137,10 @@ def test_every_thread_of_a_channel_accounts_for_its_time() -> None:
         assert committed(broker, P0, 10)
         names = {(time.role, time.name) for time in metrics.thread_times()}
     assert names == {
-        (Role.FETCHER, "fetcher"),
-        (Role.COMMITTER, "committer"),
-        (Role.WORKER, "worker-1"),
-        (Role.WORKER, "worker-2"),
+        (ThreadRole.FETCHER, "fetcher"),
+        (ThreadRole.COMMITTER, "committer"),
+        (ThreadRole.WORKER, "worker-1"),
+        (ThreadRole.WORKER, "worker-2"),
     }
     assert metrics.thread_times() == ()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.pausing import PauseFile
+from headrace.channel.pauses import PauseFile
 from headrace.config import ChannelConfig, diff
 from headrace.config.problems import fields
 from headrace.config.reference import is_hot

@@ -6,7 +6,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace.channel.callbacks import RunningCallback
-from headrace.channel.pausing import Pause, PauseReason
+from headrace.channel.pauses import Pause, PauseReason
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.states import EndReason, PartitionState
 

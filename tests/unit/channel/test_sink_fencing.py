@@ -44,7 +44,7 @@ def test_the_claims_name_the_producer_of_the_sink(broker: InMemoryBroker) -> Non
     assert epoch_node(zookeeper).clean_end
 
 
-def test_a_member_whose_sink_is_shut_out_joins_anew(broker: InMemoryBroker) -> None:
+def test_a_member_whose_sink_is_shut_out_joins_again(broker: InMemoryBroker) -> None:
     """The batch that heard of it comes again in another stay, and has not failed."""
     zookeeper, heard = InMemoryZooKeeper(), Event()
 
@@ -69,7 +69,7 @@ def test_a_member_whose_sink_is_shut_out_joins_anew(broker: InMemoryBroker) -> N
     assert recorder.names(1).count("lost") == 1
 
 
-def test_a_skip_that_the_sink_refuses_for_good_has_the_member_join_anew(
+def test_a_skip_that_the_sink_refuses_for_good_has_the_member_join_again(
     broker: InMemoryBroker,
 ) -> None:
     """Otherwise the batch would fail, and its skip would, again and again."""

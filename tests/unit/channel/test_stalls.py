@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from headrace.testing.broker import InMemorySource
@@ -52,7 +52,7 @@ def levels(logs: Sequence[MutableMapping[str, object]]) -> list[object]:
     return [event["log_level"] for event in logs if event["event"] == "partition_stalled"]
 
 
-def test_a_stalled_partition_is_fetched_anew(broker: InMemoryBroker) -> None:
+def test_a_stalled_partition_is_fetched_again(broker: InMemoryBroker) -> None:
     """Every record comes once, and the stall is counted and logged as a warning."""
     recorder = Recorder()
     channel = in_memory_channel(recorder, broker)

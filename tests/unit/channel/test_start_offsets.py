@@ -67,7 +67,7 @@ def test_one_request_serves_all_that_start(
 def test_what_has_begun_is_not_asked_for(bench: Bench, own: Callable[..., OwnedPartition]) -> None:
     """A partition whose start is found, or that waits for its former claim, is left out."""
     begun, waiting, owned = own(0), own(1), own(2)
-    begun.pending_commits.stage(None)
+    begun.pending_commits.enqueue(None)
     waiting.await_end_of(own(1))
     bench.held = [begun, waiting, owned]
     bench.read(owned)
@@ -87,7 +87,7 @@ def test_one_that_failed_is_read_by_itself(
     assert bench.asked == [[1, 2], [0]]
 
 
-def test_a_second_question_is_asked_anew(bench: Bench, own: Callable[..., OwnedPartition]) -> None:
+def test_a_second_question_is_asked_again(bench: Bench, own: Callable[..., OwnedPartition]) -> None:
     """Whoever reads again, after an error or a raised epoch, sees what is stored now."""
     owned = own(0)
     bench.held = [owned]

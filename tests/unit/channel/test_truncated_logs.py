@@ -12,7 +12,7 @@ from headrace.channel.events import LogTruncated, OffsetOutOfRange, RecordSkippe
 from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError, LogTruncatedError, OffsetOutOfRangeError
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka.ports import LogLook, StoredOffset
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running

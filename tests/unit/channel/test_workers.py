@@ -14,7 +14,7 @@ from headrace.channel.scheduler import Scheduler
 from headrace.channel.workers import Workers
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import FatalError
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from tests.unit.channel.recorder import PATIENCE, Recorder

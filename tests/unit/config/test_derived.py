@@ -205,7 +205,7 @@ OTHER = """
 def test_what_does_not_go_together_is_refused(
     tmp_path: Path, file: str, place: str, words: str
 ) -> None:
-    """Each contradiction names a place in the file, and what is wrong there."""
+    """Each conflict names a place in the file, and what is wrong there."""
     (problem,) = refused(tmp_path, file)
     assert place in problem.partition(": ")[0]
     assert words in problem
@@ -250,6 +250,6 @@ def test_a_channel_may_re_key_by_itself(tmp_path: Path) -> None:
 def test_what_does_not_go_with_re_keying_is_refused(
     tmp_path: Path, given: tuple[str, ...], words: str
 ) -> None:
-    """Each contradiction of the processor by itself names what is wrong."""
+    """Each conflict of the processor by itself names what is wrong."""
     (problem,) = refused(tmp_path, REKEY % given)
     assert words in problem

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.config import load
-from headrace.config.loading import MAX_BYTES, MAX_VALUES, parse, read
+from headrace.config.loader import MAX_BYTES, MAX_VALUES, parse, read
 from headrace.core.errors import ConfigError
 from tests.unit.config.support import CHANNELS, loaded, refused
 
@@ -52,7 +52,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def deny(path: Path, _: int) -> bytes:
         raise PermissionError(13, os.strerror(13), str(path))
 
-    monkeypatch.setattr("headrace.config.loading.read_regular", deny)
+    monkeypatch.setattr("headrace.config.loader.read_regular", deny)
     path = tmp_path / "headrace.yaml"
     path.touch()
     assert _refused(path) == [f"{path} cannot be read: Permission denied"]

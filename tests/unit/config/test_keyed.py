@@ -142,7 +142,7 @@ def test_a_channel_of_spark_sheds_where_that_can_be_stored(
 def test_what_does_not_go_together_is_refused(
     processor: dict[str, Any], channel: dict[str, Any], words: str
 ) -> None:
-    """Each contradiction names the field and what to do."""
+    """Each conflict names the field and what to do."""
     with pytest.raises(ValidationError) as refused:
         keyed(processor, **channel)
     assert words in str(refused.value)

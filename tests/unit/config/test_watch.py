@@ -13,7 +13,7 @@ from headrace.config import ReloadConfig
 from headrace.config.watch import FileWatcher, folders_of
 from headrace.core.clock import Deadline
 from headrace.core.files import digest
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from headrace.config import ChangeKind, ChannelConfig
 from headrace.controller.code import CodeBook, import_paths
 from headrace.core.errors import ImportPathError
-from headrace.core.importing import load_callable
+from headrace.core.imports import load_callable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,8 +184,8 @@ def test_code_is_followed_only_where_that_is_wanted(folder: Folder) -> None:
     folder.helper("two")
     assert book.change("main") is None
     assert book.files() == {}
-    book.note("own", channel(path="headrace.core.importing:load_callable"))
-    assert {path.name for path in book.files()} == {"importing.py"}
+    book.note("own", channel(path="headrace.core.imports:load_callable"))
+    assert {path.name for path in book.files()} == {"imports.py"}
 
 
 @pytest.mark.usefixtures("folder")

@@ -46,7 +46,7 @@ def test_servers_that_cannot_be_reached_leave_all_as_it_is(world: World) -> None
     assert world.controller.channels["main"].config.workers == 3
 
 
-def test_a_channel_that_does_not_start_after_connecting_anew_holds_up_no_other(
+def test_a_channel_that_does_not_start_after_connecting_again_holds_up_no_other(
     world: World,
 ) -> None:
     """The connection is applied, and the channel alone is pending."""
@@ -59,7 +59,7 @@ def test_a_channel_that_does_not_start_after_connecting_anew_holds_up_no_other(
     delivers(world)
 
 
-def test_spark_is_built_anew_between_micro_batches(world: World) -> None:
+def test_spark_is_built_again_between_micro_batches(world: World) -> None:
     """A micro-batch that runs for long has it tried again; one that fails is pending."""
     world.broken["spark is busy"] = StartError("")
     world.write(spark={"warm_up": 0})

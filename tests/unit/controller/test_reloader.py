@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 import headrace
 from headrace.channel.bounds import Until
-from headrace.channel.pausing import PauseReason
+from headrace.channel.pauses import PauseReason
 from headrace.config import Section
 from headrace.controller import ReloadOutcome
 from headrace.core.clock import Deadline

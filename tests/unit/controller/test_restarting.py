@@ -85,7 +85,7 @@ def _another_connection(world: World) -> None:
 
 
 @pytest.mark.parametrize("change", [_another_group, _another_processor, _another_connection])
-def test_a_record_that_is_skipped_stays_so_when_its_channel_starts_anew(
+def test_a_record_that_is_skipped_stays_so_when_its_channel_starts_again(
     world: World, change: Callable[[World], None]
 ) -> None:
     """The channel that comes in its place leaves the record out, and the rest is delivered."""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordinators.allocation import Allocation, allocate
-from headrace.coordinators.member_info import MemberInfo, Mode
+from headrace.coordinators.member_info import AssignmentMode, MemberInfo
 from headrace.core.records import TopicPartition, all_partitions
 from tests.unit.coordinators.strategies import Owners, dynamic, groups
 
@@ -256,7 +256,7 @@ def test_without_members_nothing_is_owned() -> None:
 
 def fixed(number: int) -> MemberInfo:
     """A member that wants a number of each topic's partitions."""
-    return MemberInfo(frozenset({"orders", "returns"}), Mode.FIXED_COUNT, 1, number)
+    return MemberInfo(frozenset({"orders", "returns"}), AssignmentMode.FIXED_COUNT, 1, number)
 
 
 def test_fixed_count_gives_each_member_its_number_of_each_topic() -> None:
@@ -292,7 +292,8 @@ def test_fixed_count_is_stable(
     """Only what is above a member's number moves, and nobody gets more than its number."""
     _, counts, owners = group
     members = {
-        name: MemberInfo(frozenset(counts), Mode.FIXED_COUNT, 1, number) for name in group[0]
+        name: MemberInfo(frozenset(counts), AssignmentMode.FIXED_COUNT, 1, number)
+        for name in group[0]
     }
     allocation = allocate(members, all_partitions(counts), owners)
     owned = Counter((p.topic, owner) for p, owner in owners.items())
@@ -306,7 +307,7 @@ def test_fixed_count_is_stable(
 
 def static(**lists: tuple[int, ...]) -> MemberInfo:
     """A member that lists its partitions."""
-    return MemberInfo(frozenset(lists), Mode.STATIC, lists=lists)
+    return MemberInfo(frozenset(lists), AssignmentMode.STATIC, lists=lists)
 
 
 def test_static_lists_are_followed_topic_by_topic() -> None:
@@ -358,7 +359,11 @@ def test_in_a_group_of_mixed_modes_each_members_mode_holds_for_it() -> None:
         "s": static(orders=(0, 5)),
     }
     allocation = allocate(members, all_partitions({"orders": 10}), {})
-    assert allocation.modes == {Mode.DYNAMIC, Mode.FIXED_COUNT, Mode.STATIC}
+    assert allocation.modes == {
+        AssignmentMode.DYNAMIC,
+        AssignmentMode.FIXED_COUNT,
+        AssignmentMode.STATIC,
+    }
     assert allocation.of("s") == {TopicPartition("orders", 0), TopicPartition("orders", 5)}
     assert totals(allocation, ["f", "d1", "d2"]) == [2, 3, 3]
     assert not allocation.unowned

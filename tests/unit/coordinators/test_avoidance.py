@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.coordinators.allocation import allocate
-from headrace.coordinators.member_info import MemberInfo, Mode
+from headrace.coordinators.member_info import AssignmentMode, MemberInfo
 from headrace.core.records import TopicPartition, all_partitions
 from tests.unit.coordinators.strategies import Owners, groups
 
@@ -36,7 +36,7 @@ def test_what_a_member_avoids_goes_to_another_and_the_group_comes_to_rest(
 
 def test_a_fixed_count_is_not_exceeded_by_what_another_avoids() -> None:
     """A member with its number takes no more, and one without takes what is avoided."""
-    count = MemberInfo(frozenset({"orders"}), Mode.FIXED_COUNT, partitions_per_topic=2)
+    count = MemberInfo(frozenset({"orders"}), AssignmentMode.FIXED_COUNT, partitions_per_topic=2)
     first = TopicPartition("orders", 0)
     members = {"a": replace(count, cooldown=frozenset({first})), "b": count}
     full = {TopicPartition("orders", 1): "a", TopicPartition("orders", 2): "b"}

@@ -15,7 +15,7 @@ from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import FatalError, HeadraceError, ZooKeeperAccessError
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
 
 if TYPE_CHECKING:

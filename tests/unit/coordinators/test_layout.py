@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinators.member_info import MemberInfo, Mode
+from headrace.coordinators.member_info import AssignmentMode, MemberInfo
 from headrace.coordinators.znodes import (
     BadDocumentError,
     EpochDocument,
@@ -26,7 +26,7 @@ DOCUMENTS = (
     MemberDocument(
         MemberInfo(
             topics=frozenset({"a.b", "c"}),
-            mode=Mode.STATIC,
+            mode=AssignmentMode.STATIC,
             weight=3,
             partitions_per_topic=2,
             lists=MappingProxyType({"a.b": (1, 2)}),
@@ -162,4 +162,4 @@ def test_wishes_that_nobody_could_read_are_not_published() -> None:
     with pytest.raises(ConfigError, match="weight: 0"):
         MemberInfo(frozenset(), weight=0)
     with pytest.raises(ConfigError, match="partitions_per_topic: -1"):
-        MemberInfo(frozenset(), Mode.FIXED_COUNT, partitions_per_topic=-1)
+        MemberInfo(frozenset(), AssignmentMode.FIXED_COUNT, partitions_per_topic=-1)

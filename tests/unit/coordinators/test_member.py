@@ -4,7 +4,12 @@ from dataclasses import replace
 from unittest.mock import MagicMock
 
 from headrace.coordinators.claims import LossReason
-from headrace.coordinators.member_info import AssignmentState, MemberInfo, MemberState, Mode
+from headrace.coordinators.member_info import (
+    AssignmentMode,
+    AssignmentState,
+    MemberInfo,
+    MemberState,
+)
 from headrace.coordinators.rebalance import ASSIGNMENT_LIMIT
 from headrace.core.errors import InstanceInUseError
 from tests.unit.coordinators.group import (
@@ -74,7 +79,7 @@ def test_a_member_too_many_rightly_has_nothing() -> None:
     }
 
 
-def test_a_member_that_joins_anew_has_yet_to_take_its_partitions(group: Group) -> None:
+def test_a_member_that_joins_again_has_yet_to_take_its_partitions(group: Group) -> None:
     """What it had in the former stay does not count."""
     a = group.join("a")
     group.run()
@@ -433,9 +438,9 @@ def test_members_can_publish_other_wishes(group: Group) -> None:
 def test_static_members_are_told_of_their_conflict(group: Group) -> None:
     """The contended partition stays with its first owner, and both hear of it."""
     lists = {TOPIC: (0, 1, 2)}
-    a = group.join("a", MemberInfo(INFO.topics, Mode.STATIC, lists=lists))
+    a = group.join("a", MemberInfo(INFO.topics, AssignmentMode.STATIC, lists=lists))
     group.run()
-    b = group.join("b", MemberInfo(INFO.topics, Mode.STATIC, lists={TOPIC: (2, 3, 11)}))
+    b = group.join("b", MemberInfo(INFO.topics, AssignmentMode.STATIC, lists={TOPIC: (2, 3, 11)}))
     group.run()
     assert (a.held, b.held) == ([0, 1, 2], [3])
     assert b.channel.summary is not None
@@ -446,7 +451,7 @@ def test_static_members_are_told_of_their_conflict(group: Group) -> None:
 
 def test_fixed_count_members_leave_the_rest_unowned(group: Group) -> None:
     """Each has its number, and what is left is reported."""
-    info = MemberInfo(INFO.topics, Mode.FIXED_COUNT, partitions_per_topic=3)
+    info = MemberInfo(INFO.topics, AssignmentMode.FIXED_COUNT, partitions_per_topic=3)
     a, b = group.join("a", info), group.join("b", info)
     group.run()
     assert len(a.held) == len(b.held) == 3
@@ -518,7 +523,7 @@ def test_a_mode_changes_while_the_member_runs(group: Group) -> None:
     group.run()
     kept = a.held[0]
     epoch = group.epochs()[kept]
-    a.member.update(replace(INFO, mode=Mode.STATIC, lists={TOPIC: (kept,)}), SETTINGS)
+    a.member.update(replace(INFO, mode=AssignmentMode.STATIC, lists={TOPIC: (kept,)}), SETTINGS)
     group.run()
     assert a.held == [kept]
     assert len(b.held) == 7

@@ -103,7 +103,7 @@ def test_an_owner_node_deleted_by_hand_ends_the_claim(group: Group) -> None:
 
 
 @pytest.mark.parametrize("data", SCRIBBLES.values(), ids=SCRIBBLES.keys())
-def test_an_owner_node_rewritten_by_hand_is_claimed_anew(group: Group, data: bytes) -> None:
+def test_an_owner_node_rewritten_by_hand_is_claimed_again(group: Group, data: bytes) -> None:
     """The claim that did not write it is lost, the node cleared, the epoch raised."""
     a, b = group.join("a"), group.join("b")
     group.run()

@@ -11,7 +11,7 @@ import pytest
 from headrace.core.clock import Deadline
 from headrace.devstack import server
 from headrace.devstack.server import ProcessIdentity, ProcessState
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

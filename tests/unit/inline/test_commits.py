@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.inline.engine import InlineEngine
 from headrace.processors import BatchResponse, ChannelContext
 from headrace.processors.micro_batch_processor import MicroBatchProcessor

@@ -11,7 +11,7 @@ from headrace.config import ChannelConfig
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, HeadraceError, StartError, UndecodableRecordError
 from headrace.core.tables import Decode, Decoding
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.inline.engine import InlineEngine
 from headrace.processors import BatchResponse, ChannelContext, micro_batches, sink_commits
 from headrace.processors.micro_batch_processor import MicroBatchProcessor

@@ -34,7 +34,7 @@ def _library() -> None:
     "call",
     [
         lambda consumer: consumer.take(1, 1, 0),
-        lambda consumer: consumer.news(),
+        lambda consumer: consumer.events(),
         lambda consumer: consumer.end(PARTITION),
         lambda consumer: consumer.direct(Directive.PAUSE, {PARTITION: 0}),
         lambda consumer: consumer.look_up("events", 0),

@@ -37,7 +37,7 @@ def fence(*ids: str, place: GroupPartition | None = PLACE) -> None:
     fence_producers({"bootstrap.servers": "nowhere"}, ids, Deadline.after(WAIT), place)
 
 
-def test_each_id_is_begun_anew_and_aborts_a_transaction(stage: Stage) -> None:
+def test_each_id_is_begun_again_and_aborts_a_transaction(stage: Stage) -> None:
     """One client for each; without a place it does no more than begin."""
     fence("b", "a")
     assert stage.opened == ["a", "b"]

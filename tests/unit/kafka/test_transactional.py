@@ -20,7 +20,7 @@ from headrace.testing import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from headrace.kafka.ports import Failure
+    from headrace.kafka.ports import CommitFailure
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 WAIT = 10.0
@@ -93,10 +93,10 @@ def store(stage: Stage) -> Iterator[TransactionalOffsetStore]:
 
 
 @pytest.fixture
-def commit(store: TransactionalOffsetStore) -> Callable[..., Failure | None]:
+def commit(store: TransactionalOffsetStore) -> Callable[..., CommitFailure | None]:
     """Commit for P0 as a stay in the group."""
 
-    def commit(stay: str = "tx.1", deadline: Deadline | None = None) -> Failure | None:
+    def commit(stay: str = "tx.1", deadline: Deadline | None = None) -> CommitFailure | None:
         commits = {P0: Commit(7, 1, "a", transactional_id=stay)}
         return store.commit(commits, deadline or Deadline.after(WAIT)).get(P0)
 
@@ -104,7 +104,7 @@ def commit(store: TransactionalOffsetStore) -> Callable[..., Failure | None]:
 
 
 def test_one_producer_commits_for_one_stay(
-    stage: Stage, commit: Callable[..., Failure | None]
+    stage: Stage, commit: Callable[..., CommitFailure | None]
 ) -> None:
     """It is opened with the first commit, serves all of the stay, and a new stay has its own."""
     assert [commit(), commit(), commit("tx.2")] == [None, None, None]
@@ -130,7 +130,7 @@ def test_one_producer_commits_for_one_stay(
 )
 def test_what_was_left_open_is_settled_first(
     stage: Stage,
-    commit: Callable[..., Failure | None],
+    commit: Callable[..., CommitFailure | None],
     call: str,
     error: KafkaError,
     then: list[str],
@@ -147,7 +147,7 @@ def test_what_was_left_open_is_settled_first(
 
 @pytest.mark.parametrize("call", ["init", "begin", "send", "commit"])
 def test_a_producer_that_is_shut_out_is_not_asked_again(
-    stage: Stage, commit: Callable[..., Failure | None], call: str
+    stage: Stage, commit: Callable[..., CommitFailure | None], call: str
 ) -> None:
     """The stay in the group is over, whatever call heard of it first."""
     stage.script[call] = deque([FENCED])
@@ -160,7 +160,7 @@ def test_a_producer_that_is_shut_out_is_not_asked_again(
 def test_a_call_that_does_not_come_back_ends_the_stay(
     stage: Stage,
     store: TransactionalOffsetStore,
-    commit: Callable[..., Failure | None],
+    commit: Callable[..., CommitFailure | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The committer never hangs with it; once the brokers answer others, it is given up."""
@@ -195,7 +195,7 @@ def stored(store: TransactionalOffsetStore, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_new_claim_of_ours_waits_for_what_an_earlier_one_committed(
     stage: Stage,
     store: TransactionalOffsetStore,
-    commit: Callable[..., Failure | None],
+    commit: Callable[..., CommitFailure | None],
     stored: StoredOffset,
     *,
     call: str,
@@ -220,7 +220,7 @@ def test_a_new_claim_of_ours_waits_for_what_an_earlier_one_committed(
 def test_what_a_producer_left_that_is_shut_out_need_not_be_waited_for(
     stage: Stage,
     store: TransactionalOffsetStore,
-    commit: Callable[..., Failure | None],
+    commit: Callable[..., CommitFailure | None],
     stored: StoredOffset,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -234,7 +234,7 @@ def test_what_a_producer_left_that_is_shut_out_need_not_be_waited_for(
 
 def test_a_settling_that_does_not_come_back_ends_the_stay(
     stage: Stage,
-    commit: Callable[..., Failure | None],
+    commit: Callable[..., CommitFailure | None],
     store: TransactionalOffsetStore,
     stored: StoredOffset,
 ) -> None:

@@ -16,7 +16,7 @@ from headrace.keyed.fold import Fold, FoldSettings
 from headrace.keyed.function import KeyedFunction
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import staged_state
-from headrace.keyed.state import KeyedState, Progress
+from headrace.keyed.state import LayeredState, Progress
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.spark.keyed import _result, _task, _to_bytes
 from headrace.testing.channel import FakeClock
@@ -61,7 +61,7 @@ class Engine:
     def __init__(self, tasks: int, policy: str) -> None:
         self.tasks = tasks
         self.store = CountingStore()
-        self.state = KeyedState(self.store)
+        self.state = LayeredState(self.store)
         for number in PARTITIONS:
             self.state.admit(number)
         self.fold = Fold(tally, FoldSettings(outputs=("out",), on_poison=policy))

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from headrace.config import Config, KeyedProcessorConfig, RekeyProcessorConfig, load
-from headrace.core.importing import load_callable
+from headrace.core.imports import load_callable
 from headrace.testing.keyed import KeyedTest, Sent, check_reducer
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from headrace.keyed.fold import (
 )
 from headrace.keyed.rows import RowSettings, grouped
 from headrace.keyed.sink import staged_state
-from headrace.keyed.state import KeyedState
+from headrace.keyed.state import LayeredState
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.keyed import KeyedTest, MemoryStore, Sent, check_reducer
 
@@ -520,7 +520,7 @@ def test_a_key_that_is_plain_comes_out_as_with_a_close_look(
     chosen = FoldSettings(outputs=("out",), on_poison="dead_letter")
     reducer = sometimes if each else batched(partial(sometimes))
     folds = [Fold(reducer, chosen), Closely(reducer, chosen)]
-    state = KeyedState(MemoryStore())
+    state = LayeredState(MemoryStore())
     state.admit(0)
     for start in range(0, len(facts), cut):
         rows = [

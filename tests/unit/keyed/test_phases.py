@@ -12,9 +12,9 @@ from headrace.keyed import Phase, Phases, at_event
 from headrace.keyed.codecs import from_json, to_json
 from headrace.keyed.fold import KeyRow
 from headrace.keyed.phases import UNKNOWN, PhaseReader, PhaseTotals
-from headrace.keyed.reading import StateReader
-from headrace.keyed.state import KeyedState, Layer, Progress
-from headrace.keyed.store import Change, LoadedRows, PartitionKey, RocksStore, StoredRow
+from headrace.keyed.state import Layer, LayeredState, Progress
+from headrace.keyed.state_reader import StateReader
+from headrace.keyed.store import LoadedRows, PartitionKey, RocksStore, RowChange, StoredRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ class Channel:
 
     def __init__(self, store: RocksStore) -> None:
         self.store = store
-        self.state = KeyedState(store)
+        self.state = LayeredState(store)
         for number in (0, 1):
             self.state.admit(number)
         self._made = 0
@@ -72,7 +72,7 @@ class Channel:
         self._made += 1
         keys = [PartitionKey(number, name.encode()) for name in rows]
         before = self.state.get_many(keys)
-        changes = dict(zip(keys, map(Change, before, rows.values()), strict=True))
+        changes = dict(zip(keys, map(RowChange, before, rows.values()), strict=True))
         layer = Layer(str(self._made), changes, {number: 0})
         self.state.stage(layer)
         return layer

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka.ports import Fetched, TopicInfo
 from headrace.keyed import restore
 from headrace.keyed.api import Timer, TimerClock
@@ -22,13 +22,13 @@ from headrace.keyed.fold import KeyRow
 from headrace.keyed.restore import RestoreProgress, Restorer
 from headrace.keyed.sink import EXTRA_HEADER
 from headrace.keyed.store import (
-    Change,
     PartitionKey,
     Position,
     RocksStore,
-    Size,
+    RowChange,
     StateStoreError,
     StoredRow,
+    StoreSize,
 )
 from headrace.keyed.topics import Changelog
 from headrace.testing.records import FakeAssignment, FakeRecord, in_columns
@@ -345,7 +345,7 @@ def test_progress_says_how_far_a_partition_is_and_how_long_the_rest_takes(
         assert restorer.progress() == {}
         eventually(lambda: store.size(0) is not None)
         stored = sum(len(b"%d" % at) + 4 + 1 for at in range(ROWS))
-        assert store.size(0) == Size(ROWS, stored)
+        assert store.size(0) == StoreSize(ROWS, stored)
     finally:
         assert restorer.stop(Deadline.after(10.0))
 
@@ -398,7 +398,7 @@ def test_the_last_row_of_each_key_is_restored(store: RocksStore, pieces: int) ->
         FakeRecord(key_=b"cached", value_=b"5", offset_=ROWS - 1),
     ]
     names = [PartitionKey(0, each) for each in (b"gone", b"kept", b"timed", b"cached")]
-    store.write([(names[3], Change(None, StoredRow(b"old")))], {})
+    store.write([(names[3], RowChange(None, StoredRow(b"old")))], {})
     log, ready = Log(), list[object]()
     restorer = Restorer(
         "main",

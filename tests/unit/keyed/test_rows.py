@@ -21,8 +21,8 @@ from headrace.keyed.rows import (
     poison_rows,
     time_of_field,
 )
-from headrace.keyed.state import KeyedState, Layer, Progress
-from headrace.keyed.store import Change, PartitionKey, StoredRow
+from headrace.keyed.state import Layer, LayeredState, Progress
+from headrace.keyed.store import PartitionKey, RowChange, StoredRow
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.keyed import MemoryStore
 
@@ -45,9 +45,9 @@ def table(*records: tuple[int, str | None, int | None]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def state(*partitions: int) -> KeyedState:
+def state(*partitions: int) -> LayeredState:
     """Return the state of partitions that are all there."""
-    found = KeyedState(MemoryStore())
+    found = LayeredState(MemoryStore())
     for number in partitions:
         found.admit(number)
     return found
@@ -134,7 +134,7 @@ def test_a_key_without_records_is_touched_when_its_timer_is_due() -> None:
     known = state(0)
     extra = KeyRow(None, {"t": at_event(5)}).extra
     for key in (b"a", b"b"):
-        change = {PartitionKey(0, key): Change(None, StoredRow(b"1", extra))}
+        change = {PartitionKey(0, key): RowChange(None, StoredRow(b"1", extra))}
         known.apply([Layer("x", change)], {})
     rows = grouped(table((0, "a", 5)), batch(1), known, RowSettings(), 0).rows
     assert [(row["key"], len(row["facts"])) for row in rows.to_pylist()] == [(b"a", 1), (b"b", 0)]

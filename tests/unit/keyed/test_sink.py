@@ -20,10 +20,10 @@ from headrace.keyed.sink import (
     MOST_UNWRITTEN,
     KeyedCounts,
     KeyedSink,
-    Topics,
+    SinkTopics,
     with_times,
 )
-from headrace.keyed.state import KeyedState
+from headrace.keyed.state import LayeredState
 from headrace.keyed.store import PartitionKey, StateStoreError, StoredRow
 from headrace.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
@@ -94,9 +94,9 @@ class Bench:
     def __init__(self) -> None:
         self.brokers = Brokers()
         self.store = MemoryStore()
-        self.state = KeyedState(self.store)
+        self.state = LayeredState(self.store)
         self.state.admit(0)
-        topics = Topics("log", {"out": "results"})
+        topics = SinkTopics("log", {"out": "results"})
         self.sink = KeyedSink(self.brokers, self.state, topics, SYSTEM_CLOCK)
         assert self.sink.stored_offset("id/0") is None
 
@@ -196,8 +196,8 @@ def test_the_next_owner_goes_on_from_number_and_time() -> None:
     """What was stored with the offset is where a partition begins."""
     bench = Bench()
     bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
-    other = KeyedState(MemoryStore())
-    sink = KeyedSink(bench.brokers, other, Topics("log", {}), SYSTEM_CLOCK)
+    other = LayeredState(MemoryStore())
+    sink = KeyedSink(bench.brokers, other, SinkTopics("log", {}), SYSTEM_CLOCK)
     assert sink.stored_offset("id/0") == 10
     assert tuple(other.progress(0)) == (10, 1, 5)
 
@@ -336,7 +336,7 @@ def test_what_was_done_is_counted_once_it_is_committed() -> None:
 def test_outputs_to_a_topic_are_in_their_order_and_rows_the_last_of_each_key() -> None:
     """Two outputs of one topic among those of another; timers are in the header of a row."""
     bench = Bench()
-    bench.sink._topics = Topics("log", {"out": "results", "more": "results", "else": "others"})
+    bench.sink._topics = SinkTopics("log", {"out": "results", "more": "results", "else": "others"})
 
     def said(to: str, value: bytes) -> dict[str, Any]:
         return {"to": to, "key": b"a", "value": value, "ts": 7, "headers": None}

@@ -13,18 +13,18 @@ from headrace.core.errors import RetryableError, StartError
 from headrace.keyed import at_clock, at_event
 from headrace.keyed.api import Timer, TimerClock
 from headrace.keyed.fold import KeyRow
-from headrace.keyed.state import KeyedState, Layer, Progress
+from headrace.keyed.state import Layer, LayeredState, Progress
 from headrace.keyed.store import (
     STEP,
-    Change,
     CorruptStoreError,
     PartitionKey,
     Position,
     RocksStore,
-    Size,
+    RowChange,
     StateStore,
     StateStoreError,
     StoredRow,
+    StoreSize,
     encode_row,
     timers_of,
 )
@@ -44,7 +44,7 @@ def put(store: StateStore, partition: int, key: str, after: StoredRow | None) ->
     """Write one row, in place of what is there."""
     name = PartitionKey(partition, key.encode())
     (before,) = store.get_many([name])
-    store.write([(name, Change(before, after))], {})
+    store.write([(name, RowChange(before, after))], {})
 
 
 def due(store: StateStore, until: int, clock: TimerClock = TimerClock.EVENT) -> list[str]:
@@ -59,9 +59,9 @@ def opened(folder: Path, cache_bytes: int = 1 << 20) -> RocksStore:
     return store
 
 
-def admitted(store: StateStore) -> KeyedState:
+def admitted(store: StateStore) -> LayeredState:
     """Return the state of a channel whose partition 0 is all there."""
-    state = KeyedState(store)
+    state = LayeredState(store)
     state.admit(0)
     return state
 
@@ -136,8 +136,8 @@ def test_any_due_time_of_a_changelog_has_a_place_in_the_index(
 
 def test_timers_that_cannot_be_read_fail_a_write_whole(store: StateStore) -> None:
     """The error names the key, and nothing of the batch is written."""
-    odd = Change(None, StoredRow(b"1", b'{"timers":{"t":["event","soon"]}}'))
-    plain = Change(None, StoredRow(b"1"))
+    odd = RowChange(None, StoredRow(b"1", b'{"timers":{"t":["event","soon"]}}'))
+    plain = RowChange(None, StoredRow(b"1"))
     with pytest.raises(StateStoreError, match="timers of key b'odd' cannot be read: TypeError"):
         store.write([(PartitionKey(0, b"a"), plain), (PartitionKey(0, b"odd"), odd)], {})
     assert list(store.rows(0)) == []
@@ -188,7 +188,7 @@ def test_a_corrupt_file_fails_a_read_and_is_never_no_state(tmp_path: Path) -> No
     """A flipped byte in a table's block is found by its checksum."""
     first = opened(tmp_path)
     keys = [PartitionKey(0, b"key-%05d" % number) for number in range(5000)]
-    rows = [(key, Change(None, StoredRow(b"x" * 50))) for key in keys]
+    rows = [(key, RowChange(None, StoredRow(b"x" * 50))) for key in keys]
     first.write(rows, {})
     first.flush()
     first.close()
@@ -214,7 +214,7 @@ def test_a_corrupt_log_costs_what_was_written_last_and_its_position(
     first = opened(tmp_path)
     for number in range(20):
         name = PartitionKey(0, b"key-%02d" % number)
-        change = Change(None, StoredRow(b"x" * 50))
+        change = RowChange(None, StoredRow(b"x" * 50))
         first.write([(name, change)], {0: Position("topic", number + 1, 1.0)})
     shutil.copytree(tmp_path / "db", tmp_path / "killed" / "db")
     first.close()
@@ -245,9 +245,9 @@ def test_the_cache_keeps_to_its_bytes_and_to_what_is_written(tmp_path: Path) -> 
     """Rows beyond the cache are read from disk; a written row replaces the cached one."""
     store = opened(tmp_path, 1000)
     keys = [PartitionKey(0, b"%d" % number) for number in range(100)]
-    store.write([(key, Change(None, StoredRow(key.key))) for key in keys], {})
+    store.write([(key, RowChange(None, StoredRow(key.key))) for key in keys], {})
     assert store.get_many(keys) == [StoredRow(key.key) for key in keys]
-    store.write([(keys[-1], Change(None, StoredRow(b"new")))], {})
+    store.write([(keys[-1], RowChange(None, StoredRow(b"new")))], {})
     assert store.get_many(keys[-1:]) == [StoredRow(b"new")]
     assert store.cache_hits > 0
     store.close()
@@ -264,7 +264,9 @@ def test_the_cache_knows_its_bytes_whatever_is_written_twice_or_deleted(tmp_path
             random.choice([None, StoredRow(b"x" * (step % 50)), row("1", t=at_event(step))])
             for _ in chosen
         ]
-        store.write([(key, Change(None, new)) for key, new in zip(chosen, rows, strict=True)], {})
+        store.write(
+            [(key, RowChange(None, new)) for key, new in zip(chosen, rows, strict=True)], {}
+        )
         for key, new in zip(chosen, rows, strict=True):
             expected.pop(key, None)
             if new is not None:
@@ -282,7 +284,7 @@ def test_the_cache_knows_its_bytes_whatever_is_written_twice_or_deleted(tmp_path
 
 def layer(name: str, partition: int, key: str, after: StoredRow | None) -> Layer:
     """Return a layer with one changed row."""
-    change = {PartitionKey(partition, key.encode()): Change(None, after)}
+    change = {PartitionKey(partition, key.encode()): RowChange(None, after)}
     return Layer(name, change, {partition: 10})
 
 
@@ -331,8 +333,8 @@ def stale(store: StateStore, *numbers: int) -> None:
     """Have the index hold timers of a key that its row does not have, as after a restore."""
     for number in numbers:
         timed = row("1", t=at_event(number))
-        store.write([(PartitionKey(0, b"a"), Change(None, timed))], {})
-    store.write([(PartitionKey(0, b"a"), Change(None, row("1")))], {})
+        store.write([(PartitionKey(0, b"a"), RowChange(None, timed))], {})
+    store.write([(PartitionKey(0, b"a"), RowChange(None, row("1")))], {})
 
 
 def test_timers_that_no_row_has_leave_the_index(store: StateStore) -> None:
@@ -355,7 +357,7 @@ def test_a_timer_that_is_set_again_stays_in_the_index(elsewhere: bool) -> None:
     assert state.due_keys(0, 5, 0, besides=set(), most=9) == []
     if elsewhere:
         state.release(0)
-    store.write([(PartitionKey(0, b"a"), Change(None, row("1", t=at_event(5))))], {})
+    store.write([(PartitionKey(0, b"a"), RowChange(None, row("1", t=at_event(5))))], {})
     state.admit(0)
     state.clear_index()
     assert state.due_keys(0, 5, 0, besides=set(), most=9) == [b"a"]
@@ -425,13 +427,13 @@ def test_what_a_full_disk_did_not_take_is_seen_and_written_later() -> None:
     assert (state.unwritten, dict(store.rows(0))) == (0, {b"a": row("one")})
 
 
-def counted(store: RocksStore, number: int = 0) -> Size:
+def counted(store: RocksStore, number: int = 0) -> StoreSize:
     """Return what is in a partition, row by row."""
     rows = list(store.rows(number))
     stored = sum(len(key) + len(encode_row(found)) for key, found in rows)
     timers = sum(len(timers_of(key, found)) for key, found in rows)
     quarantined = sum(KeyRow.of(*found).quarantined is not None for _, found in rows)
-    return Size(len(rows), stored, timers, quarantined)
+    return StoreSize(len(rows), stored, timers, quarantined)
 
 
 def test_a_size_follows_what_is_written_and_deleted(tmp_path: Path) -> None:
@@ -460,15 +462,15 @@ def test_a_write_that_was_made_before_counting_began_is_counted(tmp_path: Path) 
     store = opened(tmp_path)
     steps = store.measure(0)
 
-    def changes() -> Iterator[tuple[PartitionKey, Change]]:
+    def changes() -> Iterator[tuple[PartitionKey, RowChange]]:
         for number in range(STEP + 1):
-            yield PartitionKey(0, b"%d" % number), Change(None, StoredRow(b"1"))
+            yield PartitionKey(0, b"%d" % number), RowChange(None, StoredRow(b"1"))
 
     store.write(changes(), {})
 
-    def late() -> Iterator[tuple[PartitionKey, Change]]:
+    def late() -> Iterator[tuple[PartitionKey, RowChange]]:
         next(steps)  # the first rows are counted, and the batch below is not known of
-        yield PartitionKey(0, b"late"), Change(None, StoredRow(b"1"))
+        yield PartitionKey(0, b"late"), RowChange(None, StoredRow(b"1"))
 
     store.write(late(), {})
     for _ in steps:
@@ -488,5 +490,5 @@ def test_a_partition_that_is_dropped_has_no_size(tmp_path: Path) -> None:
     assert store.size(0) is None
     for _ in store.measure(0):
         pass
-    assert store.size(0) == Size()
+    assert store.size(0) == StoreSize()
     store.close()

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.growth import Sample, Sampler, more_of, percent_an_hour, usual
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 
 
 def _samples(*sizes: float, every: float = 60.0) -> list[Sample]:

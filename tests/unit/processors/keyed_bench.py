@@ -11,7 +11,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import SinkConflictError
 from headrace.core.records import TopicPartition
 from headrace.core.result_columns import each_of
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.inline.engine import InlineEngine
 from headrace.kafka.ports import StoredOffset
 from headrace.keyed import Fired, Output, Phase, Phases, at_clock
@@ -20,8 +20,8 @@ from headrace.keyed.fold import Fold, FoldSettings
 from headrace.keyed.function import KeyedFunction
 from headrace.keyed.phases import PhaseReader
 from headrace.keyed.rows import RowSettings
-from headrace.keyed.sink import EXTRA_HEADER, KeyedSink, Topics
-from headrace.keyed.state import KeyedState
+from headrace.keyed.sink import EXTRA_HEADER, KeyedSink, SinkTopics
+from headrace.keyed.state import LayeredState
 from headrace.keyed.store import PartitionKey, RocksStore
 from headrace.keyed.topics import CHANGELOG_SETTINGS
 from headrace.processors.contract import ChannelContext, Request
@@ -225,9 +225,9 @@ class KeyedDaemon:
     def __init__(self, bench: KeyedBench) -> None:
         self._bench = bench
         self.store = RocksStore(bench.folder, 0, PhaseReader("g", PHASES, from_json))
-        self.state = KeyedState(self.store)
+        self.state = LayeredState(self.store)
         self.member = Member(bench.broker, bench.stored)
-        topics = Topics(CHANGELOG, {"out": "results"})
+        topics = SinkTopics(CHANGELOG, {"out": "results"})
         self.sink = KeyedSink(self.member, self.state, topics, SYSTEM_CLOCK)
         fold = Fold(count, FoldSettings(outputs=("out",), value="string"))
         function = KeyedFunction(fold, self.state, RowSettings(), SYSTEM_CLOCK)

@@ -222,7 +222,7 @@ def test_a_sink_that_wants_to_exit_fails_like_others(bench: Bench, error: BaseEx
 
 
 def test_nothing_stored_is_discarded_when_an_answer_fails(bench: Bench) -> None:
-    """An error behind the commit comes back with its batches, and its rows stay."""
+    """An error after the commit comes back with its batches, and its rows stay."""
     bench.engine.left_out = FailsOnce(lambda: ValueError("cannot be counted"))
     answers = chain(bench)
     bench.commit()

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import SinkConflictError
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.keyed.store import CorruptStoreError, StateStoreError
 from headrace.processors import keyed
 from headrace.processors.contract import Request

@@ -11,7 +11,7 @@ from headrace.processors.factory import open_sink
 from headrace.sinks import Guarantee
 from headrace.sinks.console import NoopSink
 from headrace.sinks.several import SeveralSink
-from headrace.tools.offsets.keepers import StartPrecedence, keeping_of
+from headrace.tools.offsets.sink_offsets import StartPrecedence, start_precedence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,12 +75,12 @@ def test_operators_see_the_outputs_that_keep_offsets(tmp_path: Path) -> None:
     """Without one there is nothing to see; one that cannot move them is named."""
     delta = {"type": "delta", "path": str(tmp_path / "t")}
     kept = {"type": "custom", "factory": f"{__name__}:Kept"}
-    assert keeping_of(channel({"a": "noop"}), [], KafkaConfig()) == StartPrecedence()
-    found = keeping_of(channel({"a": delta, "b": kept}), [], KafkaConfig())
+    assert start_precedence(channel({"a": "noop"}), [], KafkaConfig()) == StartPrecedence()
+    found = start_precedence(channel({"a": delta, "b": kept}), [], KafkaConfig())
     assert found == StartPrecedence(out_of_reach="output b")
-    found = keeping_of(channel({"a": delta, "b": "console"}), [], KafkaConfig())
-    assert found.keeper is not None
-    assert found.keeper.stored_offset("c/g/t/0") is None
+    found = start_precedence(channel({"a": delta, "b": "console"}), [], KafkaConfig())
+    assert found.sink_offsets is not None
+    assert found.sink_offsets.stored_offset("c/g/t/0") is None
 
 
 def test_a_kafka_output_is_fenced() -> None:

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from headrace.core.clock import Deadline
 from headrace.core.errors import EngineDiedError
 from headrace.core.supervision import LoopThread
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from tests.unit.processors.spark_bench import ADVANCE, Bench
 
 if TYPE_CHECKING:

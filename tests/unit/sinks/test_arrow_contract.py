@@ -10,7 +10,7 @@ from rich.console import Console
 from headrace.sinks.console import ConsoleSink, NoopSink
 from headrace.sinks.contract import Guarantee
 from headrace.sinks.sql import WriteMode
-from headrace.testing.replacing import GroupedReplacerContract
+from headrace.testing.replacement import GroupedReplacerContract
 from headrace.testing.sinks import (
     ROWS,
     BatchCommitContract,

@@ -13,7 +13,7 @@ from headrace.sinks.contract import CommitConflictError
 from headrace.sinks.delta import DeltaSink
 from headrace.sinks.delta.table import LogFiles
 from headrace.sinks.schema import SchemaChanges
-from headrace.sinks.staging import PlacingError, StagedFiles
+from headrace.sinks.staging import PlacementError, StagedFiles
 from tests.unit.sinks.delta_tables import (
     ID,
     data_files,
@@ -123,7 +123,7 @@ def test_files_half_in_place_are_not_committed(
         sink.commit_all(staged, shares)
     monkeypatch.undo()
     for each, own in zip(staged, shares, strict=True):
-        with pytest.raises(PlacingError, match="computed again"):
+        with pytest.raises(PlacementError, match="computed again"):
             sink.commit(each, [own])
         sink.discard(each)
 

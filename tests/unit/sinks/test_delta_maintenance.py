@@ -15,17 +15,17 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.sinks.delta import DeltaSink, MaintenanceConfig
 from headrace.sinks.delta.maintenance import (
+    CompactionError,
     MaintenanceError,
     MaintenanceOrder,
-    NotCompactedError,
     carry_out,
     compact,
 )
 from headrace.sinks.delta.table import LogFiles
-from headrace.sinks.staging import PlacingError, staged_files
+from headrace.sinks.staging import PlacementError, staged_files
 from tests.unit.sinks.delta_tables import data_files, share, stage, visible, wrap_commit
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def test_of_two_compactions_of_the_same_files_one_gives_up(
         call()
 
     wrap_commit(monkeypatch, other_first)
-    with pytest.raises(NotCompactedError, match="changed what was compacted"):
+    with pytest.raises(CompactionError, match="changed what was compacted"):
         small()
 
     assert visible(folder) == [1, *range(10, 15)]
@@ -221,7 +221,7 @@ def test_a_table_with_other_features_is_left_alone(folder: Path, small: Callable
     write_deltalake(folder, pa.table({"id": [1]}))
     DeltaTable(folder).alter.add_constraint({"small": "id < 10"})
 
-    with pytest.raises(NotCompactedError, match="set compact_every to 0"):
+    with pytest.raises(CompactionError, match="set compact_every to 0"):
         small()
 
 
@@ -364,7 +364,7 @@ def test_a_file_that_a_clean_up_removed_is_not_committed(
 
     wrap_commit(monkeypatch, stopped_for_long)
     staged = stage(sink, "slept", [2])
-    with pytest.raises(PlacingError, match=r"part-slept-.*file_retention.*computed again"):
+    with pytest.raises(PlacementError, match=r"part-slept-.*file_retention.*computed again"):
         sink.commit(staged, [share(0, 10, 20)])
     sink.discard(staged)
     assert visible(folder) == [1, 7]
@@ -384,7 +384,7 @@ def test_a_staged_file_that_somebody_removed_is_not_passed_over(
     shutil.rmtree(lost.folder)
     partly.files[0].unlink()
     for staged in (lost, partly):
-        with pytest.raises(PlacingError, match=f"{staged.name}/.* is gone .*computed again"):
+        with pytest.raises(PlacementError, match=f"{staged.name}/.* is gone .*computed again"):
             sink.commit(staged, [share(0, 10, 20)])
         sink.discard(staged)
 

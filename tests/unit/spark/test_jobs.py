@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.spark.runtime import JobGate
 
 PATIENCE = 10.0

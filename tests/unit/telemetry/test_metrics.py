@@ -13,12 +13,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.channel.commits import OffsetVerdict
-from headrace.channel.pausing import PauseReason
+from headrace.channel.pauses import PauseReason
 from headrace.channel.states import FINAL, PartitionState
 from headrace.controller.reports import ReloadOutcome
 from headrace.coordinators.claims import LossReason
 from headrace.core import http_server
-from headrace.keyed.store import Size
+from headrace.keyed.store import StoreSize
 from headrace.telemetry.metrics import (
     Metrics,
     MetricsServer,
@@ -28,7 +28,7 @@ from headrace.telemetry.metrics import (
     StateSnapshot,
 )
 from headrace.telemetry.metrics.reference import BEGIN, END, main, render, update
-from headrace.telemetry.thread_time import ACTIVITIES, Role, ThreadActivity
+from headrace.telemetry.thread_time import ACTIVITIES, ThreadActivity, ThreadRole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,7 +56,7 @@ STATE = StateSnapshot(
     timers_fired=8,
     late=7,
     poison=6,
-    size=Size(rows=5, bytes=400, timers=3, quarantined=2),
+    size=StoreSize(rows=5, bytes=400, timers=3, quarantined=2),
     restore_remaining=1,
     unwritten=2,
     stream_time_lag=0.5,
@@ -84,7 +84,7 @@ def used() -> Metrics:
     metrics.watch_partitions("main", lambda: [READING])
     metrics.watch_state("main", lambda: STATE)
     metrics.watch_pool("main", lambda: POOL)
-    metrics.thread_time("main", Role.FETCHER)
+    metrics.thread_time("main", ThreadRole.FETCHER)
     return metrics
 
 
@@ -339,7 +339,7 @@ def test_a_channel_that_is_removed_leaves_no_series() -> None:
 def test_a_thread_that_is_left_behind_makes_way_for_another() -> None:
     """Two threads of one name are served once, and the end of the first does not end the second."""
     metrics = Metrics()
-    first, second = (metrics.thread_time("main", Role.LANE) for _ in range(2))
+    first, second = (metrics.thread_time("main", ThreadRole.LANE) for _ in range(2))
     metrics.forget_thread(first)
     assert metrics.thread_times() == (second,)
     metrics.forget_thread(second)
@@ -349,11 +349,11 @@ def test_a_thread_that_is_left_behind_makes_way_for_another() -> None:
 def test_the_time_of_a_thread_is_served_until_it_ends() -> None:
     """Each activity of its role has a series, and none of another role."""
     metrics = Metrics()
-    time = metrics.thread_time("main", Role.WORKER, "worker-1")
+    time = metrics.thread_time("main", ThreadRole.WORKER, "worker-1")
     time.switch_to(ThreadActivity.PROCESS)
     found = samples(metrics, "headrace_thread_seconds_total")
     assert {labels["activity"] for labels in found} == {
-        activity.value for activity in ACTIVITIES[Role.WORKER]
+        activity.value for activity in ACTIVITIES[ThreadRole.WORKER]
     }
     assert {(labels["role"], labels["thread"]) for labels in found} == {("worker", "worker-1")}
     metrics.forget_thread(time)

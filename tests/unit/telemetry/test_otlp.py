@@ -18,7 +18,7 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
 from headrace.core.spans import BatchSource
 from headrace.devstack.server import free_port
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.telemetry.logs import configure_logging, export_lines, flush
 from headrace.telemetry.metrics import Metrics
 from headrace.telemetry.otlp import export_queue, open_log_export, open_metrics_export

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.telemetry.thread_time import Role, ThreadActivity, ThreadTime
+from headrace.telemetry.thread_time import ThreadActivity, ThreadRole, ThreadTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ def turn_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 def test_each_moment_counts_for_one_activity(turn_clock: Callable[[float], None]) -> None:
     """The activities add up to the time that passed, the one under way included."""
-    time = ThreadTime("main", Role.FETCHER, "fetcher")
+    time = ThreadTime("main", ThreadRole.FETCHER, "fetcher")
     turn_clock(1)
     time.switch_to(ThreadActivity.FETCH)
     turn_clock(2)
@@ -41,7 +41,7 @@ def test_each_moment_counts_for_one_activity(turn_clock: Callable[[float], None]
 
 def test_a_block_goes_back_to_what_was_done_before(turn_clock: Callable[[float], None]) -> None:
     """Blocks may be nested, and end with an exception all the same."""
-    time = ThreadTime("main", Role.LANE, "lane")
+    time = ThreadTime("main", ThreadRole.LANE, "lane")
     with time.during(ThreadActivity.PROCESS):
         turn_clock(1)
         with pytest.raises(ZeroDivisionError):
@@ -59,7 +59,7 @@ def test_a_block_goes_back_to_what_was_done_before(turn_clock: Callable[[float],
 
 def test_a_role_has_its_own_activities_only() -> None:
     """A committer that fetched would be a mistake in the code, and is found as such."""
-    time = ThreadTime("main", Role.COMMITTER, "committer")
+    time = ThreadTime("main", ThreadRole.COMMITTER, "committer")
     time.switch_to(ThreadActivity.FETCH)
     with pytest.raises(KeyError):
         time.seconds()

@@ -26,13 +26,13 @@ from headrace.core.spans import (
     NO_TRACER,
     BatchSource,
     current_headers,
-    joint,
-    within,
+    linked_span,
+    use_span,
 )
 from headrace.keyed.fold import OUTPUT
-from headrace.keyed.sink import KeyedSink, Outputs, StagedState, Topics
-from headrace.keyed.state import KeyedState, Layer
-from headrace.keyed.store import Change, PartitionKey, StoredRow
+from headrace.keyed.sink import KeyedSink, OutputColumns, SinkTopics, StagedState
+from headrace.keyed.state import Layer, LayeredState
+from headrace.keyed.store import PartitionKey, RowChange, StoredRow
 from headrace.processors import BatchResponse, ChannelContext
 from headrace.processors.simple import Deliver, SimpleKafkaProcessor, SimpleOptions
 from headrace.sinks.kafka import KafkaSink
@@ -169,7 +169,7 @@ def test_a_job_is_below_one_batch_and_linked_to_the_others(
 ) -> None:
     """A micro-batch of several batches is found from each of their traces."""
     first, second = a_batch(tracer, 0), a_batch(tracer, 1)
-    with within(joint([NO_SPAN, first, second], "micro_batch", records=20)):
+    with use_span(linked_span([NO_SPAN, first, second], "micro_batch", records=20)):
         pass
     first.end()
     second.end()
@@ -247,7 +247,7 @@ def test_an_error_ends_the_span_and_goes_on(
 
 def fail_in(span: Span) -> None:
     """Fail as the work of a span."""
-    with within(span):
+    with use_span(span):
         raise ZeroDivisionError
 
 
@@ -255,8 +255,8 @@ def test_nothing_is_recorded_without_a_tracer() -> None:
     """The one span that stands for all work takes everything and keeps nothing."""
     span = NO_TRACER.batch(SOURCE, TEN)
     assert span is NO_SPAN
-    assert joint([span, span], "micro_batch") is NO_SPAN
-    with within(span.child("spark_job")) as inner:
+    assert linked_span([span, span], "micro_batch") is NO_SPAN
+    with use_span(span.child("spark_job")) as inner:
         assert inner is NO_SPAN
     assert open_tracer(TracingConfig(), "one") is NO_TRACER
     NO_TRACER.close(Deadline.after(0))
@@ -481,7 +481,7 @@ def test_a_result_says_which_span_made_it(exporter: InMemorySpanExporter, propag
     sink = KafkaSink(cast("Any", produced), "out")
     rows = sink.stage(cast("Any", None), pa.table({"value": ["a"]}))
     copy = ResultRecord("left", b"b", None, [("own", b"1")])
-    with within(joint([a_batch(tracer)], "sink_commit")):
+    with use_span(linked_span([a_batch(tracer)], "sink_commit")):
         sink.commit_with([rows], [], [copy])
     (commit,) = named(exporter, "sink_commit")
     context = context_in(commit.get_span_context()).encode()
@@ -494,14 +494,14 @@ def test_outputs_of_state_by_key_say_it_and_rows_of_the_changelog_do_not(
     tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
 ) -> None:
     """A state is not what a span made for somebody else."""
-    produced, state = Produced(), KeyedState(MemoryStore())
-    sink = KeyedSink(cast("Any", produced), state, Topics("log", {"out": "out"}), FakeClock())
-    change = {PartitionKey(0, b"a"): Change(None, StoredRow(b"1", None))}
+    produced, state = Produced(), LayeredState(MemoryStore())
+    sink = KeyedSink(cast("Any", produced), state, SinkTopics("log", {"out": "out"}), FakeClock())
+    change = {PartitionKey(0, b"a"): RowChange(None, StoredRow(b"1", None))}
     rows = pa.table({"partition": [0], "key": [b"a"], "state": [b"1"], "extra": [None]})
     said = {"to": "out", "key": b"a", "value": b"v", "ts": 1, "headers": None}
-    outputs = Outputs([pa.array([said], OUTPUT)])
+    outputs = OutputColumns([pa.array([said], OUTPUT)])
     staged = StagedState(Layer("x", change, {}), rows, outputs)
-    with within(a_batch(tracer)):
+    with use_span(a_batch(tracer)):
         sink.commit(staged, [])
     (batch,) = named(exporter, "batch")
     row, output = produced.records

@@ -80,7 +80,7 @@ def test_another_purpose_adds_only_what_it_lacks(bootstrap: Any, ran: list[str])
     assert ran == ["test", "bench", "test-all", "check"]
 
 
-def test_a_changed_lock_makes_the_environment_anew(bootstrap: Any, ran: list[str]) -> None:
+def test_a_changed_lock_makes_the_environment_again(bootstrap: Any, ran: list[str]) -> None:
     """Nothing of an older lock stays behind."""
     bootstrap.set_up("run")
     ran.clear()
@@ -137,7 +137,7 @@ def test_a_failed_fetch_of_jars_costs_only_itself(
 
 
 @pytest.mark.parametrize("moved", ["python_version", "ROOT"])
-def test_an_environment_of_another_place_is_made_anew(
+def test_an_environment_of_another_place_is_made_again(
     bootstrap: Any, ran: list[str], monkeypatch: pytest.MonkeyPatch, moved: str
 ) -> None:
     """Neither a moved checkout nor another Python takes over an environment."""

@@ -25,30 +25,43 @@ _NOT_IN_NAMES = {
     "blame",
     "chore",
     "chores",
+    "divided",
     "forgone",
     "hear",
-    "hears",
     "heard",
+    "hears",
     "housekeeper",
+    "joint",
+    "keeper",
+    "keepers",
+    "keeping",
     "lately",
     "lookout",
     "mend",
     "mends",
     "moments",
+    "news",
+    "owes",
+    "rehearsal",
     "sought",
     "standing",
     "standings",
     "stay",
     "stays",
     "surroundings",
+    "suspects",
     "tell",
     "tells",
     "told",
+    "trial",
+    "trouble",
     "turn",
+    "turned",
     "turns",
     "turnstile",
     "upkeep",
     "wishes",
+    "within",
 }
 
 #: No docstring begins with a line that has one of these. *Behind* is lag, or what is left over.
@@ -62,7 +75,15 @@ _NOT_IN_DOCSTRINGS = re.compile(
 #: Names that stay: of a word's other, plain meaning.
 _PLAIN = {
     "output_behind": "lags, as a consumer does",
+    "keeper": "the process that keeps a local stack, as its file says",
+    "_start_keeper": "the same",
 }
+
+#: No page has one of these outside of code, which names what was renamed and the tests.
+_NOT_IN_PROSE = re.compile(r"\b(anew|mends?|mended|sought|one's own)\b", re.IGNORECASE)
+
+#: Code in a page, in a block or in a line; and the address of a link.
+_CODE = re.compile(r"^```.*?^```|`[^`\n]*`|\]\([^)\n]*\)", re.MULTILINE | re.DOTALL)
 
 #: What a script of the page declares, or assigns to: ``const found``, ``row.update = ...``.
 _OF_SCRIPT = re.compile(
@@ -77,7 +98,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 def words(name: str) -> set[str]:
     """Return the words that a name consists of."""
-    return {word.lower() for word in _WORD.findall(name)}
+    return {word.lower() for word in _WORD.findall(name.replace("ZooKeeper", "Zookeeper"))}
 
 
 def names(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -115,6 +136,12 @@ def first_lines(tree: ast.AST) -> Iterator[tuple[str, int]]:
             text = ast.get_docstring(node)
             if text:
                 yield text.splitlines()[0], getattr(node, "lineno", 1)
+
+
+def prose(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the lines of a page without code, with their numbers."""
+    plain = _CODE.sub(lambda found: "\n" * found[0].count("\n"), text)
+    yield from ((line, number) for number, line in enumerate(plain.splitlines(), 1))
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -160,6 +187,29 @@ def test_no_docstring_begins_with_a_replaced_word() -> None:
         if _NOT_IN_DOCSTRINGS.search(text)
     ]
     assert found == []
+
+
+def test_no_page_has_a_replaced_word() -> None:
+    """Pages, and the list of tests, are in words that an engineer of the field would use."""
+    found = [
+        f"{page.relative_to(_ROOT)}:{number} {line}"
+        for page in [*sorted((_ROOT / "docs").glob("*.md")), _ROOT / "tests/README.md"]
+        for line, number in prose(page.read_text(encoding="utf-8"))
+        if _NOT_IN_PROSE.search(line)
+    ]
+    assert found == []
+
+
+def test_code_in_a_page_is_no_prose() -> None:
+    """Blocks, code in a line and addresses are left out; the numbers of lines stay."""
+    page = "The `test_joins_anew`.\n```\nanew\n```\n[it](mended.md) is anew\n"
+    assert [(n, bool(_NOT_IN_PROSE.search(line))) for line, n in prose(page)] == [
+        (1, False),
+        (2, False),
+        (3, False),
+        (4, False),
+        (5, True),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from headrace.coordinators.member_info import MemberInfo
 from headrace.coordinators.znodes import EpochDocument, MemberDocument, OwnerDocument
 from headrace.core.records import TopicPartition
 from headrace.kafka.transaction_log import LoggedTransaction, TransactionState
-from headrace.tools.offsets.reading import ChannelRunningError, RequestError
+from headrace.tools.offsets.reader import ChannelRunningError, RequestError
 from headrace.tools.transactions.commands import (
     FoundTransaction,
     is_of_group,

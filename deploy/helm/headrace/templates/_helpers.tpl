@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
-{{/* A StatefulSet's name becomes a label of its pods, with a number and a hash behind it. */}}
+{{/* A StatefulSet's name becomes a label of its pods, with a number and a hash after it. */}}
 {{- define "headrace.fullname" -}}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}

@@ -11,7 +11,7 @@ from headrace.config import Config
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka.transactional_producer import GroupPartition, fence_producers
 from headrace.processors import BatchProcessor, BatchResponse
 from headrace.tools.doctor import checks

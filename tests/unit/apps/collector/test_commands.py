@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.apps.collector import commands, group_of
-from headrace.apps.collector.commands import Progress, create_event, done_event, follow
-from headrace.apps.collector.strict import Create, Done, read
+from headrace.apps.collector.commands import ReadProgress, create_event, done_event, follow
+from headrace.apps.collector.strict import CreateEvent, DoneEvent, read
 from headrace.cli import app
 from headrace.core.records import TopicPartition
 from headrace.keyed import Event
@@ -23,8 +23,8 @@ def test_the_events_that_commands_produce_are_the_collector_s() -> None:
     create = create_event("g", ["b", "a"], ttl=5, need=None, fail_fast=False, payload=None)
     done = done_event("g", "a", result={"n": 1}, error="no space")
     assert {group_of(Event(each, 0, "t", 0, 0)) for each in (create, done)} == {"g"}
-    assert read("g", create) == Create(("a", "b"), 5, 2, False, None, {})
-    assert read("g", done) == Done("a", {"n": 1}, "no space")
+    assert read("g", create) == CreateEvent(("a", "b"), 5, 2, False, None, {})
+    assert read("g", done) == DoneEvent("a", {"n": 1}, "no space")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_command_line_that_cannot_be_used_is_refused(arguments: list[str], wor
 def test_watch_says_once_that_it_is_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     """When each partition's end was reached, and what it waits for then."""
     one, other = TopicPartition("t", 0), TopicPartition("t", 1)
-    progress = Progress("t", "g")
+    progress = ReadProgress("t", "g")
     progress.begin({one: (0, 5), other: (3, 3)})
     progress.took(0, [other])
     progress.took(4, [])
@@ -76,7 +76,7 @@ def test_watch_says_how_far_it_is(
 ) -> None:
     """Now and then, while it reads what there is."""
     monkeypatch.setattr(commands, "_PROGRESS_INTERVAL", 0.0)
-    progress = Progress("t", None)
+    progress = ReadProgress("t", None)
     progress.begin({TopicPartition("t", 0): (10, 50)})
     progress.took(7, [])
     progress.took(5, [])

@@ -9,13 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace import config
-from headrace.apps.collector import Collector, group_of, running
+from headrace.apps.collector import Collector, daemon_config, group_of
 from headrace.apps.collector.demo import (
     EVENTS,
     OUTCOMES,
     PARTITIONS,
+    CollectorDemoPhase,
     Facts,
-    Phase,
     channels,
     next_phase,
 )
@@ -201,32 +201,74 @@ NONE: frozenset[int] = frozenset()
 @pytest.mark.parametrize(
     ("phase", "facts", "then"),
     [
-        (Phase.STARTING, Facts(0, 100, [ALL, NONE]), Phase.STARTING),
-        (Phase.STARTING, Facts(0, 100, [HALF, NONE]), Phase.STARTING),
-        (Phase.STARTING, Facts(0, 100, [HALF, ALL - HALF]), Phase.FLOWING),
-        (Phase.FLOWING, Facts(24, 100, [HALF, ALL - HALF]), Phase.FLOWING),
-        (Phase.FLOWING, Facts(25, 100, [ALL, NONE]), Phase.FLOWING),
-        (Phase.FLOWING, Facts(25, 100, [HALF, ALL - HALF]), Phase.TAKING_OVER),
-        (Phase.TAKING_OVER, Facts(60, 100, [HALF, NONE], 5), Phase.TAKING_OVER),
-        (Phase.TAKING_OVER, Facts(60, 100, [ALL, NONE], 0), Phase.TAKING_OVER),
-        (Phase.TAKING_OVER, Facts(60, 100, [ALL, NONE], 1), Phase.RETURNING),
-        (Phase.RETURNING, Facts(60, 100, [ALL, NONE], 9), Phase.RETURNING),
-        (Phase.RETURNING, Facts(60, 100, [HALF, ALL - HALF], 9), Phase.FINISHING),
-        (Phase.FINISHING, Facts(99, 100, [HALF, ALL - HALF], 9), Phase.FINISHING),
-        (Phase.FINISHING, Facts(100, 100, [HALF, ALL - HALF], 9), Phase.DONE),
-        (Phase.DONE, Facts(100, 100, [HALF, ALL - HALF], 9), Phase.DONE),
+        (CollectorDemoPhase.STARTING, Facts(0, 100, [ALL, NONE]), CollectorDemoPhase.STARTING),
+        (CollectorDemoPhase.STARTING, Facts(0, 100, [HALF, NONE]), CollectorDemoPhase.STARTING),
+        (
+            CollectorDemoPhase.STARTING,
+            Facts(0, 100, [HALF, ALL - HALF]),
+            CollectorDemoPhase.FLOWING,
+        ),
+        (
+            CollectorDemoPhase.FLOWING,
+            Facts(24, 100, [HALF, ALL - HALF]),
+            CollectorDemoPhase.FLOWING,
+        ),
+        (CollectorDemoPhase.FLOWING, Facts(25, 100, [ALL, NONE]), CollectorDemoPhase.FLOWING),
+        (
+            CollectorDemoPhase.FLOWING,
+            Facts(25, 100, [HALF, ALL - HALF]),
+            CollectorDemoPhase.TAKING_OVER,
+        ),
+        (
+            CollectorDemoPhase.TAKING_OVER,
+            Facts(60, 100, [HALF, NONE], 5),
+            CollectorDemoPhase.TAKING_OVER,
+        ),
+        (
+            CollectorDemoPhase.TAKING_OVER,
+            Facts(60, 100, [ALL, NONE], 0),
+            CollectorDemoPhase.TAKING_OVER,
+        ),
+        (
+            CollectorDemoPhase.TAKING_OVER,
+            Facts(60, 100, [ALL, NONE], 1),
+            CollectorDemoPhase.RETURNING,
+        ),
+        (
+            CollectorDemoPhase.RETURNING,
+            Facts(60, 100, [ALL, NONE], 9),
+            CollectorDemoPhase.RETURNING,
+        ),
+        (
+            CollectorDemoPhase.RETURNING,
+            Facts(60, 100, [HALF, ALL - HALF], 9),
+            CollectorDemoPhase.FINISHING,
+        ),
+        (
+            CollectorDemoPhase.FINISHING,
+            Facts(99, 100, [HALF, ALL - HALF], 9),
+            CollectorDemoPhase.FINISHING,
+        ),
+        (
+            CollectorDemoPhase.FINISHING,
+            Facts(100, 100, [HALF, ALL - HALF], 9),
+            CollectorDemoPhase.DONE,
+        ),
+        (CollectorDemoPhase.DONE, Facts(100, 100, [HALF, ALL - HALF], 9), CollectorDemoPhase.DONE),
     ],
 )
-def test_a_phase_ends_when_its_fact_is_there(phase: Phase, facts: Facts, then: Phase) -> None:
+def test_a_phase_ends_when_its_fact_is_there(
+    phase: CollectorDemoPhase, facts: Facts, then: CollectorDemoPhase
+) -> None:
     """And not before."""
     assert next_phase(phase, facts) is then
 
 
 def test_each_phase_has_a_gate_and_an_end() -> None:
     """More is produced from phase to phase, and none is waited for without end."""
-    shares = [gates(Phase)[phase].value for phase in Phase]
+    shares = [gates(CollectorDemoPhase)[phase].value for phase in CollectorDemoPhase]
     assert shares == sorted(shares)
-    assert set(patience(Phase)) == set(Phase) - {Phase.DONE}
+    assert set(patience(CollectorDemoPhase)) == set(CollectorDemoPhase) - {CollectorDemoPhase.DONE}
 
 
 @pytest.mark.parametrize("engine", ["spark", "inline"])
@@ -234,15 +276,15 @@ def test_the_daemons_run_what_the_command_runs(engine: str, tmp_path: Path) -> N
     """Their file loads, and the channel is that of run, but for times longer than a restart."""
     daemon = Daemon("one", tmp_path, Endpoints("a:1", "b:2"), channels(engine))
     loaded = config.load(daemon.config_file).channels
-    wanted = running.Wanted("a:1", EVENTS, OUTCOMES, engine=engine)
-    same = running.configuration(wanted)
+    wanted = daemon_config.CollectorOptions("a:1", EVENTS, OUTCOMES, engine=engine)
+    same = daemon_config.configuration(wanted)
     same["channels"]["collector"]["processor"]["options"] = {
         "mode": "strict",
         "orphan_ttl": "1h",
         "late_ttl": "1h",
     }
     assert list(loaded) == ["collector.rekey", "collector"]
-    assert loaded == running.checked(same, tmp_path / "x.yaml").channels
+    assert loaded == daemon_config.checked(same, tmp_path / "x.yaml").channels
 
 
 @pytest.mark.parametrize("arguments", [["--days", "0"], ["--days", "366"], ["--engine", "x"]])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.apps.collector import Collector, group_of
-from headrace.core.importing import load_factory
+from headrace.core.imports import load_factory
 from headrace.keyed import Event
 from headrace.keyed.fold import FoldSettings
 from headrace.testing.keyed import KeyedTest, Produced, Sent, check_reducer

@@ -12,7 +12,7 @@ from headrace import config
 from headrace.apps.elements import element_reducer
 from headrace.apps.elements.demo import (
     PARTITIONS,
-    Phase,
+    ElementsDemoPhase,
     Reports,
     Total,
     channels,
@@ -81,18 +81,21 @@ def test_the_channel_is_one_that_headrace_takes_and_its_element_counts() -> None
 @pytest.mark.parametrize(
     ("phase", "events_reported", "held", "following"),
     [
-        (Phase.STARTING, 0, frozenset({0}), Phase.STARTING),
-        (Phase.STARTING, 0, ALL, Phase.FLOWING),
-        (Phase.FLOWING, 24, ALL, Phase.FLOWING),
-        (Phase.FLOWING, 25, ALL, Phase.RETURNING),
-        (Phase.RETURNING, 50, frozenset(), Phase.RETURNING),
-        (Phase.RETURNING, 50, ALL, Phase.FINISHING),
-        (Phase.FINISHING, 99, ALL, Phase.FINISHING),
-        (Phase.FINISHING, 100, ALL, Phase.DONE),
+        (ElementsDemoPhase.STARTING, 0, frozenset({0}), ElementsDemoPhase.STARTING),
+        (ElementsDemoPhase.STARTING, 0, ALL, ElementsDemoPhase.FLOWING),
+        (ElementsDemoPhase.FLOWING, 24, ALL, ElementsDemoPhase.FLOWING),
+        (ElementsDemoPhase.FLOWING, 25, ALL, ElementsDemoPhase.RETURNING),
+        (ElementsDemoPhase.RETURNING, 50, frozenset(), ElementsDemoPhase.RETURNING),
+        (ElementsDemoPhase.RETURNING, 50, ALL, ElementsDemoPhase.FINISHING),
+        (ElementsDemoPhase.FINISHING, 99, ALL, ElementsDemoPhase.FINISHING),
+        (ElementsDemoPhase.FINISHING, 100, ALL, ElementsDemoPhase.DONE),
     ],
 )
 def test_the_next_phase_begins_when_its_fact_is_there(
-    phase: Phase, events_reported: int, held: frozenset[int], following: Phase
+    phase: ElementsDemoPhase,
+    events_reported: int,
+    held: frozenset[int],
+    following: ElementsDemoPhase,
 ) -> None:
     """Partitions that are held, or events in reports."""
     assert next_phase(phase, events_reported, 100, held) is following

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from headrace.apps.elements import Element, ElementError, Stream, element_reducer
-from headrace.core.importing import make
+from headrace.core.imports import make
 from headrace.keyed import Event, Fired
 from headrace.keyed.fold import FoldSettings
 from headrace.testing.keyed import KeyedTest, check_reducer

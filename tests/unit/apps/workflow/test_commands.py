@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from headrace.apps.workflow import Call, Choice, Input, Loop, Parallel, Sequence
 from headrace.apps.workflow.commands import Instances
-from headrace.apps.workflow.drawing import drawn
+from headrace.apps.workflow.daemon_config import WorkflowNode
 from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
-from headrace.apps.workflow.running import Node
+from headrace.apps.workflow.term_tree import drawn
 from headrace.apps.workflow.topics import Topics
 from headrace.cli import app
 from headrace.config import ChannelConfig, Config
@@ -172,7 +172,7 @@ def test_a_channel_without_an_output_of_the_reducer_is_not_started(
     module: Any = ModuleType("flows_without_output")
     module.flows = workflows("a")
     monkeypatch.setitem(sys.modules, "flows_without_output", module)
-    node = Node("flows_without_output:flows", "k:9092", Topics(), tmp_path, history=history)
+    node = WorkflowNode("flows_without_output:flows", "k:9092", Topics(), tmp_path, history=history)
     document = node.configuration()["channels"]["workflow"]
     del document["sink"]["outputs"][left_out]
     channel = ChannelConfig.model_validate(document)

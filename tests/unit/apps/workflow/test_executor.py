@@ -16,7 +16,7 @@ from headrace.config.derived import changelog_name
 from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka.ports import Fetched
 from headrace.kafka.topic_producer import ProduceError
 from headrace.keyed.codecs import partition_of, to_json

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.apps.workflow import turnaround
-from headrace.apps.workflow.demo import KILLS, Progress
+from headrace.apps.workflow.demo import KILLS, InstanceCounts
 from headrace.apps.workflow.messages import (
     Assignment,
     CallFailedError,
@@ -101,7 +101,7 @@ def test_flights_become_instances() -> None:
 
 def test_there_is_work_at_each_kill() -> None:
     """No more is started than a part beyond the next kill, and all after the last."""
-    progress, killed = Progress(1000), []
+    progress, killed = InstanceCounts(1000), []
     while progress.done < 1000:
         progress.started += progress.may_start
         if progress.kills < len(KILLS):

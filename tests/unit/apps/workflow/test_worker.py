@@ -19,7 +19,7 @@ from headrace.apps.workflow.worker import (
     HungCallsError,
 )
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka.topic_producer import ProduceError
 from headrace.keyed.codecs import to_json
 from headrace.processors.contract import BatchResponse, ChannelContext

@@ -8,7 +8,13 @@ import pytest
 
 from headrace import config
 from headrace.telemetry.metrics import Metrics, MetricsServer, PartitionSnapshot, read_metrics
-from headrace.tools.demo.daemons import Daemon, DaemonReading, Endpoints, channels_into, reading_of
+from headrace.tools.demo.daemons import (
+    Daemon,
+    DaemonSnapshot,
+    Endpoints,
+    channels_into,
+    snapshot_of,
+)
 from headrace.tools.demo.reducer import COLUMNS
 
 if TYPE_CHECKING:
@@ -55,8 +61,8 @@ def test_a_reading_sums_what_the_metrics_say(served: tuple[Metrics, int]) -> Non
     metrics.stage_seconds.labels("flights", "reduce").observe(1.5)
     metrics.stage_seconds.labels("flights", "sink_commit").observe(7)
     samples = read_metrics("127.0.0.1", port, 5)
-    assert reading_of(samples, "flights") == DaemonReading(frozenset({2, 5}), 120, 3, 1.5, 1)
-    assert reading_of(samples, "others").partitions == frozenset()
+    assert snapshot_of(samples, "flights") == DaemonSnapshot(frozenset({2, 5}), 120, 3, 1.5, 1)
+    assert snapshot_of(samples, "others").partitions == frozenset()
 
 
 def test_a_daemon_that_is_not_there_has_no_reading(daemon: Daemon) -> None:

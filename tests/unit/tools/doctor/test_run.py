@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.core.errors import StartError
-from headrace.spark.dryrun import SparkTrial
+from headrace.spark.dryrun import SparkCheck
 from headrace.tools.doctor import run as commands
 from headrace.tools.doctor.checks import check_code, check_spark
 from headrace.tools.doctor.finding import (
@@ -126,12 +126,12 @@ def test_disabled_channels_are_not_looked_at(
 def test_a_session_that_does_not_start_is_an_error(tmp_path: Path) -> None:
     """The first line of the reason is told."""
 
-    def refuse(_: Any) -> SparkTrial:
+    def refuse(_: Any) -> SparkCheck:
         raise StartError("Spark did not start\nlong story")
 
     found = only(check_spark(config(tmp_path).spark, refuse))
     assert found.seen == "StartError: Spark did not start"
-    assert not bad(check_spark(config(tmp_path).spark, lambda _: SparkTrial("4.0.5", 2, 8.0)))
+    assert not bad(check_spark(config(tmp_path).spark, lambda _: SparkCheck("4.0.5", 2, 8.0)))
 
 
 def test_code_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:

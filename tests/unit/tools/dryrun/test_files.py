@@ -11,7 +11,7 @@ from headrace.core.columns import HEADERS
 from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA
 from headrace.tools.dryrun.commands import Range, parse_range, read_file
-from headrace.tools.offsets.reading import RequestError
+from headrace.tools.offsets.reader import RequestError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from headrace.core.errors import HeadraceError
 from headrace.kafka.ports import StoredOffset
 from headrace.testing import InMemoryBroker
 from headrace.tools.groups.report import Seen, compare, read_positions
-from headrace.tools.offsets.reading import Reader
+from headrace.tools.offsets.reader import Reader
 from tests.unit.coordinators.group import TOPIC, Group, partition
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Scene:
-    """Four partitions, nobody yet. ``keeper`` is a sink that keeps offsets."""
+    """Four partitions, nobody yet. ``sink_offsets`` is a sink that keeps offsets."""
 
     def __init__(self) -> None:
         self.group = Group(partitions=4)
         self.broker = InMemoryBroker()
         self.broker.create_topic(TOPIC, 4)
         self.catalog: TopicCatalog = self.broker.catalog()
-        self.keeper: TransactionalOffsets | None = None
+        self.sink_offsets: TransactionalOffsets | None = None
         self.zookeeper_down = False
 
     def commit(self, number: int, offset: int, epoch: int = 1) -> None:
@@ -46,7 +46,9 @@ class Scene:
             nodes = read_nodes(session, "group", [TOPIC])
         except HeadraceError as error:
             errors.append(str(error))
-        reader = Reader(self.catalog, self.broker.store("group"), self.keeper, self.group.clock)
+        reader = Reader(
+            self.catalog, self.broker.store("group"), self.sink_offsets, self.group.clock
+        )
         topics = {TOPIC, *(nodes.topics if nodes else ())}
         try:
             positions = read_positions(reader, "group", topics, self.group.clock)

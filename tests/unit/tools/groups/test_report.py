@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.coordinators.member_info import MemberInfo, Mode
+from headrace.coordinators.member_info import AssignmentMode, MemberInfo
 from headrace.coordinators.znodes import OffsetDocument, OwnerDocument
 from headrace.core.errors import KafkaUnavailableError
 from headrace.testing.broker import InMemoryCatalog
@@ -37,7 +37,7 @@ def test_members_and_what_they_own(scene: Scene) -> None:
     assert [(member.name, member.owned) for member in report.members] == [("a", 3), ("b", 1)]
     document = report.members[0].document
     assert document is not None
-    assert (document.info.mode, document.info.weight) == (Mode.DYNAMIC, 2)
+    assert (document.info.mode, document.info.weight) == (AssignmentMode.DYNAMIC, 2)
     assert document.software == VERSION
     assert scene.standings() == [OWNED] * 4
     assert {each.owner for each in report.partitions} == {"a", "b"}
@@ -119,7 +119,7 @@ def test_what_is_free_waits_for_whoever_had_it_last(scene: Scene) -> None:
 
 def test_what_static_lists_get_wrong(scene: Scene) -> None:
     """A partition in two lists is contended, one that does not exist is missing."""
-    static = MemberInfo(frozenset({TOPIC}), Mode.STATIC, lists={TOPIC: (0, 1, 9)})
+    static = MemberInfo(frozenset({TOPIC}), AssignmentMode.STATIC, lists={TOPIC: (0, 1, 9)})
     scene.group.join("a", static)
     scene.group.join("b", replace(static, lists={TOPIC: (1, 2)}))
     scene.group.run()
@@ -131,13 +131,15 @@ def test_what_static_lists_get_wrong(scene: Scene) -> None:
 
 def test_what_fixed_numbers_leave_and_mixed_modes(scene: Scene) -> None:
     """What nobody is to have is unowned; members of different modes are all named."""
-    scene.group.join("a", MemberInfo(frozenset({TOPIC}), Mode.FIXED_COUNT, partitions_per_topic=3))
+    scene.group.join(
+        "a", MemberInfo(frozenset({TOPIC}), AssignmentMode.FIXED_COUNT, partitions_per_topic=3)
+    )
     scene.group.run()
     assert scene.standings().count(UNOWNED) == 1
     scene.group.join("b")
     scene.group.run()
     report = scene.look()
-    assert report.modes == {Mode.FIXED_COUNT, Mode.DYNAMIC}
+    assert report.modes == {AssignmentMode.FIXED_COUNT, AssignmentMode.DYNAMIC}
     assert scene.standings() == [OWNED] * 4
 
 
@@ -217,7 +219,7 @@ def test_the_offset_of_the_later_claim_counts(scene: Scene) -> None:
         assert (found.kept_in, found.offsets.next) == (place, offset)
 
 
-class Keeper:
+class MovableOffsets:
     """A sink that has every partition at 8."""
 
     def stored_offset(self, _identity: str) -> int | None:
@@ -231,7 +233,7 @@ class Keeper:
 
 def test_the_sinks_offset_wins(scene: Scene) -> None:
     """A disagreement is noted while nobody is at work; then the sink is ahead at times."""
-    scene.keeper = Keeper()
+    scene.sink_offsets = MovableOffsets()
     scene.broker.produce(partition(0), *[b""] * 10)
     scene.commit(0, 7)
     found = scene.partition(0)

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from headrace.admin.tables import duration
-from headrace.coordinators.member_info import MemberInfo, Mode
+from headrace.coordinators.member_info import AssignmentMode, MemberInfo
 from headrace.tools.groups.commands import document, lines, show, text
 from headrace.version import VERSION
 from tests.unit.coordinators.group import PATHS, TOPIC, partition
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def busy(scene: Scene) -> Scene:
     """Two static members whose lists overlap, one that cannot be read, and a lag."""
-    static = MemberInfo(frozenset({TOPIC}), Mode.STATIC, lists={TOPIC: (0, 1, 9)})
+    static = MemberInfo(frozenset({TOPIC}), AssignmentMode.STATIC, lists={TOPIC: (0, 1, 9)})
     scene.group.join("a", static)
     scene.group.join("b", replace(static, lists={TOPIC: (1, 2)}))
     scene.group.run()

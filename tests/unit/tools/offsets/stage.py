@@ -18,8 +18,8 @@ from headrace.testing import (
     InMemoryZooKeeper,
 )
 from headrace.testing.channel import QUICK
-from headrace.tools.offsets.planning import GroupOffsets, Plan, change, change_to
-from headrace.tools.offsets.reading import PartitionOffsets, Reader
+from headrace.tools.offsets.plan import GroupOffsets, Plan, change, change_to
+from headrace.tools.offsets.reader import PartitionOffsets, Reader
 from tests.unit.channel.in_memory import P0, P1, values
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ CHANNEL = ChannelConfig.model_validate(QUICK)
 
 
 @dataclass
-class Keeper:
+class MovableOffsets:
     """A sink that keeps offsets, by the number of the partition."""
 
     offsets: dict[str, int] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Stage:
         self.zookeeper = InMemoryZooKeeper(clock=self.clock)
         self.session: InMemorySession = self.zookeeper.session()
         self.store: OffsetStore = self.broker.store("group")
-        self.keeper: Keeper | None = None
+        self.sink_offsets: MovableOffsets | None = None
         self.subscribers: list[str] = []
         self.ask: Callable[[], list[str]] = lambda: self.subscribers
         self.meanwhile: Happening = lambda: None
@@ -107,13 +107,13 @@ class Stage:
         replay: Replay | None = None,
     ) -> Plan:
         """Move partitions to the offsets given."""
-        reader = Reader(self.broker.catalog(), self.store, self.keeper, self.clock)
+        reader = Reader(self.broker.catalog(), self.store, self.sink_offsets, self.clock)
         cluster = reader.cluster(["events"])
         group = GroupOffsets(
             CHANNEL,
             self.session,
             self.store,
-            self.keeper,
+            self.sink_offsets,
             self.ask,
             self.clock,
         )

@@ -8,13 +8,13 @@ from headrace.channel.offset_stores import MovedOffsets
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.coordinators.znodes import EpochDocument
 from headrace.core.clock import Deadline
-from headrace.devstack.waiting import wait_for
+from headrace.devstack.wait import wait_for
 from headrace.kafka.ports import Commit, CommitRefusal, OffsetStoreError, StoredOffset
 from headrace.testing import (
     in_memory_channel,
     running,
 )
-from headrace.tools.offsets.reading import ChannelRunningError, OffsetsError, RequestError
+from headrace.tools.offsets.reader import ChannelRunningError, OffsetsError, RequestError
 from tests.unit.channel.in_memory import P0, P1, committed
 from tests.unit.channel.recorder import PATIENCE, Recorder
 from tests.unit.tools.offsets.stage import PATHS, Stage

@@ -16,9 +16,9 @@ from headrace.sinks.console import NoopSink
 from headrace.sinks.delta import DeltaSink
 from headrace.tools.offsets import commands
 from headrace.tools.offsets.cli import app
-from headrace.tools.offsets.keepers import StartPrecedence, keeping_of
-from headrace.tools.offsets.planning import change_to
-from headrace.tools.offsets.reading import PartitionOffsets
+from headrace.tools.offsets.plan import change_to
+from headrace.tools.offsets.reader import PartitionOffsets
+from headrace.tools.offsets.sink_offsets import StartPrecedence, start_precedence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,20 +138,24 @@ def channel(**settings: Any) -> ChannelConfig:
 def test_what_keeps_offsets_is_found_by_the_configuration(tmp_path: Path) -> None:
     """A Delta table can be asked and changed; other sinks keep nothing."""
     spark = {"type": "spark", "reducer": "some.module:reduce"}
-    table = keeping_of(
+    table = start_precedence(
         channel(processor=spark, sink={"type": "delta", "path": str(tmp_path / "table")}),
         [],
         KafkaConfig(),
     )
-    assert isinstance(table.keeper, DeltaSink)
+    assert isinstance(table.sink_offsets, DeltaSink)
     assert not (tmp_path / "table").exists()
-    assert keeping_of(channel(processor=spark, sink="noop"), [], KafkaConfig()) == StartPrecedence()
+    assert (
+        start_precedence(channel(processor=spark, sink="noop"), [], KafkaConfig())
+        == StartPrecedence()
+    )
     inline = {"type": "arrow", "reducer": "some.module:reduce"}
     assert (
-        keeping_of(channel(processor=inline, sink="noop"), [], KafkaConfig()) == StartPrecedence()
+        start_precedence(channel(processor=inline, sink="noop"), [], KafkaConfig())
+        == StartPrecedence()
     )
     simple = channel(processor={"type": "simple"}, sink="some.module:function")
-    assert keeping_of(simple, [], KafkaConfig()) == StartPrecedence()
+    assert start_precedence(simple, [], KafkaConfig()) == StartPrecedence()
 
 
 def test_a_processor_with_offsets_of_its_own_is_out_of_reach() -> None:
@@ -159,16 +163,16 @@ def test_a_processor_with_offsets_of_its_own_is_out_of_reach() -> None:
     plain, keeping = (
         {"type": "custom", "factory": f"{__name__}:{name}"} for name in ("Plain", "Keeping_")
     )
-    assert keeping_of(channel(processor=plain), [], KafkaConfig()) == StartPrecedence()
-    found = keeping_of(channel(processor=keeping), [], KafkaConfig())
-    assert (found.keeper, found.out_of_reach) == (None, f"processor {__name__}:Keeping_")
+    assert start_precedence(channel(processor=plain), [], KafkaConfig()) == StartPrecedence()
+    found = start_precedence(channel(processor=keeping), [], KafkaConfig())
+    assert (found.sink_offsets, found.out_of_reach) == (None, f"processor {__name__}:Keeping_")
 
 
 def test_state_is_moved_with_its_offsets_by_other_commands() -> None:
     """The message names them."""
     keyed = {"type": "keyed", "reducer": "json:dumps"}
-    found = keeping_of(channel(processor=keyed, sink=None), [], KafkaConfig())
-    assert found.keeper is None
+    found = start_precedence(channel(processor=keyed, sink=None), [], KafkaConfig())
+    assert found.sink_offsets is None
     assert "headrace state forget and import" in (found.out_of_reach or "")
 
 
@@ -183,5 +187,5 @@ def test_a_sink_of_one_s_own_is_asked_for_its_offsets(
     monkeypatch.setattr(NoopLike, "guarantee", guarantee)
     inline = {"type": "arrow", "reducer": "some.module:reduce"}
     sink = {"type": "custom", "factory": f"{__name__}:NoopLike"}
-    kept = keeping_of(channel(processor=inline, sink=sink), [], KafkaConfig())
+    kept = start_precedence(channel(processor=inline, sink=sink), [], KafkaConfig())
     assert kept == StartPrecedence(out_of_reach=out_of_reach)

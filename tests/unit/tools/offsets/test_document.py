@@ -11,8 +11,8 @@ from headrace.config.subscription import Subscription
 from headrace.core.records import TopicPartition
 from headrace.kafka.ports import TopicInfo
 from headrace.tools.offsets.commands import OffsetsDocument
-from headrace.tools.offsets.planning import partitions_of, plan_import
-from headrace.tools.offsets.reading import Cluster, PartitionOffsets, RequestError
+from headrace.tools.offsets.plan import partitions_of, plan_import
+from headrace.tools.offsets.reader import Cluster, PartitionOffsets, RequestError
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 CLUSTER = Cluster("cluster-1", {"events": TopicInfo("events", "id-1", 2)})

@@ -6,7 +6,7 @@ from headrace.config.subscription import Subscription
 from headrace.core.positions import At, Earliest, Latest, ShiftBy, Target, To, parse_target
 from headrace.core.records import TopicPartition
 from headrace.kafka.ports import TopicInfo
-from headrace.tools.offsets.reading import Choice, RequestError, parse_choice, selected
+from headrace.tools.offsets.reader import RequestError, TopicSelection, parse_selection, selected
 
 KNOWN = {"events": TopicInfo("events", "id-1", 3), "other": TopicInfo("other", "id-2", 1)}
 
@@ -42,11 +42,11 @@ def test_what_is_no_target_is_refused(text: str) -> None:
 
 def test_a_choice_is_a_topic_or_some_of_its_partitions() -> None:
     """As kafka-consumer-groups.sh writes them."""
-    assert parse_choice("events") == Choice("events")
-    assert parse_choice("events:2,0") == Choice("events", (2, 0))
+    assert parse_selection("events") == TopicSelection("events")
+    assert parse_selection("events:2,0") == TopicSelection("events", (2, 0))
     for text in ("", ":1", "events:", "events:a", "events:1,", "events:-1"):
         with pytest.raises(ValueError, match="TOPIC:0,3"):
-            parse_choice(text)
+            parse_selection(text)
 
 
 def test_no_choice_means_all_partitions_of_the_channel() -> None:
@@ -57,7 +57,11 @@ def test_no_choice_means_all_partitions_of_the_channel() -> None:
 
 def test_choices_add_up() -> None:
     """A partition that is chosen twice is there once."""
-    choices = [Choice("events", (2, 0)), Choice("events", (0,)), Choice("other")]
+    choices = [
+        TopicSelection("events", (2, 0)),
+        TopicSelection("events", (0,)),
+        TopicSelection("other"),
+    ]
     found = selected(choices, Subscription(("events", "other")), KNOWN)
     assert found == [
         TopicPartition("events", 0),
@@ -68,7 +72,7 @@ def test_choices_add_up() -> None:
 
 def test_everything_that_cannot_be_chosen_is_named() -> None:
     """Foreign topics, missing ones and missing partitions, all at once."""
-    choices = [Choice("other"), Choice("gone"), Choice("events", (0, 3))]
+    choices = [TopicSelection("other"), TopicSelection("gone"), TopicSelection("events", (0, 3))]
     with pytest.raises(RequestError) as refused:
         selected(choices, Subscription(("events", "gone")), KNOWN)
     assert refused.value.problems == (
@@ -85,7 +89,7 @@ def test_a_pattern_lends_its_topics_to_be_chosen() -> None:
     assert len(selected([], subscription, known)) == 3
     assert selected([], subscription, {}) == []
     with pytest.raises(RequestError) as refused:
-        selected([Choice("eggs"), Choice("other")], subscription, known)
+        selected([TopicSelection("eggs"), TopicSelection("other")], subscription, known)
     assert refused.value.problems == (
         "topic eggs does not exist on the brokers; create it, or choose others with --topic",
         "topic other is not of this channel, which reads ^e",

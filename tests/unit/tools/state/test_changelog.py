@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.keyed import at_clock, at_event
 from headrace.keyed.fold import KeyRow
-from headrace.keyed.store import Change, PartitionKey, RocksStore, StoredRow
+from headrace.keyed.store import PartitionKey, RocksStore, RowChange, StoredRow
 from headrace.tools.state.changelog import (
     ChangelogTable,
     FileError,
@@ -162,7 +162,7 @@ def test_a_store_is_compared_at_its_position(tmp_path: Path) -> None:
     store.open()
     kept = {"same": b"1", "newer": b"2", "older": b"1", "unsure": b"1", "wrong": b"9", "more": b"1"}
     rows = [
-        (PartitionKey(0, key.encode()), Change(None, StoredRow(state)))
+        (PartitionKey(0, key.encode()), RowChange(None, StoredRow(state)))
         for key, state in kept.items()
     ]
     store.write(rows, {})

@@ -13,7 +13,7 @@ from headrace.core.positions import At, Earliest, Latest, Replay, ShiftBy, To, f
 from headrace.core.records import kafkas_topic_id
 from headrace.sinks.contract import CommitConflictError, OffsetMove, OutputReplacer
 from headrace.tools.offsets.hold import holding
-from headrace.tools.offsets.reading import ChannelRunningError, OffsetsError, RequestError
+from headrace.tools.offsets.reader import ChannelRunningError, OffsetsError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from headrace.core.clock import Clock
     from headrace.core.positions import Target
     from headrace.core.records import TopicPartition
-    from headrace.kafka.ports import Failure, OffsetStore
+    from headrace.kafka.ports import CommitFailure, OffsetStore
     from headrace.sinks.contract import TransactionalOffsets
     from headrace.tools.offsets.commands import OffsetsDocument
     from headrace.tools.offsets.hold import Hold
-    from headrace.tools.offsets.reading import Cluster, PartitionOffsets
+    from headrace.tools.offsets.reader import Cluster, PartitionOffsets
     from headrace.zookeeper.protocol import Session
 
 
@@ -211,7 +211,7 @@ class GroupOffsets:
     channel: ChannelConfig
     session: Session
     store: OffsetStore
-    keeper: TransactionalOffsets | None
+    sink_offsets: TransactionalOffsets | None
     subscribers: Callable[[], Sequence[str]]
     clock: Clock
 
@@ -300,15 +300,15 @@ def _move_sink(group: GroupOffsets, plan: Plan, note: str, replay: Replay | None
     ]
     if not moves:
         return False
-    keeper = group.keeper
-    assert keeper is not None, "no offset of a sink was found without one"
+    sink_offsets = group.sink_offsets
+    assert sink_offsets is not None, "no offset of a sink was found without one"
     history = _history(note, moves, replay)
     try:
         if replaces:
-            assert isinstance(keeper, OutputReplacer), "the plan was refused otherwise"
-            keeper.replace(moves, history)
+            assert isinstance(sink_offsets, OutputReplacer), "the plan was refused otherwise"
+            sink_offsets.replace(moves, history)
         else:
-            keeper.move_offsets(moves, history)
+            sink_offsets.move_offsets(moves, history)
     except CommitConflictError as error:
         raise OffsetsError(
             f"nothing was changed: somebody writes to the sink ({error}); stop who does, then try "
@@ -359,7 +359,9 @@ def _after(change: OffsetChange) -> tuple[int, str | None] | None:
     return None if group is None else (group.offset, group.topic_id)
 
 
-def _failure_text(group: str, failures: Mapping[TopicPartition, Failure], *, moved: bool) -> str:
+def _failure_text(
+    group: str, failures: Mapping[TopicPartition, CommitFailure], *, moved: bool
+) -> str:
     named = "; ".join(f"{partition}: {reason}" for partition, reason in failures.items())
     text = f"group {group}: these offsets are not known to be stored: {named}; "
     if moved:

@@ -458,18 +458,18 @@ class ProcessorPauseControl:
 
     def __init__(
         self,
-        pausing: PauseManager,
+        pause_manager: PauseManager,
         clock: Clock,
         reason: PauseReason = PauseReason.DOWNSTREAM,
     ) -> None:
-        self._pausing = pausing
+        self._pause_manager = pause_manager
         self._clock = clock
         self._reason = reason
 
     def pause(
         self, note: str, *, seconds: float | None = None, partition: TopicPartition | None = None
     ) -> None:
-        self._pausing.begin(
+        self._pause_manager.begin(
             self._reason,
             by="processor",
             partition=partition,
@@ -479,4 +479,4 @@ class ProcessorPauseControl:
         )
 
     def resume(self, *, partition: TopicPartition | None = None) -> None:
-        self._pausing.end(self._reason, by="processor", partition=partition)
+        self._pause_manager.end(self._reason, by="processor", partition=partition)

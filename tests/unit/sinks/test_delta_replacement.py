@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from headrace.core.errors import StartError
 from headrace.core.records import TopicPartition
 from headrace.sinks import OffsetMove, ReplaceRefusedError
-from headrace.sinks.delta import DeltaSink, replacing
+from headrace.sinks.delta import DeltaSink, replacement
 from headrace.sinks.delta.data_files import write_file
 from headrace.sinks.delta.maintenance import compact
 from headrace.sinks.delta.reader import DeltaLog
@@ -104,7 +104,7 @@ def test_files_are_young_when_they_are_committed(
         ages.extend(path.stat().st_mtime for path in folder.glob("part-replaced-*"))
         call()
 
-    monkeypatch.setattr(replacing, "write_file", write_slowly)
+    monkeypatch.setattr(replacement, "write_file", write_slowly)
     wrap_commit(monkeypatch, look)
     before = time.time() - 1
     assert sink.replace([move(50, 30)], "reset") == 2

@@ -12,9 +12,9 @@ from headrace.core.positions import Replay
 from headrace.core.records import TopicPartition
 from headrace.kafka.ports import StoredOffset
 from headrace.sinks import OffsetMove, Replacement, ReplaceRefusedError
-from headrace.tools.offsets.planning import change_to
-from headrace.tools.offsets.reading import OffsetsError, PartitionOffsets
-from headrace.tools.offsets.replaying import ReplayRun, Settled
+from headrace.tools.offsets.plan import change_to
+from headrace.tools.offsets.reader import OffsetsError, PartitionOffsets
+from headrace.tools.offsets.replay import ReplayRun, Settled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ CUSTOM = {"type": "custom", "factory": "some.module:Sink"}
 SEVERAL = {"type": "several", "outputs": {"rows": DELTA, "keys": UPSERT}}
 
 
-class Keeper:
+class MovableOffsets:
     """A sink whose offsets can be moved, and no more."""
 
     def stored_offset(self, identity: str) -> int | None:
@@ -41,7 +41,7 @@ class Keeper:
 
 
 @dataclass
-class Replacer(Keeper):
+class Replacer(MovableOffsets):
     """A sink that says of every move what it is told to say."""
 
     offsets: dict[str, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def at(number: int, sink: int | None) -> PartitionOffsets:
 def settle(
     targets: Sequence[int],
     choice: Replay | None,
-    keeper: TransactionalOffsets | None,
+    sink_offsets: TransactionalOffsets | None,
     sink: Any = DELTA,
     stored: int | None = 50,
 ) -> Settled:
@@ -80,7 +80,7 @@ def settle(
         {"topics": ["events"], "group": "g", "processor": processor, "sink": sink}
     )
     plan = tuple(change_to(at(number, stored), to) for number, to in enumerate(targets))
-    return ReplayRun(channel, keeper, choice, lambda identity: f"<{identity}>").settle(plan)
+    return ReplayRun(channel, sink_offsets, choice, lambda identity: f"<{identity}>").settle(plan)
 
 
 def test_a_move_back_takes_a_choice() -> None:
@@ -119,7 +119,7 @@ def test_a_sink_without_an_offset_of_the_partition_takes_none() -> None:
 )
 def test_append_says_what_comes_again(sink: Any, said: str) -> None:
     """Each sink in its own words; the offsets are those that were asked for."""
-    settled = settle([40], Replay.APPEND, Keeper(), sink)
+    settled = settle([40], Replay.APPEND, MovableOffsets(), sink)
     assert settled.refused is None
     assert said in (settled.effect or "")
     assert [change.after for change in settled.plan] == [40]
@@ -134,30 +134,34 @@ def test_a_sink_without_offsets_takes_no_choice(sink: str, is_said: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("sink", "keeper", "said"),
+    ("sink", "sink_offsets", "said"),
     [
-        ({"type": "kafka", "topic": "out"}, Keeper(), "cannot be taken back; replay with append"),
-        (SEVERAL, Keeper(), "give each a channel of its own"),
-        (CUSTOM, Keeper(), "some.module:Sink has no plan_replace and replace"),
+        (
+            {"type": "kafka", "topic": "out"},
+            MovableOffsets(),
+            "cannot be taken back; replay with append",
+        ),
+        (SEVERAL, MovableOffsets(), "give each a channel of its own"),
+        (CUSTOM, MovableOffsets(), "some.module:Sink has no plan_replace and replace"),
         (CUSTOM, None, "a sink of type custom keeps no offsets"),
         ({"type": "jsonl", "path": "rows"}, None, "a sink of type jsonl keeps no offsets"),
         ("console", None, "a sink of type console keeps no offsets"),
     ],
 )
 def test_sinks_that_cannot_replace_say_what_to_do(
-    sink: Any, keeper: TransactionalOffsets | None, said: str
+    sink: Any, sink_offsets: TransactionalOffsets | None, said: str
 ) -> None:
     """By name; nothing is asked of them."""
-    settled = settle([40], Replay.REPLACE, keeper, sink)
+    settled = settle([40], Replay.REPLACE, sink_offsets, sink)
     assert settled.effect is None
     assert said in (settled.refused or "")
 
 
 def test_replace_says_how_much_goes() -> None:
     """Every partition is asked about, also one whose offset stands where it is to go."""
-    keeper = Replacer()
-    settled = settle([40, 50], Replay.REPLACE, keeper)
-    assert [(each.start, each.next_offset) for each in keeper.asked] == [(50, 40), (50, 50)]
+    sink_offsets = Replacer()
+    settled = settle([40, 50], Replay.REPLACE, sink_offsets)
+    assert [(each.start, each.next_offset) for each in sink_offsets.asked] == [(50, 40), (50, 50)]
     assert settled.refused is None
     assert settled.effect is not None
     assert settled.effect.startswith("7 rows of the records that are read again are removed")

@@ -8,8 +8,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from headrace.apps.collector import group_of, running
-from headrace.apps.collector.running import Wanted, checked, configuration, run, written
+from headrace.apps.collector import daemon_config, group_of
+from headrace.apps.collector.daemon_config import (
+    CollectorOptions,
+    checked,
+    configuration,
+    run,
+    written,
+)
 from headrace.cli import app
 from headrace.config import (
     KafkaSinkConfig,
@@ -19,7 +25,7 @@ from headrace.config import (
     single_sinks,
 )
 from headrace.core.errors import KafkaUnavailableError, StartError
-from headrace.core.importing import load_callable
+from headrace.core.imports import load_callable
 from headrace.zookeeper.identity import Identity
 from tests.pages import blocks
 
@@ -55,7 +61,7 @@ def test_what_is_printed_is_a_configuration(
     mode: str, rejected: str | None, tmp_path: Path
 ) -> None:
     """It loads, each option is where it belongs, and the reducer can be made of its options."""
-    wanted = Wanted(
+    wanted = CollectorOptions(
         "one:1,two:2",
         "events",
         "outcomes",
@@ -101,7 +107,7 @@ def test_variables_stand_for_options() -> None:
 
 def test_outcomes_may_go_to_the_topic_of_the_events() -> None:
     """As with the original; what the collector wrote itself it passes over."""
-    wanted = Wanted("one:1", "events", "events", "rejected", create=2)
+    wanted = CollectorOptions("one:1", "events", "events", "rejected", create=2)
     config = checked(configuration(wanted), wanted.file)
     outputs = single_sinks(config.channels["collector"].sink)
     assert list(outputs.values()) == [
@@ -148,14 +154,14 @@ def test_a_command_line_that_cannot_be_used_is_refused(arguments: list[str], wor
 
 def test_a_configuration_that_a_process_runs_with_is_not_replaced(tmp_path: Path) -> None:
     """Whoever starts a second collector in a folder is told of the first, which goes on."""
-    wanted = Wanted("one:1", "events", "outcomes", state_dir=tmp_path)
+    wanted = CollectorOptions("one:1", "events", "outcomes", state_dir=tmp_path)
     name = checked(configuration(wanted), wanted.file).instance_id
-    running.write(wanted, name, "first: 1")
+    daemon_config.write(wanted, name, "first: 1")
     first = Identity(tmp_path, name)
     first.acquire()
     try:
         with pytest.raises(StartError, match="a collector runs already with the folder"):
-            running.write(wanted, name, "second: 2")
+            daemon_config.write(wanted, name, "second: 2")
     finally:
         first.release()
     assert wanted.file.read_text(encoding="utf-8") == "first: 1"
@@ -165,9 +171,9 @@ def test_a_configuration_that_a_process_runs_with_is_not_replaced(tmp_path: Path
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """With the option that names another one."""
     (tmp_path / "file").write_text("", encoding="utf-8")
-    wanted = Wanted("one:1", "events", "outcomes", state_dir=tmp_path / "file")
+    wanted = CollectorOptions("one:1", "events", "outcomes", state_dir=tmp_path / "file")
     with pytest.raises(StartError, match=r"cannot be written: .*--state-dir"):
-        running.write(wanted, "name", "")
+        daemon_config.write(wanted, "name", "")
 
 
 class _Catalog:
@@ -210,9 +216,9 @@ def test_what_keeps_a_collector_from_starting_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Brokers that are silent, and topics that are not there: with 3, and nothing is written."""
-    monkeypatch.setattr(running, "KafkaTopicCatalog", _Catalog)
+    monkeypatch.setattr(daemon_config, "KafkaTopicCatalog", _Catalog)
     monkeypatch.setattr(_Catalog, "topics", topics)
-    wanted = Wanted("one:1", "events", "outcomes", state_dir=tmp_path)
+    wanted = CollectorOptions("one:1", "events", "outcomes", state_dir=tmp_path)
     assert run(wanted, print_only=False) == 3
     assert words in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -223,7 +229,7 @@ def test_missing_topics_are_created_where_that_is_wanted(
 ) -> None:
     """With the brokers' times for events; then the process starts on what was written."""
     served: list[Path] = []
-    monkeypatch.setattr(running, "KafkaTopicCatalog", _Catalog)
+    monkeypatch.setattr(daemon_config, "KafkaTopicCatalog", _Catalog)
     monkeypatch.setattr(_Catalog, "topics", ("outcomes",))
     monkeypatch.setattr(_Catalog, "created", [])
 
@@ -232,7 +238,9 @@ def test_missing_topics_are_created_where_that_is_wanted(
         return 5
 
     monkeypatch.setattr("headrace.daemon.run", serve)
-    wanted = Wanted("one:1", "events", "outcomes", "rejected", state_dir=tmp_path, create=3)
+    wanted = CollectorOptions(
+        "one:1", "events", "outcomes", "rejected", state_dir=tmp_path, create=3
+    )
     assert run(wanted, print_only=False) == 5
     times = {"message.timestamp.type": "LogAppendTime"}
     assert _Catalog.created == [("events", 3, times), ("rejected", 3, {})]

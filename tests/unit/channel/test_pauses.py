@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.pausing import Pause, PauseFile, PauseMode, PauseReason
+from headrace.channel.pauses import Pause, PauseFile, PauseMode, PauseReason
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
@@ -17,7 +17,7 @@ from headrace.core.errors import (
     ShorterPauseError,
     StartError,
 )
-from headrace.kafka.ports import Failure
+from headrace.kafka.ports import CommitFailure
 from headrace.processors import BatchResponse
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
@@ -88,7 +88,7 @@ def test_a_pause_is_not_acknowledged_before_it_is_true(
         recorder.wait(lambda: len(recorder.futures) == 1)
         channel.pause(by="me")
         assert not channel.wait_paused(Deadline.after(0.05))
-        refused = dict.fromkeys([P0], Failure("not now"))
+        refused = dict.fromkeys([P0], CommitFailure("not now"))
         monkeypatch.setattr(store, "commit", lambda *_: refused)
         recorder.futures[0].set_result(BatchResponse.advance())
         recorder.wait(lambda: len(recorder.errors()) > 0)
@@ -144,7 +144,7 @@ def test_a_pause_tries_a_refused_commit_no_sooner_than_else(
         recorder.wait(lambda: len(recorder.futures) == 1 and "assigned" in recorder.names(1))
         channel.pause(by="me", partition=P0)
         with monkeypatch.context() as patch:
-            patch.setattr(runtime.store, "commit", lambda *_: {P0: Failure("not now")})
+            patch.setattr(runtime.store, "commit", lambda *_: {P0: CommitFailure("not now")})
             patch.setattr(runtime.committer, "flush", lambda: flushed.append(None))
             recorder.futures[0].set_result(BatchResponse.advance())
             recorder.wait(lambda: recorder.errors() == [CommitFailedError])

@@ -31,17 +31,17 @@ def _no_collection_by_itself() -> Iterator[None]:
 def test_a_channel_that_was_replaced_is_freed(world: World) -> None:
     """Nothing of the channel is left two looks behind its end, without the collector's own."""
     clock = FakeClock()
-    sweeping = GarbageCollector(world.controller.claims, clock)
+    collector = GarbageCollector(world.controller.claims, clock)
     delivers(world)
     clock.advance(INTERVAL)
-    assert not sweeping.run_once()
+    assert not collector.run_once()
     former = weakref.ref(world.controller.channels["main"])
     world.channel(group="again")
     world.reload()
     delivers(world, "again")
     for _ in range(2):
         clock.advance(INTERVAL)
-        swept = sweeping.run_once()
+        swept = collector.run_once()
     assert swept
     assert former() is None
 
@@ -49,23 +49,23 @@ def test_a_channel_that_was_replaced_is_freed(world: World) -> None:
 def test_nothing_is_collected_while_no_claim_ends(world: World) -> None:
     """A process that only works is never held up."""
     clock = FakeClock()
-    sweeping = GarbageCollector(world.controller.claims, clock)
+    collector = GarbageCollector(world.controller.claims, clock)
     delivers(world)
     for _ in range(5):
         clock.advance(INTERVAL)
-        assert not sweeping.run_once()
+        assert not collector.run_once()
 
 
 def test_looks_are_rare(world: World) -> None:
     """Between two looks lies the interval, whatever ended."""
     clock = FakeClock()
-    sweeping = GarbageCollector(world.controller.claims, clock)
+    collector = GarbageCollector(world.controller.claims, clock)
     delivers(world)
     world.channel(group="again")
     world.reload()
     delivers(world, "again")
     clock.advance(INTERVAL - 1)
-    assert not sweeping.run_once()
+    assert not collector.run_once()
 
 
 def test_looks_are_taken_on_a_thread_of_their_own(
@@ -81,5 +81,5 @@ def test_looks_are_taken_on_a_thread_of_their_own(
     monkeypatch.setattr("headrace.core.memory.INTERVAL", 0.1)
     monkeypatch.setattr(GarbageCollector, "run_once", fail)
     with capture_logs() as logs, GarbageCollector(world.controller.claims).running():
-        assert [threads.get(timeout=10) for _ in range(2)] == ["sweeping"] * 2
+        assert [threads.get(timeout=10) for _ in range(2)] == ["memory"] * 2
     assert "garbage_collection_failed" in [each["event"] for each in logs]

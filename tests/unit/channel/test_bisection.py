@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.channel.buffer import BatchSlice, chunk_of
-from headrace.channel.failures import divided, names_one_of
+from headrace.channel.failures import halves, names_one_of
 from headrace.core.errors import PoisonRecordError, UndecodableRecordError
 from headrace.core.records import TopicPartition, offset_of
 from headrace.testing.records import FakeRecord
@@ -45,7 +45,7 @@ def spans(parts: Sequence[BatchSlice]) -> list[tuple[int, int]]:
 def test_a_batch_becomes_two_halves() -> None:
     """They cover it without a gap, gaps in the log included, and know how often they failed."""
     cut = cut_of(3, 5, 9, 10, 20)
-    parts = divided(cut, cut.records, ANY, 5)
+    parts = halves(cut, cut.records, ANY, 5)
     assert spans(parts) == [(3, 9), (9, 21)]
     assert [part.failures for part in parts] == [5, 5]
     assert sum(part.size for part in parts) == cut.size
@@ -62,7 +62,7 @@ def test_a_named_record_becomes_a_part_of_its_own(
     cut = cut_of(3, 5, 9, 10, 20)
     error = UndecodableRecordError(P0, offset, "no JSON")
     assert names_one_of(cut.records, error)
-    assert spans(divided(cut, cut.records, error, 1)) == expected
+    assert spans(halves(cut, cut.records, error, 1)) == expected
 
 
 def test_a_record_that_was_not_delivered_is_not_named() -> None:
@@ -70,14 +70,14 @@ def test_a_record_that_was_not_delivered_is_not_named() -> None:
     cut = cut_of(3, 5, 9, 10)
     error = PoisonRecordError(P0, 4, "whatever")
     assert not names_one_of(cut.records, error)
-    assert spans(divided(cut, cut.records, error, 1)) == [(3, 9), (9, 11)]
+    assert spans(halves(cut, cut.records, error, 1)) == [(3, 9), (9, 11)]
 
 
 def test_what_is_left_out_does_not_count() -> None:
     """Halves are halves of what was delivered; a batch with one record delivered has no parts."""
     cut = cut_of(0, 1, 2, 3, 4, 5)
-    assert spans(divided(cut, records(4, 5), ANY, 1)) == [(0, 5), (5, 6)]
-    assert spans(divided(cut, records(4), ANY, 1)) == [(0, 6)]
+    assert spans(halves(cut, records(4, 5), ANY, 1)) == [(0, 5), (5, 6)]
+    assert spans(halves(cut, records(4), ANY, 1)) == [(0, 6)]
 
 
 def process(owned: OwnedPartition, poison: frozenset[int], *, named: bool) -> Run:
@@ -93,7 +93,7 @@ def process(owned: OwnedPartition, poison: frozenset[int], *, named: bool) -> Ru
         if len(cut.records) == 1:
             run.found += bad
         else:
-            parts = divided(cut, cut.records, error, cut.failures + 1)
+            parts = halves(cut, cut.records, error, cut.failures + 1)
             assert owned.rewind(cut.start, parts)
     return run
 

@@ -333,8 +333,8 @@ def test_parts_of_a_channel_fit_one_another(fields: dict[str, Any], problem: str
     assert [detail["msg"] for detail in caught.value.errors()] == [problem]
 
 
-def test_contradictions_have_their_full_path_and_line(tmp_path: Path) -> None:
-    """All contradictions of a channel are reported, each with the path and line of its field."""
+def test_conflicts_have_their_full_path_and_line(tmp_path: Path) -> None:
+    """All conflicts of a channel are reported, each with the path and line of its field."""
     text = CHANNELS.replace("noop", "a:b") + "    buffer:\n      max_bytes: 1MiB\n"
     assert refused(tmp_path, text) == [
         f"channels.flights.sink (line 7): is of type function, which {_FITS_SPARK}",

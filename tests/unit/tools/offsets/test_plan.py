@@ -3,8 +3,8 @@ from __future__ import annotations
 from headrace.core.positions import At, Earliest, Latest, ShiftBy, Target, To
 from headrace.core.records import TopicPartition
 from headrace.kafka.ports import StoredOffset
-from headrace.tools.offsets.planning import OffsetChange, plan_reset
-from headrace.tools.offsets.reading import PartitionOffsets
+from headrace.tools.offsets.plan import OffsetChange, plan_reset
+from headrace.tools.offsets.reader import PartitionOffsets
 
 P0 = TopicPartition("events", 0)
 

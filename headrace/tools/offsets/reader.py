@@ -42,14 +42,14 @@ class ChannelRunningError(OffsetsError):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TopicSelection:
     """One topic, with all its partitions where ``numbers`` is None."""
 
     topic: str
     numbers: tuple[int, ...] | None = None
 
 
-def parse_choice(text: str) -> Choice:
+def parse_selection(text: str) -> TopicSelection:
     """Return what one ``--topic`` names.
 
     Raises:
@@ -58,11 +58,11 @@ def parse_choice(text: str) -> Choice:
     topic, colon, numbers = text.partition(":")
     if not topic or (colon and not re.fullmatch("[0-9]{1,9}(,[0-9]{1,9})*", numbers)):
         raise ValueError(f"{text!r} is not of the form TOPIC or TOPIC:0,3")
-    return Choice(topic, tuple(map(int, numbers.split(","))) if colon else None)
+    return TopicSelection(topic, tuple(map(int, numbers.split(","))) if colon else None)
 
 
 def selected(
-    choices: Sequence[Choice], subscription: Subscription, known: Mapping[str, TopicInfo]
+    choices: Sequence[TopicSelection], subscription: Subscription, known: Mapping[str, TopicInfo]
 ) -> list[TopicPartition]:
     """Return the chosen partitions of a channel in order; no choice means all.
 
@@ -73,32 +73,34 @@ def selected(
     """
     problems: list[str] = []
     partitions: set[TopicPartition] = set()
-    for choice in choices or map(Choice, {*subscription.names, *known}):
-        info = known.get(choice.topic)
-        if not subscription.covers(choice.topic):
+    for selection in choices or map(TopicSelection, {*subscription.names, *known}):
+        info = known.get(selection.topic)
+        if not subscription.covers(selection.topic):
             problems.append(
-                f"topic {choice.topic} is not of this channel, which reads {subscription}"
+                f"topic {selection.topic} is not of this channel, which reads {subscription}"
             )
         elif info is None:
             problems.append(
-                f"topic {choice.topic} does not exist on the brokers; create it, or choose "
+                f"topic {selection.topic} does not exist on the brokers; create it, or choose "
                 "others with --topic"
             )
         else:
-            partitions.update(_of_topic(choice, info, problems))
+            partitions.update(_of_topic(selection, info, problems))
     if problems:
         raise RequestError(problems)
     return sorted(partitions)
 
 
-def _of_topic(choice: Choice, info: TopicInfo, problems: list[str]) -> list[TopicPartition]:
-    numbers = range(info.partitions) if choice.numbers is None else choice.numbers
+def _of_topic(
+    selection: TopicSelection, info: TopicInfo, problems: list[str]
+) -> list[TopicPartition]:
+    numbers = range(info.partitions) if selection.numbers is None else selection.numbers
     problems += [
-        f"topic {choice.topic} has no partition {number}; it has {info.partitions}, from 0 on"
+        f"topic {selection.topic} has no partition {number}; it has {info.partitions}, from 0 on"
         for number in numbers
         if number >= info.partitions
     ]
-    return [TopicPartition(choice.topic, number) for number in numbers]
+    return [TopicPartition(selection.topic, number) for number in numbers]
 
 
 T = TypeVar("T")
@@ -188,12 +190,12 @@ class Reader:
         self,
         catalog: TopicCatalog,
         store: OffsetStore,
-        keeper: TransactionalOffsets | None,
+        sink_offsets: TransactionalOffsets | None,
         clock: Clock,
     ) -> None:
         self._catalog = catalog
         self._store = store
-        self._keeper = keeper
+        self._sink_offsets = sink_offsets
         self._clock = clock
 
     def topics(self, subscription: Subscription) -> tuple[str, ...]:
@@ -279,10 +281,10 @@ class Reader:
                 Event().wait(_RETRY)
 
     def _of_sink(self, partition: TopicPartition, identity: str) -> int | None:
-        if self._keeper is None:
+        if self._sink_offsets is None:
             return None
         try:
-            return self._keeper.stored_offset(identity)
+            return self._sink_offsets.stored_offset(identity)
         except Exception as error:
             raise OffsetsError(
                 f"{partition}: the sink's offset cannot be read: {type(error).__name__}: {error}; "

@@ -9,7 +9,7 @@ from headrace.keyed.fold import KeyRow
 from headrace.keyed.phases import UNKNOWN, named
 from headrace.keyed.restore import RestoreProgress
 from headrace.keyed.sink import KeyedCounts
-from headrace.keyed.store import PartitionKey, Size
+from headrace.keyed.store import PartitionKey, StoreSize
 from headrace.telemetry.metrics import PhaseSnapshot, StateSnapshot
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from headrace.keyed.api import Phases
     from headrace.keyed.phases import PhaseTotals
-    from headrace.keyed.state import KeyedState, Progress
+    from headrace.keyed.state import LayeredState, Progress
     from headrace.keyed.store import RocksStore, StoredRow
 
 
@@ -39,7 +39,7 @@ class StatePartition(NamedTuple):
     partition: int
     progress: Progress
     restoring: RestoreProgress | None = None
-    size: Size | None = None
+    size: StoreSize | None = None
 
 
 class StateReader:
@@ -54,7 +54,7 @@ class StateReader:
 
     def __init__(
         self,
-        state: KeyedState,
+        state: LayeredState,
         store: RocksStore,
         held: Callable[[], Collection[int]],
         restoring: Callable[[], Mapping[int, RestoreProgress]],
@@ -90,7 +90,7 @@ class StateReader:
         held, counts = self.partitions(), self._counts()
         sizes = [each.size for each in held if each.restoring is None]
         known = [size for size in sizes if size is not None]
-        size = Size(*map(sum, zip(*known, strict=True))) if known else Size()
+        size = StoreSize(*map(sum, zip(*known, strict=True))) if known else StoreSize()
         times = [
             each.progress.time
             for each in held

@@ -23,7 +23,7 @@ from headrace.core.files import read_regular
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from headrace.config.errors import Problem, Steps
+    from headrace.config.errors import ConfigProblem, Steps
 
 
 #: Words of the parser, and our sentence where its own would quote the file or say too little.
@@ -103,7 +103,7 @@ class YamlDocument:
     values: Any
     lines: Mapping[Steps, int]
 
-    def report(self, problems: Iterable[Problem]) -> list[str]:
+    def report(self, problems: Iterable[ConfigProblem]) -> list[str]:
         """Return the problems as a reader looks for them, from the top of the file to its end.
 
         ``kafka.tls.ca_file (line 7): ...``: what is not in the file has the line of the nearest
@@ -116,7 +116,7 @@ class YamlDocument:
             for line, steps, sentence in numbered
         ]
 
-    def error(self, problems: Iterable[Problem], count: int | None = None) -> ConfigError:
+    def error(self, problems: Iterable[ConfigProblem], count: int | None = None) -> ConfigError:
         """Return the error for problems, of ``count`` in all, with the first of them told."""
         return _first_of(self.report(problems), count)
 
@@ -287,7 +287,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     *,
     reads: Callable[[Path], None] = lambda _: None,
-    also: Callable[[Config], Iterable[Problem]] = lambda _: (),
+    also: Callable[[Config], Iterable[ConfigProblem]] = lambda _: (),
 ) -> Config:
     """Return the configuration in ``path``, checked as a whole and with all defaults filled in.
 
@@ -315,7 +315,9 @@ def load(
     return config
 
 
-def _without_consequences(failures: list[Problem], others: Iterable[Problem]) -> list[Problem]:
+def _without_consequences(
+    failures: list[ConfigProblem], others: Iterable[ConfigProblem]
+) -> list[ConfigProblem]:
     """Leave out what else is wrong with a value that could not be expanded."""
     failed = tuple(steps for steps, _ in failures)
     return failures + [

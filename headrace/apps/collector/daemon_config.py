@@ -54,7 +54,7 @@ _OPTIONS: Mapping[Steps, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CollectorOptions:
     """What a command line says of a collector.
 
     ``state_dir`` None: the user's own folder for such data. ``create``: the partitions of topics
@@ -94,7 +94,7 @@ class Wanted:
         ]
 
 
-def configuration(wanted: Wanted) -> dict[str, Any]:
+def configuration(wanted: CollectorOptions) -> dict[str, Any]:
     """Return the configuration of a process with a collector."""
     options = {"mode": wanted.mode}
     sink: dict[str, Any] = {"type": "kafka", "topic": wanted.outcomes}
@@ -160,7 +160,7 @@ def _option(steps: Steps) -> str:
     return ".".join(map(str, steps))
 
 
-def run(wanted: Wanted, *, print_only: bool) -> int:
+def run(wanted: CollectorOptions, *, print_only: bool) -> int:
     """Run a collector until a signal, or print its configuration; return the exit code. Blocks.
 
     On the main thread, as ``headrace run``.
@@ -185,7 +185,7 @@ def run(wanted: Wanted, *, print_only: bool) -> int:
     return daemon.run(wanted.file)
 
 
-def prepare_topics(wanted: Wanted, client: Mapping[str, Any]) -> None:
+def prepare_topics(wanted: CollectorOptions, client: Mapping[str, Any]) -> None:
     """Create what is missing, if that is wanted. Blocks.
 
     Raises:
@@ -208,7 +208,7 @@ def prepare_topics(wanted: Wanted, client: Mapping[str, Any]) -> None:
         catalog.close()
 
 
-def write(wanted: Wanted, instance_id: str, text: str) -> None:
+def write(wanted: CollectorOptions, instance_id: str, text: str) -> None:
     """Write the configuration, unless another process runs with it. Blocks.
 
     Raises:

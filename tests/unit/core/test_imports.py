@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.core.errors import ImportPathError
-from headrace.core.importing import load_callable, load_factory, make
+from headrace.core.imports import load_callable, load_factory, make
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from headrace.sinks.contract import OffsetMove
     from headrace.sinks.delta.data_files import DataFile
-    from headrace.sinks.delta.table import Action, KeptTable
+    from headrace.sinks.delta.table import KeptTable, LogAction
     from headrace.sinks.origin import Ranges
 
 #: How many rows a file has of each origin; None: of rows that have none.
@@ -44,7 +44,7 @@ _Counts: TypeAlias = "Counter[str | None]"
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class AffectedOutput:
     """What a table has of records from some offsets on: whole micro-batches, by their origins."""
 
     replacement: Replacement
@@ -52,7 +52,7 @@ class Output:
     files: Mapping[DataFile, int]
 
 
-def find_output(folder: Path, table: KeptTable, moves: Sequence[OffsetMove]) -> Output:
+def find_output(folder: Path, table: KeptTable, moves: Sequence[OffsetMove]) -> AffectedOutput:
     """Look at one column of every file of the table, as of when it was opened. Blocks.
 
     Raises:
@@ -72,7 +72,7 @@ def find_output(folder: Path, table: KeptTable, moves: Sequence[OffsetMove]) -> 
     if any(each[None] for each in counts.values()):
         require_known(folder, moves, needed, table.known_from)
     files = _affected(folder, counts, origins)
-    return Output(Replacement(needed, sum(files.values())), origins, files)
+    return AffectedOutput(Replacement(needed, sum(files.values())), origins, files)
 
 
 def _affected(
@@ -91,8 +91,8 @@ def _affected(
 
 
 def without_output(
-    folder: Path, table: KeptTable, output: Output, now: float, made: list[AddAction]
-) -> list[Action]:
+    folder: Path, table: KeptTable, output: AffectedOutput, now: float, made: list[AddAction]
+) -> list[LogAction]:
     """Write what stays of the files, and return the actions that remove them. Blocks.
 
     New files are put into ``made`` as they are written. One file is in memory at a time.

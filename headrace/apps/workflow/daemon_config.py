@@ -24,7 +24,7 @@ _LINGER = "5ms"
 _BATCH_TIMEOUT = "24h"
 
 
-class Role(Enum):
+class NodeRole(Enum):
     """What a process does for workflows."""
 
     BOTH = "both"
@@ -38,7 +38,7 @@ class Role(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class WorkflowNode:
     """A process for workflows. ``workflows`` is an import path, ``folder`` what outlives it.
 
     ``python_path`` are folders that the workflows are imported from. With ``history`` the reducer
@@ -50,7 +50,7 @@ class Node:
     topics: Topics
     folder: Path
     zookeeper: str = "localhost:2181"
-    role: Role = Role.BOTH
+    role: NodeRole = NodeRole.BOTH
     threads: int = 4
     engine: str = "inline"
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -60,9 +60,9 @@ class Node:
     def configuration(self) -> dict[str, Any]:
         """Return the configuration that ``headrace run`` takes."""
         channels: dict[str, Any] = {}
-        if self.role is not Role.WORKER:
+        if self.role is not NodeRole.WORKER:
             channels[REDUCER] = self._reducer()
-        if self.role is not Role.REDUCER:
+        if self.role is not NodeRole.REDUCER:
             channels[WORKERS] = self._workers()
         properties = {"properties": dict(self.properties)} if self.properties else {}
         return {

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 class StartPrecedence:
     """What wins over the group's offsets at the start.
 
-    ``keeper`` is a sink that can be asked and changed. ``out_of_reach`` names a processor or a
-    sink that keeps offsets where only its own code finds them.
+    ``sink_offsets`` is a sink that can be asked and changed. ``out_of_reach`` names a processor or
+    a sink that keeps offsets where only its own code finds them.
     """
 
-    keeper: TransactionalOffsets | None = None
+    sink_offsets: TransactionalOffsets | None = None
     out_of_reach: str | None = None
 
 
-def keeping_of(
+def start_precedence(
     channel: config.ChannelConfig, python_path: Iterable[Path], kafka: config.KafkaConfig
 ) -> StartPrecedence:
     """Find out what keeps offsets for a channel. Custom code is imported and called for it.
@@ -74,7 +74,7 @@ def _kept_by(channel: config.ChannelConfig, sink: Sink[Any]) -> StartPrecedence:
     if isinstance(sink, SeveralSink):
         return _kept_by_outputs(sink.offset_moves)
     if isinstance(sink, TransactionalOffsets):
-        return StartPrecedence(keeper=sink)
+        return StartPrecedence(sink_offsets=sink)
     if (
         isinstance(channel.sink, config.CustomSinkConfig)
         and sink.guarantee is Guarantee.EXACTLY_ONCE
@@ -83,12 +83,12 @@ def _kept_by(channel: config.ChannelConfig, sink: Sink[Any]) -> StartPrecedence:
     return StartPrecedence()
 
 
-def _kept_by_outputs(keepers: OutputOffsetMoves) -> StartPrecedence:
-    if not keepers.outputs:
+def _kept_by_outputs(outputs: OutputOffsetMoves) -> StartPrecedence:
+    if not outputs.outputs:
         return StartPrecedence()
-    fixed = keepers.unmovable()
+    fixed = outputs.unmovable()
     return (
-        StartPrecedence(keeper=keepers)
+        StartPrecedence(sink_offsets=outputs)
         if fixed is None
         else StartPrecedence(out_of_reach=f"output {fixed}")
     )

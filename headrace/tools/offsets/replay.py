@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from headrace import config
 from headrace.core.positions import Replay
 from headrace.sinks.contract import OutputReplacer, ReplaceRefusedError
-from headrace.tools.offsets.reading import OffsetsError
+from headrace.tools.offsets.reader import OffsetsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.sinks.contract import Replacement, TransactionalOffsets
-    from headrace.tools.offsets.planning import OffsetChange, Plan
+    from headrace.tools.offsets.plan import OffsetChange, Plan
 
 _CHOOSE = (
     "the sink has output of records that would be read again; say what becomes of it: --replay "
@@ -47,12 +47,12 @@ class ReplayRun:
     def __init__(
         self,
         channel: config.ChannelConfig,
-        keeper: TransactionalOffsets | None,
+        sink_offsets: TransactionalOffsets | None,
         choice: Replay | None,
         named: Callable[[str], str],
     ) -> None:
         self._sink = channel.sink
-        self._keeper = keeper
+        self._sink_offsets = sink_offsets
         self._named = named
         self.choice = choice
 
@@ -67,24 +67,24 @@ class ReplayRun:
         if not any(map(self._goes_back, plan)):
             return Settled(plan)
         again = _again(self._sink)
-        if self._keeper is not None and self.choice is None:
+        if self._sink_offsets is not None and self.choice is None:
             return Settled(plan, refused=_CHOOSE.format(again=again))
         return Settled(plan, f"the sink keeps its output of records that are read again: {again}")
 
     def _goes_back(self, change: OffsetChange) -> bool:
         """Whether records are read again of which the sink has output."""
-        if self._keeper is None and not isinstance(self._sink, _KEPT):
+        if self._sink_offsets is None and not isinstance(self._sink, _KEPT):
             return False
-        before = change.found.next if self._keeper is None else change.found.sink
+        before = change.found.next if self._sink_offsets is None else change.found.sink
         return change.after is not None and before is not None and change.after < before
 
     def _replacing(self, plan: Plan) -> Settled:
-        keeper = self._keeper
-        if not isinstance(keeper, OutputReplacer):
-            return Settled(plan, refused=f"--replay replace: {_instead(self._sink, keeper)}")
+        sink_offsets = self._sink_offsets
+        if not isinstance(sink_offsets, OutputReplacer):
+            return Settled(plan, refused=f"--replay replace: {_instead(self._sink, sink_offsets)}")
         moves = [move for change in plan if (move := change.as_move()) is not None]
         try:
-            found = keeper.plan_replace(moves)
+            found = sink_offsets.plan_replace(moves)
         except ReplaceRefusedError as error:
             return Settled(plan, refused=f"--replay replace: {error}")
         except Exception as error:
@@ -147,7 +147,7 @@ def _again(sink: config.SinkConfig | None) -> str:
             return "results go there again"
 
 
-def _instead(sink: config.SinkConfig | None, keeper: TransactionalOffsets | None) -> str:
+def _instead(sink: config.SinkConfig | None, sink_offsets: TransactionalOffsets | None) -> str:
     """Return why a sink does not replace, and what to do instead."""
     match sink:
         case config.KafkaSinkConfig():
@@ -160,7 +160,7 @@ def _instead(sink: config.SinkConfig | None, keeper: TransactionalOffsets | None
                 "several outputs are not replaced in one transaction; remove their rows by hand "
                 "and replay with append, or give each a channel of its own"
             )
-        case config.CustomSinkConfig(factory=factory) if keeper is not None:
+        case config.CustomSinkConfig(factory=factory) if sink_offsets is not None:
             return (
                 f"the sink of {factory} has no plan_replace and replace; give it those, or remove "
                 "its output by hand and replay with append"
