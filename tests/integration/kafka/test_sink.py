@@ -6,6 +6,7 @@ import sys
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from random import randbytes
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -217,7 +218,7 @@ def test_a_record_that_cannot_be_produced_undoes_all(
     place: KafkaPlace, results: ResultTransactions
 ) -> None:
     """The message says which, nobody waits behind the open transaction, and the next one goes."""
-    small, large = ResultRecord(place.topic, b"v"), ResultRecord(place.topic, b"v" * 2_000_000)
+    small, large = ResultRecord(place.topic, b"v"), ResultRecord(place.topic, randbytes(2_000_000))
     nowhere = ResultRecord(place.topic, b"v", partition=99)
     for wrong in (large, nowhere):
         with pytest.raises(ResultRefusedError, match=r"a record with|did not take"):
