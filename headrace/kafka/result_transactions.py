@@ -62,6 +62,18 @@ _REFUSED = frozenset(
 )
 
 
+#: What is said of records that go down with the transaction of others.
+_DROPPED = frozenset(
+    {
+        KafkaError._PURGE_QUEUE,  # noqa: SLF001 - public names of the client's
+        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - as above
+    }
+)
+
+#: Seconds in which the client says why a transaction is lost, after it has dropped what waited.
+_REASON_TIMEOUT = 1.0
+
+
 class NotTakenError(HeadraceError):
     """The brokers did not take the records: not now, not in time, or not from this user."""
 
@@ -81,28 +93,56 @@ def produce_all(
         NotTakenError: they were not taken by the deadline, or one was not for another reason.
         KafkaException: the client cannot go on.
     """
-    errors: list[HeadraceError] = []
-
-    def report(error: KafkaError | None, message: Any) -> None:
-        if error is not None:
-            errors.append(_not_taken(error.code(), message.topic(), error.str()))
-
-    def served(call: Callable[[], int]) -> int:
-        left = _served(call)
-        if columns is not None and (failure := columns.failure()) is not None:
-            errors.append(_not_taken(*failure))
-        if errors:
-            raise errors[0]
-        return left
-
+    deliveries = _Deliveries(producer, columns, deadline)
     if columns is not None:
         columns.forget()
     for index, record in enumerate(_singles(results, columns), 1):
-        _produce(record, producer, report, deadline)
+        _produce(record, producer, deliveries.report, deadline)
         if index % _SERVE_EVERY == 0:
-            served(lambda: producer.poll(0))
-    if left := served(lambda: producer.flush(deadline.left)):
+            deliveries.served(lambda: producer.poll(0))
+    if left := deliveries.served(lambda: producer.flush(deadline.left)):
         raise NotTakenError(f"{left} records were not taken in time; are the brokers busy?")
+
+
+class _Deliveries:
+    """What became of the records that were handed to a producer, in columns or one by one."""
+
+    def __init__(
+        self, producer: Producer, columns: ColumnProducer | None, deadline: Deadline
+    ) -> None:
+        self._producer = producer
+        self._columns = columns
+        self._deadline = deadline
+        self._failures: list[tuple[int, str, str]] = []
+
+    def report(self, error: KafkaError | None, message: Any) -> None:
+        """Take note of one record. Called by the client, within calls of it."""
+        if error is not None:
+            self._failures.append((error.code(), message.topic(), error.str()))
+
+    def served(self, call: Callable[[], int]) -> int:
+        """Return what a call of the client returns.
+
+        Raises:
+            ResultRefusedError, NotTakenError: a record was not taken.
+        """
+        left = _served(call)
+        if self._has_failed():
+            # a transaction that is lost drops what waits, and says so before it says why
+            patience = self._deadline.at_most(_REASON_TIMEOUT)
+            _served(lambda: self._producer.flush(patience))
+            self._has_failed()
+            raise _not_taken(*min(self._failures, key=lambda each: _is_consequence(each[0])))
+        return left
+
+    def _has_failed(self) -> bool:
+        if self._columns is not None and (failure := self._columns.failure()) is not None:
+            self._failures.append(failure)
+        return bool(self._failures)
+
+
+def _is_consequence(code: int) -> bool:
+    return code in _DROPPED
 
 
 def _not_taken(code: int, topic: str, said: str) -> HeadraceError:

@@ -32,6 +32,9 @@ enum {
 #define QUEUE_FULL (-184)
 #define FAIL (-196)
 
+/* RD_KAFKA_RESP_ERR__PURGE_QUEUE, _PURGE_INFLIGHT: a record that goes down with its transaction */
+#define IS_CONSEQUENCE(code) ((code) == -152 || (code) == -151)
+
 #define PLUGIN "headrace"
 
 typedef struct {
@@ -43,7 +46,7 @@ typedef struct {
 typedef struct {
     rd_kafka_t *client;
     pthread_mutex_t lock;
-    failure_t failure; /* the first one; its code is 0 while there is none */
+    failure_t failure; /* the first one that is no consequence; its code is 0 while there is none */
 } producer_t;
 
 /* Values of a column of bytes, as Arrow has them. */
@@ -65,7 +68,7 @@ static int on_acknowledgement(rd_kafka_t *client, message_t *message, void *opaq
         return 0;
     pthread_mutex_lock(&producer->lock);
     failure_t *failure = &producer->failure;
-    if (failure->code == 0) {
+    if (failure->code == 0 || (IS_CONSEQUENCE(failure->code) && !IS_CONSEQUENCE(message->err))) {
         failure->code = message->err;
         snprintf(failure->text, sizeof failure->text, "%s", kafka.err2str(message->err));
         snprintf(
