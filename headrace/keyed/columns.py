@@ -45,7 +45,7 @@ class CountInColumns:
     """
 
     def __init__(self, settings: FoldSettings) -> None:
-        self._settings = settings = replace(settings, value="bytes")
+        self._settings = settings = replace(settings, value="bytes", decoder=None)
         self._each = Fold(count if settings.outputs else count_silently, settings)
 
     def __call__(self, rows: pa.Table) -> pa.Table:

@@ -420,7 +420,8 @@ class Fold:
         keys = zip(*columns, strict=True)
         each_events = facts.events(columns[1], self.read_value)
         is_plain = self.settings.ttl is None
-        for index, (row_before, events) in enumerate(zip(keys, each_events, strict=True)):
+        for index, (row_before, its_events) in enumerate(zip(keys, each_events, strict=True)):
+            events = its_events
             key, partition, state, extra, until, now = row_before
             has_failed = False
             if is_plain and extra is None and events:
@@ -433,6 +434,7 @@ class Fold:
                         results.add_plain(key, partition, state, *found)
                         continue
                     is_plain = False  # others will have timers as well
+                    events = None  # the reducer has had these, and may have changed them
             row = KeyRow.of(state, extra)
             touched = Touched(key, partition, row, facts.of(index), until, now, events)
             results.add(touched, (state, extra), self.fold(touched, careful=has_failed))

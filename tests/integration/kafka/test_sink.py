@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import randbytes
@@ -15,7 +15,8 @@ import pytest
 from headrace.core.clock import Deadline
 from headrace.core.errors import FencedError, ResultRefusedError, StartError
 from headrace.core.records import ResultRecord, TopicPartition
-from headrace.kafka.result_transactions import sink_group
+from headrace.devstack.wait import wait_for
+from headrace.kafka.result_transactions import KafkaResultsError, sink_group
 from headrace.kafka.transactional_producer import fence_producers
 from headrace.sinks.contract import CommitConflictError, OffsetMove, StoredLeaderEpochs
 from headrace.sinks.kafka import KafkaSink
@@ -218,13 +219,30 @@ def test_a_record_that_cannot_be_produced_undoes_all(
     place: KafkaPlace, results: ResultTransactions
 ) -> None:
     """The message says which, nobody waits behind the open transaction, and the next one goes."""
-    small, large = ResultRecord(place.topic, b"v"), ResultRecord(place.topic, randbytes(2_000_000))
-    nowhere = ResultRecord(place.topic, b"v", partition=99)
-    for wrong in (large, nowhere):
-        with pytest.raises(ResultRefusedError, match=r"a record with|did not take"):
-            results.commit([place.share(0, 0, 10, "tx.1")], [small, wrong])
+    small, nowhere = ResultRecord(place.topic, b"v"), ResultRecord(place.topic, b"v", partition=99)
+    with pytest.raises(ResultRefusedError, match=r"a record with|did not take"):
+        results.commit([place.share(0, 0, 10, "tx.1")], [small, nowhere])
     assert place.records() == []
     assert results.commit([place.share(0, 0, 10, "tx.1")], [small]) == []
+    assert len(place.records()) == 1
+
+
+def test_a_record_that_the_topic_does_not_take_is_refused(
+    place: KafkaPlace, results: ResultTransactions
+) -> None:
+    """The brokers say so, and not only that the records beside it were dropped; others go on."""
+    large, small = ResultRecord(place.topic, randbytes(2_000_000)), ResultRecord(place.topic, b"v")
+    with pytest.raises(ResultRefusedError, match="Message size too large"):
+        results.commit([place.share(0, 0, 10, "tx.1")], [small, large])
+    assert place.records() == []
+
+    def is_stored() -> bool:
+        """Whether the next one went: the client may drop it once more, with what was in flight."""
+        with suppress(KafkaResultsError):
+            return results.commit([place.share(0, 0, 10, "tx.1")], [small]) == []
+        return False
+
+    assert wait_for(is_stored, Deadline.after(WAIT))
     assert len(place.records()) == 1
 
 

@@ -160,3 +160,14 @@ def test_a_state_of_another_reducer_is_poison_that_names_the_record() -> None:
     kind, told = outcome(fold_of(count, FoldSettings(outputs=("out",))), table)
     assert kind is PoisonRecordError
     assert "offset 7" in told
+
+
+def test_a_count_reads_no_value_however_it_is_folded() -> None:
+    """Neither in columns nor key by key, so that a decoder that refuses it has no say."""
+
+    def refuses(data: bytes) -> Any:
+        raise ValueError(f"not {data!r}")
+
+    for ttl in (None, 1_000):
+        test = KeyedTest(count, FoldSettings(outputs=("out",), decoder=refuses, ttl=ttl))
+        assert [each.value for each in test.send(("a", b"x", 1), ("a", b"y", 2))] == [2]

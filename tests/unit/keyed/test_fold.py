@@ -447,6 +447,27 @@ def test_a_timer_that_sets_itself_for_later_fires_through_any_gap() -> None:
     assert [each.value for each in test.send(("a", 1, 2 * gap))] == [2 * gap]
 
 
+def test_values_that_a_reducer_changes_are_read_again_where_a_timer_is_set() -> None:
+    """A value that is kept as the state, and changed, counts once, whatever comes together."""
+
+    def keeps(key: str, state: Any, facts: list[Any], now: int) -> Any:
+        del key, now
+        (fact,) = facts
+        if isinstance(fact, Fired):
+            return state, [], {}
+        if state is None:
+            state = fact.value
+        else:
+            state["n"] += fact.value["n"]
+        timers = {"t": at_event(500)} if state["n"] >= 3 else {}
+        return state, [Output(state["n"])], timers
+
+    test = KeyedTest(keeps)
+    produced = test.send(*(("a", {"n": 1}, at) for at in range(3)))
+    assert [each.value for each in produced] == [1, 2, 3]
+    assert test.state("a") == {"n": 3}
+
+
 def test_a_state_that_did_not_change_writes_nothing() -> None:
     """A reducer that returns the state as it was touches the key and changes nothing."""
     test = KeyedTest(lambda _key, state, *_: (state or {"x": 1}, [], {}))
