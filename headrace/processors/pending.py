@@ -230,6 +230,8 @@ class OpenBatches:
         """Queue a batch after all others, or withdraw it if it must not be processed."""
         with self._changed:
             refused = self._closed or self._follows_failed(pending.delivered)
+            # this one follows upon none of those that the channel has withdrawn meanwhile
+            self._waiting = [each for each in self._waiting if not each.future.done()]
             if not refused:
                 self._failed.pop(pending.partition, None)
                 if pending.whole is not None:  # what follows it was cut before the rest comes again

@@ -6,7 +6,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import EngineDiedError, FencedError, SinkConflictError
@@ -219,6 +219,19 @@ def is_busy(bench: Bench) -> bool:
     skips=st.booleans(),
     groups=st.booleans(),
     most=st.sampled_from([RECORDS, 3 * RECORDS, 100]),
+)
+@example(  # what is sent again while what was withdrawn still waits
+    steps=[
+        *[("stage all",)] * 2,
+        ("sink",),
+        ("withdraw in a commit that fails", 0),
+        *[("stage all",)] * 2,
+        ("sink",),
+        ("stage all",),
+    ],
+    skips=False,
+    groups=False,
+    most=3 * RECORDS,
 )
 @settings(max_examples=200, deadline=None)
 def test_offsets_are_stored_once_and_in_order(
