@@ -674,7 +674,7 @@ class _TermPass:
             if self._iterations > _MOST_ITERATIONS:
                 text = f"{path}: more than {_MOST_ITERATIONS} iterations without a call"
                 raise _TermError(path, text)
-            self._forget_parts(f"{path}[{number}]", besides=f"{path}[{number}]")
+            self._forget_iteration(f"{path}[{number}]")
             self._returns.pop(f"{path}[{number - 1}]", None)
             number += 1
             self._loops[path] = number
@@ -685,12 +685,13 @@ class _TermPass:
             raise _TermError(path, text)
         return self._done(path, found)
 
-    def _forget_parts(self, path: str, besides: str = "") -> None:
-        """Forget what was noted of the parts of an iteration that is done."""
+    def _forget_iteration(self, path: str) -> None:
+        """Forget what was noted of an iteration that is done, but for its result."""
         for noted in (self._returns, self._loops, self._choices):
-            for each in [each for each in noted if each.startswith(path) and each != besides]:
-                if each[len(path) : len(path) + 1] in {".", "["}:
-                    del noted[each]
+            for each in [each for each in noted if each.startswith((f"{path}.", f"{path}["))]:
+                del noted[each]
+        self._loops.pop(path, None)  # its body may be a loop itself, or a choice
+        self._choices.pop(path, None)
 
     def _done_if(self, path: str, found: Any) -> Any:
         return _OPEN if found is _OPEN else self._done(path, found)

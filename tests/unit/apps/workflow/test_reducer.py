@@ -235,6 +235,19 @@ def test_a_loop_in_a_loop_forgets_what_is_done() -> None:
     assert flow.test.state("i")["returns"] == {"0": None}
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_loop_forgets_the_choices_and_loops_that_its_body_was(nested: bool) -> None:
+    """After many iterations the state is not larger than after the first."""
+    body = Loop(Call("a"), times=1) if nested else Choice(Input("x"), {"y": Call("a")})
+    flow = Flow(reducer(Loop(body, times=60))).start("i", x="y")
+    for _ in range(50):
+        (ref,) = flow.refs
+        flow.ret("i", ref)
+    state = flow.test.state("i")
+    assert len(state["choices"]) <= 1
+    assert len(state["loops"]) <= 2
+
+
 def test_a_workflow_is_called_as_a_process() -> None:
     """With its arguments in the place of the instance's; its result is the call's."""
     found = workflows("a", "b")
