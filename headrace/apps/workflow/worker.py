@@ -370,10 +370,7 @@ class AssignmentProcessor(BatchProcessor):
                 if self._stopping:
                     return
                 job = self._waiting.popleft()
-                if (reason := self._reason_not_to_make(job)) is not None:
-                    if reason == "late":
-                        self._late.note(job.call, job.lateness(self._clock))
-                    self._end(job, reason)
+                if self._ended_unmade(job):
                     continue
                 job.thread = threading.current_thread()
                 self._running.add(job)
@@ -388,6 +385,16 @@ class AssignmentProcessor(BatchProcessor):
                     continue
                 self._answers.append((job, (job.call.instance.encode(), message)))
                 self._lock.notify_all()
+
+    def _ended_unmade(self, job: _Job) -> bool:
+        """End a call that has no thread yet if nobody waits for it. Under the lock."""
+        reason = self._reason_not_to_make(job)
+        if reason is None:
+            return False
+        if reason == "late":
+            self._late.note(job.call, job.lateness(self._clock))
+        self._end(job, reason)
+        return True
 
     def _reason_not_to_make(self, job: _Job) -> str | None:
         """Return how a call has ended that was not made yet, None if somebody waits for it."""
@@ -430,13 +437,19 @@ class AssignmentProcessor(BatchProcessor):
     # --- leases -----------------------------------------------------------------------------
 
     def _watch_leases(self) -> None:
-        """Give threads up whose calls take longer than they may. On a thread of its own."""
+        """Give threads up whose calls take longer than they may. On a thread of its own.
+
+        Calls that wait and that nobody waits for any more are ended: no thread may be free for
+        long, and their batches are not answered before.
+        """
         assert self._context is not None, "open comes first"
         while True:
             refusal = None
             with self._lock:
                 if self._lock.wait_for(lambda: self._stopping, _LEASE_INTERVAL):
                     return
+                kept = [job for job in self._waiting if not self._ended_unmade(job)]
+                self._waiting = deque(kept)
                 self._late.warn(self._clock)
                 for job in [job for job in self._running if job.lateness(self._clock) >= 0]:
                     self._leave(job)

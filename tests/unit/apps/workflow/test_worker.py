@@ -332,6 +332,26 @@ def test_a_call_whose_time_is_over_is_not_made() -> None:
     assert "clocks differ" in said["note"]
 
 
+def test_calls_that_nobody_waits_for_are_ended_without_a_free_thread() -> None:
+    """Their batches go on, and the warning comes, while a long call has the only thread."""
+    processes = Processes()
+    with worker(processes, Answers(), threads=1) as found, capture_logs() as logged:
+        long = deliver(found, assignment("hold", "0"))
+        eventually(lambda: processes.begun)
+        kept = deliver(found, assignment("double", "1", args={"n": 1}))
+        late = deliver(found, assignment("hold", "2", timeout=100))
+        deliver(found, assignment("hold", "3")).cancel()
+        assert late.result(WAIT) == BatchResponse.advance()
+        eventually(lambda: found.pool_snapshot().ended["withdrawn"] == 1)
+        eventually(lambda: [each["event"] for each in logged] == ["calls_late"])
+        assert found.pool_snapshot().ended["late"] == 1
+        assert found.pool_snapshot().waiting == 1
+        assert not long.done()
+        processes.go_on.set()
+        kept.result(WAIT)
+    assert [call.ref for call in processes.begun] == ["0", "1"]
+
+
 def test_calls_of_a_partition_that_was_lost_are_not_made() -> None:
     """Its answers are cancelled by the channel: another member has the calls."""
     processes = Processes()
