@@ -174,7 +174,8 @@ class PartitionManager:
 
     def _release_by(self) -> float:
         now = self._runtime.clock.monotonic()
-        usual = now + self._runtime.config.batch_timeout + COMMIT_TIMEOUT
+        config = self._runtime.config
+        usual = now + (config.release_timeout or config.batch_timeout) + COMMIT_TIMEOUT
         if self._stop_by is None:
             return usual
         return min(usual, now + self._stop_by.remaining * RELEASE_SHARE)

@@ -23,6 +23,9 @@ _LINGER = "5ms"
 #: have hours. Nothing comes again sooner for a shorter limit: each call has a time-out of its own.
 _BATCH_TIMEOUT = "24h"
 
+#: A call that takes hours is not to keep others of its partition from a worker that has joined.
+_RELEASE_TIMEOUT = "5m"
+
 
 class NodeRole(Enum):
     """What a process does for workflows."""
@@ -123,5 +126,6 @@ class WorkflowNode:
             # a call that takes long holds up those that came with it, so few come together
             "batch": {"max_records": 100, "linger": _LINGER},
             "batch_timeout": _BATCH_TIMEOUT,
+            "release_timeout": _RELEASE_TIMEOUT,
             "max_in_flight": 4,
         }

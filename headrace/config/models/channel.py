@@ -314,6 +314,10 @@ class ChannelConfig(Section):
     batch_timeout: Hot[PositiveSeconds] = 300.0
     """How long a batch may stay unanswered."""
 
+    release_timeout: Hot[PositiveSeconds | None] = None
+    """How long a partition that goes to another member waits for its batches, which are withdrawn
+    then: nobody reads it meanwhile. null: batch_timeout."""
+
     commit_interval: Hot[NonNegativeSeconds] = 1.0
     """How often offsets are committed; 0s: after every answer."""
 
