@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -93,13 +94,24 @@ def _read(path: Path) -> dict[str, int]:
 
 
 def _is_free(port: int) -> bool:
+    return _refusal(port) is None
+
+
+def _is_taken(port: int) -> bool:
+    """Whether another process listens; connections of a server that has ended do not count."""
+    refusal = _refusal(port)
+    return refusal is not None and refusal.errno == errno.EADDRINUSE
+
+
+def _refusal(port: int) -> OSError | None:
+    """Return why the port cannot be bound, None if it can."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-        return True
+        except OSError as error:
+            return error
+        return None
 
 
 class ProcessState(Enum):
@@ -290,6 +302,9 @@ log = structlog.get_logger(__name__)
 #: How much of a log an error message quotes.
 _QUOTED_LINES = 15
 
+#: What Java says of a port that it cannot have.
+_TAKEN = "Address already in use"
+
 
 class LocalServer(ABC):
     """One server process with its folder, its log and its verbs.
@@ -339,6 +354,8 @@ class LocalServer(ABC):
         if self.running:
             raise LocalStackError(f"{self.name} runs already on {self.address}")
         self.kill()  # buries one that ended by itself
+        if _is_taken(int(self.address.rpartition(":")[2])):  # it would answer in its place
+            raise self._port_taken()
         began = SYSTEM_CLOCK.monotonic()
         self.directory.mkdir(parents=True, exist_ok=True)
         logged = self.log_file.stat().st_size if self.log_file.exists() else 0
@@ -387,14 +404,17 @@ class LocalServer(ABC):
 
     def _await_ready(self, process: ServerProcess, deadline: Deadline, logged: int) -> None:
         ready = wait_for(lambda: process.exit_code is not None or self._answers(), deadline)
+        lines = self._logged_since(logged)
+        if _TAKEN in lines:  # also if something answers: that is the other process
+            raise self._port_taken()
         if ready and process.exit_code is None:
             return
-        lines = self._logged_since(logged)
-        if "Address already in use" in lines:
-            raise PortTakenError(f"{self.name}: another process listens on {self.address}")
         end = "\n".join(lines.splitlines()[-_QUOTED_LINES:])
         what = f"ended with code {process.exit_code}" if ready else "was not ready in time"
         raise ServerStartError(f"{self.name} {what}; the end of {self.log_file}:\n{end}")
+
+    def _port_taken(self) -> PortTakenError:
+        return PortTakenError(f"{self.name}: another process listens on {self.address}")
 
     def _logged_since(self, position: int) -> str:
         with self.log_file.open("rb") as file:
