@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from headrace.devstack.stack import StackState
 
+#: The folder whose records a new topic gets.
+_USUAL_RECORDS = Path("records")
+
 EXIT_FAILED = 1
 EXIT_NOT_RUNNING = 3
 
@@ -52,17 +55,20 @@ _Directory = Annotated[
 def up(
     directory: _Directory,
     records: Annotated[
-        Path,
+        Path | None,
         typer.Option(
+            exists=True,
             file_okay=False,
             help="A folder of records: each TOPIC.jsonl, a record a line, goes to the topic of its "
-            "name, which is made where it is missing.",
+            "name, which is made where it is missing. Without this option those of the folder "
+            "records, if it is there, go to topics that are made for them, and to no others.",
         ),
-    ] = Path("records"),
+    ] = None,
 ) -> None:
     """Start the servers and leave them running; harmless if they run already.
 
-    They have the ports 9092 and 2181 where these are free the first time.
+    They have the ports 9092 and 2181 where these are free the first time. Only what --records
+    names is written again each time.
     """
     from headrace.devstack import detached  # noqa: PLC0415 - takes a while to import
     from headrace.devstack.records import produce_records  # noqa: PLC0415 - as above
@@ -70,7 +76,8 @@ def up(
     with _errors_shown():
         state = detached.up(directory)
         _show(state)
-        for file, count in produce_records(records, state.bootstrap_servers):
+        folder, only_new = records or _USUAL_RECORDS, records is None
+        for file, count in produce_records(folder, state.bootstrap_servers, only_new=only_new):
             typer.echo(f"{count} records of {file} are in topic {file.stem}")
     if not detached.has_usual_ports(state):
         kafka, zookeeper = state.bootstrap_servers, state.zookeeper_hosts

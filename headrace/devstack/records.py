@@ -23,10 +23,13 @@ _PARTITIONS = 4
 _PLAIN = {"enable.idempotence": False}
 
 
-def produce_records(folder: Path, servers: str) -> Iterator[tuple[Path, int]]:
+def produce_records(
+    folder: Path, servers: str, *, only_new: bool = False
+) -> Iterator[tuple[Path, int]]:
     """Produce each line of ``TOPIC.jsonl`` to its topic, and yield the file with their number.
 
-    A topic that is missing is made. Nothing is done where there is no such folder. Blocks.
+    A topic that is missing is made; with ``only_new`` nothing is produced to one that is there.
+    Nothing is done where there is no such folder. Blocks.
 
     Raises:
         HeadraceError: the brokers do not take the records.
@@ -38,7 +41,9 @@ def produce_records(folder: Path, servers: str) -> Iterator[tuple[Path, int]]:
     with closing(KafkaTopicCatalog(properties, "headrace-local")) as catalog:
         for file in files:
             deadline = Deadline.after(_TIMEOUT)
-            catalog.create(NewTopic(file.stem, _PARTITIONS), deadline)
+            is_new = catalog.create(NewTopic(file.stem, _PARTITIONS), deadline)
+            if only_new and not is_new:
+                continue
             values = [line for line in file.read_bytes().splitlines() if line.strip()]
             producer = TopicProducer({**properties, **_PLAIN}, file.stem)
             producer.send(((None, value) for value in values), deadline)
