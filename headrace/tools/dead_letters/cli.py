@@ -88,7 +88,8 @@ def list_(
 ) -> None:
     """List dead letters: where each is from, when and why, and whether it was replayed.
 
-    Reads the whole topic, and changes nothing. What admin.redact names is masked.
+    Reads the whole topic, and changes nothing. What admin.redact names is masked in keys,
+    values and headers; messages of errors are shown as they are, whatever they quote of a record.
     """
     from headrace.tools.dead_letters import commands  # noqa: PLC0415 - takes a second to import
 
