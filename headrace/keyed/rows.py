@@ -79,7 +79,9 @@ def grouped(
     times, running, late_by = records.times(state)
     for part in micro_batch.ranges:
         known = state.time(part.partition)
-        quiet = state.wanted_time(part.partition) if part.records == 0 else None
+        # taken in any case: it must not be there for a later tick, of a partition less quiet
+        wanted = state.wanted_time(part.partition)
+        quiet = wanted if part.records == 0 else None
         if part.partition not in times and known is not None:
             times[part.partition] = known if quiet is None else max(known, quiet)
     touched, ends, facts = records.facts(running, late_by)

@@ -289,14 +289,19 @@ class KeyedSink:
             moves = [self._move(share, times) for share in offsets]
             # what fails here may be stored all the same: then the changelog has rows that the
             # store has not, and no position is noted before a commit has gone on from ours
-            self._touched.difference_update(move.partition.partition for move in moves)
+            numbers = {move.partition.partition for move in moves}
+            were_touched = self._touched & numbers
+            self._touched -= numbers
             try:
                 conflicts = self._transactions.commit(moves, self._records(staged, records))
             except ResultRefusedError as error:
                 raise RowsRefusedError(str(error)) from error
             if conflicts:
+                # nothing was stored; but of these the changelog has rows of another writer
+                others = {conflict.partition.partition for conflict in conflicts}
+                self._touched |= were_touched - others
                 raise CommitConflictError(conflicts)
-            self._touched.update(move.partition.partition for move in moves)
+            self._touched |= numbers
             for each in staged:
                 self.totals = self.totals.plus(each.counts)
             self._state.apply(

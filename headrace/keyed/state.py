@@ -91,7 +91,10 @@ class LayeredState:
             self._ready.add(partition)
 
     def release(self, partition: int) -> None:
-        """Have reads of a partition fail until its state is there again."""
+        """Have reads of a partition fail until its state is there again.
+
+        Also those under way: it comes before the store is emptied.
+        """
         with self._lock:
             self._ready.discard(partition)
             self._wanted_times.pop(partition, None)
@@ -149,17 +152,21 @@ class LayeredState:
         Raises:
             StateStoreError: they cannot be read, or a partition's state is not there yet.
         """
-        self._require({key.partition for key in keys})
+        partitions = {key.partition for key in keys}
+        self._require(partitions)
         with self._lock:
             layers = [layer.changes for layer in reversed(self._layers) if layer.changes]
-        if not layers:
-            return self._store.get_many(keys)
         found: dict[PartitionKey, StoredRow | None] = {}
         left = keys
         for changes in layers:
             found.update({key: changes[key].after for key in left if key in changes})
             left = [key for key in left if key not in changes]
-        found.update(zip(left, self._store.get_many(left), strict=True))
+        stored = self._store.get_many(left)
+        # the store may have been emptied meanwhile
+        self._require(partitions)
+        if not layers:
+            return stored
+        found.update(zip(left, stored, strict=True))
         return [found[key] for key in keys]
 
     def due_keys(
@@ -195,6 +202,8 @@ class LayeredState:
                 (key for key in others if key not in found), max(0, most - len(found))
             ):
                 found[key] = None
+        # the store may have been emptied meanwhile
+        self._require({partition})
         return list(found)[:most]
 
     def _stored_due(
@@ -206,6 +215,8 @@ class LayeredState:
             keys = [PartitionKey(partition, timer.key) for timer in some]
             there = [not any(key in layer.changes for layer in layers) for key in keys]
             rows = self._store.get_many(list(compress(keys, there)))
+            # without rows of an emptied store each timer would be found to be of none
+            self._require({partition})
             for timer, row in zip(compress(some, there), rows, strict=True):
                 if timer in timers_of(timer.key, row):
                     yield timer

@@ -53,6 +53,7 @@ from headrace.processors.micro_batch_processor import (
     merge_limits,
 )
 from headrace.processors.pending import PendingBatch
+from headrace.sinks.contract import CommitConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -212,7 +213,7 @@ class KeyedProcessor(MicroBatchProcessor):
             source=parts.source,
             catalog=catalog,
             clock=context.clock,
-            is_busy=parts.state.has_staged,
+            is_busy=self._is_busy,
             ready=self._restored,
             corrupt=self._rebuild,
             troubled=self._restore_troubled,
@@ -272,6 +273,14 @@ class KeyedProcessor(MicroBatchProcessor):
             self._parts.state.release(number)
         self.context.restoring.pause(_RESTORED, partition=assignment.partition)
         return attempt
+
+    def _is_busy(self, number: int) -> bool:
+        """Whether rows of a partition may still be written that its changelog may be without.
+
+        A job that is folded has nothing staged yet. It is looked for first: what it committed and
+        the store has not taken is staged once it is over.
+        """
+        return self._open.has_job_of(number) or self._parts.state.has_staged(number)
 
     def _restore_troubled(self, assignment: Assignment, attempt: int, problem: str | None) -> None:
         """Have the status say what a restore waits for. On the restorer's thread."""
@@ -453,7 +462,7 @@ class KeyedProcessor(MicroBatchProcessor):
         No commit has to come for it.
         """
         problem = self._parts.state.problem
-        if isinstance(problem, CorruptStoreError):
+        if isinstance(problem, CorruptStoreError) and self._parts.store.is_corrupt:
             self._rebuild(problem)
         elif problem is not None and now >= self._write_at:
             self._write_at = now + WRITE_INTERVAL
@@ -483,6 +492,8 @@ class KeyedProcessor(MicroBatchProcessor):
         offset = state.progress(number).offset
         if offset is None:
             return
+        # what a tick that was withdrawn left is of a time when nothing came
+        state.wanted_time(number)
         if quiet is not None:
             state.advance_time(number, quiet)
         batch = Batch(assignment, offset, (), offset, 0)
@@ -525,16 +536,47 @@ class KeyedProcessor(MicroBatchProcessor):
             with self._guard:
                 for each in held:
                     each.refresh_at = now + FIRST_REFRESH
+            if isinstance(error, CommitConflictError):
+                behind = {conflict.partition for conflict in error.conflicts}
+                for assignment, offset in offsets.items():
+                    if assignment.partition in behind and not self._has_moved(assignment, offset):
+                        self._catch_up(assignment)
+
+    def _has_moved(self, assignment: Assignment, offset: int) -> bool:
+        """Whether a batch of ours was committed since a tick was made that begins there."""
+        return self._parts.state.progress(assignment.partition.partition).offset != offset
+
+    def _catch_up(self, assignment: Assignment) -> None:
+        """Have a partition restored of which the brokers have a commit that we know nothing of.
+
+        It may be one of ours that was in doubt. It rests before it is asked for: what is folded
+        from older rows must not come to be committed behind it. A job under way will conflict too.
+        """
+        assert self._restorer is not None, "open comes first"
+        if self._open.is_in_job(assignment):
+            return
+        attempt = self._rest(assignment)
+        if attempt is None:
+            return
+        try:
+            # one that began before the rest has read
+            if not self._open.is_in_job(assignment):
+                self._parts.sink.stored_offset(assignment.identity)
+        except Exception as error:  # noqa: BLE001 - of the brokers; the next tick conflicts again
+            partition = assignment.partition.partition
+            fields = {"channel": self.context.channel, "partition": partition}
+            log.warning("offset_not_known", **fields, error=str(error))
+        self._restorer.begin(assignment, attempt)
 
     def _ticked(self, held: _Held, offset: int, answer: Future[BatchResponse]) -> None:
         error = answer.exception() if not answer.cancelled() else None
-        number = held.assignment.partition.partition
         if error is None:
             held.failures = 0
-        elif isinstance(error, SinkConflictError) and (
-            self._parts.state.progress(number).offset != offset
-        ):
-            pass  # a batch of ours came before it
+        elif isinstance(error, SinkConflictError):
+            # unless a batch of ours came before it
+            if not self._has_moved(held.assignment, offset):
+                self._put_off(held, error)
+                self._catch_up(held.assignment)
         elif not isinstance(error, (BatchCancelledError, OwnershipLostError)):
             self._put_off(held, error)
 

@@ -336,6 +336,15 @@ class OpenBatches:
                 for pending in batches
             )
 
+    def has_job_of(self, partition: int) -> bool:
+        """Whether a job has batches or ticks of a partition, whatever assignment they are of."""
+        with self._changed:
+            return any(
+                pending.partition.partition == partition
+                for batches in self._jobs.values()
+                for pending in batches
+            )
+
     def fail(self, pending: PendingBatch, error: BaseException) -> None:
         """Fail one batch, and withdraw what follows it in its partition."""
         batch = pending.batch

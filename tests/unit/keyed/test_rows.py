@@ -152,6 +152,15 @@ def test_a_tick_brings_the_time_of_a_quiet_partition_on() -> None:
     assert grouped(table(), batch(0), known, RowSettings(), 0).times == {0: 10}
 
 
+def test_the_time_of_a_tick_that_records_came_with_is_not_kept() -> None:
+    """They make the partition's time; a later tick, of one less quiet, does not take it."""
+    known = state(0)
+    known.begin(0, Progress(3, 1, 10))
+    known.advance_time(0, 50)
+    assert grouped(table((0, "a", 11)), batch(1), known, RowSettings(), 0).times == {0: 11}
+    assert grouped(table(), batch(0), known, RowSettings(), 0).times == {0: 10}
+
+
 def test_chunks_have_every_row_once_and_about_as_many_facts() -> None:
     """A hot key is one row, so that it is alone in its chunk."""
     records = [(0, "hot", n) for n in range(20)] + [(0, f"k{n}", 20 + n) for n in range(20)]

@@ -232,6 +232,22 @@ def test_a_position_is_noted_for_what_was_committed_since() -> None:
     assert position[:2] == ("topic-id", 100)
 
 
+def test_a_conflict_costs_the_others_no_position() -> None:
+    """Nothing of theirs was stored; what another writer added to its own is not noted as read."""
+    bench = Bench()
+    bench.state.admit(1)
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    other = PartitionCommit("id/1", TopicPartition("in", 1), 0, 10)
+    bench.sink.commit(bench.sink.stage(MicroBatch("2", "c", ()), None), [other])
+    bench.brokers.stored["id/0"] = StoredOffset(10, 0, commits=2, stream_time=5)
+    tick = PartitionCommit("id/1", TopicPartition("in", 1), 10, 10, is_tick=True)
+    with pytest.raises(CommitConflictError):
+        bench.sink.commit_all([], [share(10, 10), tick])
+    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1), lambda _: True)
+    assert bench.store.position(1) is not None
+    assert bench.store.position(0) is None
+
+
 def test_a_commit_stands_whatever_the_store_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not told as a failure, and is written with a later call; after eight, none follows."""
     bench = Bench()

@@ -31,8 +31,10 @@ from headrace.keyed.store import (
 from headrace.testing.keyed import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from headrace.keyed.store import DueTimer
 
 
 def row(text: str, **timers: Timer) -> StoredRow:
@@ -237,6 +239,31 @@ def test_state_that_is_not_restored_is_never_read_as_none() -> None:
     assert issubclass(StateStoreError, RetryableError), "no policy may look for a record"
     with pytest.raises(StateStoreError, match="the state of partition 0 is not there yet"):
         state.get_many([PartitionKey(0, b"a")])
+    with pytest.raises(StateStoreError, match="the state of partition 0 is not there yet"):
+        state.due_keys(0, 5, 5, besides=set(), most=1)
+
+
+def test_a_read_of_a_store_that_is_emptied_meanwhile_fails() -> None:
+    """The partition was there when the read began: keys and timers are not taken for none."""
+
+    class Emptied(MemoryStore):
+        """Has nothing from the first read on; the partition was released before."""
+
+        def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
+            """Return nothing."""
+            state.release(0)
+            return [None for _ in keys]
+
+        def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
+            """Return nothing."""
+            del partition, clock, until
+            state.release(0)
+            return iter(())
+
+    state = admitted(Emptied())
+    with pytest.raises(StateStoreError, match="the state of partition 0 is not there yet"):
+        state.get_many([PartitionKey(0, b"a")])
+    state.admit(0)
     with pytest.raises(StateStoreError, match="the state of partition 0 is not there yet"):
         state.due_keys(0, 5, 5, besides=set(), most=1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from contextlib import suppress
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,15 +12,20 @@ from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import SinkConflictError
+from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
+from headrace.kafka.ports import StoredOffset
+from headrace.keyed.sink import EXTRA_HEADER
 from headrace.keyed.store import CorruptStoreError, StateStoreError
 from headrace.processors import keyed
 from headrace.processors.contract import Request
-from tests.unit.processors.keyed_bench import PATIENCE, KeyedBench
+from headrace.testing.records import FakeRecord
+from tests.unit.processors.keyed_bench import CHANGELOG, PATIENCE, KeyedBench
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headrace.keyed.state import Layer
     from headrace.processors import BatchResponse
     from tests.unit.processors.keyed_bench import KeyedDaemon
 
@@ -225,6 +230,110 @@ def test_what_a_full_disk_did_not_take_is_written_although_nothing_is_committed(
         daemon.send(held, b"a")
         assert [value for _, value in daemon.member.outputs] == [b"1", b"2"]
         assert daemon.processor.state_reader().snapshot().unwritten == 0
+
+
+def test_what_a_former_store_did_not_take_is_written_to_the_new_one(
+    bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The problem says that files were corrupt, and the store is not: nothing is made again."""
+    monkeypatch.setattr(keyed, "WRITE_INTERVAL", 0.0)
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        with monkeypatch.context() as patch:
+
+            def fail(*_: object) -> None:
+                raise CorruptStoreError("it was")
+
+            patch.setattr(daemon.store, "write", fail)
+            daemon.send(held, b"a")
+            assert daemon.state.has_staged(0)
+        assert wait_for(lambda: not daemon.state.has_staged(0), Deadline.after(PATIENCE))
+        assert daemon.counted(0, b"a") == 1
+
+
+def test_a_new_store_is_filled_once_jobs_under_way_are_over(
+    bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a job commits after the store was found corrupt is not written over by older rows."""
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"a")
+        staging, go_on, sent = Event(), Event(), Event()
+        stage, is_busy = daemon.state.stage, daemon.processor._is_busy
+        asked: list[bool] = []
+
+        def wait_and_stage(layer: Layer) -> None:
+            staging.set()
+            assert go_on.wait(PATIENCE)
+            stage(layer)
+
+        def ask(number: int) -> bool:
+            asked.append(is_busy(number))
+            return asked[-1]
+
+        def send() -> None:
+            with suppress(Exception):  # it may be taken back, and comes again then
+                daemon.send(held, b"a")
+            sent.set()
+
+        monkeypatch.setattr(daemon.state, "stage", wait_and_stage)
+        monkeypatch.setattr(daemon.processor._restorer, "_is_busy", ask)
+        bench.gate.clear()
+        Thread(target=send, daemon=True).start()
+        assert staging.wait(PATIENCE)
+        daemon.store.is_corrupt = True
+        daemon.processor._rebuild(CorruptStoreError("a tick found it"))
+        began = lambda: len(asked) > 1 or bench.waiting.is_set()  # noqa: E731
+        assert wait_for(began, Deadline.after(PATIENCE))
+        assert asked[0]
+        go_on.set()
+        assert sent.wait(PATIENCE)
+        bench.gate.set()
+        daemon.wait_for_new_store()
+        assert daemon.counted(0, b"a") == held.position == 2
+
+
+def stored_after_all(bench: KeyedBench, identity: str) -> None:
+    """Have the brokers know a commit without records that this process takes for failed."""
+    found = bench.stored[identity]
+    bench.stored[identity] = StoredOffset(
+        found.offset, 0, commits=(found.commits or 0) + 1, stream_time=found.stream_time
+    )
+    row = FakeRecord(key_=b"a", value_=b"5", headers_=[(EXTRA_HEADER, b"")])
+    bench.broker.produce(TopicPartition(CHANGELOG, 0), row)
+
+
+def test_a_tick_that_was_stored_after_all_holds_up_no_timer(
+    bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next tick conflicts with it, the partition reads what it changed, and timers fire."""
+    monkeypatch.setattr(keyed, "_BACKOFF", 0.0)
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"b", b"later")
+        stored_after_all(bench, held.identity)
+        fired = lambda: (b"b", b"fired") in daemon.member.outputs  # noqa: E731
+        assert wait_for(fired, Deadline.after(PATIENCE)), daemon.member.outputs
+        assert daemon.counted(0, b"a") == 5
+
+
+def test_a_refresh_that_was_stored_after_all_is_caught_up_with(
+    bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next refresh conflicts, and the partition goes on from what the brokers have."""
+    monkeypatch.setattr(keyed, "FIRST_REFRESH", 0.0)
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"b")
+        stored_after_all(bench, held.identity)
+        daemon.processor._held[0].refresh_at = 0.0
+        reached = bench.stored[held.identity].commits or 0
+        caught_up = lambda: daemon.state.progress(0).number > reached  # noqa: E731
+        assert wait_for(caught_up, Deadline.after(PATIENCE))
+        daemon.rests.wait_for_none()
+        assert daemon.counted(0, b"a") == 5
+        daemon.send(held, b"b")
+        assert daemon.member.outputs[-1] == (b"b", b"2")
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
