@@ -25,8 +25,10 @@ from benchmarks.rounds import alternate
 from headrace.config.derived import changelog_name
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.memory import relax
+from headrace.core.records import TopicPartition, identity_of
 from headrace.core.tables import SCHEMA
-from headrace.kafka import KafkaTopicCatalog
+from headrace.kafka import KafkaTopicCatalog, ResultTransactions
+from headrace.kafka.result_transactions import CountedMove
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.keyed.columns import fold_of
 from headrace.keyed.fold import FoldSettings
@@ -247,12 +249,33 @@ class _Stand:
         self._daemon = Daemon(self._topic, servers.directory / "restoring", settings)
 
     def _fill(self) -> None:
-        """Create the changelog, and give each key a state."""
+        """Create the changelog, give each key a state, and say that it is of no record yet."""
         catalog = KafkaTopicCatalog(self._client, "bench")
         try:
-            open_changelog(catalog, self._topic, self._topic, Deadline.after(30))
+            soon = Deadline.after(30)
+            open_changelog(catalog, self._topic, self._topic, soon)
+            cluster = catalog.cluster_id(soon)
+            topic_id = catalog.describe([self._topic], soon)[self._topic].topic_id
         finally:
             catalog.close()
+        transactions = ResultTransactions(self._client, self._topic, "bench")
+        places = [TopicPartition(self._topic, each) for each in range(self._plan.partitions)]
+        transactions.commit(
+            [
+                CountedMove(
+                    identity_of(cluster, self._topic, topic_id, place.partition),
+                    place,
+                    start=0,
+                    next_offset=0,
+                    transactional_id=None,
+                    leader_epoch=None,
+                    commits=0,
+                    stream_time=None,
+                )
+                for place in places
+            ]
+        )
+        transactions.close()
         deadline = Deadline.after(_FILL_TIMEOUT)
         producer = TopicProducer(
             {**self._client, **_CHANGELOG_PRODUCER}, changelog_name(self._topic, self._topic)
