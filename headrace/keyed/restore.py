@@ -268,7 +268,11 @@ class Restorer:
             assert self._source is not None, "opened with the first of them"
             self._take(self._source.fetch(_FETCH_TIMEOUT))
         elif self._measuring:
+            begun = self._clock.monotonic()
             self._measure()
+            # what counts holds the interpreter: others have it for three times as long, so that
+            # the first micro-batches after a start do not wait for it
+            self._stopping.wait(3 * (self._clock.monotonic() - begun))
         elif self._under_way:
             self._stopping.wait(_FETCH_TIMEOUT)
 

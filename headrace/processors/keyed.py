@@ -537,9 +537,11 @@ class KeyedProcessor(MicroBatchProcessor):
                 for each in held:
                     each.refresh_at = now + FIRST_REFRESH
             if isinstance(error, CommitConflictError):
-                behind = {conflict.partition for conflict in error.conflicts}
+                conflicting = {conflict.partition for conflict in error.conflicts}
                 for assignment, offset in offsets.items():
-                    if assignment.partition in behind and not self._has_moved(assignment, offset):
+                    if assignment.partition in conflicting and not self._has_moved(
+                        assignment, offset
+                    ):
                         self._catch_up(assignment)
 
     def _has_moved(self, assignment: Assignment, offset: int) -> bool:
@@ -550,7 +552,7 @@ class KeyedProcessor(MicroBatchProcessor):
         """Have a partition restored of which the brokers have a commit that we know nothing of.
 
         It may be one of ours that was in doubt. It rests before it is asked for: what is folded
-        from older rows must not come to be committed behind it. A job under way will conflict too.
+        from older rows must not come to be committed after it. A job under way will conflict too.
         """
         assert self._restorer is not None, "open comes first"
         if self._open.is_in_job(assignment):
@@ -563,9 +565,12 @@ class KeyedProcessor(MicroBatchProcessor):
             if not self._open.is_in_job(assignment):
                 self._parts.sink.stored_offset(assignment.identity)
         except Exception as error:  # noqa: BLE001 - of the brokers; the next tick conflicts again
-            partition = assignment.partition.partition
-            fields = {"channel": self.context.channel, "partition": partition}
-            log.warning("offset_not_known", **fields, error=str(error))
+            log.warning(
+                "offset_not_known",
+                channel=self.context.channel,
+                partition=assignment.partition.partition,
+                error=str(error),
+            )
         self._restorer.begin(assignment, attempt)
 
     def _ticked(self, held: _Held, offset: int, answer: Future[BatchResponse]) -> None:

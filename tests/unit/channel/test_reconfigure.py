@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from headrace.channel.commits import COMMIT_TIMEOUT
 from headrace.channel.pauses import PauseFile
 from headrace.config import ChannelConfig, diff
 from headrace.config.problems import fields
 from headrace.config.reference import is_hot
-from headrace.core.clock import Deadline
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import ConfigError, UnknownTopicError
 from headrace.core.records import TopicPartition
 from headrace.processors import BatchResponse
@@ -297,6 +298,15 @@ def test_a_removed_topic_takes_only_its_own_away(broker: InMemoryBroker) -> None
     assert "lost" not in recorder.names(7)
 
 
+def test_a_release_waits_as_long_as_configured_now(broker: InMemoryBroker) -> None:
+    """A partition that is to be given back next waits for its batches so long, and no longer."""
+    with running(in_memory_channel(Recorder(), broker, batch_timeout="1h")) as channel:
+        manager = channel._runtime.manager
+        change(channel, release_timeout="20s")
+        now = SYSTEM_CLOCK.monotonic()
+        assert now <= manager._release_by() - COMMIT_TIMEOUT - 20 <= now + 600
+
+
 def test_a_topic_that_is_not_there_changes_nothing(broker: InMemoryBroker) -> None:
     """The error names it, and the channel goes on with all its former values."""
     with running(in_memory_channel(Recorder(), broker)) as channel:
@@ -336,6 +346,7 @@ TESTED = {
     "max_in_flight": "test_as_many_batches_are_out_as_configured_now",
     "offset_out_of_range": "test_reading_goes_on_out_of_range_where_configured_now",
     "on_error": "test_a_failing_batch_is_treated_as_configured_now",
+    "release_timeout": "test_a_release_waits_as_long_as_configured_now",
     "pause": "test_pauses_are_kept_as_configured_now",
     "workers": "test_there_are_as_many_workers_as_configured_now",
 }

@@ -142,6 +142,8 @@ def confluent_kafka_parts() -> Parts:
             "_FAIL",
             "_FENCED",
             "_PARTITION_EOF",
+            "_PURGE_INFLIGHT",
+            "_PURGE_QUEUE",
             "_STATE",
             "_TIMED_OUT",
             "_TRANSPORT",
