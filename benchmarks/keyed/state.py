@@ -120,7 +120,7 @@ class Sized:
             self._state.admit(number)
         chosen = FoldSettings(outputs=("out",), value="bytes")
         self._function = KeyedFunction(
-            fold_of(touch, chosen), self._state, RowSettings(), SYSTEM_CLOCK
+            fold_of(touch, chosen), RowSettings(), self._state, SYSTEM_CLOCK
         )
         self._random = Random(keys)  # noqa: S311 - data, not secrets
         self._done = 0

@@ -18,37 +18,41 @@ if TYPE_CHECKING:
     from headrace.keyed.state import LayeredState
     from headrace.sinks.micro_batch import MicroBatch
 
+    #: What makes a table of a table, here or in Spark's workers.
+    TableFunction = Callable[[pa.Table], pa.Table]
+
+    #: What calls one for each of some parts, and returns what it made, in their order.
+    PartsRunner = Callable[[TableFunction, Sequence[pa.Table]], Sequence[pa.Table]]
+
+
+def in_this_thread(function: TableFunction, parts: Sequence[pa.Table]) -> list[pa.Table]:
+    """Call ``function`` for each part, one after the other."""
+    return list(map(function, parts))
+
 
 class KeyedFunction:
     """Makes of a micro-batch's records the table that :class:`headrace.keyed.sink.KeyedSink` takes.
 
     ``fold`` takes a table of ``fold.ROWS`` and returns one of ``fold.RESULT``: in this process, or
-    in Spark's workers.
+    in Spark's workers. Another one may follow it between two micro-batches, from any thread.
     """
 
     def __init__(
-        self,
-        fold: Callable[[pa.Table], pa.Table],
-        state: LayeredState,
-        settings: RowSettings,
-        clock: Clock,
+        self, fold: TableFunction, settings: RowSettings, state: LayeredState, clock: Clock
     ) -> None:
-        self._fold = fold
+        self._now = (fold, settings)
         self._state = state
-        self._settings = settings
         self._clock = clock
+
+    def follow(self, fold: TableFunction, settings: RowSettings) -> None:
+        """Have the next micro-batch folded by ``fold``, and grouped as ``settings`` say."""
+        self._now = (fold, settings)
 
     def __call__(self, table: pa.Table, batch: MicroBatch) -> pa.Table:
         """Reduce in this thread; see :meth:`reduce`."""
-        return self.reduce(table, batch, lambda parts: list(map(self._fold, parts)), 1)
+        return self.reduce(table, batch, in_this_thread, 1)
 
-    def reduce(
-        self,
-        table: pa.Table,
-        batch: MicroBatch,
-        run: Callable[[Sequence[pa.Table]], Sequence[pa.Table]],
-        tasks: int,
-    ) -> pa.Table:
+    def reduce(self, table: pa.Table, batch: MicroBatch, run: PartsRunner, tasks: int) -> pa.Table:
         """Return the touched keys as they are after the micro-batch. Blocks for the state.
 
         ``run`` folds parts of the rows, up to ``tasks`` of them.
@@ -57,10 +61,11 @@ class KeyedFunction:
             PoisonRecordError: a record cannot be reduced, and ``on_poison`` is ``fail``.
             StateStoreError: the state cannot be read.
         """
+        fold, settings = self._now
         now = int(self._clock.time() * 1000)
-        found = grouped(table, batch, self._state, self._settings, now)
+        found = grouped(table, batch, self._state, settings, now)
         parts = chunks(found.rows, tasks)
-        results = [RESULT.empty_table(), *(run(parts) if parts else ())]
+        results = [RESULT.empty_table(), *(run(fold, parts) if parts else ())]
         if found.poison:
             results.append(poison_rows(found.poison))
         return with_times(with_former(pa.concat_tables(results), found.rows), found.times)

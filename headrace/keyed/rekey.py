@@ -17,11 +17,13 @@ from headrace.core.tables import SCHEMA, with_left_out
 from headrace.keyed.api import Event
 from headrace.keyed.codecs import DECODERS, field_of, key_bytes
 from headrace.keyed.fold import dead_letter
+from headrace.keyed.function import in_this_thread
 from headrace.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from headrace.keyed.function import PartsRunner
     from headrace.sinks.kafka import Transactions
     from headrace.sinks.micro_batch import MicroBatch
 
@@ -185,13 +187,13 @@ class RekeyFunction:
 
     def __call__(self, table: pa.Table, batch: MicroBatch) -> pa.Table:
         """Re-key in this thread; see :meth:`reduce`."""
-        return self.reduce(table, batch, lambda parts: list(map(self._rekey, parts)), 1)
+        return self.reduce(table, batch, in_this_thread, 1)
 
     def reduce(
         self,
         table: pa.Table,
         batch: MicroBatch,  # noqa: ARG002 - records say themselves where they are from
-        run: Callable[[Sequence[pa.Table]], Sequence[pa.Table]],
+        run: PartsRunner,
         tasks: int,
     ) -> pa.Table:
         """Return what is to be produced, in the order of the records.
@@ -204,7 +206,9 @@ class RekeyFunction:
         step = max(1, -(-table.num_rows // tasks))
         starts = range(0, table.num_rows, step)
         parts = [table.slice(start, step).combine_chunks() for start in starts]
-        result = pa.concat_tables([REKEYED.empty_table(), *(run(parts) if parts else ())])
+        result = pa.concat_tables(
+            [REKEYED.empty_table(), *(run(self._rekey, parts) if parts else ())]
+        )
         is_kept = pc.is_valid(result.column("topic"))
         return with_left_out(result.filter(is_kept), table.filter(pc.invert(is_kept)))
 

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from headrace.core.records import Assignment, TopicPartition
     from headrace.kafka.ports import RecordSource
     from headrace.keyed.api import KeyedReducer
+    from headrace.keyed.function import TableFunction
     from headrace.keyed.restore import RestoreProgress
     from headrace.keyed.topics import Changelog
     from headrace.processors.contract import ChannelContext
@@ -102,8 +103,12 @@ _BACKOFF, _MAX_BACKOFF = 1.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class KeyedParts:
-    """What a channel with state is made of. Its clients are opened with the processor."""
+    """What a channel with state is made of. Its clients are opened with the processor.
 
+    ``follow`` has the next micro-batch folded as a configuration says.
+    """
+
+    follow: Callable[[KeyedProcessorConfig], None]
     sink: KeyedSink
     state: LayeredState
     store: RocksStore
@@ -238,6 +243,7 @@ class KeyedProcessor(MicroBatchProcessor):
     def on_reconfigured(self, channel: ChannelConfig) -> None:
         super().on_reconfigured(channel)
         self._channel = channel
+        self._parts.follow(self._settings)
 
     # --- partitions -------------------------------------------------------------------------
 
@@ -435,7 +441,7 @@ class KeyedProcessor(MicroBatchProcessor):
     # --- ticks ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        checkpoint_at = self.context.clock.monotonic() + self._settings.state.checkpoint
+        last_checkpoint = self.context.clock.monotonic()
         every = self._settings.internal.purge_input
         purge_at = inf if every is None else self.context.clock.monotonic() + every
         while not self._stopping.wait(TICK_INTERVAL):
@@ -449,8 +455,8 @@ class KeyedProcessor(MicroBatchProcessor):
                 except Exception as error:  # noqa: BLE001 - of the store; the thread goes on
                     self._put_off(each, error)
             self._refresh(now)
-            if now >= checkpoint_at:
-                checkpoint_at = now + self._settings.state.checkpoint
+            if now >= last_checkpoint + self._settings.state.checkpoint:
+                last_checkpoint = now
                 self._checkpoint(Deadline.after(START_TIMEOUT, self.context.clock))
             if every is not None and now >= purge_at:
                 purge_at = now + every
@@ -660,26 +666,29 @@ def build_keyed(
     decoder = decoder_of(chosen.decoder)
     if decoder is not None:
         decoder.load()
-    settings = replace(_fold_settings(chosen, topics, letters), decoder=decoder)
-    reducer = _reducer(chosen, settings.outputs)
+    reducer = _reducer(chosen, _fold_settings(chosen, topics, letters).outputs)
     phases = _phases(chosen, reducer)
     phase_of = (
-        None if phases is None else PhaseReader(channel.group, phases, DECODERS[settings.state])
+        None if phases is None else PhaseReader(channel.group, phases, DECODERS[chosen.encoding])
     )
     store = RocksStore(folder / "db", chosen.state.cache, phase_of)
     state = LayeredState(store)
-    fold = fold_of(reducer, settings)
     times = None if chosen.time == "record" else time_of_field(chosen.time)
     if chosen.time_function is not None:
         times = load_callable(chosen.time_function)
-    rows = RowSettings(chosen.key, times, chosen.on_poison, letters)
+
+    def folding(chosen: KeyedProcessorConfig) -> tuple[TableFunction, RowSettings]:
+        settings = replace(_fold_settings(chosen, topics, letters), decoder=decoder)
+        rows = RowSettings(chosen.key, times, chosen.on_poison, letters)
+        return fold_of(reducer, settings), rows
+
     sink = KeyedSink(
         ResultTransactions(properties, channel.group, member, columns=ColumnProducer),
         state,
         topics,
         SYSTEM_CLOCK,
     )
-    function = KeyedFunction(fold, state, rows, SYSTEM_CLOCK)
+    function = KeyedFunction(*folding(chosen), state, SYSTEM_CLOCK)
     engine: Engine
     if chosen.engine == "inline":
         engine = InlineEngine(function)
@@ -690,8 +699,9 @@ def build_keyed(
 
         if decoder is not None:
             send_by_value(decoder.factory)
-        engine = KeyedSparkEngine(spark(), function.reduce, fold, reducer)
+        engine = KeyedSparkEngine(spark(), function.reduce, reducer)
     parts = KeyedParts(
+        lambda now: function.follow(*folding(now)),
         sink,
         state,
         store,

@@ -87,7 +87,7 @@ def build_rekey(
 
         if decoder is not None:
             send_by_value(decoder.factory)
-        engine = KeyedSparkEngine(spark(), function.reduce, rekey, user_code or rekey)
+        engine = KeyedSparkEngine(spark(), function.reduce, user_code or rekey)
     return MicroBatchProcessor(
         engine,
         RekeySink(transactions, prepare),

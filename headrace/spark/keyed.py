@@ -29,21 +29,19 @@ if TYPE_CHECKING:
 class KeyedSparkEngine(SparkEngine):
     """Folds each micro-batch in one Spark job, without a shuffle: a chunk of keys for each slot.
 
-    ``reduce`` makes chunks of records and takes what became of them; ``fold`` is sent to the
-    workers, and ``reducer``, which it calls, with its package. The chunks are bytes to Spark:
-    neither a plan nor rows of its own are made of them.
+    ``reduce`` makes chunks of records, says what folds them, which is sent to the workers, and
+    takes what became of them; ``reducer``, which that calls, is sent with its package. The chunks
+    are bytes to Spark: neither a plan nor rows of its own are made of them.
     """
 
     def __init__(
         self,
         runtime: SparkRuntime,
         reduce: Callable[..., pa.Table],
-        fold: Callable[[pa.Table], pa.Table],
         reducer: Callable[..., Any],
     ) -> None:
         super().__init__(runtime, reducer)
         self._reduce_rows = reduce
-        self._fold = fold
 
     @override
     def open(self, channel: str) -> None:
@@ -72,11 +70,13 @@ class KeyedSparkEngine(SparkEngine):
                 raise failure_of(error, text_of(error)) from error
             return Staged(sink.stage(micro_batch, result, _checked), {}, left_out(result))
 
-    def _run(self, parts: Sequence[pa.Table]) -> list[pa.Table]:
+    def _run(
+        self, fold: Callable[[pa.Table], pa.Table], parts: Sequence[pa.Table]
+    ) -> list[pa.Table]:
         """Fold chunks in the workers, each in a task of its own."""
         payloads = [_to_bytes(part) for part in parts]
         context: Any = self._runtime.context
-        task = _task(self._fold)
+        task = _task(fold)
         found = context.parallelize(payloads, len(payloads)).map(task).collect()
         return [_result(each) for each in found]
 

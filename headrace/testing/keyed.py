@@ -172,7 +172,7 @@ class KeyedTest:
         self.settings = settings
         rows = RowSettings(self.key, None, settings.on_poison)
         fold = fold_of(self.reducer, settings)
-        self._function = KeyedFunction(fold, self._state, rows, self._clock)
+        self._function = KeyedFunction(fold, rows, self._state, self._clock)
 
     # --- facts and time ---------------------------------------------------------------------
 

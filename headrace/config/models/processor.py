@@ -341,10 +341,10 @@ class StateConfig(Section):
     cache: Restarts[Annotated[int, Size(0)]] = 64 * MIB
     """Rows that are kept in memory, in front of the store's files."""
 
-    max_row: Restarts[Annotated[int, Size(1)]] = 512 * 1024
-    """The most bytes of one key's state."""
+    max_row: Hot[Annotated[int, Size(1)]] = 512 * 1024
+    """The most bytes of one key's state. The changelog's max.message.bytes has to allow for it."""
 
-    checkpoint: Restarts[PositiveSeconds] = 10.0
+    checkpoint: Hot[PositiveSeconds] = 10.0
     """How often is noted how far the store follows the changelog. What came since is read again
     after a crash."""
 
@@ -418,16 +418,16 @@ class KeyedProcessorConfig(Section):
     """How long a partition has to be quiet before its stream time follows the clock, so late by:
     1s or longer; null: only records move it."""
 
-    grace: Restarts[NonNegativeSeconds | None] = None
+    grace: Hot[NonNegativeSeconds | None] = None
     """How late a fact may be; null: as late as it is."""
 
-    late: Restarts[Literal["deliver", "drop", "dead_letter"]] = "deliver"
+    late: Hot[Literal["deliver", "drop", "dead_letter"]] = "deliver"
     """What becomes of a fact that is later than grace."""
 
     ttl: Restarts[PositiveSeconds | None] = None
     """How long a key without facts is kept, in stream time; null: for ever."""
 
-    on_poison: Restarts[Literal["fail", "drop", "dead_letter", "quarantine"]] = "fail"
+    on_poison: Hot[Literal["fail", "drop", "dead_letter", "quarantine"]] = "fail"
     """What becomes of a fact that cannot be reduced or has no key: its batch fails; it is counted
     and left out; or it goes to the dead-letter topic in the same transaction, and with quarantine
     the key's later facts as well."""

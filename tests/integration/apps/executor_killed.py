@@ -161,7 +161,7 @@ class Node(Member):
             parts.append(
                 OffsetRange(*each.partition, start, each.position, len(records), each.identity)
             )
-        function = KeyedFunction(Fold(self.reducer, SETTINGS), state, RowSettings(), Standing(NOW))
+        function = KeyedFunction(Fold(self.reducer, SETTINGS), RowSettings(), state, Standing(NOW))
         micro_batch = MicroBatch(f"at-{starts}", "killed", tuple(parts))
         staged = sink.stage(micro_batch, function(pa.concat_tables(tables), micro_batch))
         shares = [

@@ -234,7 +234,7 @@ class Member:
         commits = state.progress(0).number
         records = 0 if commits % 2 else RECORDS
         function = KeyedFunction(
-            Fold(tally, SETTINGS), state, RowSettings(), Standing(now_at(commits))
+            Fold(tally, SETTINGS), RowSettings(), state, Standing(now_at(commits))
         )
         starts = {each.partition.partition: each.position for each in held}
         staged: list[StagedState] = []

@@ -16,6 +16,7 @@ from headrace.core.clock import Deadline
 from headrace.devstack.wait import wait_for
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.rig import spark_section
+from tests.integration.daemon.test_reload import Changing
 from tests.kafka_sinks import committed_records
 
 if TYPE_CHECKING:
@@ -142,6 +143,28 @@ def test_timers_fire_without_records(site: Site) -> None:
     # returning no timers cancels the other one: whichever comes first is the only one
     fired = [name for (_, name), count in found.items() for _ in range(count) if name]
     assert len(fired) == len({key for key, name in found if name}) == 2
+
+
+def test_how_late_a_fact_may_be_changes_in_place(site: Site) -> None:
+    """The next one is dropped or counted as configured now; no partition is given back for it."""
+    output = site.broker.create_topic(1)
+    changing = Changing(site, **keyed(site, output, grace="10s", late="drop"))
+
+    def send(*times: int) -> None:
+        records = [FakeRecord(value_=b"v", key_=b"k", timestamp_=each) for each in times]
+        site.broker.produce(site.partition(0), *records)
+
+    send(100_000, 80_000, 100_000)
+    arrived(site, changing.daemon, output, 1)
+    changing.document["channels"]["main"]["processor"]["grace"] = "1m"
+    changing.reload()
+    send(80_000)
+    assert wait_for(
+        lambda: rows(site, output)[-1][1] == {"key": "k", "n": 3}, Deadline.after(SPARK_WAIT)
+    ), changing.daemon.text()
+    assert changing.count("partition_released") == 0
+    changing.daemon.signal(signal.SIGTERM)
+    assert changing.daemon.wait() == 0
 
 
 def test_a_topic_that_is_not_compacted_is_refused_as_changelog(site: Site) -> None:

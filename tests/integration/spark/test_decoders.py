@@ -14,7 +14,7 @@ from headrace.core.records import TopicPartition
 from headrace.core.tables import OnUndecodable
 from headrace.inline.reducer import dry_run as dry_run_inline
 from headrace.keyed.fold import RESULT, Fold, FoldSettings
-from headrace.keyed.function import KeyedFunction
+from headrace.keyed.function import KeyedFunction, in_this_thread
 from headrace.keyed.rekey import Rekey, RekeyFunction, RekeySettings
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.state import LayeredState
@@ -156,7 +156,7 @@ def folded(fold: Any, run: Any) -> list[dict[str, Any]]:
     state.admit(0)
     sent = [(b"k", b"id=3"), (b"j", b"rubbish"), (b"k", b"id=4")]
     table = records_table([FakeRecord(key_=key, value_=value) for key, value in sent])
-    function = KeyedFunction(fold, state, RowSettings(on_poison="drop"), FakeClock())
+    function = KeyedFunction(fold, RowSettings(on_poison="drop"), state, FakeClock())
     parts = (OffsetRange("events", 0, 0, 3, 3, "i/0"),)
     result = function.reduce(table, MicroBatch("1", "c", parts), run, 2)
     assert set(RESULT.names) <= set(result.column_names)
@@ -172,19 +172,18 @@ def test_facts_are_decoded_in_workers(site: Site, spark_runtime: SparkRuntime) -
     fold = Fold(total, FoldSettings(outputs=("out",), on_poison="drop", decoder=decoder))
     send_by_value(decoder.factory)
     send_by_value(total)
-    task = _task(fold)
 
-    def in_workers(parts: Sequence[pa.Table]) -> list[pa.Table]:
+    def in_workers(fold: Any, parts: Sequence[pa.Table]) -> list[pa.Table]:
         payloads = [_to_bytes(part) for part in parts]
         rows: Any = spark_runtime.context.parallelize(payloads, len(payloads))
-        return [_result(each) for each in rows.map(task).collect()]
+        return [_result(each) for each in rows.map(_task(fold)).collect()]
 
     expected = [
         {"key": b"j", "state": None, "poison": 1},
         {"key": b"k", "state": b"7", "poison": 0},
     ]
     assert folded(fold, in_workers) == expected
-    assert folded(fold, lambda parts: list(map(fold, parts))) == expected
+    assert folded(fold, in_this_thread) == expected
     assert len(set(site.made.read_text().split())) > 1
 
 

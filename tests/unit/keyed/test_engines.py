@@ -13,7 +13,7 @@ from headrace.core.tables import SCHEMA
 from headrace.keyed import Event, Fired, Output, at_event
 from headrace.keyed.api import TimerClock
 from headrace.keyed.fold import Fold, FoldSettings
-from headrace.keyed.function import KeyedFunction
+from headrace.keyed.function import KeyedFunction, in_this_thread
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import staged_state
 from headrace.keyed.state import LayeredState, Progress
@@ -64,9 +64,9 @@ class Engine:
         self.state = LayeredState(self.store)
         for number in PARTITIONS:
             self.state.admit(number)
-        self.fold = Fold(tally, FoldSettings(outputs=("out",), on_poison=policy))
+        fold = Fold(tally, FoldSettings(outputs=("out",), on_poison=policy))
         rows = RowSettings(on_poison=policy)
-        self.function = KeyedFunction(self.fold, self.state, rows, FakeClock())
+        self.function = KeyedFunction(fold, rows, self.state, FakeClock())
 
     def take(self, number: int, table: pa.Table, parts: tuple[OffsetRange, ...]) -> list[Any]:
         """Fold and commit a micro-batch; return the outputs, key by key."""
@@ -82,10 +82,10 @@ class Engine:
         self.state.apply([staged.layer], progress)
         return sorted(map(repr, staged.outputs))
 
-    def _run(self, chunks: Any) -> list[pa.Table]:
+    def _run(self, fold: Any, chunks: Any) -> list[pa.Table]:
         if self.tasks == 1:
-            return [self.fold(each) for each in chunks]
-        return [_result(_task(self.fold)(_to_bytes(each))) for each in chunks]
+            return in_this_thread(fold, chunks)
+        return [_result(_task(fold)(_to_bytes(each))) for each in chunks]
 
 
 FACTS = st.lists(

@@ -15,6 +15,7 @@ from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA, left_out
 from headrace.kafka.ports import TopicInfo
+from headrace.keyed.function import in_this_thread
 from headrace.keyed.rekey import REKEYED, Rekey, RekeyFunction, RekeySettings
 from headrace.keyed.topics import BY_KEY_SETTINGS, open_by_key
 from headrace.sinks.kafka import prepared
@@ -177,13 +178,12 @@ def test_a_record_without_a_key_has_kafka_connects_names_where_that_is_said() ->
 def test_parts_give_what_the_whole_gives(tasks: int) -> None:
     """However many tasks there are, records keep their order, and what is dropped is said."""
     records = table(*(value({"id": n} if n % 3 else {}) for n in range(7)))
-    made = Rekey(RekeySettings("value.id", "by-key", on_poison="drop"))
-    function = RekeyFunction(made)
+    function = RekeyFunction(Rekey(RekeySettings("value.id", "by-key", on_poison="drop")))
     sizes: list[int] = []
 
-    def run(parts: Any) -> list[pa.Table]:
+    def run(rekey: Any, parts: Any) -> list[pa.Table]:
         sizes.extend(part.num_rows for part in parts)
-        return list(map(made, parts))
+        return in_this_thread(rekey, parts)
 
     result = function.reduce(records, BATCH, run, tasks)
     assert result.column("key").to_pylist() == [b"1", b"2", b"4", b"5"]

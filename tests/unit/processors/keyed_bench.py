@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from threading import Condition, Event
 from typing import TYPE_CHECKING, Any
 
-from headrace.config import ChannelConfig
+from headrace.config import ChannelConfig, KeyedProcessorConfig
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import SinkConflictError
 from headrace.core.records import TopicPartition
@@ -69,6 +69,19 @@ PHASES = Phases(
     ("facts",),
     ("facts",),
 )
+
+
+def configured(**processor: Any) -> ChannelConfig:
+    """Return the configuration of a channel that counts."""
+    chosen = {"type": "keyed", "engine": "inline", "reducer": "m:f", **processor}
+    return ChannelConfig.model_validate({"topics": [INPUT], "group": "g", "processor": chosen})
+
+
+def folding(chosen: KeyedProcessorConfig) -> tuple[Fold, RowSettings]:
+    """Return what counts as configured."""
+    policy = chosen.on_poison
+    settings = FoldSettings(outputs=("out",), value="string", on_poison=policy)
+    return Fold(count, settings), RowSettings(on_poison=policy)
 
 
 class Catalog(InMemoryCatalog):
@@ -229,9 +242,12 @@ class KeyedDaemon:
         self.member = Member(bench.broker, bench.stored)
         topics = SinkTopics(CHANGELOG, {"out": "results"})
         self.sink = KeyedSink(self.member, self.state, topics, SYSTEM_CLOCK)
-        fold = Fold(count, FoldSettings(outputs=("out",), value="string"))
-        function = KeyedFunction(fold, self.state, RowSettings(), SYSTEM_CLOCK)
+        self.config = configured()
+        chosen = self.config.processor
+        assert isinstance(chosen, KeyedProcessorConfig)
+        function = KeyedFunction(*folding(chosen), self.state, SYSTEM_CLOCK)
         parts = KeyedParts(
+            lambda now: function.follow(*folding(now)),
             self.sink,
             self.state,
             self.store,
@@ -239,12 +255,9 @@ class KeyedDaemon:
             source=lambda: Source(bench.broker, bench.gate, bench.waiting),
             phases=PHASES,
         )
-        chosen = {"type": "keyed", "engine": "inline", "reducer": "m:f"}
-        channel = ChannelConfig.model_validate(
-            {"topics": [INPUT], "group": "g", "processor": chosen}
-        )
+        engine = InlineEngine(function)
         self.processor = KeyedProcessor(
-            InlineEngine(function), parts, channel, limits=MergeLimits(), job_timeout=PATIENCE
+            engine, parts, self.config, limits=MergeLimits(), job_timeout=PATIENCE
         )
         self.rests = Rests()
         self.context = ChannelContext("main", "g", Metrics(), restoring=self.rests)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from headrace.config import ChannelConfig
+from headrace.core.errors import PoisonRecordError
 from headrace.core.tables import Decode, Decoding, OnUndecodable
 from headrace.processors import BatchResponse
 from headrace.processors.contract import ChannelContext
@@ -12,7 +15,12 @@ from headrace.processors.simple import SimpleKafkaProcessor
 from headrace.telemetry.metrics import Metrics
 from headrace.testing.channel import FakeClock
 from headrace.testing.records import FakeRecord, make_batch
+from tests.unit.processors.keyed_bench import KeyedBench
+from tests.unit.processors.keyed_bench import configured as keyed
 from tests.unit.processors.spark_bench import Bench
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def configured(processor: dict[str, Any], **settings: Any) -> ChannelConfig:
@@ -95,3 +103,19 @@ def test_admission_is_as_configured_now() -> None:
         waits.append(round(answer.result(0).wait))
     assert [job.records for job in bench.engine.jobs] == [10, 5, 10, 5, 10]
     assert waits == [0, 0, 10, 15, 0]
+
+
+def test_facts_are_reduced_as_configured_now(tmp_path: Path) -> None:
+    """Poison fails its batch until it is to be dropped, and again after that; the state stays."""
+    with KeyedBench(tmp_path).daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"k")
+        with pytest.raises(PoisonRecordError):
+            daemon.send(held, b"k", b"\xff")
+        daemon.processor.on_reconfigured(keyed(on_poison="drop"))
+        daemon.send(held, b"k", b"\xff")
+        daemon.send(held, b"k")
+        assert daemon.counted(0, b"k") == 2
+        daemon.processor.on_reconfigured(keyed())
+        with pytest.raises(PoisonRecordError):
+            daemon.send(held, b"k", b"\xff")
