@@ -80,7 +80,7 @@ class Plan:
     seconds: float = 5.0
     shortest: float = SHORTEST
     probe: int = 100
-    most: int = 40_000
+    most: int = 200_000
     per_second: float = 10.0
     paced: float = 6.0
     kill: int = 200
