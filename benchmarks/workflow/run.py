@@ -77,7 +77,7 @@ class Plan:
     """
 
     rounds: int = 3
-    seconds: float = 5.0
+    seconds: float = 8.0
     shortest: float = SHORTEST
     probe: int = 100
     most: int = 200_000
