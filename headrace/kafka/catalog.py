@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
@@ -13,6 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, and
 )
 from confluent_kafka.admin import NewTopic as ClientTopic  # type: ignore[attr-defined]  # as above
 
+from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaAccessError, KafkaUnavailableError, StartError
 from headrace.core.records import kafkas_topic_id, offset_of
 from headrace.kafka import clients
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace.config.subscription import Subscription
-    from headrace.core.clock import Deadline
     from headrace.core.records import TopicPartition
     from headrace.kafka.ports import TopicCatalog
 
@@ -84,6 +85,17 @@ _MISSING_PARTITION = (
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - as above
 )
 
+
+#: What a broker says that no longer leads a partition, or does not know yet that it does.
+_MOVING_LEADER = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+
+#: Seconds in which a partition has to have its next leader, and between two looks.
+_LEADER_PATIENCE, _LEADER_RETRY = 3.0, 0.1
 
 #: What the client says where nobody answers.
 _SILENT = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)  # noqa: SLF001 - as above
@@ -245,17 +257,24 @@ class KafkaTopicCatalog:
     def _ask_leader(
         self, partition: TopicPartition, deadline: Deadline, ask: Callable[[], T | None]
     ) -> T:
-        try:
+        until, has_looked = Deadline.after(deadline.at_most(_LEADER_PATIENCE)), False
+        while True:
             try:
                 answer = ask()
+                break
             except KafkaException as error:
-                if error.args[0].code() not in _MISSING_PARTITION:
-                    raise
+                code = error.args[0].code()
                 # the client knows the topic from before the partition was added
+                is_added = code in _MISSING_PARTITION and not has_looked
+                if not is_added and (code not in _MOVING_LEADER or until.expired):
+                    raise self._unavailable(error) from error
+            if not is_added:
+                Event().wait(until.at_most(_LEADER_RETRY))
+            has_looked = True
+            try:
                 self._consumer.list_topics(partition.topic, timeout=deadline.left)
-                answer = ask()
-        except KafkaException as error:
-            raise self._unavailable(error) from error
+            except KafkaException as error:
+                raise self._unavailable(error) from error
         if answer is None:
             raise KafkaUnavailableError(
                 f"the leader of {partition} did not answer; look at the broker's log"

@@ -1,0 +1,81 @@
+"""What brokers say of topics, where a leader has just moved."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.core.clock import Deadline
+from headrace.core.errors import KafkaUnavailableError
+from headrace.core.records import TopicPartition
+from headrace.kafka.catalog import KafkaTopicCatalog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PARTITION = TopicPartition("events", 0)
+
+
+class Consumer:
+    """A client whose brokers say these errors, one after the other, before they answer."""
+
+    def __init__(self, *codes: int) -> None:
+        self._codes = list(codes)
+        self.looks = 0
+
+    def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int]:
+        """Answer, or not yet."""
+        if self._codes:
+            raise KafkaException(KafkaError(self._codes.pop(0)))
+        return 3, 7
+
+    def list_topics(self, *_: Any, **__: Any) -> None:
+        """Count how often the brokers were asked who leads."""
+        self.looks += 1
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture
+def catalog() -> Iterator[KafkaTopicCatalog]:
+    """A catalog whose own client is exchanged by the test."""
+    made = KafkaTopicCatalog({"bootstrap.servers": "127.0.0.1:1"}, "g")
+    made._consumer.close()
+    with closing(made):
+        yield made
+
+
+def asked(catalog: KafkaTopicCatalog, *codes: int) -> Consumer:
+    """Exchange the client."""
+    catalog._consumer = consumer = Consumer(*codes)  # type: ignore[assignment]
+    return consumer
+
+
+def test_a_leader_that_moves_is_looked_for_again(catalog: KafkaTopicCatalog) -> None:
+    """Ends are known once the next one leads: after a restart, or where a topic was just made."""
+    moving = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE]
+    consumer = asked(catalog, *moving)
+    assert catalog.watermarks(PARTITION, Deadline.after(30)) == (3, 7)
+    assert consumer.looks == len(moving)
+
+
+def test_it_is_looked_for_no_longer_than_the_deadline(catalog: KafkaTopicCatalog) -> None:
+    """And the error says what the brokers said last."""
+    asked(catalog, *[KafkaError.NOT_LEADER_FOR_PARTITION] * 1_000)
+    with pytest.raises(KafkaUnavailableError, match="Not leader"):
+        catalog.watermarks(PARTITION, Deadline.after(0.3))
+
+
+def test_a_partition_that_was_added_is_looked_for_once(catalog: KafkaTopicCatalog) -> None:
+    """Another answer of that kind says that there is none."""
+    missing = KafkaError.UNKNOWN_TOPIC_OR_PART
+    asked(catalog, missing)
+    assert catalog.watermarks(PARTITION, Deadline.after(30)) == (3, 7)
+    consumer = asked(catalog, missing, missing)
+    with pytest.raises(KafkaUnavailableError):
+        catalog.watermarks(PARTITION, Deadline.after(30))
+    assert consumer.looks == 1
