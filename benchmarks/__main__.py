@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 import structlog
 
@@ -64,6 +66,7 @@ def main() -> int:
         for path in import_module("benchmarks.plotting").write(chosen.files):
             print(path)
         return 0
+    signal.signal(signal.SIGTERM, _end)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     run = import_module(f"benchmarks.{chosen.name}").run
     options = {name: getattr(chosen, name) for name in _OPTIONS.get(chosen.name, ())}
@@ -73,6 +76,11 @@ def main() -> int:
         return 1
     print(report.as_json() if chosen.json else report.as_table())
     return 0 if report.figures.get("holds", True) else 1
+
+
+def _end(number: int, _: object) -> NoReturn:
+    """Have servers and the sides' processes ended first."""
+    raise SystemExit(128 + number)
 
 
 def _arguments() -> argparse.Namespace:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -32,7 +39,9 @@ from benchmarks.scale.run import Plan as ScalePlan
 from benchmarks.workflow import run as workflow
 from benchmarks.workflow.run import QUICK
 from benchmarks.workflow.sides import redis_program
+from headrace.core.clock import Deadline
 from headrace.devstack.errors import JarsError
+from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
     from benchmarks.report import Report
@@ -106,6 +115,43 @@ def test_realtime_forwards_each_record_on_all_sides() -> None:
         (p50,), (p99,) = figures[f"{side}_p50_s"], figures[f"{side}_p99_s"]
         assert 0 < p50 <= p99
     assert figures["spark_over_streaming_p50"] > 0
+
+
+def _started_with(mark: str) -> list[int]:
+    """Return the processes that have a variable of their environment so."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark.encode() in each.read_bytes().split(b"\0"):
+                found.append(int(each.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="processes are looked for there"
+)
+def test_one_that_is_ended_leaves_no_process(tmp_path: Path) -> None:
+    """By SIGTERM in the midst of a round: neither servers nor the sides' processes go on."""
+    name, value = "HEADRACE_MARK", uuid4().hex
+    with (tmp_path / "log").open("wb") as log:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks", "passthrough"],
+            env={**os.environ, name: value},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        assert wait_for(
+            lambda: b"warm-up" in (tmp_path / "log").read_bytes(), Deadline.after(120)
+        ), (tmp_path / "log").read_text()
+        running.terminate()
+        assert running.wait(60) == 128 + signal.SIGTERM
+    finally:
+        running.kill()
+    mark = f"{name}={value}"
+    assert wait_for(lambda: not _started_with(mark), Deadline.after(20)), _started_with(mark)
 
 
 @pytest.mark.slow
