@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
     from headrace.keyed.api import KeyedReducer
 
+    #: What makes a table of a table, here or in Spark's workers.
+    TableFunction = Callable[[pa.Table], pa.Table]
+
+    #: What calls one for each of some parts, and returns what it made, in their order.
+    PartsRunner = Callable[[TableFunction, Sequence[pa.Table]], Sequence[pa.Table]]
+
 _T = TypeVar("_T")
 
 #: One record as the fold has it. ``time`` is the partition's stream time with it, ``late_by`` by
@@ -382,6 +388,11 @@ class _PoisonError(Exception):
     def __init__(self, reason: BaseException | str) -> None:
         text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
         super().__init__(text)
+
+
+def in_this_thread(function: TableFunction, parts: Sequence[pa.Table]) -> list[pa.Table]:
+    """Call ``function`` for each part, one after the other. A ``PartsRunner``."""
+    return list(map(function, parts))
 
 
 class Fold:

@@ -6,28 +6,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.keyed.fold import RESULT
+from headrace.keyed.fold import RESULT, in_this_thread
 from headrace.keyed.rows import chunks, grouped, poison_rows
 from headrace.keyed.sink import with_former, with_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from headrace.core.clock import Clock
+    from headrace.keyed.fold import PartsRunner, TableFunction
     from headrace.keyed.rows import RowSettings
     from headrace.keyed.state import LayeredState
     from headrace.sinks.micro_batch import MicroBatch
-
-    #: What makes a table of a table, here or in Spark's workers.
-    TableFunction = Callable[[pa.Table], pa.Table]
-
-    #: What calls one for each of some parts, and returns what it made, in their order.
-    PartsRunner = Callable[[TableFunction, Sequence[pa.Table]], Sequence[pa.Table]]
-
-
-def in_this_thread(function: TableFunction, parts: Sequence[pa.Table]) -> list[pa.Table]:
-    """Call ``function`` for each part, one after the other."""
-    return list(map(function, parts))
 
 
 class KeyedFunction:

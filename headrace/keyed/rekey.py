@@ -16,14 +16,13 @@ from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA, with_left_out
 from headrace.keyed.api import Event
 from headrace.keyed.codecs import DECODERS, field_of, key_bytes
-from headrace.keyed.fold import dead_letter
-from headrace.keyed.function import in_this_thread
+from headrace.keyed.fold import dead_letter, in_this_thread
 from headrace.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.keyed.function import PartsRunner
+    from headrace.keyed.fold import PartsRunner
     from headrace.sinks.kafka import Transactions
     from headrace.sinks.micro_batch import MicroBatch
 

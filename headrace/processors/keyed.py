@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from headrace.core.records import Assignment, TopicPartition
     from headrace.kafka.ports import RecordSource
     from headrace.keyed.api import KeyedReducer
-    from headrace.keyed.function import TableFunction
+    from headrace.keyed.fold import TableFunction
     from headrace.keyed.restore import RestoreProgress
     from headrace.keyed.topics import Changelog
     from headrace.processors.contract import ChannelContext

@@ -13,8 +13,8 @@ from headrace.core.errors import UndecodableRecordError
 from headrace.core.records import TopicPartition
 from headrace.core.tables import OnUndecodable
 from headrace.inline.reducer import dry_run as dry_run_inline
-from headrace.keyed.fold import RESULT, Fold, FoldSettings
-from headrace.keyed.function import KeyedFunction, in_this_thread
+from headrace.keyed.fold import RESULT, Fold, FoldSettings, in_this_thread
+from headrace.keyed.function import KeyedFunction
 from headrace.keyed.rekey import Rekey, RekeyFunction, RekeySettings
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.state import LayeredState

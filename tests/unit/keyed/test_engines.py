@@ -12,8 +12,8 @@ from typing_extensions import override
 from headrace.core.tables import SCHEMA
 from headrace.keyed import Event, Fired, Output, at_event
 from headrace.keyed.api import TimerClock
-from headrace.keyed.fold import Fold, FoldSettings
-from headrace.keyed.function import KeyedFunction, in_this_thread
+from headrace.keyed.fold import Fold, FoldSettings, in_this_thread
+from headrace.keyed.function import KeyedFunction
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import staged_state
 from headrace.keyed.state import LayeredState, Progress

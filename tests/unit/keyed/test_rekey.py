@@ -15,7 +15,7 @@ from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA, left_out
 from headrace.kafka.ports import TopicInfo
-from headrace.keyed.function import in_this_thread
+from headrace.keyed.fold import in_this_thread
 from headrace.keyed.rekey import REKEYED, Rekey, RekeyFunction, RekeySettings
 from headrace.keyed.topics import BY_KEY_SETTINGS, open_by_key
 from headrace.sinks.kafka import prepared
