@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.chaos.commits import backwards, read_commits
@@ -56,6 +57,7 @@ def test_a_commit_to_kafka_that_goes_back_is_found(bootstrap_servers: str) -> No
     assert backwards(commits, groups) == {groups[0]: 1, groups[1]: 0, groups[2]: 1}
 
 
+@pytest.mark.slow
 def test_an_offset_that_is_in_doubt_is_found(bootstrap_servers: str) -> None:
     """Only its partition is named, and none where no broker answers."""
     topic, group = "watched-doubt", "watched-doubt"

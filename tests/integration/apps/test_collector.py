@@ -125,6 +125,7 @@ def send_and_wait(servers: str, topic: str, event: list[str], *, changes: int) -
     )
 
 
+@pytest.mark.slow
 def test_events_and_outcomes_may_share_a_topic(
     bootstrap_servers: str, zookeeper_hosts: str, tmp_path: Path
 ) -> None:

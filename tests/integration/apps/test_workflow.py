@@ -303,6 +303,7 @@ def test_the_commands_start_show_and_wait(plant: Plant, tmp_path: Path) -> None:
     assert (code, said.count("there is no version 2 of workflow 'turnaround'")) == (2, 1)
 
 
+@pytest.mark.slow
 def test_instances_are_counted_by_phase_while_they_go_on(plant: Plant) -> None:
     """In metrics and by the command: open ones, calls, attempts, the pool; also after a restart."""
 
@@ -528,7 +529,7 @@ def test_a_worker_killed_at_every_line_loses_no_call_and_doubles_no_effect(tmp_p
 @pytest.mark.parametrize(
     ("step", "at_once"),
     [
-        pytest.param(83, 1, id="some"),
+        pytest.param(83, 1, id="some", marks=pytest.mark.slow),
         pytest.param(4, 4, id="all", marks=[pytest.mark.slow, pytest.mark.timeout(2400)]),
     ],
 )

@@ -36,7 +36,7 @@ def session(zookeeper_hosts: str) -> Iterator[Session]:
     session.close(Deadline.after(5))
 
 
-@pytest.mark.parametrize("offsets", ["kafka", TRANSACTIONS])
+@pytest.mark.parametrize("offsets", ["kafka", pytest.param(TRANSACTIONS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "metadata", ["", json.dumps({"version": 1, "epoch": 1, "member": "zombie"})]
 )
@@ -106,6 +106,7 @@ def test_a_killed_member_s_producer_is_shut_out(group: Group, session: Session) 
     assert notes.records[group.partition()] == list(range(20, 40))
 
 
+@pytest.mark.slow
 def test_an_offset_that_stays_in_doubt_is_cleared(
     group: Group, session: Session, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,13 @@ def _reducer(reducer: str) -> Callable[[dict[str, Any]], None]:
     [
         pytest.param(_unknown_key, 2, ["channels.main.topic", "topics"], id="unknown key"),
         pytest.param(_unknown_property, 2, ["fetch.wait.maximum.ms"], id="unknown property"),
-        pytest.param(_no_kafka, 3, ["kafka.bootstrap_servers", "127.0.0.1"], id="no Kafka"),
+        pytest.param(
+            _no_kafka,
+            3,
+            ["kafka.bootstrap_servers", "127.0.0.1"],
+            id="no Kafka",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(_no_zookeeper, 3, ["zookeeper.hosts", "127.0.0.1"], id="no ZooKeeper"),
         pytest.param(_no_topic, 3, ["no.such.topic", "channels.main.topics"], id="no topic"),
         pytest.param(_sink("functions:kepe"), 3, ["kepe", "did you mean keep"], id="no function"),

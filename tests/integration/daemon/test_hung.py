@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.integration.daemon.rig import Site, eventually
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def test_a_third_hung_callback_ends_the_process(
         site.close()
 
 
+@pytest.mark.slow
 def test_a_hung_coordinator_ends_the_process_and_its_session(site: Site) -> None:
     """Exit code 70, and its nodes are gone, so that others can have its partitions."""
     document = site.document("freeze_the_coordinator")

@@ -4,6 +4,8 @@ import functools
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 from headrace.devstack.server import LOOPBACK, free_port
 from tests.integration.daemon.rig import Site, eventually
 
@@ -148,6 +150,7 @@ def test_wrong_credentials_end_the_process_and_name_the_setting(site: Site) -> N
     assert first.running.poll() is None
 
 
+@pytest.mark.slow
 def test_a_name_that_another_host_holds_is_refused(site: Site) -> None:
     """Where only ZooKeeper knows of the holder, the second daemon ends with exit 3 as well."""
     first = site.run()

@@ -97,6 +97,7 @@ def sums_to(*ends: int) -> list[tuple[int, int, int]]:
     return [(number, end, sum(range(end))) for number, end in enumerate(ends)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_range_is_replaced_or_added_to(channel: Channel, site: Site) -> None:
     """Nothing without a choice; replaced, all is as it was; appended, the range is there twice."""

@@ -55,7 +55,11 @@ def _environment_of_children(pid: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "part", ["coordinator", pytest.param("fetcher", marks=pytest.mark.slow), "main_loop"]
+    "part",
+    [
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("coordinator", "fetcher")),
+        "main_loop",
+    ],
 )
 def test_the_watchdog_starves_when_a_part_hangs(
     site: Site, supervisor: Supervisor, part: str

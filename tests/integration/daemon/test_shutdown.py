@@ -74,7 +74,7 @@ def _stopped(daemon: Daemon) -> int:
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(Cable.cut, id="silent"),
+        pytest.param(Cable.cut, id="silent", marks=pytest.mark.slow),
         pytest.param(Cable.break_off, id="refusing", marks=pytest.mark.slow),
     ],
 )
@@ -244,6 +244,7 @@ def _member(site: Site, number: int) -> Daemon:
     return site.daemon({**document, "instance_id": f"member-{number}", "state_dir": state})
 
 
+@pytest.mark.slow
 def test_a_signal_is_heard_while_the_main_thread_hangs(site: Site) -> None:
     """The process ends by itself, with exit code 5, and says where its main thread is."""
     site.broker.produce(site.partition(0), b"first")

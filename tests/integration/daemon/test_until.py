@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
 from confluent_kafka import Producer
 
 from headrace.core.clock import SYSTEM_CLOCK
@@ -82,6 +83,7 @@ def test_a_run_until_a_time_stops_before_the_first_record_not_older(site: Site) 
     assert site.seen() == ["old"] * 23 + ["new"] * 5
 
 
+@pytest.mark.slow
 def test_the_members_of_a_group_end_together(site: Site) -> None:
     """One that is ahead waits; when the slow one is stopped, it takes over and finishes."""
     site.broker.produce(site.partition(0), *numbered("a", 50))

@@ -167,6 +167,7 @@ def test_others_transactions_go_on(group: Group) -> None:
     assert group.offset(1) == 3
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_gone_stands_in_nobody_s_way(group: Group) -> None:
     """The brokers take no offset of it, and clear the group all the same."""
     leave_in_doubt(group.broker.address, group.id, group.name, group.partition, 9)

@@ -125,6 +125,7 @@ def test_each_record_is_processed_or_copied_once(site: Site, kind: str, shed: st
     assert others
 
 
+@pytest.mark.slow
 def test_a_rate_is_kept_by_all_partitions_together(site: Site) -> None:
     """With batches in flight too: nothing is shed, and it takes as long as the rate says."""
     output = site.broker.create_topic(2)

@@ -120,6 +120,7 @@ def test_a_running_channel_is_looked_at_and_not_changed(site: Site) -> None:
     rig.stop(daemon)
 
 
+@pytest.mark.slow
 def test_state_that_was_exported_is_imported_and_counted_on(site: Site) -> None:
     """Of both forms of a file; forgotten in between, each fact counts once all the same."""
     rig = Rig(site)
@@ -151,6 +152,7 @@ def test_state_that_was_exported_is_imported_and_counted_on(site: Site) -> None:
     assert counted == dict.fromkeys(range(1, 5), len(KEYS))
 
 
+@pytest.mark.slow
 def test_a_channel_that_forgot_begins_again(site: Site) -> None:
     """From the beginning of its input, as initial_offset says; nothing without a yes."""
     rig = Rig(site)
@@ -190,6 +192,7 @@ def test_verify_names_the_keys_that_differ(site: Site) -> None:
     assert "3 keys differ: delete" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_key_is_released_from_quarantine(site: Site) -> None:
     """It has the state from before, and its facts are reduced again."""
     letters = site.broker.create_topic(1)

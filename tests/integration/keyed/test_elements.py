@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from headrace.core.clock import Deadline
 from headrace.devstack.wait import wait_for
 from headrace.testing.records import FakeRecord
@@ -82,6 +84,7 @@ def arrived(site: Site, daemon: Daemon, topic: str, count: int) -> list[Any]:
     return values(site, topic)
 
 
+@pytest.mark.slow
 def test_a_stream_that_leads_back_to_its_channel_never_blocks_it(site: Site) -> None:
     """Though what is under way is many times what the channel may have in memory: all goes round.
 

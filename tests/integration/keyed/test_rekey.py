@@ -153,6 +153,7 @@ def _headrace(daemon: Daemon, command: str, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_re_keying_channel_rests_by_itself(site: Site) -> None:
     """Paused alone, nothing comes by key; moved alone, it passes over what was skipped."""
     output = site.broker.create_topic(2)

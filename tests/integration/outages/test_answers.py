@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from tests.integration.seen import Log
 
 
-@pytest.mark.parametrize("fault", [Cable.mute, Cable.cut], ids=["executed", "executed-later"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Cable.mute, id="executed"),
+        pytest.param(Cable.cut, id="executed-later", marks=pytest.mark.slow),
+    ],
+)
 def test_a_claim_of_which_no_answer_came_is_cleared_and_made_again(
     make_group: Callable[..., Group],
     zookeeper_hosts: str,

@@ -62,8 +62,11 @@ class History:
 
 @pytest.mark.parametrize(
     "offsets",
-    ["kafka", {"fencing": "transactions"}, "zookeeper"],
-    ids=["metadata", "transactions", "zookeeper"],
+    [
+        pytest.param("kafka", id="metadata", marks=pytest.mark.slow),
+        pytest.param({"fencing": "transactions"}, id="transactions"),
+        pytest.param("zookeeper", id="zookeeper", marks=pytest.mark.slow),
+    ],
 )
 def test_a_process_that_stood_still_does_nothing_under_its_old_claims(
     make_group: Callable[..., Group], zookeeper_hosts: str, log: Log, offsets: object

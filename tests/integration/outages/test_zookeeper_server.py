@@ -29,6 +29,7 @@ def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
     server.kill()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_for_longer_than_the_session_costs_the_claims_only(
     server: ZooKeeperServer, make_group: Callable[..., Group], log: Log
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_server_that_is_away_for_longer_than_the_session_costs_the_claims_only
     assert set(notes.values.values()) == {1}
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_empty_is_filled_again(
     server: ZooKeeperServer, make_group: Callable[..., Group], log: Log
 ) -> None:

@@ -343,6 +343,7 @@ def test_records_that_are_gone_before_they_are_read(site: Site, log: Log) -> Non
     assert (event["position"], event["target"]) == (0, 60)
 
 
+@pytest.mark.slow
 def test_a_record_that_fails_is_read_for_the_dead_letter_topic(site: Site) -> None:
     """It is found by its offset, also behind a gap; the letter has what the channel never read."""
     group = site.group

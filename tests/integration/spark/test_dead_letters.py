@@ -59,6 +59,7 @@ def _value(number: int) -> bytes:
     return json.dumps({"id": number}).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keeps_offsets",
     [pytest.param(True, id="delta"), pytest.param(False, id="jsonl", marks=pytest.mark.slow)],

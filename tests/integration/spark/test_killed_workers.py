@@ -86,6 +86,7 @@ def test_no_record_is_blamed_for_a_killed_worker(
     assert run.divided() == 0
 
 
+@pytest.mark.slow
 def test_a_record_that_makes_workers_crash_is_found(
     spark_runtime: SparkRuntime, tmp_path: Path
 ) -> None:

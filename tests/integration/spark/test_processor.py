@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from headrace.core.errors import (
     BatchCancelledError,
@@ -153,6 +154,7 @@ def test_a_job_past_its_deadline_times_out(channel: Callable[..., Channel]) -> N
     assert ch.offsets()[:2] == [1, None]
 
 
+@pytest.mark.slow
 def test_close_cancels_what_runs(
     channel: Callable[..., Channel], spark_runtime: SparkRuntime
 ) -> None:

@@ -34,6 +34,7 @@ from tests.integration.spark.channels import (
 )
 
 
+@pytest.mark.slow
 def test_a_killed_jvm_is_rebuilt_and_the_batch_replayed(
     channel: Callable[..., Channel], spark_runtime: SparkRuntime
 ) -> None:

@@ -213,6 +213,7 @@ def test_records_come_back_in_their_order(rig: Rig) -> None:
     assert [each.value() for each in found] == [b"v1", b"v30", b"v2"]
 
 
+@pytest.mark.slow
 def test_what_no_replay_takes_does_not_hold_progress_back(rig: Rig) -> None:
     """Another group's letters, foreign records and duplicates; the other group finds its own."""
     foreign = FakeRecord(value_=b"x")

@@ -151,6 +151,7 @@ def _offset(site: Site, group: str, partition: TopicPartition, wait: float) -> i
         return int(found.offset)
 
 
+@pytest.mark.slow
 def test_a_running_member_s_producer_is_left_alone(rig: Rig) -> None:
     """It is named, with exit code 3; with --force it is shut out, and the member joins again."""
     daemon = rig.site.daemon(rig.document).start(config=rig.file)
