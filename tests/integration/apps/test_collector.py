@@ -55,6 +55,7 @@ def run(bootstrap_servers: str, topic: str, *arguments: str) -> tuple[int, str, 
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_a_group_is_created_answered_and_watched(bootstrap_servers: str, topic: str) -> None:
     """What the commands produce leads to an outcome, which watch finds however late it asks."""
     test = KeyedTest(Collector())

@@ -229,6 +229,7 @@ def plant(site: Site, monkeypatch: pytest.MonkeyPatch) -> Plant:
     return Plant(site, monkeypatch)
 
 
+@pytest.mark.slow
 def test_an_instance_is_started_heard_of_and_found_however_late(plant: Plant) -> None:
     """Its result by who started it and by others, its events by each listener, its failure too."""
     node = plant.node("one", NodeRole.BOTH).start()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 LONG = "10m"
 
 
+@pytest.mark.slow
 def test_a_third_hung_callback_ends_the_process(
     broker: Broker, zookeeper_hosts: str, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ def test_a_name_that_is_held_is_refused_by_pid(site: Site) -> None:
     assert first.wait() == 0
 
 
+@pytest.mark.slow
 def test_wrong_credentials_end_the_process_and_name_the_setting(site: Site) -> None:
     """A daemon that may not join a group says so and ends with exit 3; the group goes on."""
     document = site.document()

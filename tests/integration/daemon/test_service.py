@@ -87,6 +87,7 @@ def test_the_watchdog_starves_when_a_part_hangs(
     assert "in <lambda>" in said
 
 
+@pytest.mark.slow
 def test_a_stop_that_takes_long_asks_for_time(site: Site, supervisor: Supervisor) -> None:
     """A batch is finished though it takes longer than systemd would wait; the exit code is 0."""
     site.broker.produce(site.partition(0), *[b"%d" % n for n in range(8)])

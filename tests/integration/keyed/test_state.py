@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 import httpx
+import pytest
 
 from headrace.core.clock import Deadline
 from headrace.devstack.server import free_port
@@ -150,6 +151,7 @@ def test_a_key_of_another_daemon_names_it(site: Site) -> None:
             assert (status, found["state"]) == (200, {"n": 1})
 
 
+@pytest.mark.slow
 def test_a_key_of_another_daemon_is_found_where_the_answer_leads(site: Site) -> None:
     """307, where it publishes its API's address: there the key is, for that member's token."""
     output = site.broker.create_topic(1)

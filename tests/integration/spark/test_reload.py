@@ -144,6 +144,7 @@ def test_a_session_is_exchanged_between_micro_batches(
     assert sorted(row["offset"] for row in ch.rows()) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_session_is_not_exchanged_under_a_micro_batch(
     channel: Callable[..., Channel], spark_runtime: SparkRuntime
 ) -> None:
