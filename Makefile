@@ -10,7 +10,7 @@ BIN := .venv/bin
 # Most tests wait for servers: more processes than cores. The tests of one file are in one of them,
 # because they share servers; files in the order of tests/schedule.py, the longest first, and those
 # that share a Spark session in one process.
-PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 # With AGAIN=1: what failed in a run that came to its end, once more and by itself.
 once_more = $(if $(AGAIN),|| { [ $$? = 1 ] && echo "== once more what failed" && \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(1); })
