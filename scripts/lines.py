@@ -88,7 +88,7 @@ KAFKA = (
 NOT_SLOW = ("-m", "not slow")
 NO_KILLS = ("-k", "not killed_at_every_line")
 
-#: Tests of a broker wait more than they work.
+#: Tests of a broker wait more than they work, and those without Spark are divided by file.
 AT_ONCE = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
@@ -112,10 +112,10 @@ LINES = {
     "spark-4.0": Line(SPARK, versions={"pyspark": "4.0.5"}),
     "spark-4.2": Line(SPARK, versions={"pyspark": "4.2.1"}),
     "spark-4.3": Line(SPARK, versions={"pyspark": "4.3.0"}),
-    "python-3.11": Line(UNIT, python="3.11"),
-    "python-3.12": Line(UNIT, python="3.12"),
-    "python-3.13": Line(UNIT, python="3.13"),
-    "python-3.14": Line(UNIT, python="3.14"),
+    "python-3.11": Line(UNIT, python="3.11", options=(*NOT_SLOW, *AT_ONCE)),
+    "python-3.12": Line(UNIT, python="3.12", options=(*NOT_SLOW, *AT_ONCE)),
+    "python-3.13": Line(UNIT, python="3.13", options=(*NOT_SLOW, *AT_ONCE)),
+    "python-3.14": Line(UNIT, python="3.14", options=(*NOT_SLOW, *AT_ONCE)),
     "kafka-3.9": Line(KAFKA, broker="3.9.2", options=(*NO_KILLS, *AT_ONCE)),
     "kafka-4.0": Line(KAFKA, broker="4.0.1", options=(*NO_KILLS, *AT_ONCE)),
     "kafka-4.3": Line(KAFKA, broker="4.3.0", options=(*NO_KILLS, *AT_ONCE)),
