@@ -554,7 +554,8 @@ def test_reducer_and_worker_killed_at_every_line_leave_one_outcome_and_each_effe
             assert int(last) > LINES
             instances, outcomes, calls_again, not_applied = map(int, looks[-1])
             assert (outcomes, not_applied) == (instances, 0)
-            assert instances == len(looks) - 1 == len(range(first, int(last) + 1, step))
+            # one that takes longer was killed beyond the last line of the one that came to its end
+            assert instances == len(looks) - 1 >= len(range(first, int(last) + 1, step))
             again += calls_again
     assert again > 0 or at_once == 1
 
