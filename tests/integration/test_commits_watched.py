@@ -21,10 +21,10 @@ _WAIT = 20.0
 _TOPIC = "watched"
 
 
-def _commit(servers: str, group: str, *offsets: int) -> None:
+def _commit(servers: str, group: str, *offsets: int, topic: str = _TOPIC) -> None:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
     for offset in offsets:
-        consumer.commit(offsets=[TopicPartition(_TOPIC, 0, offset)], asynchronous=False)
+        consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
     consumer.close()
 
 
@@ -62,7 +62,7 @@ def test_an_offset_that_is_in_doubt_is_found(bootstrap_servers: str) -> None:
     """Only its partition is named, and none where no broker answers."""
     topic, group = "watched-doubt", "watched-doubt"
     create_topic({"bootstrap.servers": bootstrap_servers}, topic, 2, Deadline.after(_WAIT))
-    _commit(bootstrap_servers, group, 5)
+    _commit(bootstrap_servers, group, 5, topic=topic)
     assert in_doubt(bootstrap_servers, group, topic, 2) == frozenset()
     leave_in_doubt(bootstrap_servers, "watched-doubt", group, Partition(topic, 1), 7)
     assert in_doubt(bootstrap_servers, group, topic, 2, patience=2.0) == frozenset({1})
