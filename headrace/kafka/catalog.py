@@ -86,12 +86,16 @@ _MISSING_PARTITION = (
 )
 
 
-#: What a broker says that no longer leads a partition, or does not know yet that it does.
+#: What a broker says that no longer leads a partition, or does so since a moment ago: a new leader
+#: knows no end until its followers have caught up (KIP-207).
 _MOVING_LEADER = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
 )
 
 #: Seconds in which a partition has to have its next leader, and between two looks.
@@ -257,29 +261,40 @@ class KafkaTopicCatalog:
     def _ask_leader(
         self, partition: TopicPartition, deadline: Deadline, ask: Callable[[], T | None]
     ) -> T:
-        until, has_looked = Deadline.after(deadline.at_most(_LEADER_PATIENCE)), False
+        until = Deadline.after(deadline.at_most(_LEADER_PATIENCE))
         while True:
             try:
                 answer = ask()
                 break
             except KafkaException as error:
-                code = error.args[0].code()
-                # the client knows the topic from before the partition was added
-                is_added = code in _MISSING_PARTITION and not has_looked
-                if not is_added and (code not in _MOVING_LEADER or until.expired):
+                if not self._comes_soon(partition, error, deadline):
                     raise self._unavailable(error) from error
-            if not is_added:
                 Event().wait(until.at_most(_LEADER_RETRY))
-            has_looked = True
-            try:
-                self._consumer.list_topics(partition.topic, timeout=deadline.left)
-            except KafkaException as error:
-                raise self._unavailable(error) from error
+                if until.expired:
+                    raise self._unavailable(error) from error
         if answer is None:
             raise KafkaUnavailableError(
                 f"the leader of {partition} did not answer; look at the broker's log"
             )
         return answer
+
+    def _comes_soon(
+        self, partition: TopicPartition, error: KafkaException, deadline: Deadline
+    ) -> bool:
+        """Whether the partition is there, and only its leader does not know it yet.
+
+        Has the client look who leads: it may know the topic from before the partition was added.
+        """
+        code = error.args[0].code()
+        if code not in _MOVING_LEADER + _MISSING_PARTITION:
+            return False
+        try:
+            found = self._consumer.list_topics(partition.topic, timeout=deadline.left)
+        except KafkaException as silence:
+            raise self._unavailable(silence) from silence
+        topic = found.topics.get(partition.topic)
+        is_there = topic is not None and partition.partition in topic.partitions
+        return is_there or code in _MOVING_LEADER
 
     def close(self) -> None:
         """Release the clients. Nothing may be asked any more."""

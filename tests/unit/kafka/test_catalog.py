@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,7 @@ class Consumer:
     def __init__(self, *codes: int) -> None:
         self._codes = list(codes)
         self.looks = 0
+        self.partitions = {0}
 
     def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int]:
         """Answer, or not yet."""
@@ -32,9 +34,10 @@ class Consumer:
             raise KafkaException(KafkaError(self._codes.pop(0)))
         return 3, 7
 
-    def list_topics(self, *_: Any, **__: Any) -> None:
+    def list_topics(self, topic: str, **_: Any) -> SimpleNamespace:
         """Count how often the brokers were asked who leads."""
         self.looks += 1
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=self.partitions)})
 
     def close(self) -> None:
         """Do nothing."""
@@ -57,7 +60,11 @@ def asked(catalog: KafkaTopicCatalog, *codes: int) -> Consumer:
 
 def test_a_leader_that_moves_is_looked_for_again(catalog: KafkaTopicCatalog) -> None:
     """Ends are known once the next one leads: after a restart, or where a topic was just made."""
-    moving = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE]
+    moving = [
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    ]
     consumer = asked(catalog, *moving)
     assert catalog.watermarks(PARTITION, Deadline.after(30)) == (3, 7)
     assert consumer.looks == len(moving)
@@ -70,12 +77,10 @@ def test_it_is_looked_for_no_longer_than_the_deadline(catalog: KafkaTopicCatalog
         catalog.watermarks(PARTITION, Deadline.after(0.3))
 
 
-def test_a_partition_that_was_added_is_looked_for_once(catalog: KafkaTopicCatalog) -> None:
-    """Another answer of that kind says that there is none."""
-    missing = KafkaError.UNKNOWN_TOPIC_OR_PART
-    asked(catalog, missing)
-    assert catalog.watermarks(PARTITION, Deadline.after(30)) == (3, 7)
-    consumer = asked(catalog, missing, missing)
+def test_a_partition_that_there_is_not_is_looked_for_once(catalog: KafkaTopicCatalog) -> None:
+    """The client may know the topic from before the partition was added; the brokers do not."""
+    consumer = asked(catalog, *[KafkaError.UNKNOWN_TOPIC_OR_PART] * 2)
+    consumer.partitions.clear()
     with pytest.raises(KafkaUnavailableError):
         catalog.watermarks(PARTITION, Deadline.after(30))
     assert consumer.looks == 1
