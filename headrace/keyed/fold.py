@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -325,6 +324,8 @@ class _Facts:
         ``partitions`` are those of the keys. There is no call of Python's for each fact but that
         which reads its value.
         """
+        import numpy as np  # noqa: PLC0415 - an extra, without which records are re-keyed
+
         facts, sizes = self._facts, np.diff(self._ends).tolist()
         headers = facts.field("headers")
         fields = zip(
@@ -622,7 +623,7 @@ class _KeyPass:
     def _event_of(self, fact: Fact) -> Event[Any] | None:
         """Return a fact as the reducer is to see it, None where it is not to."""
         if self._quarantined is not None:
-            self._set_aside(fact, f"the key is quarantined: {self._quarantined}")
+            self._refuse_quarantined(fact)
             return None
         if fact.late_by > 0 and not self._takes_late(fact):
             return None
@@ -825,6 +826,14 @@ class _KeyPass:
             if isinstance(last, Fired):
                 self._timers[last.name] = Timer(last.due, last.clock)
             self._due = None  # timers stay until the key is released
+
+    def _refuse_quarantined(self, fact: Fact) -> None:
+        """Deal with a fact of a key that is quarantined, by whatever policy that was."""
+        reason = f"the key is quarantined: {self._quarantined}"
+        if self._settings.on_poison in {"dead_letter", "quarantine"}:
+            self._set_aside(fact, reason)
+        else:  # there need not be a topic for it
+            self._give_up(fact, f"{reason}; headrace state release has it go on")
 
     def _refusal(self, last: Fact | Fired, reason: str) -> Exception:
         shown = self._touched.key[:100].decode("utf-8", "replace")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,8 +28,9 @@ from headrace.core.records import Batch
 from headrace.inline.engine import InlineEngine
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties
-from headrace.kafka.columnar import ColumnarRecordSource, ColumnProducer
+from headrace.kafka.columnar import ColumnarRecordSource
 from headrace.kafka.columnar.library import LibraryMissingError
+from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.keyed.api import Phases
 from headrace.keyed.codecs import DECODERS
 from headrace.keyed.columns import fold_of
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.config import ChannelConfig, KafkaConfig
+    from headrace.core.decoders import CustomDecoder
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment, TopicPartition
     from headrace.kafka.ports import RecordSource
@@ -241,9 +243,12 @@ class KeyedProcessor(MicroBatchProcessor):
 
     @override
     def on_reconfigured(self, channel: ChannelConfig) -> None:
+        chosen = channel.processor
+        assert isinstance(chosen, KeyedProcessorConfig), "another processor is another class"
+        # first: a reducer may refuse other limits, and then nothing is taken over
+        self._parts.follow(chosen)
         super().on_reconfigured(channel)
         self._channel = channel
-        self._parts.follow(self._settings)
 
     # --- partitions -------------------------------------------------------------------------
 
@@ -666,7 +671,8 @@ def build_keyed(
     decoder = decoder_of(chosen.decoder)
     if decoder is not None:
         decoder.load()
-    reducer = _reducer(chosen, _fold_settings(chosen, topics, letters).outputs)
+    outputs = tuple(name for name in topics.outputs if name not in {DEAD_LETTERS, _SHED})
+    reducer = _reducer(chosen, outputs)
     phases = _phases(chosen, reducer)
     phase_of = (
         None if phases is None else PhaseReader(channel.group, phases, DECODERS[chosen.encoding])
@@ -678,7 +684,7 @@ def build_keyed(
         times = load_callable(chosen.time_function)
 
     def folding(chosen: KeyedProcessorConfig) -> tuple[TableFunction, RowSettings]:
-        settings = replace(_fold_settings(chosen, topics, letters), decoder=decoder)
+        settings = _fold_settings(chosen, outputs, letters, decoder)
         rows = RowSettings(chosen.key, times, chosen.on_poison, letters)
         return fold_of(reducer, settings), rows
 
@@ -782,10 +788,13 @@ def _topics(channel: ChannelConfig, chosen: KeyedProcessorConfig) -> SinkTopics:
 
 
 def _fold_settings(
-    chosen: KeyedProcessorConfig, topics: SinkTopics, letters: LetterHeaders
+    chosen: KeyedProcessorConfig,
+    outputs: tuple[str, ...],
+    letters: LetterHeaders,
+    decoder: CustomDecoder | None,
 ) -> FoldSettings:
     return FoldSettings(
-        outputs=tuple(name for name in topics.outputs if name not in {DEAD_LETTERS, _SHED}),
+        outputs=outputs,
         keys=chosen.keys,
         value=chosen.value,
         state=chosen.encoding,
@@ -795,6 +804,7 @@ def _fold_settings(
         ttl=_milliseconds(chosen.ttl),
         max_row=chosen.state.max_row,
         letters=letters,
+        decoder=decoder,
     )
 
 

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import BatchCancelledError
@@ -249,11 +250,7 @@ class OpenBatches:
             is_open = (
                 each.batch.assignment is assignment for each in self._in_hand + self._waiting
             )
-            in_job = (
-                pending.batch.assignment is assignment
-                for batches in self._jobs.values()
-                for pending in batches
-            )
+            in_job = (each.batch.assignment is assignment for each in self._in_jobs())
             if self._closed or any(is_open) or any(in_job):
                 return False
             self._waiting.append(tick)
@@ -330,20 +327,15 @@ class OpenBatches:
     def is_in_job(self, assignment: Assignment) -> bool:
         """Whether a job has batches of an assignment, also withdrawn ones."""
         with self._changed:
-            return any(
-                pending.batch.assignment is assignment
-                for batches in self._jobs.values()
-                for pending in batches
-            )
+            return any(each.batch.assignment is assignment for each in self._in_jobs())
 
     def has_job_of(self, partition: int) -> bool:
         """Whether a job has batches or ticks of a partition, whatever assignment they are of."""
         with self._changed:
-            return any(
-                pending.partition.partition == partition
-                for batches in self._jobs.values()
-                for pending in batches
-            )
+            return any(each.partition.partition == partition for each in self._in_jobs())
+
+    def _in_jobs(self) -> Iterator[PendingBatch]:
+        return chain.from_iterable(self._jobs.values())
 
     def fail(self, pending: PendingBatch, error: BaseException) -> None:
         """Fail one batch, and withdraw what follows it in its partition."""

@@ -315,6 +315,19 @@ def test_a_quarantined_key_has_its_later_facts_set_aside_in_order() -> None:
     assert test.state("a")["n"] == 1
 
 
+def test_a_quarantined_key_meets_the_policy_that_there_is_now() -> None:
+    """Without a topic for dead letters its facts fail, with its name and the way out, or go."""
+    test = KeyedTest(fails_on_seven, FoldSettings(outputs=("out",), on_poison="quarantine"))
+    test.send(("a", 1, 1), ("a", 7, 2))
+    test.reconfigure(FoldSettings(outputs=("out",), on_poison="fail"))
+    with pytest.raises(PoisonRecordError, match=r"'a': the key is quarantined: .* state release"):
+        test.send(("a", 2, 3))
+    test.reconfigure(FoldSettings(outputs=("out",), on_poison="drop"))
+    test.send(("a", 2, 3), ("b", 1, 4))
+    assert len(test.dead_letters) == 1
+    assert [test.state(key)["n"] for key in "ab"] == [1, 1]
+
+
 def test_timers_of_a_key_in_quarantine_stay_and_do_not_fire() -> None:
     """They are there for when the key is released: those that it had, and the one that failed."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headrace.config import ChannelConfig
-from headrace.core.errors import PoisonRecordError
+from headrace.core.errors import ConfigError, PoisonRecordError
 from headrace.core.tables import Decode, Decoding, OnUndecodable
 from headrace.processors import BatchResponse
 from headrace.processors.contract import ChannelContext
@@ -119,3 +120,22 @@ def test_facts_are_reduced_as_configured_now(tmp_path: Path) -> None:
         daemon.processor.on_reconfigured(keyed())
         with pytest.raises(PoisonRecordError):
             daemon.send(held, b"k", b"\xff")
+
+
+def test_nothing_is_taken_over_where_a_reducer_refuses_its_limits(tmp_path: Path) -> None:
+    """The file says so and is mended: what was in it besides must not have taken effect."""
+
+    def refuse(_: object) -> None:
+        raise ConfigError(["channels.main.processor.state.max_row: too little"])
+
+    with KeyedBench(tmp_path).daemon() as daemon:
+        parts = replace(daemon.processor._parts, follow=refuse)
+        daemon.processor._parts = parts
+        before = daemon.processor._settings, daemon.processor._job_timeout
+        with pytest.raises(ConfigError):
+            daemon.processor.on_reconfigured(
+                keyed(idle="9s", state={"max_row": "1KiB"}).model_copy(
+                    update={"batch_timeout": 99.0}
+                )
+            )
+        assert (daemon.processor._settings, daemon.processor._job_timeout) == before
