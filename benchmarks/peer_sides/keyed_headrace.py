@@ -23,7 +23,7 @@ from headrace.config import KafkaSinkConfig, load
 from headrace.config.derived import changelog_name
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
-from headrace.kafka.columnar import ColumnProducer
+from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.kafka.result_transactions import produce_all
 from headrace.processors.factory import build_processor
 from headrace.spark.runtime import SparkRuntime

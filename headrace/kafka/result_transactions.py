@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from headrace.core.records import ResultRecord
     from headrace.core.result_columns import Results
-    from headrace.kafka.columnar import ColumnProducer
+    from headrace.kafka.columnar.producer import ColumnProducer
     from headrace.kafka.ports import CommitFailure
 
 

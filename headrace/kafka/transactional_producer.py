@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from headrace.core.clock import Clock
-    from headrace.kafka.columnar import ColumnProducer
+    from headrace.kafka.columnar.producer import ColumnProducer
 
 
 log = structlog.get_logger(__name__)

@@ -111,11 +111,15 @@ def test_a_daemon_whose_channels_are_not_built_has_imported_what_all_take(tmp_pa
     assert command("run", "-c", missing) == READING - {"rich"}
 
 
-def built(file: Path, processor: str, sink: str) -> frozenset[str]:
-    """Return what a daemon has imported when the processor of a channel is built."""
+def built(file: Path, processor: str, sink: str, *first: str) -> frozenset[str]:
+    """Return what a daemon has imported when the processor of a channel is built.
+
+    ``first`` are lines that run before.
+    """
     channel = f"{{group: g, topics: [t], processor: {processor}, sink: {sink}}}"
     file.write_text(f"kafka: {{bootstrap_servers: b}}\nchannels: {{c: {channel}}}\n")
     return imported(
+        *first,
         "import headrace.daemon",
         "from unittest.mock import Mock",
         "from headrace.processors.factory import build_processor",
@@ -143,6 +147,25 @@ def test_a_daemon_imports_what_its_channels_use(
     The admin API, the watch of the file and the metrics' server are imported where they are on.
     """
     assert built(tmp_path / "headrace.yaml", processor, sink) == READING | more
+
+
+@pytest.mark.parametrize(
+    ("processor", "sink"),
+    [
+        (ARROW, "{type: jsonl, path: f}"),
+        ("{type: rekey, key: value.a, engine: inline}", "{type: kafka, topic: t.by-key}"),
+    ],
+    ids=["arrow", "rekey"],
+)
+def test_what_takes_no_extra_is_built_without_one(
+    tmp_path: Path, processor: str, sink: str
+) -> None:
+    """Also the reader of columns, which the processor asks for when its channel starts."""
+    without = "sys.modules |= dict.fromkeys(['numpy', 'pandas', 'pyspark', 'rocksdict'])"
+    found = built(
+        tmp_path / "headrace.yaml", processor, sink, without, "import headrace.kafka.columnar"
+    )
+    assert "pyarrow" in found
 
 
 def test_no_start_parses_the_source_of_models() -> None:

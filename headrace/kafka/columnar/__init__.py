@@ -2,12 +2,11 @@
 
 The part that is written in C is compiled when Headrace is installed, where there is a C compiler.
 Without it records come and go as the objects of the Python client, and everything else is the
-same.
+same. ``producer`` takes numpy, which comes with an extra; the rest does not.
 """
 
 from __future__ import annotations
 
-from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.kafka.columnar.source import ColumnarRecordSource
 
-__all__ = ["ColumnProducer", "ColumnarRecordSource"]
+__all__ = ["ColumnarRecordSource"]

@@ -38,7 +38,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import Batch
 from headrace.core.tables import table_of
 from headrace.kafka import KafkaTopicCatalog, ResultTransactions
-from headrace.kafka.columnar import ColumnProducer
+from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.keyed.codecs import to_json
 from headrace.keyed.fold import Fold, FoldSettings

@@ -29,7 +29,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition, identity_of
 from headrace.core.tables import SCHEMA
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
-from headrace.kafka.columnar import ColumnProducer
+from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.kafka.ports import StoredOffset
 from headrace.kafka.transactional_producer import fence_producers
 from headrace.keyed import Fired, Output, at_clock, at_event

@@ -14,9 +14,10 @@ from headrace.core.columns import HEADERS
 from headrace.core.errors import HeadraceError, ResultRefusedError
 from headrace.core.records import ResultRecord
 from headrace.core.result_columns import ResultColumns, each_of
-from headrace.kafka.columnar import ColumnProducer, library
+from headrace.kafka.columnar import library
 from headrace.kafka.columnar import producer as module
 from headrace.kafka.columnar.library import LibraryMissingError
+from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.kafka.result_transactions import NotTakenError, produce_all
 
 if TYPE_CHECKING:
