@@ -26,7 +26,7 @@ from headrace.apps.options import (
     parsed,
 )
 from headrace.core.options import command_group
-from headrace.tools.demo.cli import Directory, Keep  # noqa: TC001 - typer reads annotations at run time
+from headrace.tools.demo.cli import Directory, Keep, require_extra
 
 collector = command_group(
     help="Collect the answers that groups of events wait for: one outcome for each group."
@@ -268,6 +268,7 @@ def demo(
 
     Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n after signal n.
     """
+    require_extra()
     from headrace.apps.collector.demo import main  # noqa: PLC0415 - takes a second to import
 
     raise typer.Exit(main(days, engine.value, over, directory, keep=keep))
@@ -305,6 +306,7 @@ def elements_demo(
 
     Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n after signal n.
     """
+    require_extra()
     from headrace.apps.elements.demo import main  # noqa: PLC0415 - takes a second to import
 
     raise typer.Exit(main(rows, engine.value, over, directory))

@@ -25,7 +25,7 @@ from headrace.apps.options import (
     parsed,
 )
 from headrace.core.options import command_group
-from headrace.tools.demo.cli import Directory  # noqa: TC001 - typer reads annotations at run time
+from headrace.tools.demo.cli import Directory, require_extra
 
 workflow = command_group(
     help="Call processes in sequence, in parallel, by choice and in loops, by instances."
@@ -226,6 +226,7 @@ def demo(
 
     Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n after signal n.
     """
+    require_extra()
     from headrace.apps.workflow.demo import main  # noqa: PLC0415 - takes a second to import
 
     raise typer.Exit(main(instances, engine.value, directory))

@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.core.errors import StartError
-from headrace.core.extras import Extra, required
+from headrace.core.extras import Extra
 
 #: Fewer would leave partitions empty in some of the phases.
 _LEAST_ROWS = 1_000
@@ -23,6 +22,13 @@ Directory = Annotated[
 Keep = Annotated[
     bool, typer.Option("--keep", help="Leave ZooKeeper and Kafka running, and keep all files.")
 ]
+
+
+def require_extra() -> None:
+    """End with 1 where something is missing that demos take, and say what installs it."""
+    if not Extra.DEMO.installed:
+        typer.echo(f"the demo {Extra.DEMO.advice}", err=True)
+        raise typer.Exit(1)
 
 
 def demo(
@@ -53,10 +59,7 @@ def demo(
     """
     if verify_only is not None and (rows is not None or directory is not None or keep):
         raise typer.BadParameter("--verify-only runs nothing; leave the other options out")
-    try:
-        with required(Extra.DEMO, "the demo"):
-            from headrace.tools.demo.demo import main  # noqa: PLC0415 - takes a second to import
-    except StartError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
+    require_extra()
+    from headrace.tools.demo.demo import main  # noqa: PLC0415 - takes a second to import
+
     raise typer.Exit(main(rows, over, directory, verify_only, keep=keep))

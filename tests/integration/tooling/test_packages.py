@@ -30,6 +30,9 @@ _ROOT = Path(__file__).parents[3]
 #: What the extras bring, by the names of packages.
 _EXTRAS = {"deltalake", "numpy", "pandas", "py4j", "pyspark", "rocksdict", "sqlalchemy"}
 
+#: How a row of the project's reducer stands on the terminal.
+_ROW = r"│ (AA|DL|UA) +│ \d+ +│ -?\d+ +│$"
+
 #: MB that a base install may take at the most: pyarrow alone has 165.
 _LARGEST_BASE = 260
 
@@ -157,15 +160,28 @@ def test_the_base_install_writes_a_project_that_it_can_run(headrace: Any, tmp_pa
     assert (tmp_path / "mine" / "headrace.service").is_file()
 
 
+def test_the_project_runs_on_servers_of_one_s_own(
+    base: Path, headrace: Any, tmp_path: Path, bootstrap_servers: str, zookeeper_hosts: str
+) -> None:
+    """From the base install, without Java, numpy and pandas, records become rows."""
+    place = ("--brokers", bootstrap_servers, "--zookeeper", zookeeper_hosts)
+    assert headrace("init", "mine", *place).returncode == 0
+    produced = _run(base / "bin" / "python", "produce.py", folder=tmp_path / "mine")
+    assert produced.returncode == 0, produced.stderr
+    done = _run(base / "bin" / "headrace", "run", "--until", "latest", folder=tmp_path / "mine")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(_ROW, done.stdout, re.MULTILINE), done.stdout
+
+
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[None]:
+def tutorial_stack(tmp_path: Path) -> Iterator[None]:
     """End what the tutorial left running."""
     yield
     if (tmp_path / "stack").exists():
         _run(tmp_path / "bin" / "headrace", "local", "down", "--dir", "stack", folder=tmp_path)
 
 
-@pytest.mark.usefixtures("stack")
+@pytest.mark.usefixtures("tutorial_stack")
 def test_the_tutorial_runs_on_what_is_published(
     wheel: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -194,7 +210,8 @@ def test_a_channel_that_takes_more_is_refused_with_what_installs_it(
     assert refused.returncode == 2
     assert "pip install 'headrace[spark]'" in refused.stderr
     assert "pip install 'headrace[delta]'" in refused.stderr
-    for command, extra in (("local up", "local"), ("demo", "demo")):
+    demos = ["demo", "collector demo", "elements demo", "workflow demo"]
+    for command, extra in [("local up", "local"), *((each, "demo") for each in demos)]:
         failed = headrace(*command.split())
         assert failed.returncode != 0
         assert f"pip install 'headrace[{extra}]'" in failed.stderr
@@ -233,7 +250,7 @@ def test_the_first_minute_ends_with_a_reduced_record(
             said = []
             for line in commands.stdout:
                 said.append(line)
-                if re.match(r"│ (AA|DL|UA) +│ \d+ +│ -?\d+ +│$", line):
+                if re.match(_ROW, line):
                     break
             seconds = time.monotonic() - begin
             commands.terminate()
