@@ -129,7 +129,7 @@ class Folder:
 
     def _write(self, file: Path, text: str) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(file, text)
         except OSError as error:
             raise StartError(

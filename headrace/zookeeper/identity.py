@@ -78,7 +78,8 @@ class Identity:
         """
         if self._lock is not None:
             return
-        self.directory.mkdir(parents=True, exist_ok=True)
+        # what channels keep of their records is here as well
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = self._lock_path.open("a+", encoding="utf-8")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -65,7 +65,7 @@ def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
 
 
 def test_credentials_come_back_and_are_nobody_elses_to_read(tmp_path: Path) -> None:
-    """What is stored is loaded again by the next process, from a file of mode 0600."""
+    """What is stored is loaded again by the next process, from a file and a folder of its own."""
     identity = Identity(tmp_path, "a")
     identity.acquire()
     assert identity.load() is None
@@ -73,6 +73,7 @@ def test_credentials_come_back_and_are_nobody_elses_to_read(tmp_path: Path) -> N
     identity.store(CREDENTIALS)
     assert Identity(tmp_path, "a").load() == CREDENTIALS
     assert stat.S_IMODE((tmp_path / "a" / "session.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["lock", "session.json"]
     identity.clear()
     identity.clear()
