@@ -38,7 +38,10 @@ class Span(Protocol):
         """
 
     def headers(self) -> Headers:
-        """Return what a record that it makes says of it; nothing where that is not wanted."""
+        """Return what a record that it makes says of it; nothing where that is not wanted.
+
+        Of work that is not recorded: that the trace which it is a part of is not.
+        """
 
     def end(self, error: BaseException | None = None, outcome: str = "") -> None:
         """Note that it is over, and how. Later calls change nothing."""
@@ -132,8 +135,14 @@ def current_headers() -> Headers:
 
 
 def linked_span(spans: Sequence[Span], name: str, **attributes: str | int) -> Span:
-    """Begin work for several others at once: a part of the first, and linked to the rest."""
+    """Begin work for several others at once: a part of the first, and linked to the rest.
+
+    Where none is recorded it is a part of the first one's trace, if all go on with one: what is
+    made then must not hide the trace of a record that was not looked at.
+    """
     recorded = [span for span in spans if span.recording]
     if not recorded:
-        return NO_SPAN
+        traced = [span for span in spans if span is not NO_SPAN]
+        goes_on = bool(traced) and all(span.headers() for span in traced)
+        return traced[0].child(name) if goes_on else NO_SPAN
     return recorded[0].child(name, recorded[1:], **attributes)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from urllib.parse import urlsplit
 
 from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Fixed, Section
 from headrace.config.types.addresses import Network
 from headrace.config.types.scalars import (
     Distinct,
+    FieldType,
     Flag,
     FreeText,
     LocalPath,
@@ -30,8 +33,28 @@ _ADVERTISED = Text(
 )
 
 
-def _address(signal: str) -> Text:
-    return Text(f"an address such as http://127.0.0.1:4318/v1/{signal}", r"https?://\S+")
+@dataclass(frozen=True, slots=True)
+class _Collector(FieldType):
+    """The address of a collector for one signal of OpenTelemetry's, read with its path filled in.
+
+    One without a path is a base endpoint, which is the same for all signals.
+    """
+
+    signal: str
+
+    @property
+    def description(self) -> str:
+        return f"an address such as http://127.0.0.1:4318/v1/{self.signal}"
+
+    def read(self, value: Any) -> str:
+        address = Text(self.description, r"https?://\S+").read(value)
+        try:
+            parts = urlsplit(address)
+        except ValueError:
+            raise self.not_accepted() from None
+        if parts.path not in {"", "/"}:
+            return address
+        return parts._replace(path=f"/v1/{self.signal}").geturl()
 
 
 class TracingConfig(Section):
@@ -39,8 +62,9 @@ class TracingConfig(Section):
 
     renamed: ClassVar[Mapping[str, str]] = {"one_in": "sample_one_in"}
 
-    endpoint: Fixed[Annotated[str, _address("traces")] | None] = None
-    """Where a collector takes OTLP over HTTP; null: nothing is traced, and it costs nothing."""
+    endpoint: Fixed[Annotated[str, _Collector("traces")] | None] = None
+    """Where a collector takes OTLP over HTTP, at /v1/traces where no path is given; null: nothing
+    is traced, and it costs nothing."""
 
     sample_one_in: Fixed[Annotated[int, WholeNumber(1)]] = 1
     """Of how many batches one is traced."""
@@ -53,14 +77,15 @@ class TracingConfig(Section):
 
     propagate: Fixed[Flag] = True
     """Whether records that are produced for a traced batch name the span that made them, in the
-    headers traceparent and tracestate of W3C."""
+    headers traceparent and tracestate of W3C, and those for a batch of one record the trace that
+    this is of, also where it is not sampled."""
 
 
 class LogsOtlpConfig(Section):
     """A collector of OpenTelemetry's for lines of the log; it takes the extra headrace[otel]."""
 
-    endpoint: Fixed[Annotated[str, _address("logs")]]
-    """Where it takes OTLP over HTTP."""
+    endpoint: Fixed[Annotated[str, _Collector("logs")]]
+    """Where it takes OTLP over HTTP, at /v1/logs where no path is given."""
 
     timeout: Fixed[NonNegativeSeconds] = 10.0
     """How long it may take to answer; lines it does not take are dropped there, and counted."""
@@ -69,8 +94,8 @@ class LogsOtlpConfig(Section):
 class MetricsOtlpConfig(Section):
     """A collector of OpenTelemetry's for all metrics; it takes the extra headrace[otel]."""
 
-    endpoint: Fixed[Annotated[str, _address("metrics")]]
-    """Where it takes OTLP over HTTP."""
+    endpoint: Fixed[Annotated[str, _Collector("metrics")]]
+    """Where it takes OTLP over HTTP, at /v1/metrics where no path is given."""
 
     interval: Fixed[PositiveSeconds] = 60.0
     """How often all metrics are sent, and once more at the end."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 from opentelemetry.sdk.trace import TracerProvider
+from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from headrace.config import Config, LoggingConfig
@@ -360,6 +361,38 @@ def test_a_forked_child_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         queue.flush(Deadline.after(PATIENCE))
     queue.close(Deadline.after(PATIENCE))
     assert (gate.sent, queue.dropped) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("http://otel:4318", "/v1/{}"),
+        ("https://otel:4318/", "/v1/{}"),
+        ("http://otel?tenant=a", "/v1/{}?tenant=a"),
+        ("http://otel:4318/v1/traces", ""),
+        ("http://otel/otlp/", ""),
+    ],
+)
+def test_an_endpoint_without_a_path_has_that_of_its_signal(given: str, path: str) -> None:
+    """As a base endpoint of OpenTelemetry's; one with a path is what it says."""
+    own = {"otlp": {"endpoint": given}}
+    config = configured(tracing={"endpoint": given}, metrics=own, logging=own)
+    assert config.metrics.otlp is not None
+    assert config.logging.otlp is not None
+    found = {
+        "traces": config.tracing.endpoint,
+        "metrics": config.metrics.otlp.endpoint,
+        "logs": config.logging.otlp.endpoint,
+    }
+    base = given if not path else given.partition("?")[0].rstrip("/")
+    assert found == {signal: base + path.format(signal) for signal in found}
+
+
+@pytest.mark.parametrize("given", ["otel:4318", "ftp://otel", "http://[::1", "http://"])
+def test_an_endpoint_that_is_no_address_is_refused(given: str) -> None:
+    """The message says what one looks like."""
+    with pytest.raises(ValidationError, match="is not an address such as http://"):
+        configured(tracing={"endpoint": given})
 
 
 def test_spans_that_no_collector_takes_are_counted(collector: Collector) -> None:

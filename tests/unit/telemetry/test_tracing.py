@@ -12,6 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import StatusCode, get_current_span
 from structlog.testing import capture_logs
 
@@ -340,14 +341,13 @@ def test_a_batch_of_one_record_goes_on_with_its_trace(
     tracer.batch(SOURCE, [of_trace(ONE, 7, "vendor=1")]).end()
     unsampled = tracer.batch(SOURCE, [of_trace(UNSAMPLED)])
     unsampled.end()
+    assert not unsampled.recording
     (batch,) = named(exporter, "batch")
     assert context_in(batch.parent) == ONE
     assert batch.parent is not None
     assert batch.parent.trace_state.get("vendor") == "1"
     assert attributes(batch)["messaging.kafka.offset"] == 7
     assert attributes(batch)["messaging.consumer.group.name"] == "group"
-    assert not unsampled.recording
-    assert unsampled.headers() == []
 
 
 @pytest.mark.parametrize("columns", [False, True])
@@ -488,6 +488,47 @@ def test_a_result_says_which_span_made_it(exporter: InMemorySpanExporter, propag
     traced = [("traceparent", context)] if propagate else []
     assert [each.headers or [] for each in produced.records] == [traced, [("own", b"1"), *traced]]
     assert current_headers() == []
+
+
+def results_of(batches: list[Span]) -> list[ResultRecord]:
+    """Return what a Kafka sink produces of one row that batches were reduced to."""
+    produced = Produced()
+    sink = KafkaSink(cast("Any", produced), "out")
+    rows = sink.stage(cast("Any", None), pa.table({"value": ["a"]}))
+    with (
+        use_span(linked_span(batches, "micro_batch")) as job,
+        use_span(linked_span([job], "sink_commit")),
+    ):
+        sink.commit(rows, [])
+    return produced.records
+
+
+def test_a_trace_that_is_not_recorded_goes_on_in_what_is_made(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    """The next consumer finds the same trace and state, and that it is not sampled."""
+    batch = tracer.batch(SOURCE, [of_trace(UNSAMPLED, state="vendor=1")])
+    (result,) = results_of([NO_SPAN, batch])
+    said = dict(result.headers or [])
+    _, trace, span, flags = (said["traceparent"] or b"").decode().split("-")
+    _, came_trace, came_span, _ = UNSAMPLED.split("-")
+    assert (trace, flags) == (came_trace, "00")
+    assert span != came_span
+    assert said["tracestate"] == b"vendor=1"
+    assert exporter.get_finished_spans() == ()
+
+
+def test_what_is_made_of_other_unrecorded_batches_has_what_it_had() -> None:
+    """A record's own context, which a reducer may pass on, must not be hidden by another's."""
+    provider = TracerProvider(sampler=ParentBased(ALWAYS_OFF), shutdown_on_exit=False)
+    tracer = OpenTelemetryTracer(provider)
+    alone = tracer.batch(SOURCE, [FakeRecord()])
+    several = tracer.batch(SOURCE, [of_trace(ONE), of_trace(UNSAMPLED, 1)])
+    one = tracer.batch(SOURCE, [of_trace(UNSAMPLED)])
+    silent = OpenTelemetryTracer(provider, propagate=False).batch(SOURCE, [of_trace(UNSAMPLED)])
+    for batches in ([alone], [several], [one, several], [silent], []):
+        (result,) = results_of(batches)
+        assert result.headers is None
 
 
 def test_outputs_of_state_by_key_say_it_and_rows_of_the_changelog_do_not(
