@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import sys
+from contextlib import ExitStack
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +25,7 @@ _LOCAL_BROKERS, _LOCAL_ZOOKEEPER = "localhost:9092", "localhost:2181"
 _SCHEMA = "headrace.schema.json"
 
 _PROJECT = (
+    ".gitignore",
     "compose.yaml",
     "headrace.service",
     "headrace.yaml",
@@ -35,7 +37,9 @@ _PROJECT = (
 
 
 def init(
-    directory: Annotated[Path, typer.Argument(file_okay=False, help="A folder, new or empty.")],
+    directory: Annotated[
+        Path, typer.Argument(file_okay=False, help="A folder, new or empty but for .git.")
+    ],
     *,
     brokers: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="The Kafka brokers.")
@@ -54,7 +58,7 @@ def init(
     folder = directory.resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
+        if any(path.name != ".git" for path in folder.iterdir()):
             raise FileExistsError(f"{folder} is not empty; name a new folder")
         command = Path(sys.executable).with_name("headrace")
         known = {
@@ -99,7 +103,11 @@ def _without_specifiers(path: Path) -> str:
 
 
 def _write(folder: Path, known: dict[str, str]) -> list[str]:
-    """Write the files of the package's project, and return their names."""
+    """Write the files of the package's project, and return their names.
+
+    Raises:
+        OSError: they cannot be written; none of them is left.
+    """
     from headrace.config.reference import schema  # noqa: PLC0415 - as above
 
     texts = {_SCHEMA: json.dumps(schema(), indent=2) + "\n"}
@@ -107,7 +115,11 @@ def _write(folder: Path, known: dict[str, str]) -> list[str]:
     for name in _PROJECT:
         text = project.joinpath(name).read_text(encoding="utf-8")
         texts[name] = re.sub(rf"\b({'|'.join(known)})\b", lambda match: known[match[0]], text)
-    (folder / "records").mkdir()
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    with ExitStack() as undo:
+        (folder / "records").mkdir()
+        undo.callback((folder / "records").rmdir)
+        for name, text in texts.items():
+            undo.callback((folder / name).unlink, missing_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        undo.pop_all()
     return sorted(texts)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,9 +16,6 @@ from headrace.config import load
 from headrace.config.reference import schema
 from headrace.controller.preflight import needed_extras
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 def written(folder: Path, *options: str) -> Path:
     """Write a project and return its folder."""
@@ -27,10 +25,14 @@ def written(folder: Path, *options: str) -> Path:
 
 
 def test_a_project_has_what_it_takes_to_run(tmp_path: Path) -> None:
-    """A configuration with its schema, a reducer with its test, records, servers, a unit."""
+    """A configuration with its schema, a reducer with its test, records, servers, a unit.
+
+    Git leaves out what the configuration has written, and compose knows when its servers answer.
+    """
     folder = written(tmp_path / "deep" / "project")
     files = (path for path in folder.rglob("*") if path.is_file())
     assert sorted(str(path.relative_to(folder)) for path in files) == [
+        ".gitignore",
         "compose.yaml",
         "headrace.schema.json",
         "headrace.service",
@@ -47,6 +49,9 @@ def test_a_project_has_what_it_takes_to_run(tmp_path: Path) -> None:
     )
     services = yaml.safe_load((folder / "compose.yaml").read_text())["services"]
     assert services.keys() == {"kafka", "zookeeper"}
+    assert all("healthcheck" in service for service in services.values())
+    config = load(folder / "headrace.yaml")
+    assert f"{config.state_dir.name}/" in (folder / ".gitignore").read_text().splitlines()
     unit = (folder / "headrace.service").read_text()
     assert f"WorkingDirectory={folder}\n" in unit
     assert '/headrace" run -c headrace.yaml\n' in unit
@@ -67,13 +72,44 @@ def test_its_configuration_is_for_the_base_install(
     assert list(needed_extras(config)) == []
 
 
-def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_repository", [False, True])
+def test_a_folder_with_files_is_left_alone(tmp_path: Path, has_repository: bool) -> None:
     """What somebody has there is neither changed nor added to."""
-    (tmp_path / "mine").write_text("mine")
+    names = {"mine", ".git"} if has_repository else {"mine"}
+    for name in names:
+        (tmp_path / name).write_text("mine")
     done = CliRunner().invoke(app, ["init", str(tmp_path)])
     assert done.exit_code == 1
     assert f"{tmp_path} is not empty; name a new folder" in done.output
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_new_repository_takes_a_project(tmp_path: Path) -> None:
+    """The folder of git is no file of somebody's, and stays."""
+    (tmp_path / ".git").mkdir()
+    written(tmp_path)
+    assert (tmp_path / ".git").is_dir()
+    assert (tmp_path / "headrace.yaml").is_file()
+
+
+def test_a_project_that_cannot_be_written_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the disk is full in the middle, what was written is taken away again."""
+    write = Path.write_text
+
+    def full(path: Path, text: str, encoding: str) -> int:
+        write(path, text[: len(text) // 2], encoding)
+        if path.name == "reducer.py":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, text, encoding)
+
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(Path, "write_text", full)
+    done = CliRunner().invoke(app, ["init", str(tmp_path)])
+    assert done.exit_code == 1
+    assert os.strerror(errno.ENOSPC) in done.output
+    assert [path.name for path in tmp_path.iterdir()] == [".git"]
 
 
 def test_the_next_commands_are_told(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Run with: python -m pytest."""
+"""Run with: python -m pytest, once pytest is there: pip install pytest."""
 
 from __future__ import annotations
 
