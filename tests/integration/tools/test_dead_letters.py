@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.letter_headers import REPLAYED_HEADER
+from headrace.core.letter_headers import REPLAYED_HEADER, Failure, LetterHeaders
 from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
@@ -86,6 +86,13 @@ class Rig:
         return FakeRecord(
             key_=b"k%d" % number, value_=b"v%d" % number, headers_=[("a", b"1"), *ours]
         )
+
+    def connect_letter(self, number: int, partition: int = 0) -> FakeRecord:
+        """Return the same letter as a channel writes it with Kafka Connect's names alone."""
+        said = {"topic": self.source, "partition": str(partition), "offset": str(number)}
+        failure = Failure("", ValueError(f"no {number}"))
+        names = LetterHeaders("connect", self.group).of(said, failure)
+        return replace(self.letter(number, partition), headers_=[("a", b"1"), *names])
 
     def store(self, partition: int, *letters: FakeRecord) -> None:
         """Put letters into the dead-letter topic."""
@@ -185,6 +192,28 @@ def test_a_record_comes_back_as_it_was(rig: Rig) -> None:
     replayed = f"{rig.dead}:0:0".encode()
     assert found.headers() == [("a", b"1"), (REPLAYED_HEADER, replayed)]
     assert rig.listed()[0]["state"] == "replayed"
+
+
+def test_letters_with_kafka_connect_s_names_alone_are_read(rig: Rig) -> None:
+    """Both commands take from them where records are from; each comes back there, once."""
+    rig.store(0, rig.connect_letter(1), rig.connect_letter(7, 1))
+    first, second = rig.listed()
+    assert (first["topic"], first["partition"], first["offset"]) == (rig.source, 0, 1)
+    assert (first["error"], first["message"], first["group"]) == ("ValueError", "no 1", rig.group)
+    assert (second["partition"], second["offset"], second["message"]) == (1, 7, "no 7")
+    table = rig.run("list").stdout
+    for shown in (f"{rig.source}-0:1", "no 1", f"{rig.source}-1:7", "no 7"):
+        assert shown in table
+
+    for _ in range(2):
+        rig.run("replay", "--yes")
+    found = {each.partition(): (each.key(), each.value()) for each in rig.records()}
+    assert found == {0: (b"k1", b"v1"), 1: (b"k7", b"v7")}
+    assert sum(rig.replayed().values()) == 2
+    for each in rig.records():
+        replayed = f"{rig.dead}:0:{each.partition()}".encode()
+        assert each.headers() == [("a", b"1"), (REPLAYED_HEADER, replayed)]
+    assert [each["state"] for each in rig.listed()] == ["replayed", "replayed"]
 
 
 def test_no_letter_is_replayed_twice(rig: Rig) -> None:
