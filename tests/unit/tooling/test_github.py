@@ -144,8 +144,8 @@ def test_addresses_are_of_one_repository_and_files_in_it_are_there() -> None:
         assert inside == url or (_ROOT / inside).is_file()
     template = (_GITHUB / "PULL_REQUEST_TEMPLATE.md").read_text(encoding="utf-8")
     (link,) = re.findall(r"\]\((.*?)\)", template)
-    page, _, anchor = link.partition("#")
-    headings = re.findall(r"^## (.*)$", (_GITHUB / page).read_text("utf-8"), re.MULTILINE)
+    page, _, anchor = link.removeprefix(f"{home}/blob/main/").partition("#")
+    headings = re.findall(r"^## (.*)$", (_ROOT / page).read_text("utf-8"), re.MULTILINE)
     assert anchor in {heading.lower().replace(" ", "-") for heading in headings}
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import sys
+import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -90,13 +91,15 @@ def test_each_alert_says_how_bad_it_is_what_it_means_and_what_to_do() -> None:
     """Each has a severity, a summary, and a section of its own in the runbooks."""
     runbooks = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
     sections = re.findall(r"^## (\w+)$", runbooks, re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    files = f"{project['urls']['Homepage']}/blob/main"
     rules = alerts()
     assert sections == [rule["alert"] for rule in rules]
     for rule in rules:
         assert rule["labels"]["severity"] in {"critical", "warning"}
         assert rule["annotations"]["summary"]
         anchor = rule["alert"].lower()
-        assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{anchor}"
+        assert rule["annotations"]["runbook_url"] == f"{files}/docs/runbooks.md#{anchor}"
 
 
 def test_each_alert_is_tested_to_fire_and_not_to_fire() -> None:
