@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -50,6 +50,7 @@ _CODE = '''
 import os
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 from headrace.apps.workflow import Call, CallFailedError, Input, Parallel, Result, Sequence
@@ -61,7 +62,7 @@ LEDGER = Path(__file__).with_name("ledger.db")
 
 def apply(call):
     """Count the call, and have its effect unless it has had it."""
-    with sqlite3.connect(LEDGER, timeout=60) as ledger:
+    with closing(sqlite3.connect(LEDGER, timeout=60)) as ledger, ledger:
         ledger.execute("INSERT INTO calls VALUES (?)", (call.key,))
         done = ledger.execute("INSERT OR IGNORE INTO applied VALUES (?)", (call.call,)).rowcount
         ledger.execute(
@@ -169,7 +170,7 @@ class Plant:
         monkeypatch.syspath_prepend(str(site.directory))
         self.flows = load_object(f"{self.module}:flows")
         self.ledger = site.directory / "ledger.db"
-        with sqlite3.connect(self.ledger) as ledger:
+        with closing(sqlite3.connect(self.ledger)) as ledger:
             ledger.executescript(
                 "PRAGMA journal_mode=WAL;"
                 "CREATE TABLE calls (key TEXT);"
@@ -219,7 +220,7 @@ class Plant:
 
     def rows(self, query: str) -> list[Any]:
         """Ask the ledger."""
-        with sqlite3.connect(self.ledger, timeout=60) as ledger:
+        with closing(sqlite3.connect(self.ledger, timeout=60)) as ledger:
             return ledger.execute(query).fetchall()
 
 
