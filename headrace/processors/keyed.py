@@ -183,9 +183,7 @@ class KeyedProcessor(MicroBatchProcessor):
 
     @property
     def _settings(self) -> KeyedProcessorConfig:
-        chosen = self._channel.processor
-        assert isinstance(chosen, KeyedProcessorConfig), "another processor is another class"
-        return chosen
+        return _settings_of(self._channel)
 
     # --- the channel's life -----------------------------------------------------------------
 
@@ -243,10 +241,8 @@ class KeyedProcessor(MicroBatchProcessor):
 
     @override
     def on_reconfigured(self, channel: ChannelConfig) -> None:
-        chosen = channel.processor
-        assert isinstance(chosen, KeyedProcessorConfig), "another processor is another class"
         # first: a reducer may refuse other limits, and then nothing is taken over
-        self._parts.follow(chosen)
+        self._parts.follow(_settings_of(channel))
         super().on_reconfigured(channel)
         self._channel = channel
 
@@ -651,6 +647,12 @@ class KeyedProcessor(MicroBatchProcessor):
         return held is not None and held.assignment.is_current()
 
 
+def _settings_of(channel: ChannelConfig) -> KeyedProcessorConfig:
+    chosen = channel.processor
+    assert isinstance(chosen, KeyedProcessorConfig), "another processor is another class"
+    return chosen
+
+
 def build_keyed(
     channel: ChannelConfig,
     spark: Callable[[], SparkRuntime],
@@ -663,8 +665,7 @@ def build_keyed(
     Raises:
         StartError: the reducer cannot be imported or made.
     """
-    chosen = channel.processor
-    assert isinstance(chosen, KeyedProcessorConfig)
+    chosen = _settings_of(channel)
     properties = client_properties(kafka)
     topics = _topics(channel, chosen)
     letters = LetterHeaders(chosen.dead_letter_headers, channel.group)
