@@ -52,8 +52,10 @@ RUN /src/tools/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-isola
  && rm -r /packages
 
 
-# Headrace itself, as a package; its part in C is compiled.
-FROM tools AS wheel
+# Headrace itself, by itself, with its part in C compiled. The images copy it over their packages: where
+# they mounted this stage instead, buildah 1.28 took an older state of it for a stage in its cache
+# (containers/buildah, issues 4375 and 4522).
+FROM tools AS package
 
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -62,7 +64,9 @@ RUN apt-get update \
 COPY pyproject.toml hatch_build.py README.md LICENSE /src/
 COPY headrace /src/headrace
 RUN /src/tools/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-isolation \
-        --wheel-dir /wheels /src
+        --wheel-dir /wheels /src \
+ && /src/tools/bin/python -m pip --python /opt/headrace/bin/python install --no-cache-dir \
+        --no-deps --no-index /wheels/*.whl
 
 
 # What both images have in common.
@@ -95,9 +99,7 @@ LABEL org.opencontainers.image.title="Headrace" \
 FROM common AS slim
 
 COPY --from=slim-packages /opt/headrace /opt/headrace
-RUN --mount=type=bind,from=wheel,source=/,target=/from \
-    /from/src/tools/bin/python -m pip --python /opt/headrace/bin/python install --no-cache-dir \
-        --no-deps --no-index /from/wheels/*.whl
+COPY --from=package /opt/headrace /opt/headrace
 VOLUME /var/lib/headrace
 # by number, so that Kubernetes can tell that it is not root
 USER 10001:10001
@@ -116,9 +118,7 @@ RUN apt-get update \
  && apt-get install --yes --no-install-recommends "${JRE}" \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 COPY --from=packages /opt/headrace /opt/headrace
-RUN --mount=type=bind,from=wheel,source=/,target=/from \
-    /from/src/tools/bin/python -m pip --python /opt/headrace/bin/python install --no-cache-dir \
-        --no-deps --no-index /from/wheels/*.whl
+COPY --from=package /opt/headrace /opt/headrace
 
 # Spark's Kafka connector, checked by the sums in the package
 RUN HEADRACE_CACHE=/tmp/cache /opt/headrace/bin/headrace connector fetch /opt/headrace/connector \

@@ -166,7 +166,8 @@ def test_the_slim_image_says_what_it_lacks(images: Images, site: Site) -> None:
     assert wait_for(lambda: _ended(container), Deadline.after(WAIT))
     assert container.facts()["State"]["ExitCode"] == 2
     assert "channels.main.processor.type" in container.log()
-    assert "takes pyspark, which is not installed" in container.log()
+    assert "takes pyspark" in container.log()
+    assert "pip install 'headrace[spark]'" in container.log()
 
 
 def _started(images: Images, site: Site, image: str, document: dict[str, Any]) -> Container:
