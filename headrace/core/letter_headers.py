@@ -121,10 +121,22 @@ _SAID = (
 )
 _OURS: Mapping[str, str | None] = {PREFIX + name: name for name in _SAID}
 
-#: What Kafka Connect's say by our names, None where we say no such thing.
+#: What Kafka Connect's say by our names, None where we say no such thing, in the order in which
+#: its DeadLetterQueueReporter and we write them.
 _CONNECTS: Mapping[str, str | None] = {
     CONNECT_PREFIX + name: _ALIKE.get(name)
-    for name in (*_ALIKE, "task.id", "stage", "class.name", "exception.stacktrace")
+    for name in (
+        "topic",
+        "partition",
+        "offset",
+        "connector.name",
+        "task.id",
+        "stage",
+        "class.name",
+        "exception.class.name",
+        "exception.message",
+        "exception.stacktrace",
+    )
 }
 
 #: What says which record a letter was made of.
@@ -219,16 +231,12 @@ def _last_set(headers: list[Header]) -> tuple[dict[str, str], list[Header]]:
     names = next((kind for kind in (_OURS, _CONNECTS) if headers and headers[-1][0] in kind), {})
     places = {name: place for place, name in enumerate(names)}
     said: dict[str, str] = {}
-    seen: set[str] = set()
     before, end = len(places), len(headers)
-    while end and (name := headers[end - 1][0]) in places and name not in seen:
-        # another letter's headers begin where ours are not in their order any more
-        if names is _OURS and places[name] > before:
-            break
-        before = places[name]
-        seen.add(name)
+    # where they are not in their order any more another letter's headers begin
+    while end and places.get(headers[end - 1][0], before) < before:
         end -= 1
-        meaning, value = names[name], headers[end][1]
+        name, value = headers[end]
+        before, meaning = places[name], names[name]
         if meaning is not None and value is not None:
             said[meaning] = value.decode("utf-8", "replace")
     return said, headers[:end]

@@ -192,6 +192,13 @@ def test_kafka_connect_s_names_are_read_too(headers: list[Header]) -> None:
     assert found.headers == tuple(OWN_HEADERS)
 
 
+def test_a_letter_without_a_traceback_keeps_that_of_the_former_one() -> None:
+    """It is one of the record's own headers, and goes back with it."""
+    former = LetterHeaders("connect").of({**SAID, "offset": "4"}, failure(raised(ValueError("no"))))
+    last = LetterHeaders("connect").of(SAID, failure())
+    assert letter_origin([*former, *last]).headers == tuple(former)
+
+
 @pytest.mark.parametrize("former", [ours_at(3, "t0"), keyed_at(3), connect_at(3, "t0")])
 @pytest.mark.parametrize(
     "last",
