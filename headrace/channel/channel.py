@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -61,8 +62,12 @@ class Reconfiguration:
             if beyond := [c.path for c in changes if c.effect not in WHILE_RUNNING]:
                 raise ConfigError([f"{path}: the channel has to start again" for path in beyond])
             self._runtime.dead_letters.recheck(config, deadline)
-            if any(change.effect is ReloadEffect.TOPICS for change in changes):
-                self._runtime.topic_watcher.follow(config.subscription, deadline)
+            with ExitStack() as topics:
+                if any(change.effect is ReloadEffect.TOPICS for change in changes):
+                    follow = self._runtime.topic_watcher.follow(config.subscription, deadline)
+                    topics.enter_context(follow)
+                # where it raises, nothing is taken over, and the next try finds the changes again
+                self._runtime.processor.on_reconfigured(config)
             self._take_over(config, [change.path for change in changes])
 
     def set_assignor(self, coordinator: CoordinatorConfig) -> None:
@@ -71,11 +76,10 @@ class Reconfiguration:
             config = self._runtime.settings.config.model_copy(update={"coordinator": coordinator})
             if found := [f"{dotted(steps)} {rest}" for steps, rest in config.conflicts()]:
                 raise ConfigError([f"channels.{self._runtime.name}.{problem}" for problem in found])
+            self._runtime.processor.on_reconfigured(config)
             self._take_over(config, [f"channels.{self._runtime.name}.coordinator"])
 
     def _take_over(self, config: ChannelConfig, changed: list[str]) -> None:
-        # first: where it raises, nothing is taken over, and the next try finds the changes again
-        self._runtime.processor.on_reconfigured(config)
         self._runtime.settings.replace(config)
         self._runtime.subscription.set_assignor(config)
         self._runtime.workers.resize(config.workers)

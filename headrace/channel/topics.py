@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, Lock
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from headrace.core.supervision import PeriodicThread
 from headrace.kafka.catalog import matching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from headrace.config import ChannelConfig
     from headrace.config.subscription import Subscription
@@ -225,8 +226,11 @@ class TopicWatcher(PeriodicThread):
         self._known.begin(cluster, found)
         self._counted(self._known.counts())
 
-    def follow(self, subscription: Subscription, deadline: Deadline) -> None:
-        """Follow other topics from now on. Blocks until the deadline at most; any thread.
+    @contextmanager
+    def follow(self, subscription: Subscription, deadline: Deadline) -> Iterator[None]:
+        """Follow other topics from the end of the block on, unless that raises. Any thread.
+
+        Blocks until the deadline at most. While the block runs the watcher does not look.
 
         Raises:
             KafkaUnavailableError: no broker answered by the deadline; nothing was changed.
@@ -240,6 +244,7 @@ class TopicWatcher(PeriodicThread):
             former = frozenset(self._known.subscription.names)
             found = self._find(subscription, deadline)
             self._check(subscription, found, frozenset(subscription.names) - former)
+            yield
             self._known.follow(subscription, found)
             counts = self._known.counts()
             log.info("topics_changed", channel=self._channel, partitions=counts)

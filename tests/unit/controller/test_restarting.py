@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.controller import ReloadOutcome
-from headrace.core.records import offset_of
+from headrace.core.records import TopicPartition, offset_of
 from headrace.processors import BatchResponse
 from tests.unit.channel.in_memory import P0, eventually
 from tests.unit.controller.world import delivers, soon
@@ -47,6 +47,24 @@ def test_a_processor_that_refuses_a_change_leaves_it_pending(world: World) -> No
         assert world.reload().outcome is ReloadOutcome.PARTLY
         assert "not with me" in world.pending()["channels.main.workers"]
     assert world.controller.channels["main"].config.workers != 3
+
+
+def test_topics_that_a_processor_refuses_are_not_followed(world: World) -> None:
+    """The channel goes on with those it has, until the processor takes the change."""
+
+    def refuse(_: ChannelConfig) -> None:
+        raise ValueError("not with me")
+
+    world.recorder().on_reconfigured = refuse  # type: ignore[assignment]
+    world.channel(topics=["events", "others"])
+    assert world.reload().outcome is ReloadOutcome.PARTLY
+    assert "not with me" in world.pending()["channels.main.topics"]
+    assert set(world.controller.channels["main"].topics) == {"events"}
+    delivers(world)
+    del world.recorder().on_reconfigured
+    world.reload()
+    assert not world.pending()
+    delivers(world, partition=TopicPartition("others", 0))
 
 
 def test_a_pause_that_begins_while_a_channel_stops_holds_for_the_next(
