@@ -25,6 +25,10 @@ class Span(Protocol):
     def recording(self) -> bool:
         """Whether what is told of it is kept."""
 
+    @property
+    def continued(self) -> bool:
+        """Whether it is a part of the trace that the headers of its one record name."""
+
     def child(self, name: str, others: Sequence[Span] = (), **attributes: str | int) -> Span:
         """Begin a piece of this work; ``others`` are works that it is for as well."""
 
@@ -75,6 +79,7 @@ class _NoSpan:
     """Work that is not traced."""
 
     recording = False
+    continued = False
     _nothing = nullcontext()
 
     def child(self, *_: object, **__: object) -> Span:
@@ -143,6 +148,6 @@ def linked_span(spans: Sequence[Span], name: str, **attributes: str | int) -> Sp
     recorded = [span for span in spans if span.recording]
     if not recorded:
         traced = [span for span in spans if span is not NO_SPAN]
-        goes_on = bool(traced) and all(span.headers() for span in traced)
+        goes_on = bool(traced) and all(span.continued for span in traced)
         return traced[0].child(name) if goes_on else NO_SPAN
     return recorded[0].child(name, recorded[1:], **attributes)

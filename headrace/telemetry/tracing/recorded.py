@@ -120,7 +120,7 @@ class OpenTelemetryTracer:
             for context in self._traces_in(records, source):
                 span.add_link(get_current_span(context).get_span_context())
         several = source if len(records) > 1 else None
-        return _RecordedSpan(self, span, several, is_continued=parent is not None)
+        return _RecordedSpan(self, span, several, continued=parent is not None)
 
     def _traces_in(self, records: Sequence[Record], source: BatchSource) -> Iterator[Context]:
         """Yield the traces that records are of, each once, up to ``MOST_LINKS``."""
@@ -179,8 +179,7 @@ def _messaging(source: BatchSource) -> dict[str, str | int]:
 class _RecordedSpan:
     """A ``Span`` of OpenTelemetry's. ``several`` says where its records are from, if it has some.
 
-    One with a single record is a part of that one's trace already: it ``is_continued``, and records
-    that are made say so also where it is not recorded.
+    Of one that is ``continued`` the records that are made say so also where it is not recorded.
     """
 
     def __init__(
@@ -189,12 +188,12 @@ class _RecordedSpan:
         span: trace.Span,
         several: BatchSource | None = None,
         *,
-        is_continued: bool = False,
+        continued: bool = False,
     ) -> None:
         self._owner = owner
         self._span = span
         self._several = several
-        self._is_continued = is_continued
+        self.continued = continued
 
     @property
     def recording(self) -> bool:
@@ -209,7 +208,7 @@ class _RecordedSpan:
         named = {f"headrace.{key}": value for key, value in attributes.items()}
         context = set_span_in_context(self._span)
         span = self._owner.tracer.start_span(name, context=context, links=links, attributes=named)
-        return _RecordedSpan(self._owner, span, is_continued=self._is_continued)
+        return _RecordedSpan(self._owner, span, continued=self.continued)
 
     def active(self) -> AbstractContextManager[object]:
         return use_span(self._span, record_exception=False, set_status_on_exception=False)
@@ -231,7 +230,7 @@ class _RecordedSpan:
         return use_span(span, end_on_exit=True)
 
     def headers(self) -> Headers:
-        if not self._owner.propagate or not (self.recording or self._is_continued):
+        if not self._owner.propagate or not (self.recording or self.continued):
             return []
         carrier: dict[str, str] = {}
         _PROPAGATOR.inject(carrier, set_span_in_context(self._span))
