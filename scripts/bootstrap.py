@@ -46,7 +46,7 @@ STEPS = {
     "run": ("build", "run", "project", "kafka"),
     "test": ("build", "run", "test", "bench", "project", "kafka", "connector"),
     "test-all": (
-        *("build", "run", "test", "bench", "test-all", "docs"),
+        *("build", "run", "test", "bench", "test-all", "check", "docs"),
         *("project", "kafka", "connector"),
     ),
     "check": ("build", "run", "test", "bench", "test-all", "check", "project"),

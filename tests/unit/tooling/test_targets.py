@@ -146,6 +146,16 @@ def test_all_tests_are_collected_with_the_locks_of_their_target_alone(purpose: s
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
 
+def test_each_module_that_a_test_runs_as_a_program_is_in_the_locks() -> None:
+    """What a test starts with ``-m`` comes with the set-up of make test-all."""
+    files = (_ROOT / "tests").rglob("*.py")
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    run = {name.partition(".")[0] for name in re.findall(r'"-m",\s+"([\w.]+)"', text)}
+    ours = {"benchmarks", "headrace", "tests"}
+    assert {"mypy", "pytest"} <= run
+    assert run - ours - sys.stdlib_module_names - _locked("test-all") == set()
+
+
 def test_a_hidden_distribution_is_one_that_cannot_be_imported() -> None:
     """The tests above would fail for a missing lock: pytest is not among those of the demo."""
     assert "No module named 'pytest'" in _run_with("run", "import pytest").stderr
