@@ -26,16 +26,6 @@ MESSAGE_LENGTH = 1000
 #: The same of a traceback, of which the end says where it was.
 TRACEBACK_LENGTH = 4000
 
-#: What Kafka Connect's names are for, by ours; what has none is said under ours alone.
-_ALIKE = {
-    "topic": "topic",
-    "partition": "partition",
-    "offset": "offset",
-    "connector.name": "group",
-    "exception.class.name": "error",
-    "exception.message": "message",
-}
-
 
 class Stage(Enum):
     """Where a record failed, in Kafka Connect's words."""
@@ -124,18 +114,18 @@ _OURS: Mapping[str, str | None] = {PREFIX + name: name for name in _SAID}
 #: What Kafka Connect's say by our names, None where we say no such thing, in the order in which
 #: its DeadLetterQueueReporter and we write them.
 _CONNECTS: Mapping[str, str | None] = {
-    CONNECT_PREFIX + name: _ALIKE.get(name)
-    for name in (
-        "topic",
-        "partition",
-        "offset",
-        "connector.name",
-        "task.id",
-        "stage",
-        "class.name",
-        "exception.class.name",
-        "exception.message",
-        "exception.stacktrace",
+    CONNECT_PREFIX + name: meaning
+    for name, meaning in (
+        ("topic", "topic"),
+        ("partition", "partition"),
+        ("offset", "offset"),
+        ("connector.name", "group"),
+        ("task.id", None),
+        ("stage", None),
+        ("class.name", None),
+        ("exception.class.name", "error"),
+        ("exception.message", "message"),
+        ("exception.stacktrace", None),
     )
 }
 
