@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import nullcontext
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from headrace.processors import ChannelContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from headrace.channel.bounds import Until
     from headrace.channel.events import SeekResult
@@ -62,13 +63,10 @@ class Reconfiguration:
             if beyond := [c.path for c in changes if c.effect not in WHILE_RUNNING]:
                 raise ConfigError([f"{path}: the channel has to start again" for path in beyond])
             self._runtime.dead_letters.recheck(config, deadline)
-            with ExitStack() as topics:
-                if any(change.effect is ReloadEffect.TOPICS for change in changes):
-                    follow = self._runtime.topic_watcher.follow(config.subscription, deadline)
-                    topics.enter_context(follow)
-                # where it raises, nothing is taken over, and the next try finds the changes again
-                self._runtime.processor.on_reconfigured(config)
-            self._take_over(config, [change.path for change in changes])
+            topics: AbstractContextManager[None] = nullcontext()
+            if any(change.effect is ReloadEffect.TOPICS for change in changes):
+                topics = self._runtime.topic_watcher.follow(config.subscription, deadline)
+            self._take_over(config, [change.path for change in changes], topics)
 
     def set_assignor(self, coordinator: CoordinatorConfig) -> None:
         """Share partitions in another way; see ``InboundKafkaChannel.replace_coordinator``."""
@@ -76,10 +74,15 @@ class Reconfiguration:
             config = self._runtime.settings.config.model_copy(update={"coordinator": coordinator})
             if found := [f"{dotted(steps)} {rest}" for steps, rest in config.conflicts()]:
                 raise ConfigError([f"channels.{self._runtime.name}.{problem}" for problem in found])
-            self._runtime.processor.on_reconfigured(config)
-            self._take_over(config, [f"channels.{self._runtime.name}.coordinator"])
+            changed = [f"channels.{self._runtime.name}.coordinator"]
+            self._take_over(config, changed, nullcontext())
 
-    def _take_over(self, config: ChannelConfig, changed: list[str]) -> None:
+    def _take_over(
+        self, config: ChannelConfig, changed: list[str], topics: AbstractContextManager[None]
+    ) -> None:
+        # first: where it raises, nothing is taken over, and the next try finds the changes again
+        with topics:
+            self._runtime.processor.on_reconfigured(config)
         self._runtime.settings.replace(config)
         self._runtime.subscription.set_assignor(config)
         self._runtime.workers.resize(config.workers)
