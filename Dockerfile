@@ -52,8 +52,8 @@ RUN /src/tools/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-isola
  && rm -r /packages
 
 
-# Headrace itself, by itself, with its part in C compiled. The images copy it over their packages: where
-# they mounted this stage instead, buildah 1.28 took an older state of it for a stage in its cache
+# Headrace without its packages, its part in C compiled. The images copy it over theirs: where they
+# mounted this stage, buildah 1.28 took an older state of it for one that was in its cache
 # (containers/buildah, issues 4375 and 4522).
 FROM tools AS package
 

@@ -166,7 +166,7 @@ def test_the_slim_image_says_what_it_lacks(images: Images, site: Site) -> None:
     assert wait_for(lambda: _ended(container), Deadline.after(WAIT))
     assert container.facts()["State"]["ExitCode"] == 2
     assert "channels.main.processor.type" in container.log()
-    assert "takes pyspark" in container.log()
+    assert "takes pyspark and pandas, which are not installed" in container.log()
     assert "pip install 'headrace[spark]'" in container.log()
 
 
