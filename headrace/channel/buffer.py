@@ -11,6 +11,7 @@ from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from headrace.channel.settings import Limits
 from headrace.core.record_runs import CompactRun
 from headrace.core.records import offset_of
 
@@ -83,20 +84,6 @@ RECORD_OVERHEAD = 340
 
 #: Records of a chunk whose keys and headers are weighed; the others are taken to be like them.
 _SAMPLE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How large a batch may grow, and how long (seconds) its first record may wait for it."""
-
-    max_records: int
-    max_bytes: int
-    linger: float
-
-    def bounded(self, max_records: int | None, max_bytes: int | None) -> Limits:
-        """Return limits that are within these as well."""
-        records = min(max_records or self.max_records, self.max_records)
-        return Limits(records, min(max_bytes or self.max_bytes, self.max_bytes), self.linger)
 
 
 @dataclass(frozen=True, slots=True)

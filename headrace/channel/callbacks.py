@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from headrace.channel.partition import RunningCallback
 from headrace.core.errors import PartitionError
 from headrace.processors import BatchProcessor
 from headrace.telemetry.logs import Bound
@@ -30,14 +30,6 @@ class WorkerAbandoned(BaseException):
 
     Derives from BaseException, so that no handler on the way out takes it for a failure.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class RunningCallback:
-    """A callback that has not come back: monotonic time of its begin, and its thread."""
-
-    since: float
-    thread: int
 
 
 class Callbacks:

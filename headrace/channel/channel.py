@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.channel.pauses import Pause, PauseMode, PauseReason, ProcessorPauseControl
+from headrace.channel.pause_manager import ProcessorPauseControl
+from headrace.channel.pauses import Pause, PauseMode, PauseReason
 from headrace.channel.runtime import ChannelRuntime
 from headrace.channel.settings import LiveSettings
 from headrace.channel.skips import Skips

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 from threading import Event, Lock
@@ -27,46 +26,6 @@ if TYPE_CHECKING:
     from headrace.core.spans import Span
     from headrace.kafka.ports import CommitFailure, OffsetStore, StoredOffset
     from headrace.telemetry.metrics import Metrics
-
-
-class PendingCommits:
-    """What was staged of a partition, and how much of it is known to be stored.
-
-    The partition's holder changes it; it may be read on any thread.
-    """
-
-    def __init__(self) -> None:
-        self.staged = 0
-        self.stored = 0
-        self.committed: int | None = None
-        self._unconfirmed: deque[tuple[int, Batch]] = deque()
-
-    @property
-    def has_pending_commit(self) -> bool:
-        """Whether an offset was staged that is not known to be stored."""
-        return self.stored < self.staged
-
-    @property
-    def size(self) -> int:
-        """Bytes of the batches that are kept until their offset is stored."""
-        unconfirmed = self._unconfirmed
-        return sum(batch.size for _, batch in tuple(unconfirmed)) if unconfirmed else 0
-
-    def enqueue(self, batch: Batch | None) -> int:
-        """Number the next offset to be stored; ``batch`` is kept until that is confirmed."""
-        self.staged += 1
-        if batch is not None:
-            self._unconfirmed.append((self.staged, batch))
-        return self.staged
-
-    def confirm(self, event: OffsetCommitted) -> list[Batch]:
-        """Take note of a stored offset; return the batches that it covers."""
-        self.committed = event.offset
-        self.stored = max(self.stored, event.sequence)
-        covered = []
-        while self._unconfirmed and self._unconfirmed[0][0] <= self.stored:
-            covered.append(self._unconfirmed.popleft()[1])
-        return covered
 
 
 log = structlog.get_logger(__name__)

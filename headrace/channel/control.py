@@ -29,9 +29,17 @@ from headrace.processors import BatchProcessor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.channel.callbacks import Callbacks
+    from headrace.channel.commits import Committer
+    from headrace.channel.environment import ChannelEnvironment
+    from headrace.channel.fetcher import Fetcher
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.runtime import ChannelRuntime
+    from headrace.channel.partition_manager import PartitionManager
+    from headrace.channel.pauses import DeliveryGate
+    from headrace.channel.scheduler import Scheduler
+    from headrace.channel.skips import Skips
     from headrace.core.records import TopicPartition
+    from headrace.kafka.ports import TopicCatalog
 
 
 T = TypeVar("T")
@@ -42,8 +50,22 @@ log = structlog.get_logger(__name__)
 class SeekControl:
     """What a worker does when an operator moves a partition. Called by the thread that holds it."""
 
-    def __init__(self, runtime: ChannelRuntime) -> None:
-        self._runtime = runtime
+    def __init__(
+        self,
+        environment: ChannelEnvironment,
+        *,
+        callbacks: Callbacks,
+        catalog: TopicCatalog,
+        committer: Committer,
+        delivery_gate: DeliveryGate,
+        fetcher: Fetcher,
+    ) -> None:
+        self._environment = environment
+        self._callbacks = callbacks
+        self._catalog = catalog
+        self._committer = committer
+        self._delivery_gate = delivery_gate
+        self._fetcher = fetcher
 
     def seek(self, owned: OwnedPartition, asked: SeekRequested) -> None:
         """Move it, and tell who asked what came of it."""
@@ -57,7 +79,7 @@ class SeekControl:
         except Exception as error:  # noqa: BLE001 - who asked hears of it
             asked.outcome.set_exception(error)
         finally:
-            self._runtime.delivery_gate.pauses.progress()
+            self._delivery_gate.pauses.progress()
 
     def _seek(self, owned: OwnedPartition, asked: SeekRequested) -> SeekResult:
         if (
@@ -65,19 +87,19 @@ class SeekControl:
             or owned.outstanding
             or owned.has_pending_commit
         ):
-            raise not_paused(self._runtime.name, owned)
+            raise not_paused(self._environment.name, owned)
         self._check(owned, asked.offset)
         before = owned.position
         in_sink = self._move_sink(owned, asked)
         is_fetched = owned.doubt is None and not owned.halted
         owned.restart_at(asked.offset)
         owned.note_error(None)
-        sequence = self._runtime.committer.enqueue(owned, asked.offset)
-        self._runtime.committer.flush()
+        sequence = self._committer.enqueue(owned, asked.offset)
+        self._committer.flush()
         if is_fetched:
-            self._runtime.fetcher.seek(owned)
+            self._fetcher.seek(owned)
         else:
-            self._runtime.fetcher.assign(owned)
+            self._fetcher.assign(owned)
         log.warning(
             "seek_applied",
             **owned.log_fields,
@@ -89,8 +111,8 @@ class SeekControl:
         return SeekResult(owned.partition, before, asked.offset, sequence)
 
     def _check(self, owned: OwnedPartition, offset: int) -> None:
-        deadline = Deadline.after(WATERMARK_TIMEOUT, self._runtime.clock)
-        low, high = self._runtime.catalog.watermarks(owned.partition, deadline)
+        deadline = Deadline.after(WATERMARK_TIMEOUT, self._environment.clock)
+        low, high = self._catalog.watermarks(owned.partition, deadline)
         if not low <= offset <= high:
             raise NoSuchOffsetError(
                 f"{owned.partition}: the log has the offsets from {low} to {high}, not {offset}",
@@ -104,7 +126,7 @@ class SeekControl:
         Where that fails nothing is changed. Where what follows fails the sink's offset counts, and
         the same seek again does the rest.
         """
-        processor = self._runtime.callbacks.processor
+        processor = self._callbacks.processor
         stored = self._ask_sink(owned, asked, lambda: processor.stored_offset(owned))
         if stored is None or stored == asked.offset:
             return stored
@@ -120,7 +142,7 @@ class SeekControl:
         self, owned: OwnedPartition, asked: SeekRequested, function: Callable[[], T]
     ) -> T:
         try:
-            return self._runtime.callbacks.call(owned, function)
+            return self._callbacks.call(owned, function)
         except Exception as error:
             raise SinkOffsetsError(
                 f"{owned.partition}: the sink's offset could not be moved: "
@@ -162,8 +184,22 @@ def _out_of_reach(owned: OwnedPartition, processor: str) -> SinkOffsetsError:
 class PartitionControl:
     """Safe on any thread. What blocks says so; nothing blocks for longer than its deadline."""
 
-    def __init__(self, runtime: ChannelRuntime) -> None:
-        self._runtime = runtime
+    def __init__(
+        self,
+        environment: ChannelEnvironment,
+        *,
+        catalog: TopicCatalog,
+        delivery_gate: DeliveryGate,
+        manager: PartitionManager,
+        scheduler: Scheduler,
+        skips: Skips,
+    ) -> None:
+        self._environment = environment
+        self._catalog = catalog
+        self._delivery_gate = delivery_gate
+        self._manager = manager
+        self._scheduler = scheduler
+        self._skips = skips
 
     # --- moving -----------------------------------------------------------------------------
 
@@ -180,15 +216,15 @@ class PartitionControl:
         owned = self._resting(partition)
         outcome: Future[SeekResult] = Future()
         owned.post(SeekRequested(offset, by, outcome, replay))
-        self._runtime.scheduler.touch(owned)
-        self._runtime.delivery_gate.pauses.wait(lambda: outcome.done() or owned.final, deadline)
+        self._scheduler.touch(owned)
+        self._delivery_gate.pauses.wait(lambda: outcome.done() or owned.final, deadline)
         if outcome.cancel() or not outcome.done():
             raise _unfinished(partition, owned, offset)
         try:
             result = outcome.result(0)
         except CancelledError:
             raise _unfinished(partition, owned, offset) from None
-        stored = self._runtime.delivery_gate.pauses.wait(
+        stored = self._delivery_gate.pauses.wait(
             lambda: owned.pending_commits.stored >= result.sequence or owned.final, deadline
         )
         if not stored or owned.pending_commits.stored < result.sequence:
@@ -202,7 +238,7 @@ class PartitionControl:
     def find(self, target: Target, partition: TopicPartition, deadline: Deadline) -> int:
         """Return what a target means; see ``InboundKafkaChannel.find``. Blocks."""
         owned = self._resting(partition)
-        low, high = self._runtime.catalog.watermarks(partition, deadline)
+        low, high = self._catalog.watermarks(partition, deadline)
         match target:
             case Earliest():
                 wanted = low
@@ -213,7 +249,7 @@ class PartitionControl:
             case ShiftBy(count):
                 wanted = owned.position + count
             case At(timestamp):
-                found = self._runtime.catalog.offset_at(partition, timestamp, deadline)
+                found = self._catalog.offset_at(partition, timestamp, deadline)
                 wanted = high if found is None else found
         return max(low, min(wanted, high))
 
@@ -241,12 +277,12 @@ class PartitionControl:
         if not force:
             _require_in_batch(owned, offset)
         skip = Skip(partition, offset, reason, by)
-        self._runtime.skips.add(owned, skip)
+        self._skips.add(owned, skip)
         owned.post(RecordSkipped())
-        self._runtime.scheduler.touch(owned)
+        self._scheduler.touch(owned)
         log.warning(
             "skip_requested",
-            channel=self._runtime.name,
+            channel=self._environment.name,
             topic=partition.topic,
             partition=partition.partition,
             offset=offset,
@@ -258,7 +294,7 @@ class PartitionControl:
     # --- parts ------------------------------------------------------------------------------
 
     def _held(self, partition: TopicPartition) -> OwnedPartition:
-        owned = self._runtime.manager.held(partition)
+        owned = self._manager.held(partition)
         if owned is None:
             raise _not_held(f"{partition} is not held by this process", partition)
         return owned
@@ -277,7 +313,7 @@ class PartitionControl:
     def _resting(self, partition: TopicPartition) -> OwnedPartition:
         owned = self._held(partition)
         if not owned.rests or owned.state is not PartitionState.PAUSED:
-            raise not_paused(self._runtime.name, owned)
+            raise not_paused(self._environment.name, owned)
         return owned
 
 

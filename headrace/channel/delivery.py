@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.channel.callbacks import WorkerAbandoned
 from headrace.channel.partition import Outstanding
+from headrace.channel.responses import ResponseContext, ResponseEffect, effect_of
 from headrace.channel.states import EndReason
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
@@ -25,88 +26,26 @@ from headrace.core.errors import (
 from headrace.core.record_runs import OffsetRun
 from headrace.core.records import Batch, offset_of
 from headrace.core.spans import NO_SPAN, BatchSource
-from headrace.processors.contract import BatchResponse, Request
+from headrace.processors.contract import BatchResponse
 from headrace.telemetry.logs import Bound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.channel.buffer import BatchSlice
+    from headrace.channel.callbacks import Callbacks
+    from headrace.channel.commits import Committer
+    from headrace.channel.environment import ChannelEnvironment
+    from headrace.channel.failures import ErrorPolicy
+    from headrace.channel.fetcher import Fetcher
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.runtime import ChannelRuntime
-    from headrace.core.records import Record, TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseContext:
-    """Where a partition stands when a response arrives.
-
-    ``next_offset`` is the end of the answered batch; where no batch is answered (idle, exception,
-    termination) it is the position. ``processed_offset`` is the highest offset that was advanced
-    to, whether its commit is stored already or still on its way: a revert goes there, because what
-    lies before it was declared done.
-    """
-
-    partition: TopicPartition
-    processed_offset: int
-    next_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseEffect:
-    """What the channel has to do: commit this, go on there, hold back for so many seconds.
-
-    ``parts`` are what a batch comes again as that failed and was divided.
-    """
-
-    commit: int | None = None
-    seek: int | None = None
-    wait: float = 0.0
-    max_records: int | None = None
-    max_bytes: int | None = None
-    parts: tuple[BatchSlice, ...] = ()
-
-
-def effect_of(response: object, context: ResponseContext) -> ResponseEffect:
-    """Return what ``response`` asks for.
-
-    Raises:
-        InvalidResponseError: ``response`` is no BatchResponse (None included), or its
-            ``commit_to`` lies outside of what was delivered.
-    """
-    if not isinstance(response, BatchResponse):
-        raise InvalidResponseError(
-            context.partition,
-            f"{context.partition}: on_next_batch returned {response!r}; return a BatchResponse "
-            "or a Future of one (None is refused, so that no batch is passed over by mistake)",
-        )
-    commit, seek = _commit_and_seek(response, context)
-    return ResponseEffect(commit, seek, response.wait, response.max_records, response.max_bytes)
-
-
-def _commit_and_seek(
-    response: BatchResponse, context: ResponseContext
-) -> tuple[int | None, int | None]:
-    if response.request is Request.CONTINUE:
-        return None, response.offset
-    if response.request is Request.REVERT:
-        return None, context.processed_offset if response.offset is None else response.offset
-    if response.offset is not None:
-        return response.offset, response.offset
-    if response.commit_to is not None:
-        return _checked(response.commit_to, context), None
-    return context.next_offset, None
-
-
-def _checked(commit_to: int, context: ResponseContext) -> int:
-    if not context.processed_offset <= commit_to <= context.next_offset:
-        raise InvalidResponseError(
-            context.partition,
-            f"{context.partition}: advance(commit_to={commit_to}) is outside of "
-            f"{context.processed_offset} to {context.next_offset}, what was advanced to and "
-            "what was delivered; use advance(offset=...) to move the position there",
-        )
-    return commit_to
+    from headrace.channel.scheduler import Scheduler
+    from headrace.channel.skips import Skips
+    from headrace.channel.taps import Taps
+    from headrace.coordinators.coordinator import Coordinator
+    from headrace.core.records import Record
+    from headrace.core.spans import Tracer
+    from headrace.kafka.ports import TopicCatalog
 
 
 log = structlog.get_logger(__name__)
@@ -115,71 +54,67 @@ log = structlog.get_logger(__name__)
 ANSWER_TIMEOUT = 5.0
 
 
-def is_gone(runtime: ChannelRuntime, owned: OwnedPartition, cut: BatchSlice) -> bool:
-    """Whether records of ``cut``, which nobody has read yet, are not on the broker any more.
-
-    False also where its leader does not answer. Called by the thread that holds the partition;
-    blocks for ``ANSWER_TIMEOUT`` at most, and not at all where the records were fetched.
-    """
-    if not isinstance(cut.records, OffsetRun):
-        return False
-    deadline = Deadline.after(ANSWER_TIMEOUT, runtime.clock)
-    try:
-        low, _ = runtime.catalog.watermarks(owned.partition, deadline)
-    except HeadraceError as silence:
-        log.warning("watermarks_unknown", **owned.log_fields, error=str(silence))
-        return False
-    return cut.records.start < low
-
-
-def plan_again(runtime: ChannelRuntime, owned: OwnedPartition) -> None:
-    """Drop what is planned. The source then finds the position out of range, and says so.
-
-    What follows is what the channel's policy has for that, as for records that are fetched.
-    """
-    owned.discard()
-    runtime.fetcher.seek(owned)
-
-
 _NOT_FAILURES = (BatchCancelledError, CancelledError, OwnershipLostError)
 
 
 class Delivery:
     """What a worker does with an active partition. Called by the thread that holds it."""
 
-    def __init__(self, runtime: ChannelRuntime) -> None:
-        self._runtime = runtime
-        self._callbacks = runtime.callbacks
-        self._clock = runtime.clock
+    def __init__(
+        self,
+        environment: ChannelEnvironment,
+        *,
+        callbacks: Callbacks,
+        catalog: TopicCatalog,
+        committer: Committer,
+        coordinator: Coordinator,
+        fetcher: Fetcher,
+        policy: ErrorPolicy,
+        scheduler: Scheduler,
+        skips: Skips,
+        taps: Taps,
+        tracer: Tracer,
+    ) -> None:
+        self._environment = environment
+        self._callbacks = callbacks
+        self._catalog = catalog
+        self._committer = committer
+        self._coordinator = coordinator
+        self._fetcher = fetcher
+        self._policy = policy
+        self._scheduler = scheduler
+        self._skips = skips
+        self._taps = taps
+        self._tracer = tracer
 
     def deliver(self, owned: OwnedPartition, cut: BatchSlice) -> None:
         """Hand one batch out, and settle it at once if the answer is there."""
-        records = self._runtime.skips.without(owned, cut)
+        records = self._skips.without(owned, cut)
         attempt = 1 if owned.outstanding else cut.failures + owned.attempts + 1
         passes = not records
         span = NO_SPAN
         if not passes:
             source = BatchSource(
-                self._runtime.name,
-                self._runtime.config.group,
+                self._environment.name,
+                self._environment.config.group,
                 owned.partition,
                 owned.epoch,
                 cut.start,
             )
-            span = self._runtime.tracer.batch(source, records)
+            span = self._tracer.batch(source, records)
         batch = Batch(
             owned, cut.start, records or cut.records, cut.next_offset, cut.size, attempt, span
         )
-        deadline = self._clock.monotonic() + self._runtime.config.batch_timeout
+        deadline = self._environment.clock.monotonic() + self._environment.config.batch_timeout
         owned.end_idle()
-        if self._runtime.taps and not passes:
-            self._runtime.taps.offer(batch)
+        if self._taps and not passes:
+            self._taps.offer(batch)
         answer = _passed() if passes else self._ask(owned, batch)
         owned.deliver(Outstanding(batch, cut, answer, deadline, passes))
         if answer.done():
             self.settle(owned)
         else:
-            answer.add_done_callback(lambda _: self._runtime.scheduler.touch(owned))
+            answer.add_done_callback(lambda _: self._scheduler.touch(owned))
 
     def _ask(self, owned: OwnedPartition, batch: Batch) -> Future[BatchResponse]:
         """Call ``on_next_batch`` and return its answer as a future, whatever form it has."""
@@ -188,7 +123,7 @@ class Delivery:
         try:
             with (
                 Bound(batch=batch.first_offset),
-                self._runtime.metrics.stage(self._runtime.name, "on_next_batch"),
+                self._environment.metrics.stage(self._environment.name, "on_next_batch"),
                 batch.span.active(),
             ):
                 answer = self._callbacks.call(owned, lambda: processor.on_next_batch(batch))
@@ -227,19 +162,19 @@ class Delivery:
         if effect.seek is not None:
             self._move(owned, effect.seek, [item.cut, *owned.withdraw()])
         self._hold_back(owned, effect)
-        owned.begin_idle(self._clock.monotonic())
+        owned.begin_idle(self._environment.clock.monotonic())
         return True
 
     def _pass(self, owned: OwnedPartition, item: Outstanding) -> None:
         """Move past a batch of which nothing is delivered; all before it is answered."""
-        owned.begin_idle(self._clock.monotonic())
+        owned.begin_idle(self._environment.clock.monotonic())
         try:
-            if self._runtime.policy.passed_over(owned, item):
+            if self._policy.passed_over(owned, item):
                 owned.clear_failures()
                 self._commit(owned, ResponseEffect(commit=item.batch.next_offset), None)
                 return
             owned.count_failure(item.cut)
-            effect = self._again(item, self._runtime.backoff.seconds(owned.attempts))
+            effect = self._again(item, self._environment.backoff.seconds(owned.attempts))
         except SinkConflictError:
             owned.count_failure(item.cut)
             effect = self._resynchronise(owned, item)
@@ -249,10 +184,13 @@ class Delivery:
 
     def expire(self, owned: OwnedPartition) -> None:
         """Fail the oldest batch if its answer is overdue."""
-        if owned.outstanding and owned.outstanding[0].deadline <= self._clock.monotonic():
+        if (
+            owned.outstanding
+            and owned.outstanding[0].deadline <= self._environment.clock.monotonic()
+        ):
             with owned.settles() as item:
                 item.answer.cancel()
-                limit = self._runtime.config.batch_timeout
+                limit = self._environment.config.batch_timeout
                 error = BatchTimeoutError(
                     owned.partition,
                     f"{owned.partition}: batch at offset {item.batch.start} was not answered "
@@ -264,13 +202,13 @@ class Delivery:
         """Withdraw the later batches, ask ``on_exception``, and do as it or the policy says."""
         retained = [item.cut, *owned.withdraw()]
         no_failure = isinstance(error, _NOT_FAILURES)
-        gone = not no_failure and is_gone(self._runtime, owned, item.cut)
+        gone = not no_failure and self._is_gone(owned, item.cut)
         if isinstance(error, FencedError):
             self._over(item.batch, "withdrawn")
             effect = self._rejoin(owned, item, error)
         elif no_failure or gone:
             self._over(item.batch, "withdrawn")
-            effect = self._again(item, self._runtime.backoff.seconds(1))
+            effect = self._again(item, self._environment.backoff.seconds(1))
         else:
             self._over(item.batch, "failed", error)
             owned.count_failure(item.cut)
@@ -279,10 +217,34 @@ class Delivery:
             retained[:1] = effect.parts
         self._go_on(owned, effect, item, retained)
         if gone:
-            plan_again(self._runtime, owned)
-        if self._runtime.skips.has_late_skip(owned, item.cut):
+            self._plan_again(owned)
+        if self._skips.has_late_skip(owned, item.cut):
             # the event came while the batch was out; it comes again as another one
-            owned.retry_at(self._clock.monotonic())
+            owned.retry_at(self._environment.clock.monotonic())
+
+    def _is_gone(self, owned: OwnedPartition, cut: BatchSlice) -> bool:
+        """Return whether records of ``cut`` that are still to be read are gone from the broker.
+
+        False also where its leader does not answer. Called by the thread that holds the partition;
+        blocks for ``ANSWER_TIMEOUT`` at most, and not at all where the records were fetched.
+        """
+        if not isinstance(cut.records, OffsetRun):
+            return False
+        deadline = Deadline.after(ANSWER_TIMEOUT, self._environment.clock)
+        try:
+            low, _ = self._catalog.watermarks(owned.partition, deadline)
+        except HeadraceError as silence:
+            log.warning("watermarks_unknown", **owned.log_fields, error=str(silence))
+            return False
+        return cut.records.start < low
+
+    def _plan_again(self, owned: OwnedPartition) -> None:
+        """Drop what is planned. The source then finds the position out of range, and says so.
+
+        What follows is what the channel's policy has for that, as for records that are fetched.
+        """
+        owned.discard()
+        self._fetcher.seek(owned)
 
     def _go_on(
         self,
@@ -305,11 +267,11 @@ class Delivery:
             try:
                 return effect_of(response, _response_context(owned, item.batch.next_offset))
             except InvalidResponseError as invalid:
-                log.warning("invalid_response", channel=self._runtime.name, error=str(invalid))
+                log.warning("invalid_response", channel=self._environment.name, error=str(invalid))
         if isinstance(error, SinkConflictError):
             return self._resynchronise(owned, item)
         try:
-            return self._runtime.policy.decide(owned, item, error)
+            return self._policy.decide(owned, item, error)
         except SinkConflictError:
             return self._resynchronise(owned, item)
         except FencedError as fenced:
@@ -321,18 +283,18 @@ class Delivery:
         """Lose the partition, and have the member join again: the sink refuses its membership."""
         log.warning("sink_fenced", **owned.log_fields, error=str(error))
         owned.end(EndReason.LOST)
-        self._runtime.coordinator.rejoin(owned.claim)
+        self._coordinator.rejoin(owned.claim)
         return self._again(item, 0.0)
 
     def _resynchronise(self, owned: OwnedPartition, item: Outstanding) -> ResponseEffect:
         """Go on where the sink stands, because its stored offset is the truth."""
-        wait = self._runtime.backoff.seconds(owned.attempts)
+        wait = self._environment.backoff.seconds(owned.attempts)
         try:
             stored = self._callbacks.call(
                 owned, lambda: self._callbacks.processor.stored_offset(owned)
             )
         except Exception as error:  # noqa: BLE001 - tried again with the batch
-            log.warning("sink_offset_unavailable", channel=self._runtime.name, error=str(error))
+            log.warning("sink_offset_unavailable", channel=self._environment.name, error=str(error))
             stored = None
         if stored is None:
             return self._again(item, wait)
@@ -369,7 +331,7 @@ class Delivery:
         try:
             effect = effect_of(response, _response_context(owned, owned.position))
         except InvalidResponseError as error:
-            log.warning("invalid_response", channel=self._runtime.name, error=str(error))
+            log.warning("invalid_response", channel=self._environment.name, error=str(error))
             return
         self._commit(owned, effect, None)
 
@@ -387,25 +349,25 @@ class Delivery:
         covered = batch is not None and effect.commit >= batch.next_offset
         kept = batch if covered and self._callbacks.wants_processed else None
         span = NO_SPAN if batch is None else batch.span
-        self._runtime.committer.enqueue(owned, effect.commit, kept, span)
+        self._committer.enqueue(owned, effect.commit, kept, span)
         # nobody else can go on with a partition that only waits for the end of the interval
         if kept is not None and owned.held_bytes() >= owned.next_batch.share:
-            self._runtime.committer.flush()
+            self._committer.flush()
 
     def _move(self, owned: OwnedPartition, target: int, retained: list[BatchSlice]) -> None:
         if not owned.rewind(target, retained):
-            self._runtime.fetcher.seek(owned)
+            self._fetcher.seek(owned)
 
     def _hold_back(self, owned: OwnedPartition, effect: ResponseEffect) -> None:
         owned.next_batch.wish(effect.max_records, effect.max_bytes)
         if effect.wait > 0:
-            owned.hold_until(self._clock.monotonic() + effect.wait)
+            owned.hold_until(self._environment.clock.monotonic() + effect.wait)
 
     def _over(self, batch: Batch, outcome: str, error: BaseException | None = None) -> None:
         """Count the batch by how it ended, and end its span."""
         batch.span.end(error, outcome)
         topic = batch.partition.topic
-        self._runtime.metrics.batches.labels(self._runtime.name, topic, outcome).inc()
+        self._environment.metrics.batches.labels(self._environment.name, topic, outcome).inc()
 
     def _count_records(self, batch: Batch, effect: ResponseEffect) -> None:
         """Count records that are done with: those before the position that reading goes on at."""
@@ -414,7 +376,7 @@ class Delivery:
         if effect.seek is not None and effect.seek < batch.next_offset:
             done = bisect_left(records, effect.seek, key=offset_of)
         topic = batch.partition.topic
-        self._runtime.metrics.records.labels(self._runtime.name, topic).inc(done)
+        self._environment.metrics.records.labels(self._environment.name, topic).inc(done)
 
 
 def _passed() -> Future[BatchResponse]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.channel.buffer import divide
-from headrace.channel.delivery import ResponseEffect
+from headrace.channel.responses import ResponseEffect
 from headrace.core.errors import (
     ConfigError,
     DeadLetterLimitError,
@@ -30,26 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.channel.buffer import BatchSlice
+    from headrace.channel.callbacks import Callbacks
+    from headrace.channel.dead_letters import DeadLetters
+    from headrace.channel.environment import ChannelEnvironment
     from headrace.channel.partition import Outstanding, OwnedPartition
-    from headrace.channel.runtime import ChannelRuntime
     from headrace.core.records import Record
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Exponential back-off with jitter; ``first`` and ``most`` are seconds.
-
-    The wait before attempt n+1 lies between half of and all of ``first * 2**(n-1)``, and never
-    above ``most``. The jitter keeps partitions that failed together from retrying together.
-    """
-
-    first: float
-    most: float
-
-    def seconds(self, attempts: int) -> float:
-        """Return the wait after ``attempts`` failed attempts (1 or more)."""
-        ceiling = min(self.most, self.first * 2.0 ** min(attempts - 1, 62))
-        return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 
 
 class ErrorScope(Enum):
@@ -149,8 +133,16 @@ log = structlog.get_logger(__name__)
 class ErrorPolicy:
     """The channel's ``on_error`` section. Called by the thread that holds the partition."""
 
-    def __init__(self, runtime: ChannelRuntime) -> None:
-        self._runtime = runtime
+    def __init__(
+        self,
+        environment: ChannelEnvironment,
+        *,
+        callbacks: Callbacks,
+        dead_letters: DeadLetters,
+    ) -> None:
+        self._environment = environment
+        self._callbacks = callbacks
+        self._dead_letters = dead_letters
 
     def decide(
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
@@ -161,9 +153,9 @@ class ErrorPolicy:
             SinkConflictError: the batch was to be given up, and the sink stands elsewhere.
             FencedError: the batch was to be given up, and the sink refuses this member.
         """
-        policy = self._runtime.config.on_error.policy
+        policy = self._environment.config.on_error.policy
         if policy == "stop" and self._tried_enough(owned):
-            self._runtime.fail(error)
+            self._environment.fail(error)
         if policy in {"retry", "stop"} or classify_error(error) is ErrorScope.ENVIRONMENT:
             return self._again(owned, item)
         named = names_one_of(item.batch.records, error)
@@ -179,7 +171,7 @@ class ErrorPolicy:
         return self._again(owned, item)
 
     def _tried_enough(self, owned: OwnedPartition) -> bool:
-        most = self._runtime.config.on_error.max_attempts
+        most = self._environment.config.on_error.max_attempts
         return most is not None and owned.attempts >= most
 
     @staticmethod
@@ -190,11 +182,11 @@ class ErrorPolicy:
 
     def _is_one_of_many(self, owned: OwnedPartition, item: Outstanding) -> bool:
         """Whether so many records fail that the limit is soon reached, tried again or not."""
-        limits = self._runtime.config.on_error.dead_letter
+        limits = self._environment.config.on_error.dead_letter
         return limits is not None and owned.letters.heads_for(item.cut, limits)
 
     def _again(self, owned: OwnedPartition, item: Outstanding) -> ResponseEffect:
-        wait = self._runtime.backoff.seconds(owned.attempts)
+        wait = self._environment.backoff.seconds(owned.attempts)
         return ResponseEffect(seek=item.cut.start, wait=wait)
 
     def passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
@@ -204,13 +196,13 @@ class ErrorPolicy:
             SinkConflictError: the sink does not stand where the batch begins.
             FencedError: the sink refuses this member.
         """
-        processor = self._runtime.callbacks.processor
+        processor = self._callbacks.processor
         try:
-            self._runtime.callbacks.call(owned, lambda: processor.pass_over(item.batch))
+            self._callbacks.call(owned, lambda: processor.pass_over(item.batch))
         except (SinkConflictError, FencedError):
             raise
         except Exception as error:
-            log.exception("batch_skip_failed", channel=self._runtime.name, error=str(error))
+            log.exception("batch_skip_failed", channel=self._environment.name, error=str(error))
             return False
         return True
 
@@ -220,7 +212,7 @@ class ErrorPolicy:
         if not self.passed_over(owned, item):
             return self._again(owned, item)
         topic = owned.partition.topic
-        self._runtime.metrics.skipped.labels(self._runtime.name, topic, "failed").inc(
+        self._environment.metrics.skipped.labels(self._environment.name, topic, "failed").inc(
             len(item.batch)
         )
         log.error(
@@ -241,9 +233,9 @@ class ErrorPolicy:
         if len(item.batch) > 1:
             return self._divide(owned, item, error)
         try:
-            self._runtime.dead_letters.send(owned, item, error)
+            self._dead_letters.send(owned, item, error)
         except DeadLetterLimitError as limit:
-            self._runtime.fail(limit)
+            self._environment.fail(limit)
             return self._again(owned, item)
         except DeadLetterError as failure:
             owned.note_error(str(failure))
@@ -265,7 +257,7 @@ class ErrorPolicy:
         batch = item.batch
         parts = halves(item.cut, batch.records, error, batch.attempt)
         topic = owned.partition.topic
-        self._runtime.metrics.bisections.labels(self._runtime.name, topic).inc()
+        self._environment.metrics.bisections.labels(self._environment.name, topic).inc()
         log.warning(
             "batch_bisected",
             **owned.log_fields,

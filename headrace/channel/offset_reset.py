@@ -13,9 +13,14 @@ from headrace.core.errors import HeadraceError, LogTruncatedError, OffsetOutOfRa
 from headrace.processors import BatchResponse
 
 if TYPE_CHECKING:
+    from headrace.channel.callbacks import Callbacks
+    from headrace.channel.commits import Committer
+    from headrace.channel.environment import ChannelEnvironment
     from headrace.channel.events import OffsetOutOfRange
+    from headrace.channel.fetcher import Fetcher
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.runtime import ChannelRuntime
+    from headrace.channel.topics import KnownTopics
+    from headrace.kafka.ports import TopicCatalog
 
 log = structlog.get_logger(__name__)
 
@@ -26,8 +31,22 @@ WATERMARK_TIMEOUT = 5.0
 class OffsetReset:
     """Finds a position that the broker has. Called by the thread that holds the partition."""
 
-    def __init__(self, runtime: ChannelRuntime) -> None:
-        self._runtime = runtime
+    def __init__(
+        self,
+        environment: ChannelEnvironment,
+        *,
+        callbacks: Callbacks,
+        catalog: TopicCatalog,
+        committer: Committer,
+        fetcher: Fetcher,
+        topics: KnownTopics,
+    ) -> None:
+        self._environment = environment
+        self._callbacks = callbacks
+        self._catalog = catalog
+        self._committer = committer
+        self._fetcher = fetcher
+        self._topics = topics
         self._replaced: set[OwnedPartition] = set()
 
     def restart_topic(self, owned: OwnedPartition) -> None:
@@ -36,9 +55,9 @@ class OffsetReset:
         Where it does not begin at 0 any more, what follows is what follows a deleted position.
         The claim ends once that is committed: a sink knows the new log by another name.
         """
-        self._runtime.fetcher.unassign(owned)
+        self._fetcher.unassign(owned)
         self._go_back(owned, 0)
-        self._runtime.committer.flush()
+        self._committer.flush()
         self._replaced.add(owned)
 
     def has_restarted(self, owned: OwnedPartition) -> bool:
@@ -52,7 +71,7 @@ class OffsetReset:
         """Fetch and deliver no more until what is in doubt of the log is settled."""
         is_of_now = doubt.generation == owned.buffer.generation
         if is_of_now and not owned.halted and owned.doubt is None:
-            self._runtime.fetcher.unassign(owned)
+            self._fetcher.unassign(owned)
             owned.doubt_log(doubt)
 
     def settle(self, owned: OwnedPartition, doubt: OffsetOutOfRange | LogTruncated) -> None:
@@ -60,7 +79,7 @@ class OffsetReset:
 
         It may grow past the position meanwhile, so that the client would find nothing amiss.
         """
-        if not owned.is_ask_due(self._runtime.clock.monotonic()):
+        if not owned.is_ask_due(self._environment.clock.monotonic()):
             return
         owned.trust_log()
         try:
@@ -71,20 +90,18 @@ class OffsetReset:
         except HeadraceError as silence:
             log.warning("watermarks_unknown", **owned.log_fields, error=str(silence))
             owned.note_error(str(silence))
-            asks_at = self._runtime.clock.monotonic() + self._runtime.backoff.seconds(1)
+            asks_at = self._environment.clock.monotonic() + self._environment.backoff.seconds(1)
             owned.doubt_log(doubt, asks_at)
 
     def _reset(self, owned: OwnedPartition) -> None:
         """Move the position into range, and say which offsets are passed over."""
-        deadline = Deadline.after(WATERMARK_TIMEOUT, self._runtime.clock)
-        low, high = self._runtime.catalog.watermarks(owned.partition, deadline)
+        deadline = Deadline.after(WATERMARK_TIMEOUT, self._environment.clock)
+        low, high = self._catalog.watermarks(owned.partition, deadline)
         is_same = self._is_same_log(owned, deadline) if owned.position > high else False
         asked, epoch = owned.buffer.fetch_offset, owned.buffer.leader_epoch
         if epoch is not None and asked > low and (owned.position <= high or is_same):
             # a client that has known the leader takes a position as it is
-            is_truncated, end = self._runtime.catalog.truncated_at(
-                owned.partition, asked, epoch, deadline
-            )
+            is_truncated, end = self._catalog.truncated_at(owned.partition, asked, epoch, deadline)
             if is_truncated:
                 self._truncated(owned, end)
                 return
@@ -93,21 +110,21 @@ class OffsetReset:
             owned.discard()
             asked = owned.position
         if low <= asked <= high:
-            self._runtime.fetcher.assign(owned)
+            self._fetcher.assign(owned)
             return
         if is_same:
             self._halt(owned, LogTruncatedError(owned.partition, asked, low, high, None))
             return
         error = OffsetOutOfRangeError(owned.partition, asked, low, high)
-        response = self._runtime.callbacks.exception(owned, error, None)
+        response = self._callbacks.exception(owned, error, None)
         target = self._target(response, low, high)
         if target is None:
-            self._runtime.fail(error)
+            self._environment.fail(error)
             return
         self._move(owned, target, asked)
         if isinstance(response, BatchResponse):
             owned.next_batch.wish(response.max_records, response.max_bytes)
-            owned.hold_until(self._runtime.clock.monotonic() + response.wait)
+            owned.hold_until(self._environment.clock.monotonic() + response.wait)
 
     def _truncated(self, owned: OwnedPartition, end: int | None) -> None:
         """Drop what was read ahead; where that is not enough, have the partition rest.
@@ -116,13 +133,13 @@ class OffsetReset:
         markers of transactions, of a later leader than the records: then nothing is missed. And
         where the log begins only after what was read, nobody knows those leaders any more.
         """
-        fetcher, asked = self._runtime.fetcher, owned.position
+        fetcher, asked = self._fetcher, owned.position
         if end is not None and asked <= end:
             owned.discard()
             fetcher.assign(owned)
             return
-        deadline = Deadline.after(WATERMARK_TIMEOUT, self._runtime.clock)
-        catalog = self._runtime.catalog
+        deadline = Deadline.after(WATERMARK_TIMEOUT, self._environment.clock)
+        catalog = self._catalog
         low, high = catalog.watermarks(owned.partition, deadline)
         if asked <= low:
             # records that wait for a retry are nowhere else any more
@@ -144,16 +161,16 @@ class OffsetReset:
     def _is_same_log(self, owned: OwnedPartition, deadline: Deadline) -> bool:
         """Whether the topic is still the one that was read; where not, it is looked at soon."""
         topic = owned.partition.topic
-        found = self._runtime.catalog.describe([topic], deadline).get(topic)
+        found = self._catalog.describe([topic], deadline).get(topic)
         if found is not None and found.topic_id == owned.topic_id:
             return True
-        self._runtime.topics.look()
+        self._topics.look()
         return False
 
     def _halt(self, owned: OwnedPartition, error: LogTruncatedError) -> None:
         """Have the partition rest, unless the processor says where to go on."""
         topic = owned.partition.topic
-        self._runtime.metrics.truncations.labels(self._runtime.name, topic).inc()
+        self._environment.metrics.truncations.labels(self._environment.name, topic).inc()
         log.error(
             "log_truncated",
             **owned.log_fields,
@@ -162,16 +179,16 @@ class OffsetReset:
             end=error.high,
             former_end=error.end,
         )
-        response = self._runtime.callbacks.exception(owned, error, None)
+        response = self._callbacks.exception(owned, error, None)
         chosen = _chosen(response, error.low, error.high)
         if chosen is not None:
             self._go_back(owned, chosen)
-            self._runtime.fetcher.assign(owned)
+            self._fetcher.assign(owned)
             return
         is_bounded = owned.buffer.bound < inf
-        if is_bounded or self._runtime.config.offset_out_of_range == "stop":
+        if is_bounded or self._environment.config.offset_out_of_range == "stop":
             # a bounded run would wait for the partition without end
-            self._runtime.fail(error)
+            self._environment.fail(error)
             return
         owned.note_error(str(error))
         owned.halt()
@@ -181,7 +198,7 @@ class OffsetReset:
         chosen = _chosen(response, low, high)
         if chosen is not None:
             return chosen
-        policy = self._runtime.config.offset_out_of_range
+        policy = self._environment.config.offset_out_of_range
         if policy == "stop":
             return None
         return low if policy == "earliest" else high
@@ -189,7 +206,9 @@ class OffsetReset:
     def _move(self, owned: OwnedPartition, target: int, asked: int) -> None:
         lost = max(0, target - asked)
         topic = owned.partition.topic
-        self._runtime.metrics.skipped.labels(self._runtime.name, topic, "out_of_range").inc(lost)
+        self._environment.metrics.skipped.labels(self._environment.name, topic, "out_of_range").inc(
+            lost
+        )
         log.error(
             "offset_out_of_range",
             **owned.log_fields,
@@ -204,11 +223,11 @@ class OffsetReset:
                 owned.note_gap(gap, owned.buffer.generation)
         else:
             self._go_back(owned, target)
-        self._runtime.fetcher.assign(owned)
+        self._fetcher.assign(owned)
 
     def _go_back(self, owned: OwnedPartition, target: int) -> None:
         owned.restart_at(target)
-        self._runtime.committer.enqueue(owned, target)
+        self._committer.enqueue(owned, target)
 
 
 def _chosen(response: object | None, low: int, high: int) -> int | None:

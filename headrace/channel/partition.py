@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.buffer import BatchSlice, NextBatch, PartitionBuffer, divide, split
-from headrace.channel.commits import PendingCommits
-from headrace.channel.dead_letters import DeadLetterLimits
+from headrace.channel.letter_limits import DeadLetterLimits
+from headrace.channel.pending_commits import PendingCommits
 from headrace.channel.states import ENDING, FINAL, TRANSITIONS, EndReason, PartitionState
 from headrace.core.errors import FatalError
 from headrace.core.records import made_at, offset_of
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from concurrent.futures import Future
 
-    from headrace.channel.callbacks import RunningCallback
     from headrace.channel.events import LogTruncated, OffsetOutOfRange, PartitionEvent
     from headrace.channel.pauses import DeliveryGate
     from headrace.channel.settings import LiveSettings
@@ -58,6 +57,14 @@ class Outstanding:
     answer: Future[BatchResponse]
     deadline: float
     passes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCallback:
+    """A callback that has not come back: monotonic time of its begin, and its thread."""
+
+    since: float
+    thread: int
 
 
 class OwnedPartition:

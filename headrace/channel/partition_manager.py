@@ -15,12 +15,17 @@ from headrace.channel.status import RebalanceReporter, snapshot_of
 from headrace.core.errors import CommitFailedError
 
 if TYPE_CHECKING:
-    from headrace.channel.runtime import ChannelRuntime
+    from headrace.channel.bounds import Bounds
+    from headrace.channel.environment import ChannelEnvironment
+    from headrace.channel.pauses import DeliveryGate
+    from headrace.channel.scheduler import Scheduler
+    from headrace.channel.topics import KnownTopics
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.rebalance import RebalanceSummary
     from headrace.core.clock import Deadline
     from headrace.core.errors import HeadraceError
     from headrace.core.records import TopicPartition
+    from headrace.processors import BatchProcessor
     from headrace.telemetry.metrics import PartitionSnapshot
 
 log = structlog.get_logger(__name__)
@@ -36,11 +41,25 @@ class PartitionManager:
     All methods are safe on any thread and do not block.
     """
 
-    def __init__(self, runtime: ChannelRuntime) -> None:
-        self._runtime = runtime
+    def __init__(
+        self,
+        environment: ChannelEnvironment,
+        *,
+        bounds: Bounds,
+        delivery_gate: DeliveryGate,
+        processor: BatchProcessor,
+        scheduler: Scheduler,
+        topics: KnownTopics,
+    ) -> None:
+        self._environment = environment
+        self._bounds = bounds
+        self._delivery_gate = delivery_gate
+        self._processor = processor
+        self._scheduler = scheduler
+        self._topics = topics
         self._lock = Lock()
         self._owned: dict[TopicPartition, OwnedPartition] = {}
-        self._report = RebalanceReporter(runtime.name, runtime.metrics)
+        self._report = RebalanceReporter(environment.name, environment.metrics)
         self._stop_by: Deadline | None = None
 
     def all(self) -> list[OwnedPartition]:
@@ -61,31 +80,34 @@ class PartitionManager:
     def touch_all(self) -> None:
         """Look at every partition again, because a gate opened or closed."""
         for owned in self.all():
-            self._runtime.scheduler.touch(owned)
+            self._scheduler.touch(owned)
 
     def snapshots(self) -> list[PartitionSnapshot]:
         """Return where each partition stands and what it is doing."""
-        return [snapshot_of(self._runtime.name, owned, self._runtime.clock) for owned in self.all()]
+        return [
+            snapshot_of(self._environment.name, owned, self._environment.clock)
+            for owned in self.all()
+        ]
 
     def log_replaced(self, topic: str) -> None:
         """Have the partitions of a topic that was created again start over."""
         for owned in self.all():
             if owned.partition.topic == topic:
                 owned.post(LogReplaced())
-                self._runtime.scheduler.touch(owned)
+                self._scheduler.touch(owned)
 
     def topic_missing(self, topic: str) -> None:
         """Have nobody wait for what was deleted: a bounded run, and partitions that are ending."""
-        self._runtime.bounds.topic_missing(topic)
-        self._runtime.metrics.forget_topic(self._runtime.name, topic)
+        self._bounds.topic_missing(topic)
+        self._environment.metrics.forget_topic(self._environment.name, topic)
         for owned in self.all():
             if owned.partition.topic == topic and owned.ending is not EndReason.NONE:
                 self._end_waiting(owned)
-                self._runtime.scheduler.touch(owned)
+                self._scheduler.touch(owned)
 
     def _end_waiting(self, owned: OwnedPartition) -> None:
         """Wake a partition whose end waits for a commit that cannot be stored any more."""
-        if owned.has_pending_commit and self._runtime.topics.is_gone(owned.partition.topic):
+        if owned.has_pending_commit and self._topics.is_gone(owned.partition.topic):
             reason = "its topic was deleted"
             owned.post(
                 PartitionErrorEvent(
@@ -103,67 +125,67 @@ class PartitionManager:
             successor = self._owned.get(owned.partition)
             if successor is owned:
                 del self._owned[owned.partition]
-        self._runtime.delivery_gate.pauses.progress()
+        self._delivery_gate.pauses.progress()
         if successor is not None and successor is not owned:
-            self._runtime.scheduler.touch(successor)
+            self._scheduler.touch(successor)
 
     # --- the coordinator's listener -------------------------------------------------------------
 
     def claimed(self, claim: Claim) -> None:
         """Begin with a partition, after what may still be ending of it."""
-        self._runtime.metrics.begin_topic(self._runtime.name, claim.partition.topic)
+        self._environment.metrics.begin_topic(self._environment.name, claim.partition.topic)
         owned = OwnedPartition(
             claim,
-            self._runtime.settings,
-            channel=self._runtime.name,
-            copies=self._runtime.processor.copies,
-            delivery_gate=self._runtime.delivery_gate,
-            bound=self._runtime.bounds.of(claim.partition),
+            self._environment.settings,
+            channel=self._environment.name,
+            copies=self._processor.copies,
+            delivery_gate=self._delivery_gate,
+            bound=self._bounds.of(claim.partition),
         )
         with self._lock:
             before = self._owned.get(claim.partition)
             if before is not None and not before.final:
                 owned.await_end_of(before)
             self._owned[claim.partition] = owned
-        self._runtime.scheduler.touch(owned)
+        self._scheduler.touch(owned)
 
     def release_requested(self, claim: Claim) -> None:
         owned = self._find(claim)
         if owned is not None:
             owned.request_release(self._release_by())
             self._end_waiting(owned)
-            self._runtime.scheduler.touch(owned)
+            self._scheduler.touch(owned)
 
     def claim_lost(self, claim: Claim, reason: LossReason) -> None:
         self._report.claim_lost(claim, reason)
         owned = self._find(claim)
         if owned is not None:
             owned.end(EndReason.LOST)
-            self._runtime.scheduler.touch(owned)
+            self._scheduler.touch(owned)
 
     def epoch_raised(self, old: Claim, new: Claim) -> None:
         owned = self._find(old)
         if owned is not None:
             owned.post(EpochRaised(new))
-            self._runtime.scheduler.touch(owned)
+            self._scheduler.touch(owned)
 
     def suspended(self) -> None:
-        self._runtime.delivery_gate.suspended.set()
+        self._delivery_gate.suspended.set()
         self._report.suspended()
         self.touch_all()
 
     def resumed(self) -> None:
-        self._runtime.delivery_gate.suspended.clear()
+        self._delivery_gate.suspended.clear()
         self._report.resumed(sum(owned.is_current() for owned in self.all()))
         self.touch_all()
 
     def rebalanced(self, summary: RebalanceSummary) -> None:
         """Tell of the group, and remember what a bounded run has to wait for."""
-        self._runtime.bounds.group_is(summary.owners, summary.unowned)
+        self._bounds.group_is(summary.owners, summary.unowned)
         self._report.say(summary)
 
     def failed(self, error: HeadraceError) -> None:
-        self._runtime.fail(error)
+        self._environment.fail(error)
 
     def _find(self, claim: Claim) -> OwnedPartition | None:
         with self._lock:
@@ -173,8 +195,8 @@ class PartitionManager:
         return owned if owned is not None and claim.epoch >= owned.claim.epoch else None
 
     def _release_by(self) -> float:
-        now = self._runtime.clock.monotonic()
-        config = self._runtime.config
+        now = self._environment.clock.monotonic()
+        config = self._environment.config
         usual = now + (config.release_timeout or config.batch_timeout) + COMMIT_TIMEOUT
         if self._stop_by is None:
             return usual

@@ -11,9 +11,14 @@ from headrace.channel.offset_stores import sink_is_fenced
 from headrace.channel.states import EndReason, PartitionState
 
 if TYPE_CHECKING:
+    from headrace.channel.callbacks import Callbacks
+    from headrace.channel.commits import Committer
     from headrace.channel.delivery import Delivery
+    from headrace.channel.environment import ChannelEnvironment
+    from headrace.channel.fetcher import Fetcher
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.runtime import ChannelRuntime
+    from headrace.channel.topics import KnownTopics
+    from headrace.coordinators.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
 
@@ -21,8 +26,25 @@ log = structlog.get_logger(__name__)
 class Releases:
     """What a worker does with a partition that has to end. Called by the thread that holds it."""
 
-    def __init__(self, runtime: ChannelRuntime, delivery: Delivery) -> None:
-        self._runtime = runtime
+    def __init__(
+        self,
+        environment: ChannelEnvironment,
+        delivery: Delivery,
+        *,
+        callbacks: Callbacks,
+        committer: Committer,
+        coordinator: Coordinator,
+        fetcher: Fetcher,
+        topics: KnownTopics,
+        unfinished: list[str],
+    ) -> None:
+        self._environment = environment
+        self._callbacks = callbacks
+        self._committer = committer
+        self._coordinator = coordinator
+        self._fetcher = fetcher
+        self._topics = topics
+        self._unfinished = unfinished
         self._delivery = delivery
 
     def lose(self, owned: OwnedPartition) -> None:
@@ -33,12 +55,12 @@ class Releases:
         had_last_callback = owned.state is PartitionState.TERMINATING
         self._drop(owned)
         if started and not had_last_callback:
-            processor = self._runtime.callbacks.processor
-            self._runtime.callbacks.run_last(owned, lambda: processor.on_partition_lost(owned))
+            processor = self._callbacks.processor
+            self._callbacks.run_last(owned, lambda: processor.on_partition_lost(owned))
         owned.become(PartitionState.LOST)
         self._log("partition_lost", owned, reason=owned.ending.name.lower())
         if owned.ending is EndReason.ABANDONED:
-            self._runtime.coordinator.abandon(owned.claim)
+            self._coordinator.abandon(owned.claim)
 
     def unstarted(self, owned: OwnedPartition) -> None:
         """Give back a partition that the processor does not know yet.
@@ -48,7 +70,7 @@ class Releases:
         with all its other partitions. That it has to where a commit of ours under a former claim
         may be stored yet, which is decided before a start position is found.
         """
-        latest = self._runtime.clock.monotonic() + COMMIT_TIMEOUT
+        latest = self._environment.clock.monotonic() + COMMIT_TIMEOUT
         owned.limit_release(latest)
         gone = self._is_gone(owned)
         if owned.has_pending_commit and not gone and not self._is_overdue(owned):
@@ -57,14 +79,14 @@ class Releases:
         clean = gone or not (owned.has_pending_commit or doubtful)
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
-        self._runtime.coordinator.released(owned.claim, clean=clean)
+        self._coordinator.released(owned.claim, clean=clean)
 
     def begin(self, owned: OwnedPartition) -> None:
         """Stop fetching; what is out may still be answered."""
-        self._runtime.fetcher.unassign(owned)
+        self._fetcher.unassign(owned)
         owned.discard()
         owned.become(PartitionState.RELEASING)
-        self._runtime.committer.flush()
+        self._committer.flush()
 
     def run_once(self, owned: OwnedPartition) -> None:
         """Go on releasing: answers, their commits, the callback, its commit, the claim."""
@@ -80,30 +102,24 @@ class Releases:
             self._end_without_commit(owned, "commit_abandoned", clean=True)
         elif overdue:
             # the next owner must know that the last commit is not stored
-            self._runtime.unfinished.append(
-                f"{owned.partition}: commit of offset {owned.processed_offset}"
-            )
+            self._unfinished.append(f"{owned.partition}: commit of offset {owned.processed_offset}")
             self._end_without_commit(owned, "release_overdue", clean=False)
 
     def _is_overdue(self, owned: OwnedPartition) -> bool:
-        return owned.is_overdue(self._runtime.clock.monotonic())
+        return owned.is_overdue(self._environment.clock.monotonic())
 
     def _is_gone(self, owned: OwnedPartition) -> bool:
         """Whether the topic was deleted, so that no offset of it can be stored any more."""
-        return self._runtime.topics.is_gone(owned.partition.topic)
+        return self._topics.is_gone(owned.partition.topic)
 
     def _terminate(self, owned: OwnedPartition) -> None:
         left = owned.withdraw()
         if left:
             count = f"{len(left)} unanswered batch{'es' if len(left) > 1 else ''}"
-            self._runtime.unfinished.append(
-                f"{owned.partition}: {count} from offset {left[0].start}"
-            )
+            self._unfinished.append(f"{owned.partition}: {count} from offset {left[0].start}")
             self._log("batches_withdrawn", owned, records=sum(len(cut.records) for cut in left))
-        processor = self._runtime.callbacks.processor
-        response = self._runtime.callbacks.run_last(
-            owned, lambda: processor.on_stream_termination(owned)
-        )
+        processor = self._callbacks.processor
+        response = self._callbacks.run_last(owned, lambda: processor.on_stream_termination(owned))
         owned.become(PartitionState.TERMINATING)
         if not left:
             self._delivery.conclude(owned, response)
@@ -113,7 +129,7 @@ class Releases:
         owned.become(PartitionState.TERMINATED)
         clean = not self._may_still_store(owned)
         self._log("partition_released", owned, committed=owned.committed, clean=clean)
-        self._runtime.coordinator.released(owned.claim, clean=clean)
+        self._coordinator.released(owned.claim, clean=clean)
 
     def _may_still_store(self, owned: OwnedPartition) -> bool:
         """Whether a batch that was withdrawn is just being stored, so that we are to be shut out.
@@ -121,19 +137,19 @@ class Releases:
         With it goes what this member does for other partitions; without it the next owner could
         read the sink's offset before that batch, and store it again.
         """
-        processor = self._runtime.callbacks.processor
-        return sink_is_fenced(self._runtime.config) and processor.may_still_store(owned)
+        processor = self._callbacks.processor
+        return sink_is_fenced(self._environment.config) and processor.may_still_store(owned)
 
     def _end_without_commit(self, owned: OwnedPartition, event: str, *, clean: bool) -> None:
         self._drop(owned)
         owned.become(PartitionState.TERMINATED)
         processed = owned.processed_offset
         self._log(event, owned, committed=owned.committed, processed_offset=processed)
-        self._runtime.coordinator.released(owned.claim, clean=clean)
+        self._coordinator.released(owned.claim, clean=clean)
 
     def _drop(self, owned: OwnedPartition) -> None:
-        self._runtime.fetcher.unassign(owned)
-        self._runtime.committer.forget(owned)
+        self._fetcher.unassign(owned)
+        self._committer.forget(owned)
         owned.withdraw()
         owned.discard()
 

@@ -10,13 +10,19 @@ import structlog
 from headrace.channel.bounds import Bounds, Until
 from headrace.channel.callbacks import Callbacks
 from headrace.channel.commits import Committer
-from headrace.channel.control import PartitionControl
+from headrace.channel.control import PartitionControl, SeekControl
 from headrace.channel.dead_letters import DeadLetters
+from headrace.channel.delivery import Delivery
+from headrace.channel.environment import ChannelEnvironment
 from headrace.channel.failures import ErrorPolicy
 from headrace.channel.fetcher import Fetcher
+from headrace.channel.offset_reset import OffsetReset
 from headrace.channel.partition_manager import PartitionManager
-from headrace.channel.pauses import DeliveryGate, PauseManager
+from headrace.channel.pause_manager import PauseManager
+from headrace.channel.pauses import DeliveryGate
+from headrace.channel.release import Releases
 from headrace.channel.scheduler import Scheduler
+from headrace.channel.start import PartitionStart
 from headrace.channel.states import EndReason
 from headrace.channel.supervision import CallbackWatchdog, LagWatchdog, ThreadWatchdog
 from headrace.channel.taps import Taps
@@ -30,7 +36,6 @@ from headrace.processors.contract import keeps_own_offsets
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.channel.failures import Backoff
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.pauses import PauseFile
     from headrace.channel.settings import LiveSettings
@@ -76,7 +81,7 @@ log = structlog.get_logger(__name__)
 
 
 class ChannelRuntime:
-    """The parts of one channel, which get it, or the few things of it that they need.
+    """Builds the parts of one channel; each gets the parts that it uses.
 
     The channel starts, stops and closes them, once each. ``fail`` stops the whole channel;
     ``unfinished`` names what releases had to leave undone. Building it starts nothing and asks
@@ -96,6 +101,7 @@ class ChannelRuntime:
         clock: Clock,
         fail: Callable[[BaseException], None],
     ) -> None:
+        environment = ChannelEnvironment(name, settings, metrics, clock, fail)
         self.name = name
         self.settings = settings
         self.processor = processor
@@ -119,7 +125,14 @@ class ChannelRuntime:
         self.topics = KnownTopics(settings.config.subscription)
         self.scheduler = Scheduler(clock)
         self.bounds = Bounds(until, name, clock, fail)
-        self.manager = PartitionManager(self)
+        self.manager = PartitionManager(
+            environment,
+            bounds=self.bounds,
+            delivery_gate=self.delivery_gate,
+            processor=self.processor,
+            scheduler=self.scheduler,
+            topics=self.topics,
+        )
         self.coordinator = ports.coordinator(self.manager)
         self.subscription = GroupSubscription(settings.config, self.coordinator)
         self.topic_watcher = TopicWatcher(
@@ -163,13 +176,29 @@ class ChannelRuntime:
             clock=clock,
         )
         self.callbacks = Callbacks(processor, name, metrics, clock)
-        self.policy = ErrorPolicy(self)
-        self.pause_manager = PauseManager(self, ports.pauses)
-        self.control = PartitionControl(self)
+        self.policy = ErrorPolicy(
+            environment, callbacks=self.callbacks, dead_letters=self.dead_letters
+        )
+        self.pause_manager = PauseManager(
+            environment,
+            ports.pauses,
+            committer=self.committer,
+            coordinator=self.coordinator,
+            delivery_gate=self.delivery_gate,
+            manager=self.manager,
+        )
+        self.control = PartitionControl(
+            environment,
+            catalog=self.catalog,
+            delivery_gate=self.delivery_gate,
+            manager=self.manager,
+            scheduler=self.scheduler,
+            skips=self.skips,
+        )
         self.workers = Workers(
             count=settings.config.workers,
             scheduler=self.scheduler,
-            run_once=PartitionLoop(self).run_once,
+            run_once=self._partition_loop(environment).run_once,
             busy=self.manager.has_outstanding,
             fail=fail,
             metrics=metrics,
@@ -185,7 +214,9 @@ class ChannelRuntime:
             channel=name,
             clock=clock,
         )
-        self._lag_watchdog = LagWatchdog(self)
+        self._lag_watchdog = LagWatchdog(
+            environment, catalog=self.catalog, fetcher=self.fetcher, manager=self.manager
+        )
         #: The parts whose threads send heartbeats as long as the channel runs.
         self.heartbeats: dict[str, Heartbeat] = {
             "coordinator": self.coordinator,
@@ -197,15 +228,76 @@ class ChannelRuntime:
             for what, part in self.heartbeats.items()
         ]
 
+    def _partition_loop(self, environment: ChannelEnvironment) -> PartitionLoop:
+        """Return what the workers run for a partition, built of parts that are there already."""
+        delivery = Delivery(
+            environment,
+            callbacks=self.callbacks,
+            catalog=self.catalog,
+            committer=self.committer,
+            coordinator=self.coordinator,
+            fetcher=self.fetcher,
+            policy=self.policy,
+            scheduler=self.scheduler,
+            skips=self.skips,
+            taps=self.taps,
+            tracer=self.tracer,
+        )
+        return PartitionLoop(
+            environment,
+            delivery=delivery,
+            starts=PartitionStart(
+                environment,
+                callbacks=self.callbacks,
+                catalog=self.catalog,
+                committer=self.committer,
+                coordinator=self.coordinator,
+                fetcher=self.fetcher,
+                manager=self.manager,
+                scheduler=self.scheduler,
+                store=self.store,
+                topics=self.topics,
+            ),
+            releases=Releases(
+                environment,
+                delivery,
+                callbacks=self.callbacks,
+                committer=self.committer,
+                coordinator=self.coordinator,
+                fetcher=self.fetcher,
+                topics=self.topics,
+                unfinished=self.unfinished,
+            ),
+            offset_reset=OffsetReset(
+                environment,
+                callbacks=self.callbacks,
+                catalog=self.catalog,
+                committer=self.committer,
+                fetcher=self.fetcher,
+                topics=self.topics,
+            ),
+            seek_control=SeekControl(
+                environment,
+                callbacks=self.callbacks,
+                catalog=self.catalog,
+                committer=self.committer,
+                delivery_gate=self.delivery_gate,
+                fetcher=self.fetcher,
+            ),
+            callbacks=self.callbacks,
+            committer=self.committer,
+            coordinator=self.coordinator,
+            delivery_gate=self.delivery_gate,
+            manager=self.manager,
+            scheduler=self.scheduler,
+            skips=self.skips,
+            topics=self.topics,
+        )
+
     @property
     def config(self) -> ChannelConfig:
         """The channel's configuration at this moment."""
         return self.settings.config
-
-    @property
-    def backoff(self) -> Backoff:
-        """How long to wait before something is tried again, as configured at this moment."""
-        return self.settings.now.backoff
 
     def _budget(self) -> int:
         """Return the bytes of records that the fetcher may have the partitions hold."""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.channel.states import EndReason
 
 if TYPE_CHECKING:
-    from headrace.channel.callbacks import RunningCallback
-    from headrace.channel.partition import OwnedPartition
+    from headrace.channel.partition import OwnedPartition, RunningCallback
     from headrace.core.clock import Clock
 
 

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.channel.buffer import Limits
-from headrace.channel.failures import Backoff
-
 if TYPE_CHECKING:
     from headrace.config import ChannelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a batch may grow, and how long (seconds) its first record may wait for it."""
+
+    max_records: int
+    max_bytes: int
+    linger: float
+
+    def bounded(self, max_records: int | None, max_bytes: int | None) -> Limits:
+        """Return limits that are within these as well."""
+        records = min(max_records or self.max_records, self.max_records)
+        return Limits(records, min(max_bytes or self.max_bytes, self.max_bytes), self.linger)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential back-off with jitter; ``first`` and ``most`` are seconds.
+
+    The wait before attempt n+1 lies between half of and all of ``first * 2**(n-1)``, and never
+    above ``most``. The jitter keeps partitions that failed together from retrying together.
+    """
+
+    first: float
+    most: float
+
+    def seconds(self, attempts: int) -> float:
+        """Return the wait after ``attempts`` failed attempts (1 or more)."""
+        ceiling = min(self.most, self.first * 2.0 ** min(attempts - 1, 62))
+        return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
+    from headrace.channel.callbacks import Callbacks
+    from headrace.channel.commits import Committer
+    from headrace.channel.environment import ChannelEnvironment
+    from headrace.channel.fetcher import Fetcher
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.runtime import ChannelRuntime
-    from headrace.kafka.ports import LogLook, OffsetStore, StoredOffset
+    from headrace.channel.partition_manager import PartitionManager
+    from headrace.channel.scheduler import Scheduler
+    from headrace.channel.topics import KnownTopics
+    from headrace.coordinators.coordinator import Coordinator
+    from headrace.kafka.ports import LogLook, OffsetStore, StoredOffset, TopicCatalog
 
 
 class StartOffsets:
@@ -93,10 +100,31 @@ _ANSWER_TIMEOUT = 2.0
 class PartitionStart:
     """What a worker does with a partition in STARTING. Called by the thread that holds it."""
 
-    def __init__(self, runtime: ChannelRuntime) -> None:
-        self._runtime = runtime
-        self._fencing = Fencing(runtime.store)
-        self._offsets = StartOffsets(runtime.store, self._fencing, runtime.manager.all)
+    def __init__(
+        self,
+        environment: ChannelEnvironment,
+        *,
+        callbacks: Callbacks,
+        catalog: TopicCatalog,
+        committer: Committer,
+        coordinator: Coordinator,
+        fetcher: Fetcher,
+        manager: PartitionManager,
+        scheduler: Scheduler,
+        store: OffsetStore,
+        topics: KnownTopics,
+    ) -> None:
+        self._environment = environment
+        self._callbacks = callbacks
+        self._catalog = catalog
+        self._committer = committer
+        self._coordinator = coordinator
+        self._fetcher = fetcher
+        self._scheduler = scheduler
+        self._store = store
+        self._topics = topics
+        self._fencing = Fencing(store)
+        self._offsets = StartOffsets(store, self._fencing, manager.all)
 
     def run_once(self, owned: OwnedPartition) -> None:
         """Take the next step towards the first delivery; an error is tried again with back-off."""
@@ -107,8 +135,8 @@ class PartitionStart:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - sinks raise what they like; nothing is lost by waiting
-            wait = self._runtime.backoff.seconds(owned.attempts)
-            owned.hold_until(self._runtime.clock.monotonic() + wait)
+            wait = self._environment.backoff.seconds(owned.attempts)
+            owned.hold_until(self._environment.clock.monotonic() + wait)
             owned.note_error(str(error))
             log.warning(
                 "start_position_unknown",
@@ -121,9 +149,8 @@ class PartitionStart:
 
     def _doubt(self, owned: OwnedPartition) -> None:
         """Have the producers of before shut out once more, if only a transaction is in the way."""
-        runtime = self._runtime
-        if not runtime.store.answers(
-            owned.partition, Deadline.after(_ANSWER_TIMEOUT, runtime.clock)
+        if not self._store.answers(
+            owned.partition, Deadline.after(_ANSWER_TIMEOUT, self._environment.clock)
         ):
             return
         owned.renew_claim(self._fencing.refence(owned.claim))
@@ -134,18 +161,17 @@ class PartitionStart:
         )
 
     def _resolve(self, owned: OwnedPartition) -> None:
-        runtime = self._runtime
-        deadline = Deadline.after(READ_TIMEOUT, runtime.clock)
+        deadline = Deadline.after(READ_TIMEOUT, self._environment.clock)
         self._take_note_of_topic(owned)
         group = self._offsets.read(owned, deadline)
         if group is not None and group.epoch >= owned.epoch:
             # The epoch node was wiped or is behind: without this our commits would look stale.
             owned.await_event()
-            runtime.coordinator.raise_epoch(owned.claim, group.epoch + 1)
+            self._coordinator.raise_epoch(owned.claim, group.epoch + 1)
             return
         usable = self._usable(owned, group, deadline)
-        processor = runtime.callbacks.processor
-        stored = runtime.callbacks.call(owned, lambda: processor.stored_offset(owned))
+        processor = self._callbacks.processor
+        stored = self._callbacks.call(owned, lambda: processor.stored_offset(owned))
         start = stored if stored is not None else usable
         if start is None:
             start = self._initial(owned, deadline, former=group is not None)
@@ -161,10 +187,10 @@ class PartitionStart:
 
         def post(look: Future[LogLook]) -> None:
             owned.post(LogChecked(start, epoch, look))
-            self._runtime.scheduler.touch(owned)
+            self._scheduler.touch(owned)
 
-        until = self._runtime.clock.monotonic() + LOOK_TIMEOUT
-        look = self._runtime.catalog.look_at_log(owned.partition, start, epoch)
+        until = self._environment.clock.monotonic() + LOOK_TIMEOUT
+        look = self._catalog.look_at_log(owned.partition, start, epoch)
         owned.await_look(look, until)
         look.add_done_callback(post)
 
@@ -189,15 +215,15 @@ class PartitionStart:
         """Begin at ``start``, and have that stored."""
         owned.restart_at(start, leader_epoch=epoch)
         owned.await_event()
-        self._runtime.committer.enqueue(owned, start)
-        self._runtime.committer.flush()
+        self._committer.enqueue(owned, start)
+        self._committer.flush()
 
     def _take_note_of_topic(self, owned: OwnedPartition) -> None:
         """Bind the partition to the topic as it is known now: nobody knows of it yet."""
-        topics = self._runtime.topics
+        topics = self._topics
         # in this order: where the topic changes in between, the event finds the older id
         topic_id = topics.topic_id(owned.partition)
-        owned.bind_topic(topic_id, topics.identity(owned.partition, self._runtime.config.group))
+        owned.bind_topic(topic_id, topics.identity(owned.partition, self._environment.config.group))
 
     def _usable(
         self, owned: OwnedPartition, group: StoredOffset | None, deadline: Deadline
@@ -212,9 +238,9 @@ class PartitionStart:
         if not group.is_of_another(owned.topic_id):
             return group.offset
         topic = owned.partition.topic
-        found = self._runtime.catalog.describe([topic], deadline).get(topic)
+        found = self._catalog.describe([topic], deadline).get(topic)
         if found is None or found.topic_id != owned.topic_id:
-            self._runtime.topics.look()
+            self._topics.look()
             raise HeadraceError(
                 f"topic {topic} was deleted or created again since it was last looked at; it is "
                 "looked at now"
@@ -241,15 +267,15 @@ class PartitionStart:
             return group.leader_epoch
         if stored is None:
             return None
-        processor = self._runtime.callbacks.processor
-        return self._runtime.callbacks.call(owned, lambda: processor.stored_leader_epoch(owned))
+        processor = self._callbacks.processor
+        return self._callbacks.call(owned, lambda: processor.stored_leader_epoch(owned))
 
     def _initial(self, owned: OwnedPartition, deadline: Deadline, *, former: bool) -> int:
         """Return where a partition without a usable offset begins, after a ``former`` topic's."""
-        low, high = self._runtime.catalog.watermarks(owned.partition, deadline)
-        if former or self._runtime.topics.appeared_later(owned.partition):
+        low, high = self._catalog.watermarks(owned.partition, deadline)
+        if former or self._topics.appeared_later(owned.partition):
             return low
-        return high if self._runtime.config.initial_offset == "latest" else low
+        return high if self._environment.config.initial_offset == "latest" else low
 
     def _report(
         self, owned: OwnedPartition, start: int, stored: int | None, group: int | None
@@ -268,10 +294,10 @@ class PartitionStart:
 
     def begin(self, owned: OwnedPartition) -> None:
         """Tell the processor and begin to fetch: the start position is stored."""
-        processor = self._runtime.callbacks.processor
-        self._runtime.callbacks.ask(owned, lambda: processor.on_assigned(owned))
-        owned.begin(self._runtime.clock.monotonic())
+        processor = self._callbacks.processor
+        self._callbacks.ask(owned, lambda: processor.on_assigned(owned))
+        owned.begin(self._environment.clock.monotonic())
         if owned.doubt is None:
-            self._runtime.fetcher.assign(owned)
-        if owned.topic_id != self._runtime.topics.topic_id(owned.partition):
+            self._fetcher.assign(owned)
+        if owned.topic_id != self._topics.topic_id(owned.partition):
             owned.post(LogReplaced())

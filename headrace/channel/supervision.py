@@ -20,13 +20,15 @@ from headrace.core.supervision import PeriodicThread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from headrace.channel.callbacks import RunningCallback
-    from headrace.channel.partition import OwnedPartition
-    from headrace.channel.runtime import ChannelRuntime
+    from headrace.channel.environment import ChannelEnvironment
+    from headrace.channel.fetcher import Fetcher
+    from headrace.channel.partition import OwnedPartition, RunningCallback
+    from headrace.channel.partition_manager import PartitionManager
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.workers import Workers
     from headrace.core.clock import Clock
     from headrace.core.supervision import Heartbeat
+    from headrace.kafka.ports import TopicCatalog
     from headrace.telemetry.metrics import Metrics, PartitionSnapshot
 
 
@@ -115,10 +117,20 @@ class LagWatchdog(PeriodicThread):
     answer for any while a broker is away.
     """
 
-    def __init__(self, runtime: ChannelRuntime) -> None:
-        self._runtime = runtime
+    def __init__(
+        self,
+        environment: ChannelEnvironment,
+        *,
+        catalog: TopicCatalog,
+        fetcher: Fetcher,
+        manager: PartitionManager,
+    ) -> None:
+        self._environment = environment
+        self._catalog = catalog
+        self._fetcher = fetcher
+        self._manager = manager
         self._seen: dict[OwnedPartition, _Seen] = {}
-        super().__init__(f"{runtime.name}-stalls", runtime.fail)
+        super().__init__(f"{environment.name}-stalls", environment.fail)
 
     def _run(self) -> None:
         while not self._stopping.wait(LOOK_INTERVAL):
@@ -126,16 +138,16 @@ class LagWatchdog(PeriodicThread):
 
     def _look(self) -> None:
         before, self._seen = self._seen, {}
-        if not self._runtime.fetcher.fetching:
+        if not self._fetcher.fetching:
             return
-        waiting = {owned.partition: owned for owned in self._runtime.manager.all() if _waits(owned)}
+        waiting = {owned.partition: owned for owned in self._manager.all() if _waits(owned)}
         silent = []
         for partition, owned in sorted(waiting.items()):
             if self._stopping.is_set():
                 return
-            deadline = Deadline.after(ASK_TIMEOUT, self._runtime.clock)
+            deadline = Deadline.after(ASK_TIMEOUT, self._environment.clock)
             try:
-                _, end = self._runtime.catalog.watermarks(partition, deadline)
+                _, end = self._catalog.watermarks(partition, deadline)
             except KafkaUnavailableError:
                 silent.append(str(partition))
             else:
@@ -143,7 +155,7 @@ class LagWatchdog(PeriodicThread):
         if silent:
             # the client itself says nothing of a partition without a leader
             log.warning(
-                "partition_leader_unavailable", channel=self._runtime.name, partitions=silent
+                "partition_leader_unavailable", channel=self._environment.name, partitions=silent
             )
 
     def _compare(self, owned: OwnedPartition, end: int, before: _Seen | None) -> None:
@@ -158,7 +170,7 @@ class LagWatchdog(PeriodicThread):
     def _stalled(self, owned: OwnedPartition, seen: _Seen) -> None:
         """Fetch again; say it louder when that was done before."""
         topic = owned.partition.topic
-        self._runtime.metrics.stalls.labels(self._runtime.name, topic).inc()
+        self._environment.metrics.stalls.labels(self._environment.name, topic).inc()
         log.log(
             logging.ERROR if seen.refetched else logging.WARNING,
             "partition_stalled",
@@ -168,7 +180,7 @@ class LagWatchdog(PeriodicThread):
             refetched=seen.refetched,
         )
         seen.refetched += 1
-        self._runtime.fetcher.seek(owned)
+        self._fetcher.seek(owned)
 
 
 def _waits(owned: OwnedPartition) -> bool:

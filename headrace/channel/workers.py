@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, assert_never
 import structlog
 
 from headrace.channel.callbacks import WorkerAbandoned
-from headrace.channel.control import SeekControl
-from headrace.channel.delivery import Delivery
 from headrace.channel.events import (
     EpochRaised,
     GapSkipped,
@@ -24,9 +22,6 @@ from headrace.channel.events import (
     RecordSkipped,
     SeekRequested,
 )
-from headrace.channel.offset_reset import OffsetReset
-from headrace.channel.release import Releases
-from headrace.channel.start import PartitionStart
 from headrace.channel.states import ENDING, EndReason, PartitionState
 from headrace.core.errors import CoordinationSuspendedError, FatalError
 from headrace.telemetry.logs import Bound
@@ -35,10 +30,22 @@ from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.channel.callbacks import Callbacks
+    from headrace.channel.commits import Committer
+    from headrace.channel.control import SeekControl
+    from headrace.channel.delivery import Delivery
+    from headrace.channel.environment import ChannelEnvironment
     from headrace.channel.events import PartitionEvent
+    from headrace.channel.offset_reset import OffsetReset
     from headrace.channel.partition import OwnedPartition
-    from headrace.channel.runtime import ChannelRuntime
+    from headrace.channel.partition_manager import PartitionManager
+    from headrace.channel.pauses import DeliveryGate
+    from headrace.channel.release import Releases
     from headrace.channel.scheduler import Scheduler
+    from headrace.channel.skips import Skips
+    from headrace.channel.start import PartitionStart
+    from headrace.channel.topics import KnownTopics
+    from headrace.coordinators.coordinator import Coordinator
     from headrace.core.clock import Deadline
     from headrace.core.errors import PartitionError
     from headrace.telemetry.metrics import Metrics
@@ -48,20 +55,44 @@ if TYPE_CHECKING:
 class PartitionLoop:
     """Decides what a partition needs and has it done. Called by the thread that holds it."""
 
-    def __init__(self, runtime: ChannelRuntime) -> None:
-        self._runtime = runtime
-        self._callbacks = runtime.callbacks
-        self._delivery = Delivery(runtime)
-        self._starts = PartitionStart(runtime)
-        self._releases = Releases(runtime, self._delivery)
-        self._offset_reset = OffsetReset(runtime)
-        self._seek_control = SeekControl(runtime)
+    def __init__(
+        self,
+        environment: ChannelEnvironment,
+        *,
+        delivery: Delivery,
+        starts: PartitionStart,
+        releases: Releases,
+        offset_reset: OffsetReset,
+        seek_control: SeekControl,
+        callbacks: Callbacks,
+        committer: Committer,
+        coordinator: Coordinator,
+        delivery_gate: DeliveryGate,
+        manager: PartitionManager,
+        scheduler: Scheduler,
+        skips: Skips,
+        topics: KnownTopics,
+    ) -> None:
+        self._environment = environment
+        self._callbacks = callbacks
+        self._committer = committer
+        self._coordinator = coordinator
+        self._delivery_gate = delivery_gate
+        self._manager = manager
+        self._scheduler = scheduler
+        self._skips = skips
+        self._topics = topics
+        self._delivery = delivery
+        self._starts = starts
+        self._releases = releases
+        self._offset_reset = offset_reset
+        self._seek_control = seek_control
 
     def run_once(self, owned: OwnedPartition) -> None:
         """Run once: events, answers and time-outs first, then at most one batch."""
         self._run_once(owned)
         if owned.final:
-            self._runtime.manager.ended(owned)
+            self._manager.ended(owned)
 
     def _run_once(self, owned: OwnedPartition) -> None:
         if owned.ending.value >= EndReason.LOST.value:
@@ -73,16 +104,16 @@ class PartitionLoop:
                 owned.unsuspend()
                 # somebody may wait for a paused partition to be so again, or for the commit that
                 # was held back
-                self._runtime.delivery_gate.pauses.progress()
-                self._runtime.committer.flush()
+                self._delivery_gate.pauses.progress()
+                self._committer.flush()
             self._go_on(owned)
 
     def _suspend(self, owned: OwnedPartition) -> None:
         if owned.state is PartitionState.SUSPENDED:
-            if owned.is_overdue(self._runtime.clock.monotonic()):
+            if owned.is_overdue(self._environment.clock.monotonic()):
                 # The lease may still hold, so the coordinator does not know that we gave up.
                 owned.end(EndReason.LOST)
-                self._runtime.coordinator.released(owned.claim, clean=False)
+                self._coordinator.released(owned.claim, clean=False)
             return
         starting = owned.state is PartitionState.STARTING
         owned.suspend()
@@ -126,7 +157,7 @@ class PartitionLoop:
         self._pass_gap(owned)
 
     def _work(self, owned: OwnedPartition) -> None:
-        now = self._runtime.clock.monotonic()
+        now = self._environment.clock.monotonic()
         if owned.rests:
             self._pause(owned)
             return
@@ -140,7 +171,7 @@ class PartitionLoop:
             self._delivery.deliver(owned, cut)
         elif (idle_at := owned.idle_at) is not None and idle_at <= now:
             self._idle(owned)
-        owned.rest(self._runtime.clock.monotonic())
+        owned.rest(self._environment.clock.monotonic())
 
     def _pause(self, owned: OwnedPartition) -> None:
         """Enter PAUSED once what was handed out is answered and committed."""
@@ -151,7 +182,7 @@ class PartitionLoop:
         self._callbacks.ask(owned, lambda: processor.on_pause(owned))
         # only now nothing of it is in the processor's hands, which is what a pause promises
         owned.become(PartitionState.PAUSED)
-        self._runtime.delivery_gate.pauses.progress()
+        self._delivery_gate.pauses.progress()
 
     def _idle(self, owned: OwnedPartition) -> None:
         owned.end_idle()
@@ -199,15 +230,14 @@ class PartitionLoop:
     def _retry_without(self, owned: OwnedPartition) -> None:
         """Deliver a batch that has failed again now: it is another one without the record."""
         if owned.attempts and owned.state is not PartitionState.STARTING:
-            owned.retry_at(self._runtime.clock.monotonic())
+            owned.retry_at(self._environment.clock.monotonic())
 
     def _log_replaced(self, owned: OwnedPartition) -> None:
         if owned.is_to_start:
             # what is not on the way yet begins with the topic as it is now
             owned.forget_look()
-        elif (
-            owned.state is not PartitionState.STARTING
-            and owned.topic_id != self._runtime.topics.topic_id(owned.partition)
+        elif owned.state is not PartitionState.STARTING and owned.topic_id != self._topics.topic_id(
+            owned.partition
         ):
             self._offset_reset.restart_topic(owned)
 
@@ -228,14 +258,14 @@ class PartitionLoop:
             return
         for batch in batches:
             self._callbacks.ask(owned, partial(processor.on_batch_processed, batch))
-        self._runtime.skips.committed(owned)
+        self._skips.committed(owned)
         # somebody may wait for the commit of a partition that was moved, and that delivers again
         # already where nothing but a truncated log had halted it
-        self._runtime.delivery_gate.pauses.progress()
+        self._delivery_gate.pauses.progress()
         if self._offset_reset.has_restarted(owned):
             owned.end(EndReason.LOST)
-            self._runtime.coordinator.released(owned.claim, clean=False)
-            self._runtime.scheduler.touch(owned)
+            self._coordinator.released(owned.claim, clean=False)
+            self._scheduler.touch(owned)
 
     def _pass_gap(self, owned: OwnedPartition) -> None:
         """Commit the end of a gap once everything before it is: or lag would never reach 0."""
@@ -243,7 +273,7 @@ class PartitionLoop:
         if end is None or owned.processed_offset != owned.buffer.position:
             return
         if (owned.committed or 0) < end:
-            self._runtime.committer.enqueue(owned, end)
+            self._committer.enqueue(owned, end)
 
 
 log = structlog.get_logger(__name__)

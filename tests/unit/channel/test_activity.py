@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from headrace.channel.callbacks import RunningCallback
+from headrace.channel.partition import RunningCallback
 from headrace.channel.status import snapshot_of
 from headrace.testing.channel import FakeClock
 

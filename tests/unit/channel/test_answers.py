@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from headrace.channel.delivery import ResponseContext, ResponseEffect, effect_of
+from headrace.channel.responses import ResponseContext, ResponseEffect, effect_of
 from headrace.core.errors import InvalidResponseError
 from headrace.core.records import TopicPartition
 from headrace.processors import BatchResponse, Request

@@ -11,11 +11,11 @@ from headrace.channel.buffer import (
     RECORD_OVERHEAD,
     BatchSlice,
     BufferedRecords,
-    Limits,
     PartitionBuffer,
     chunk_of,
     split,
 )
+from headrace.channel.settings import Limits
 from headrace.testing.records import FakeRecord
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.callbacks import RunningCallback
+from headrace.channel.partition import RunningCallback
 from headrace.channel.states import ChannelState
 from headrace.channel.supervision import ABANDONED_WINDOW, CallbackWatchdog
 from headrace.core.clock import Deadline

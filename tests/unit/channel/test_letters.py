@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.channel.buffer import BatchSlice
-from headrace.channel.dead_letters import DeadLetterLimits
+from headrace.channel.letter_limits import DeadLetterLimits
 from headrace.config import DeadLetterConfig
 from headrace.testing.records import FakeRecord
 

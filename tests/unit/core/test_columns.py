@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.channel.buffer import Limits, PartitionBuffer, chunk_of
+from headrace.channel.buffer import PartitionBuffer, chunk_of
+from headrace.channel.settings import Limits
 from headrace.core.columns import PIECE_OVERHEAD, ColumnRun
 from headrace.core.record_runs import OffsetRun, headers_in
 from headrace.core.records import Batch, TopicPartition, offset_of
