@@ -54,14 +54,14 @@ class Callbacks:
             WorkerAbandoned: the callback took so long that the partition was taken away.
             BaseException: what the callback raised.
         """
-        holder = owned.holder
-        owned.begin_callback(RunningCallback(self._clock.monotonic(), get_ident()))
+        holder = owned.hold.holder
+        owned.hold.begin_callback(RunningCallback(self._clock.monotonic(), get_ident()))
         try:
             return function()
         finally:
-            if owned.holder is not holder:
+            if owned.hold.holder is not holder:
                 raise WorkerAbandoned
-            owned.end_callback()
+            owned.hold.end_callback()
 
     def ask(self, owned: OwnedPartition, function: Callable[[], ReturnT]) -> ReturnT | None:
         """Run a callback that concerns no batch; what it raises goes to ``on_exception``."""
@@ -100,7 +100,7 @@ class Callbacks:
 
     def _report(self, owned: OwnedPartition, error: BaseException, batch: Batch | None) -> None:
         topic = owned.partition.topic
-        owned.note_error(f"{type(error).__name__}: {error}")
+        owned.retries.note_error(f"{type(error).__name__}: {error}")
         self._metrics.errors.labels(self._channel, topic, type(error).__name__).inc()
         expected = isinstance(error, PartitionError)
         log.warning(
@@ -108,6 +108,6 @@ class Callbacks:
             **owned.log_fields,
             first_offset=batch.first_offset if batch else None,
             attempt=batch.attempt if batch else None,
-            error=owned.last_error,
+            error=owned.retries.last_error,
             exc_info=None if expected else error,
         )

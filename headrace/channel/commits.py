@@ -256,7 +256,7 @@ class Committer(PeriodicThread):
             before = self._staged.get(partition)
             if before is not None and before.spans:
                 spans = (*before.spans, *spans)[:MOST_SPANS]
-            epoch = partition.leader_epoch_at(offset)
+            epoch = partition.progress.leader_epoch_at(offset)
             self._staged[partition] = _Staged(offset, sequence, epoch, spans)
         # asked after the staging: a pause or an ending that begins only now flushes by itself
         if self._interval() == 0 or partition.is_urgent:
@@ -364,10 +364,10 @@ class Committer(PeriodicThread):
                 del self._staged[partition]
         if not current:
             return
-        lease = min(partition.claim.lease.remaining() for partition in current)
+        lease = min(partition.life.claim.lease.remaining() for partition in current)
         deadline = Deadline.after(min(COMMIT_TIMEOUT, lease), self._clock)
         commits = {
-            p: p.claim.commit(staged.offset, p.topic_id, staged.leader_epoch)
+            p: p.life.claim.commit(staged.offset, p.life.topic_id, staged.leader_epoch)
             for p, staged in current.items()
         }
         spans = {
@@ -390,7 +390,7 @@ class Committer(PeriodicThread):
         self._metrics.commits.labels(self._channel, partition.partition.topic).inc()
         now = self._clock.monotonic()
         with self._lock:
-            if not partition.final:
+            if not partition.life.final:
                 self._acknowledged[partition] = AcknowledgedOffsets(
                     staged.offset, epoch, staged.sequence, now, staged.leader_epoch
                 )
@@ -413,7 +413,7 @@ class Committer(PeriodicThread):
         if failure.topic_missing:
             self._topics.look()
         with self._lock:
-            if not partition.final:
+            if not partition.life.final:
                 self._staged.setdefault(partition, staged)
         partition.post(PartitionErrorEvent(_error(partition, staged, failure)))
 

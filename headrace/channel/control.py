@@ -83,17 +83,17 @@ class SeekControl:
 
     def _seek(self, owned: OwnedPartition, asked: SeekRequested) -> SeekResult:
         if (
-            owned.state is not PartitionState.PAUSED
-            or owned.outstanding
-            or owned.has_pending_commit
+            owned.life.state is not PartitionState.PAUSED
+            or owned.progress.outstanding
+            or owned.pending_commits.has_pending_commit
         ):
             raise not_paused(self._environment.name, owned)
         self._check(owned, asked.offset)
         before = owned.position
         in_sink = self._move_sink(owned, asked)
-        is_fetched = owned.doubt is None and not owned.halted
+        is_fetched = owned.log_doubt.doubt is None and not owned.log_doubt.halted
         owned.restart_at(asked.offset)
-        owned.note_error(None)
+        owned.retries.note_error(None)
         sequence = self._committer.enqueue(owned, asked.offset)
         self._committer.flush()
         if is_fetched:
@@ -155,7 +155,7 @@ class SeekControl:
 def not_paused(channel: str, owned: OwnedPartition) -> NotPausedError:
     """Return the refusal for a partition that does not rest."""
     return NotPausedError(
-        f"{owned.partition}: delivery does not rest, it is {owned.state.value}",
+        f"{owned.partition}: delivery does not rest, it is {owned.life.state.value}",
         value=str(owned.partition),
         next_step=f"pause the channel {channel} or the partition, and wait until it is paused",
     )
@@ -217,7 +217,7 @@ class PartitionControl:
         outcome: Future[SeekResult] = Future()
         owned.post(SeekRequested(offset, by, outcome, replay))
         self._scheduler.touch(owned)
-        self._delivery_gate.pauses.wait(lambda: outcome.done() or owned.final, deadline)
+        self._delivery_gate.pauses.wait(lambda: outcome.done() or owned.life.final, deadline)
         if outcome.cancel() or not outcome.done():
             raise _unfinished(partition, owned, offset)
         try:
@@ -225,7 +225,7 @@ class PartitionControl:
         except CancelledError:
             raise _unfinished(partition, owned, offset) from None
         stored = self._delivery_gate.pauses.wait(
-            lambda: owned.pending_commits.stored >= result.sequence or owned.final, deadline
+            lambda: owned.pending_commits.stored >= result.sequence or owned.life.final, deadline
         )
         if not stored or owned.pending_commits.stored < result.sequence:
             raise UnfinishedError(
@@ -260,7 +260,7 @@ class PartitionControl:
     ) -> Skip:
         """Leave one record out from now on; see ``InboundKafkaChannel.skip``. Does not block."""
         owned = self._known(partition)
-        if offset < max(owned.committed or 0, owned.processed_offset):
+        if offset < max(owned.committed or 0, owned.progress.processed_offset):
             raise CommittedAlreadyError(
                 f"{partition}: the record at {offset} is done with, {owned.committed} is committed",
                 value=str(offset),
@@ -268,7 +268,7 @@ class PartitionControl:
             )
         end = owned.high_watermark
         # the watermark is looked at now and then only, and may lag behind what was fetched
-        if end is not None and offset >= max(end, owned.buffer.fetch_offset):
+        if end is not None and offset >= max(end, owned.progress.buffer.fetch_offset):
             raise NoSuchOffsetError(
                 f"{partition}: the log ends at {end}, there is no record {offset} yet",
                 value=str(offset),
@@ -302,7 +302,7 @@ class PartitionControl:
     def _known(self, partition: TopicPartition) -> OwnedPartition:
         """Return a held partition of which it is known whose log it is: skips belong to that."""
         owned = self._held(partition)
-        if owned.topic_id is None:
+        if owned.life.topic_id is None:
             raise NotHeldError(
                 f"{partition} is only being taken over",
                 value=str(partition),
@@ -312,7 +312,7 @@ class PartitionControl:
 
     def _resting(self, partition: TopicPartition) -> OwnedPartition:
         owned = self._held(partition)
-        if not owned.rests or owned.state is not PartitionState.PAUSED:
+        if not owned.rests or owned.life.state is not PartitionState.PAUSED:
             raise not_paused(self._environment.name, owned)
         return owned
 
@@ -346,7 +346,7 @@ def _not_held(message: str, partition: TopicPartition) -> NotHeldError:
 def _unfinished(
     partition: TopicPartition, owned: OwnedPartition, offset: int
 ) -> NotHeldError | UnfinishedError:
-    if owned.final:
+    if owned.life.final:
         return _not_held(f"{partition} ended while it was to be moved", partition)
     return UnfinishedError(
         f"{partition} was not moved to {offset} in time",

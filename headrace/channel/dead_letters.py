@@ -13,7 +13,8 @@ from headrace.core.record_runs import UnreadRecord
 from headrace.kafka.ports import DeadLetter, DeadLetterError
 
 if TYPE_CHECKING:
-    from headrace.channel.partition import Outstanding, OwnedPartition
+    from headrace.channel.partition import OwnedPartition
+    from headrace.channel.progress import Outstanding
     from headrace.channel.settings import LiveSettings
     from headrace.config import ChannelConfig
     from headrace.core.clock import Clock
@@ -141,7 +142,7 @@ class DeadLetters:
         said = {
             "group": self._settings.config.group,
             "topic": owned.partition.topic,
-            "topic_id": owned.topic_id or "",
+            "topic_id": owned.life.topic_id or "",
             "partition": str(owned.partition.partition),
             "offset": str(record.offset()),
             "timestamp": str(record.timestamp()[1]),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.callbacks import WorkerAbandoned
-from headrace.channel.partition import Outstanding
+from headrace.channel.progress import Outstanding
 from headrace.channel.responses import ResponseContext, ResponseEffect, effect_of
 from headrace.channel.states import EndReason
 from headrace.core.clock import Deadline
@@ -90,7 +90,7 @@ class Delivery:
     def deliver(self, owned: OwnedPartition, cut: BatchSlice) -> None:
         """Hand one batch out, and settle it at once if the answer is there."""
         records = self._skips.without(owned, cut)
-        attempt = 1 if owned.outstanding else cut.failures + owned.attempts + 1
+        attempt = 1 if owned.progress.outstanding else cut.failures + owned.retries.attempts + 1
         passes = not records
         span = NO_SPAN
         if not passes:
@@ -106,11 +106,11 @@ class Delivery:
             owned, cut.start, records or cut.records, cut.next_offset, cut.size, attempt, span
         )
         deadline = self._environment.clock.monotonic() + self._environment.config.batch_timeout
-        owned.end_idle()
+        owned.progress.end_idle()
         if self._taps and not passes:
             self._taps.offer(batch)
         answer = _passed() if passes else self._ask(owned, batch)
-        owned.deliver(Outstanding(batch, cut, answer, deadline, passes))
+        owned.progress.deliver(Outstanding(batch, cut, answer, deadline, passes))
         if answer.done():
             self.settle(owned)
         else:
@@ -139,8 +139,8 @@ class Delivery:
 
     def settle(self, owned: OwnedPartition) -> None:
         """Do what the answers ask for, in the order of their batches."""
-        while owned.outstanding and owned.outstanding[0].answer.done():
-            with owned.settles() as item:
+        while owned.progress.outstanding and owned.progress.outstanding[0].answer.done():
+            with owned.progress.settles() as item:
                 if not self._settle(owned, item):
                     return
 
@@ -157,26 +157,26 @@ class Delivery:
             return False
         self._over(item.batch, "answered")
         self._count_records(item.batch, effect)
-        owned.clear_failures()
+        owned.retries.clear_failures()
         self._commit(owned, effect, item.batch)
         if effect.seek is not None:
-            self._move(owned, effect.seek, [item.cut, *owned.withdraw()])
+            self._move(owned, effect.seek, [item.cut, *owned.progress.withdraw()])
         self._hold_back(owned, effect)
-        owned.begin_idle(self._environment.clock.monotonic())
+        owned.progress.begin_idle(self._environment.clock.monotonic())
         return True
 
     def _pass(self, owned: OwnedPartition, item: Outstanding) -> None:
         """Move past a batch of which nothing is delivered; all before it is answered."""
-        owned.begin_idle(self._environment.clock.monotonic())
+        owned.progress.begin_idle(self._environment.clock.monotonic())
         try:
             if self._policy.passed_over(owned, item):
-                owned.clear_failures()
+                owned.retries.clear_failures()
                 self._commit(owned, ResponseEffect(commit=item.batch.next_offset), None)
                 return
-            owned.count_failure(item.cut)
-            effect = self._again(item, self._environment.backoff.seconds(owned.attempts))
+            owned.retries.count_failure(item.cut)
+            effect = self._again(item, self._environment.backoff.seconds(owned.retries.attempts))
         except SinkConflictError:
-            owned.count_failure(item.cut)
+            owned.retries.count_failure(item.cut)
             effect = self._resynchronise(owned, item)
         except FencedError as error:
             effect = self._rejoin(owned, item, error)
@@ -185,10 +185,10 @@ class Delivery:
     def expire(self, owned: OwnedPartition) -> None:
         """Fail the oldest batch if its answer is overdue."""
         if (
-            owned.outstanding
-            and owned.outstanding[0].deadline <= self._environment.clock.monotonic()
+            owned.progress.outstanding
+            and owned.progress.outstanding[0].deadline <= self._environment.clock.monotonic()
         ):
-            with owned.settles() as item:
+            with owned.progress.settles() as item:
                 item.answer.cancel()
                 limit = self._environment.config.batch_timeout
                 error = BatchTimeoutError(
@@ -200,7 +200,7 @@ class Delivery:
 
     def fail(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> None:
         """Withdraw the later batches, ask ``on_exception``, and do as it or the policy says."""
-        retained = [item.cut, *owned.withdraw()]
+        retained = [item.cut, *owned.progress.withdraw()]
         no_failure = isinstance(error, _NOT_FAILURES)
         gone = not no_failure and self._is_gone(owned, item.cut)
         if isinstance(error, FencedError):
@@ -211,7 +211,7 @@ class Delivery:
             effect = self._again(item, self._environment.backoff.seconds(1))
         else:
             self._over(item.batch, "failed", error)
-            owned.count_failure(item.cut)
+            owned.retries.count_failure(item.cut)
             effect = self._decide(owned, item, error)
         if effect.parts:
             retained[:1] = effect.parts
@@ -220,7 +220,7 @@ class Delivery:
             self._plan_again(owned)
         if self._skips.has_late_skip(owned, item.cut):
             # the event came while the batch was out; it comes again as another one
-            owned.retry_at(self._environment.clock.monotonic())
+            owned.retries.retry_at(self._environment.clock.monotonic())
 
     def _is_gone(self, owned: OwnedPartition, cut: BatchSlice) -> bool:
         """Return whether records of ``cut`` that are still to be read are gone from the broker.
@@ -243,7 +243,7 @@ class Delivery:
 
         What follows is what the channel's policy has for that, as for records that are fetched.
         """
-        owned.discard()
+        owned.progress.discard()
         self._fetcher.seek(owned)
 
     def _go_on(
@@ -282,13 +282,13 @@ class Delivery:
     ) -> ResponseEffect:
         """Lose the partition, and have the member join again: the sink refuses its membership."""
         log.warning("sink_fenced", **owned.log_fields, error=str(error))
-        owned.end(EndReason.LOST)
-        self._coordinator.rejoin(owned.claim)
+        owned.life.end(EndReason.LOST)
+        self._coordinator.rejoin(owned.life.claim)
         return self._again(item, 0.0)
 
     def _resynchronise(self, owned: OwnedPartition, item: Outstanding) -> ResponseEffect:
         """Go on where the sink stands, because its stored offset is the truth."""
-        wait = self._environment.backoff.seconds(owned.attempts)
+        wait = self._environment.backoff.seconds(owned.retries.attempts)
         try:
             stored = self._callbacks.call(
                 owned, lambda: self._callbacks.processor.stored_offset(owned)
@@ -316,12 +316,12 @@ class Delivery:
         except InvalidResponseError as error:
             self._callbacks.exception(owned, error, None)
             return
-        if effect.commit is not None and owned.outstanding:
+        if effect.commit is not None and owned.progress.outstanding:
             # Commits keep the order of the batches, so one ahead of open answers has to wait.
             effect = replace(effect, commit=None)
         self._commit(owned, effect, None)
         if effect.seek is not None:
-            self._move(owned, effect.seek, owned.withdraw())
+            self._move(owned, effect.seek, owned.progress.withdraw())
         self._hold_back(owned, effect)
 
     def conclude(self, owned: OwnedPartition, response: object | None) -> None:
@@ -338,20 +338,20 @@ class Delivery:
     def _commit(self, owned: OwnedPartition, effect: ResponseEffect, batch: Batch | None) -> None:
         if effect.commit is None:
             return
-        if effect.commit < owned.processed_offset:
+        if effect.commit < owned.progress.processed_offset:
             log.warning(
                 "offset_moved_back",
                 **owned.log_fields,
-                before=owned.processed_offset,
+                before=owned.progress.processed_offset,
                 offset=effect.commit,
             )
-        owned.process_to(effect.commit, batch)
+        owned.progress.process_to(effect.commit, batch)
         covered = batch is not None and effect.commit >= batch.next_offset
         kept = batch if covered and self._callbacks.wants_processed else None
         span = NO_SPAN if batch is None else batch.span
         self._committer.enqueue(owned, effect.commit, kept, span)
         # nobody else can go on with a partition that only waits for the end of the interval
-        if kept is not None and owned.held_bytes() >= owned.next_batch.share:
+        if kept is not None and owned.held_bytes() >= owned.progress.next_batch.share:
             self._committer.flush()
 
     def _move(self, owned: OwnedPartition, target: int, retained: list[BatchSlice]) -> None:
@@ -359,9 +359,9 @@ class Delivery:
             self._fetcher.seek(owned)
 
     def _hold_back(self, owned: OwnedPartition, effect: ResponseEffect) -> None:
-        owned.next_batch.wish(effect.max_records, effect.max_bytes)
+        owned.progress.next_batch.wish(effect.max_records, effect.max_bytes)
         if effect.wait > 0:
-            owned.hold_until(self._environment.clock.monotonic() + effect.wait)
+            owned.retries.hold_until(self._environment.clock.monotonic() + effect.wait)
 
     def _over(self, batch: Batch, outcome: str, error: BaseException | None = None) -> None:
         """Count the batch by how it ended, and end its span."""
@@ -387,4 +387,4 @@ def _passed() -> Future[BatchResponse]:
 
 
 def _response_context(owned: OwnedPartition, next_offset: int) -> ResponseContext:
-    return ResponseContext(owned.partition, owned.processed_offset, next_offset)
+    return ResponseContext(owned.partition, owned.progress.processed_offset, next_offset)

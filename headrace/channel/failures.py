@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from headrace.channel.callbacks import Callbacks
     from headrace.channel.dead_letters import DeadLetters
     from headrace.channel.environment import ChannelEnvironment
-    from headrace.channel.partition import Outstanding, OwnedPartition
+    from headrace.channel.partition import OwnedPartition
+    from headrace.channel.progress import Outstanding
     from headrace.core.records import Record
 
 
@@ -172,7 +173,7 @@ class ErrorPolicy:
 
     def _tried_enough(self, owned: OwnedPartition) -> bool:
         most = self._environment.config.on_error.max_attempts
-        return most is not None and owned.attempts >= most
+        return most is not None and owned.retries.attempts >= most
 
     @staticmethod
     def _is_suspect(owned: OwnedPartition, item: Outstanding) -> bool:
@@ -186,7 +187,7 @@ class ErrorPolicy:
         return limits is not None and owned.letters.heads_for(item.cut, limits)
 
     def _again(self, owned: OwnedPartition, item: Outstanding) -> ResponseEffect:
-        wait = self._environment.backoff.seconds(owned.attempts)
+        wait = self._environment.backoff.seconds(owned.retries.attempts)
         return ResponseEffect(seek=item.cut.start, wait=wait)
 
     def passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
@@ -221,7 +222,7 @@ class ErrorPolicy:
             first_offset=item.batch.first_offset,
             next_offset=item.batch.next_offset,
             records=len(item.batch),
-            attempts=owned.attempts,
+            attempts=owned.retries.attempts,
             error=str(error),
         )
         return ResponseEffect(commit=item.batch.next_offset)
@@ -238,7 +239,7 @@ class ErrorPolicy:
             self._environment.fail(limit)
             return self._again(owned, item)
         except DeadLetterError as failure:
-            owned.note_error(str(failure))
+            owned.retries.note_error(str(failure))
             log.warning(
                 "dead_letter_failed",
                 **owned.log_fields,
@@ -268,5 +269,5 @@ class ErrorPolicy:
             error=f"{type(error).__name__}: {error}",
         )
         owned.letters.divide(item.cut)
-        owned.clear_failures()
+        owned.retries.clear_failures()
         return ResponseEffect(seek=item.cut.start, parts=parts)

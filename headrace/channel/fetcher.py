@@ -266,11 +266,11 @@ class Fetcher(PeriodicThread):
         epochs: dict[TopicPartition, int] = {}
         complete = []
         for owned in partitions:
-            generation, starts[owned.partition], epoch = owned.buffer.aim()
+            generation, starts[owned.partition], epoch = owned.progress.buffer.aim()
             if epoch is not None:
                 epochs[owned.partition] = epoch
             self._slots[owned.partition] = _Slot(owned, generation)
-            if owned.buffer.complete:
+            if owned.progress.buffer.complete:
                 complete.append(owned.partition)
         self._source.assign(starts, epochs)
         if complete:
@@ -307,22 +307,22 @@ class Fetcher(PeriodicThread):
 
     def _keep(self, slot: _Slot, records: Run, now: float, leader_epoch: int | None = None) -> None:
         owned = slot.owned
-        wanted = owned.buffer.before_bound(records)
+        wanted = owned.progress.buffer.before_bound(records)
         if wanted:
             chunk = chunk_of(wanted)
             self._fetched_bytes += chunk.size
-            limits = owned.next_batch.waits_for()
-            kept = owned.buffer.append(slot.generation, chunk, now, limits, leader_epoch)
+            limits = owned.progress.next_batch.waits_for()
+            kept = owned.progress.buffer.append(slot.generation, chunk, now, limits, leader_epoch)
             if kept is BufferedRecords.SOONER:
                 self._touch(owned)
         if len(wanted) < len(records):
             self._pass_gap(slot, offset_of(records[len(wanted)]))
-        elif owned.buffer.complete:
+        elif owned.progress.buffer.complete:
             self._source.pause([owned.partition])
 
     def _pass_gap(self, slot: _Slot, end: int) -> None:
         """Note that nothing wanted lies before ``end``; at the bound, fetch no more."""
-        buffer = slot.owned.buffer
+        buffer = slot.owned.progress.buffer
         gap = buffer.pass_gap(slot.generation, end)
         if gap is not None:
             self._post(slot, GapSkipped(slot.generation, gap))
@@ -366,12 +366,12 @@ class Fetcher(PeriodicThread):
 
     def _snapshot(self, slot: _Slot, share: int) -> BufferSnapshot:
         owned = slot.owned
-        owned.next_batch.set_share(share)
+        owned.progress.next_batch.set_share(share)
         held = owned.held_bytes()
         end = owned.high_watermark
-        done = owned.buffer.complete
-        lagging = end is not None and owned.buffer.fetch_offset < end and not done
-        hungry = owned.buffer.size == 0 and lagging
+        done = owned.progress.buffer.complete
+        lagging = end is not None and owned.progress.buffer.fetch_offset < end and not done
+        hungry = owned.progress.buffer.size == 0 and lagging
         return BufferSnapshot(owned.partition, held, hungry, slot.paused and not done)
 
     def _pause(self, decision: Decision) -> None:
@@ -384,7 +384,7 @@ class Fetcher(PeriodicThread):
 
     def _shed(self, slots: Collection[_Slot]) -> None:
         """Have unread records given back: they are fetched again when there is room."""
-        self._aim([slot for slot in slots if slot.owned.buffer.shed(slot.generation)])
+        self._aim([slot for slot in slots if slot.owned.progress.buffer.shed(slot.generation)])
 
     def _aim(self, slots: Collection[_Slot]) -> None:
         """Have the client fetch what the buffers want; a pause outlives that."""
@@ -392,7 +392,7 @@ class Fetcher(PeriodicThread):
         epochs: dict[TopicPartition, int] = {}
         paused = []
         for slot in slots:
-            partition, buffer = slot.owned.partition, slot.owned.buffer
+            partition, buffer = slot.owned.partition, slot.owned.progress.buffer
             slot.generation, start, epoch = buffer.aim()
             complete = buffer.complete
             if not complete:
@@ -414,4 +414,4 @@ class Fetcher(PeriodicThread):
         for partition, slot in self._slots.items():
             end = self._source.high_watermark(partition)
             if end is not None:
-                slot.owned.note_end(end, self._clock.time())
+                slot.owned.progress.note_end(end, self._clock.time())

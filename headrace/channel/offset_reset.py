@@ -62,26 +62,26 @@ class OffsetReset:
 
     def has_restarted(self, owned: OwnedPartition) -> bool:
         """Whether a partition was sent to the beginning of another log, and that is committed."""
-        if owned not in self._replaced or owned.has_pending_commit:
+        if owned not in self._replaced or owned.pending_commits.has_pending_commit:
             return False
         self._replaced.remove(owned)
         return True
 
     def hold(self, owned: OwnedPartition, doubt: OffsetOutOfRange | LogTruncated) -> None:
         """Fetch and deliver no more until what is in doubt of the log is settled."""
-        is_of_now = doubt.generation == owned.buffer.generation
-        if is_of_now and not owned.halted and owned.doubt is None:
+        is_of_now = doubt.generation == owned.progress.buffer.generation
+        if is_of_now and not owned.log_doubt.halted and owned.log_doubt.doubt is None:
             self._fetcher.unassign(owned)
-            owned.doubt_log(doubt)
+            owned.log_doubt.begin(doubt)
 
     def settle(self, owned: OwnedPartition, doubt: OffsetOutOfRange | LogTruncated) -> None:
         """Ask what is left of the log, and go on from there; where nobody answers, a while later.
 
         It may grow past the position meanwhile, so that the client would find nothing amiss.
         """
-        if not owned.is_ask_due(self._environment.clock.monotonic()):
+        if not owned.log_doubt.is_ask_due(self._environment.clock.monotonic()):
             return
-        owned.trust_log()
+        owned.log_doubt.settle()
         try:
             if isinstance(doubt, LogTruncated):
                 self._truncated(owned, doubt.end)
@@ -89,16 +89,16 @@ class OffsetReset:
                 self._reset(owned)
         except HeadraceError as silence:
             log.warning("watermarks_unknown", **owned.log_fields, error=str(silence))
-            owned.note_error(str(silence))
+            owned.retries.note_error(str(silence))
             asks_at = self._environment.clock.monotonic() + self._environment.backoff.seconds(1)
-            owned.doubt_log(doubt, asks_at)
+            owned.log_doubt.begin(doubt, asks_at)
 
     def _reset(self, owned: OwnedPartition) -> None:
         """Move the position into range, and say which offsets are passed over."""
         deadline = Deadline.after(WATERMARK_TIMEOUT, self._environment.clock)
         low, high = self._catalog.watermarks(owned.partition, deadline)
         is_same = self._is_same_log(owned, deadline) if owned.position > high else False
-        asked, epoch = owned.buffer.fetch_offset, owned.buffer.leader_epoch
+        asked, epoch = owned.progress.buffer.fetch_offset, owned.progress.buffer.leader_epoch
         if epoch is not None and asked > low and (owned.position <= high or is_same):
             # a client that has known the leader takes a position as it is
             is_truncated, end = self._catalog.truncated_at(owned.partition, asked, epoch, deadline)
@@ -107,7 +107,7 @@ class OffsetReset:
                 return
         if asked > high and low <= owned.position <= high:
             # the log was cut short below what was read ahead
-            owned.discard()
+            owned.progress.discard()
             asked = owned.position
         if low <= asked <= high:
             self._fetcher.assign(owned)
@@ -123,8 +123,8 @@ class OffsetReset:
             return
         self._move(owned, target, asked)
         if isinstance(response, BatchResponse):
-            owned.next_batch.wish(response.max_records, response.max_bytes)
-            owned.hold_until(self._environment.clock.monotonic() + response.wait)
+            owned.progress.next_batch.wish(response.max_records, response.max_bytes)
+            owned.retries.hold_until(self._environment.clock.monotonic() + response.wait)
 
     def _truncated(self, owned: OwnedPartition, end: int | None) -> None:
         """Drop what was read ahead; where that is not enough, have the partition rest.
@@ -135,7 +135,7 @@ class OffsetReset:
         """
         fetcher, asked = self._fetcher, owned.position
         if end is not None and asked <= end:
-            owned.discard()
+            owned.progress.discard()
             fetcher.assign(owned)
             return
         deadline = Deadline.after(WATERMARK_TIMEOUT, self._environment.clock)
@@ -143,7 +143,7 @@ class OffsetReset:
         low, high = catalog.watermarks(owned.partition, deadline)
         if asked <= low:
             # records that wait for a retry are nowhere else any more
-            owned.discard_read_ahead()
+            owned.progress.discard_read_ahead()
             fetcher.assign(owned)
             return
         is_whole = (
@@ -153,7 +153,7 @@ class OffsetReset:
         )
         if is_whole or not self._is_same_log(owned, deadline):
             # of another topic of the same name nothing is known: its range says what follows
-            owned.discard(leader_is_known=False)
+            owned.progress.discard(leader_is_known=False)
             fetcher.assign(owned)
         else:
             self._halt(owned, LogTruncatedError(owned.partition, asked, low, high, end))
@@ -162,7 +162,7 @@ class OffsetReset:
         """Whether the topic is still the one that was read; where not, it is looked at soon."""
         topic = owned.partition.topic
         found = self._catalog.describe([topic], deadline).get(topic)
-        if found is not None and found.topic_id == owned.topic_id:
+        if found is not None and found.topic_id == owned.life.topic_id:
             return True
         self._topics.look()
         return False
@@ -185,13 +185,13 @@ class OffsetReset:
             self._go_back(owned, chosen)
             self._fetcher.assign(owned)
             return
-        is_bounded = owned.buffer.bound < inf
+        is_bounded = owned.progress.buffer.bound < inf
         if is_bounded or self._environment.config.offset_out_of_range == "stop":
             # a bounded run would wait for the partition without end
             self._environment.fail(error)
             return
-        owned.note_error(str(error))
-        owned.halt()
+        owned.retries.note_error(str(error))
+        owned.log_doubt.halt()
 
     def _target(self, response: object | None, low: int, high: int) -> int | None:
         """Return where to go on: the processor's offset if the broker has it, else the policy's."""
@@ -218,9 +218,9 @@ class OffsetReset:
         )
         if target > asked:
             # what was fetched before the gap is delivered first
-            gap = owned.buffer.pass_gap(owned.buffer.generation, target)
+            gap = owned.progress.buffer.pass_gap(owned.progress.buffer.generation, target)
             if gap is not None:
-                owned.note_gap(gap, owned.buffer.generation)
+                owned.progress.note_gap(gap, owned.progress.buffer.generation)
         else:
             self._go_back(owned, target)
         self._fetcher.assign(owned)

@@ -65,17 +65,17 @@ class PartitionManager:
     def all(self) -> list[OwnedPartition]:
         """Return what is held now, final states left out."""
         with self._lock:
-            return [owned for owned in self._owned.values() if not owned.final]
+            return [owned for owned in self._owned.values() if not owned.life.final]
 
     def held(self, partition: TopicPartition) -> OwnedPartition | None:
         """Return a partition that is held now, None if it is not."""
         with self._lock:
             owned = self._owned.get(partition)
-        return None if owned is None or owned.final else owned
+        return None if owned is None or owned.life.final else owned
 
     def has_outstanding(self) -> bool:
         """Whether a batch is out whose answer is still open."""
-        return any(owned.outstanding for owned in self.all())
+        return any(owned.progress.outstanding for owned in self.all())
 
     def touch_all(self) -> None:
         """Look at every partition again, because a gate opened or closed."""
@@ -101,17 +101,17 @@ class PartitionManager:
         self._bounds.topic_missing(topic)
         self._environment.metrics.forget_topic(self._environment.name, topic)
         for owned in self.all():
-            if owned.partition.topic == topic and owned.ending is not EndReason.NONE:
+            if owned.partition.topic == topic and owned.life.ending is not EndReason.NONE:
                 self._end_waiting(owned)
                 self._scheduler.touch(owned)
 
     def _end_waiting(self, owned: OwnedPartition) -> None:
         """Wake a partition whose end waits for a commit that cannot be stored any more."""
-        if owned.has_pending_commit and self._topics.is_gone(owned.partition.topic):
+        if owned.pending_commits.has_pending_commit and self._topics.is_gone(owned.partition.topic):
             reason = "its topic was deleted"
             owned.post(
                 PartitionErrorEvent(
-                    CommitFailedError(owned.partition, owned.processed_offset, reason)
+                    CommitFailedError(owned.partition, owned.progress.processed_offset, reason)
                 )
             )
 
@@ -144,15 +144,15 @@ class PartitionManager:
         )
         with self._lock:
             before = self._owned.get(claim.partition)
-            if before is not None and not before.final:
-                owned.await_end_of(before)
+            if before is not None and not before.life.final:
+                owned.life.await_end_of(before.life)
             self._owned[claim.partition] = owned
         self._scheduler.touch(owned)
 
     def release_requested(self, claim: Claim) -> None:
         owned = self._find(claim)
         if owned is not None:
-            owned.request_release(self._release_by())
+            owned.life.request_release(self._release_by())
             self._end_waiting(owned)
             self._scheduler.touch(owned)
 
@@ -160,7 +160,7 @@ class PartitionManager:
         self._report.claim_lost(claim, reason)
         owned = self._find(claim)
         if owned is not None:
-            owned.end(EndReason.LOST)
+            owned.life.end(EndReason.LOST)
             self._scheduler.touch(owned)
 
     def epoch_raised(self, old: Claim, new: Claim) -> None:
@@ -192,7 +192,7 @@ class PartitionManager:
             owned = self._owned.get(claim.partition)
         # The claim may have been raised already though the partition has not heard of it yet; what
         # is older than the partition's own claim concerns one that ended.
-        return owned if owned is not None and claim.epoch >= owned.claim.epoch else None
+        return owned if owned is not None and claim.epoch >= owned.life.claim.epoch else None
 
     def _release_by(self) -> float:
         now = self._environment.clock.monotonic()

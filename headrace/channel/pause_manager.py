@@ -195,7 +195,7 @@ class PauseManager(PeriodicThread):
             return not held
         given_back = self._pauses.drained_partitions
         return all(
-            owned.state is PartitionState.PAUSED and owned.partition not in given_back
+            owned.life.state is PartitionState.PAUSED and owned.partition not in given_back
             for owned in held
             if self._pauses.rests(owned.partition)
         )

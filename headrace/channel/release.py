@@ -49,18 +49,18 @@ class Releases:
 
     def lose(self, owned: OwnedPartition) -> None:
         """End it at once: nothing done for it can take effect any more."""
-        started = owned.state is not PartitionState.STARTING and not (
-            owned.state is PartitionState.SUSPENDED and owned.committed is None
+        started = owned.life.state is not PartitionState.STARTING and not (
+            owned.life.state is PartitionState.SUSPENDED and owned.committed is None
         )
-        had_last_callback = owned.state is PartitionState.TERMINATING
+        had_last_callback = owned.life.state is PartitionState.TERMINATING
         self._drop(owned)
         if started and not had_last_callback:
             processor = self._callbacks.processor
             self._callbacks.run_last(owned, lambda: processor.on_partition_lost(owned))
-        owned.become(PartitionState.LOST)
-        self._log("partition_lost", owned, reason=owned.ending.name.lower())
-        if owned.ending is EndReason.ABANDONED:
-            self._coordinator.abandon(owned.claim)
+        owned.life.become(PartitionState.LOST)
+        self._log("partition_lost", owned, reason=owned.life.ending.name.lower())
+        if owned.life.ending is EndReason.ABANDONED:
+            self._coordinator.abandon(owned.life.claim)
 
     def unstarted(self, owned: OwnedPartition) -> None:
         """Give back a partition that the processor does not know yet.
@@ -71,65 +71,70 @@ class Releases:
         may be stored yet, which is decided before a start position is found.
         """
         latest = self._environment.clock.monotonic() + COMMIT_TIMEOUT
-        owned.limit_release(latest)
+        owned.life.limit_release(latest)
         gone = self._is_gone(owned)
-        if owned.has_pending_commit and not gone and not self._is_overdue(owned):
+        if owned.pending_commits.has_pending_commit and not gone and not self._is_overdue(owned):
             return
-        doubtful = owned.committed is None and owned.claim.follows_own_doubt
-        clean = gone or not (owned.has_pending_commit or doubtful)
+        doubtful = owned.committed is None and owned.life.claim.follows_own_doubt
+        clean = gone or not (owned.pending_commits.has_pending_commit or doubtful)
         self._drop(owned)
-        owned.become(PartitionState.TERMINATED)
-        self._coordinator.released(owned.claim, clean=clean)
+        owned.life.become(PartitionState.TERMINATED)
+        self._coordinator.released(owned.life.claim, clean=clean)
 
     def begin(self, owned: OwnedPartition) -> None:
         """Stop fetching; what is out may still be answered."""
         self._fetcher.unassign(owned)
-        owned.discard()
-        owned.become(PartitionState.RELEASING)
+        owned.progress.discard()
+        owned.life.become(PartitionState.RELEASING)
         self._committer.flush()
 
     def run_once(self, owned: OwnedPartition) -> None:
         """Go on releasing: answers, their commits, the callback, its commit, the claim."""
         overdue, gone = self._is_overdue(owned), self._is_gone(owned)
-        if owned.state is PartitionState.RELEASING:
-            if (owned.outstanding or (owned.has_pending_commit and not gone)) and not overdue:
+        if owned.life.state is PartitionState.RELEASING:
+            if (
+                owned.progress.outstanding
+                or (owned.pending_commits.has_pending_commit and not gone)
+            ) and not overdue:
                 return
             self._terminate(owned)
-        if not owned.has_pending_commit:
+        if not owned.pending_commits.has_pending_commit:
             self._finish(owned)
         elif gone:
             # the last commit cannot be stored, and nobody will go on: there is nobody to shut out
             self._end_without_commit(owned, "commit_abandoned", clean=True)
         elif overdue:
             # the next owner must know that the last commit is not stored
-            self._unfinished.append(f"{owned.partition}: commit of offset {owned.processed_offset}")
+            self._unfinished.append(
+                f"{owned.partition}: commit of offset {owned.progress.processed_offset}"
+            )
             self._end_without_commit(owned, "release_overdue", clean=False)
 
     def _is_overdue(self, owned: OwnedPartition) -> bool:
-        return owned.is_overdue(self._environment.clock.monotonic())
+        return owned.life.is_overdue(self._environment.clock.monotonic())
 
     def _is_gone(self, owned: OwnedPartition) -> bool:
         """Whether the topic was deleted, so that no offset of it can be stored any more."""
         return self._topics.is_gone(owned.partition.topic)
 
     def _terminate(self, owned: OwnedPartition) -> None:
-        left = owned.withdraw()
+        left = owned.progress.withdraw()
         if left:
             count = f"{len(left)} unanswered batch{'es' if len(left) > 1 else ''}"
             self._unfinished.append(f"{owned.partition}: {count} from offset {left[0].start}")
             self._log("batches_withdrawn", owned, records=sum(len(cut.records) for cut in left))
         processor = self._callbacks.processor
         response = self._callbacks.run_last(owned, lambda: processor.on_stream_termination(owned))
-        owned.become(PartitionState.TERMINATING)
+        owned.life.become(PartitionState.TERMINATING)
         if not left:
             self._delivery.conclude(owned, response)
 
     def _finish(self, owned: OwnedPartition) -> None:
         self._drop(owned)
-        owned.become(PartitionState.TERMINATED)
+        owned.life.become(PartitionState.TERMINATED)
         clean = not self._may_still_store(owned)
         self._log("partition_released", owned, committed=owned.committed, clean=clean)
-        self._coordinator.released(owned.claim, clean=clean)
+        self._coordinator.released(owned.life.claim, clean=clean)
 
     def _may_still_store(self, owned: OwnedPartition) -> bool:
         """Whether a batch that was withdrawn is just being stored, so that we are to be shut out.
@@ -142,16 +147,16 @@ class Releases:
 
     def _end_without_commit(self, owned: OwnedPartition, event: str, *, clean: bool) -> None:
         self._drop(owned)
-        owned.become(PartitionState.TERMINATED)
-        processed = owned.processed_offset
+        owned.life.become(PartitionState.TERMINATED)
+        processed = owned.progress.processed_offset
         self._log(event, owned, committed=owned.committed, processed_offset=processed)
-        self._coordinator.released(owned.claim, clean=clean)
+        self._coordinator.released(owned.life.claim, clean=clean)
 
     def _drop(self, owned: OwnedPartition) -> None:
         self._fetcher.unassign(owned)
         self._committer.forget(owned)
-        owned.withdraw()
-        owned.discard()
+        owned.progress.withdraw()
+        owned.progress.discard()
 
     @staticmethod
     def _log(event: str, owned: OwnedPartition, **facts: object) -> None:

@@ -313,11 +313,11 @@ class ChannelRuntime:
     def _lose(self, owned: OwnedPartition, refusal: CommitRefusal) -> None:
         """Let go of a partition of which the offset store says that it is somebody else's."""
         log.warning("partition_superseded", **owned.log_fields, refusal=refusal.value)
-        owned.end(EndReason.LOST)
+        owned.life.end(EndReason.LOST)
         if refusal is CommitRefusal.MEMBERSHIP:
-            self.coordinator.rejoin(owned.claim)
+            self.coordinator.rejoin(owned.life.claim)
         else:
-            self.coordinator.released(owned.claim, clean=False)
+            self.coordinator.released(owned.life.claim, clean=False)
         self.scheduler.touch(owned)
 
     def start(self) -> None:

@@ -58,7 +58,7 @@ class Scheduler:
     def touch(self, partition: OwnedPartition) -> None:
         """Look again at when ``partition`` is due, because something about it changed."""
         with self._changed:
-            if partition.final:
+            if partition.life.final:
                 return
             entry = self._entries.setdefault(partition, _Entry())
             if entry.place in (_Place.NOWHERE, _Place.LATER):
@@ -77,7 +77,7 @@ class Scheduler:
                 if self._ready:
                     partition = self._ready.popleft()
                     self._entries[partition].place = _Place.HELD
-                    partition.take_hold()
+                    partition.hold.begin()
                     return partition
                 if now >= give_up:
                     return None
@@ -88,7 +88,7 @@ class Scheduler:
     def give_back(self, partition: OwnedPartition, holder: object) -> None:
         """End the hold, unless it was seized; a partition in a final state is forgotten."""
         with self._changed:
-            if partition.holder is holder:
+            if partition.hold.holder is holder:
                 self._end_hold(partition)
 
     def seize(self, partition: OwnedPartition, hung: RunningCallback) -> bool:
@@ -98,16 +98,16 @@ class Scheduler:
             False if the callback has come back meanwhile: nothing was done.
         """
         with self._changed:
-            if partition.holder is None or partition.callback is not hung:
+            if partition.hold.holder is None or partition.hold.callback is not hung:
                 return False
-            partition.end_callback()
-            partition.end(EndReason.ABANDONED)
+            partition.hold.end_callback()
+            partition.life.end(EndReason.ABANDONED)
             self._end_hold(partition)
             return True
 
     def _end_hold(self, partition: OwnedPartition) -> None:
-        partition.end_hold()
-        if partition.final:
+        partition.hold.end()
+        if partition.life.final:
             self._entries.pop(partition, None)
         else:
             entry = self._entries[partition]

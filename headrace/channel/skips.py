@@ -43,7 +43,7 @@ _Log: TypeAlias = "tuple[str | None, int]"
 
 
 def _log(owned: OwnedPartition) -> _Log:
-    return owned.topic_id, owned.partition.partition
+    return owned.life.topic_id, owned.partition.partition
 
 
 class Skips:

@@ -11,6 +11,7 @@ import structlog
 
 from headrace.channel.events import LogChecked, LogReplaced, LogTruncated
 from headrace.channel.offset_stores import Fencing
+from headrace.channel.states import PartitionState
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
 from headrace.kafka.ports import OffsetTimeoutError
@@ -59,8 +60,8 @@ class StartOffsets:
         Raises:
             OffsetStoreError: no answer, or a former owner may still commit.
         """
-        owned.renew_claim(self._fencing.fence(owned.claim, deadline))
-        if owned.attempts > 1:
+        owned.life.renew_claim(self._fencing.fence(owned.life.claim, deadline))
+        if owned.retries.attempts > 1:
             return self._store.find([owned.partition], deadline).get(owned.partition)
         with self._lock:
             if owned not in self._found:
@@ -71,12 +72,14 @@ class StartOffsets:
             return self._found.pop(owned)
 
     def _awaits(self, owned: OwnedPartition) -> bool:
-        """Whether its offset will be asked for, and nobody of before can move it any more."""
+        """Return whether its offset will be asked for, and no former owner can move it any more."""
         return (
             owned not in self._answered
-            and owned.attempts <= 1
-            and owned.is_unresolved()
-            and self._fencing.are_fenced(owned.claim)
+            and owned.retries.attempts <= 1
+            and owned.life.state is PartitionState.STARTING
+            and owned.pending_commits.staged == 0
+            and not owned.life.awaits_predecessor
+            and self._fencing.are_fenced(owned.life.claim)
         )
 
 
@@ -128,23 +131,23 @@ class PartitionStart:
 
     def run_once(self, owned: OwnedPartition) -> None:
         """Take the next step towards the first delivery; an error is tried again with back-off."""
-        owned.begin_attempt()
+        owned.retries.begin_attempt()
         self._attempt(owned, lambda: self._resolve(owned))
 
     def _attempt(self, owned: OwnedPartition, step: Callable[[], None]) -> None:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - sinks raise what they like; nothing is lost by waiting
-            wait = self._environment.backoff.seconds(owned.attempts)
-            owned.hold_until(self._environment.clock.monotonic() + wait)
-            owned.note_error(str(error))
+            wait = self._environment.backoff.seconds(owned.retries.attempts)
+            owned.retries.hold_until(self._environment.clock.monotonic() + wait)
+            owned.retries.note_error(str(error))
             log.warning(
                 "start_position_unknown",
                 **owned.log_fields,
                 error=f"{type(error).__name__}: {error}",
                 retry_in=round(wait, 1),
             )
-            if isinstance(error, OffsetTimeoutError) and owned.attempts % DOUBT_EVERY == 0:
+            if isinstance(error, OffsetTimeoutError) and owned.retries.attempts % DOUBT_EVERY == 0:
                 self._doubt(owned)
 
     def _doubt(self, owned: OwnedPartition) -> None:
@@ -153,11 +156,11 @@ class PartitionStart:
             owned.partition, Deadline.after(_ANSWER_TIMEOUT, self._environment.clock)
         ):
             return
-        owned.renew_claim(self._fencing.refence(owned.claim))
+        owned.life.renew_claim(self._fencing.refence(owned.life.claim))
         log.warning(
             "start_offset_in_doubt",
             **owned.log_fields,
-            transactional_ids=list(owned.claim.unfenced),
+            transactional_ids=list(owned.life.claim.unfenced),
         )
 
     def _resolve(self, owned: OwnedPartition) -> None:
@@ -166,8 +169,8 @@ class PartitionStart:
         group = self._offsets.read(owned, deadline)
         if group is not None and group.epoch >= owned.epoch:
             # The epoch node was wiped or is behind: without this our commits would look stale.
-            owned.await_event()
-            self._coordinator.raise_epoch(owned.claim, group.epoch + 1)
+            owned.retries.await_event()
+            self._coordinator.raise_epoch(owned.life.claim, group.epoch + 1)
             return
         usable = self._usable(owned, group, deadline)
         processor = self._callbacks.processor
@@ -191,12 +194,13 @@ class PartitionStart:
 
         until = self._environment.clock.monotonic() + LOOK_TIMEOUT
         look = self._catalog.look_at_log(owned.partition, start, epoch)
-        owned.await_look(look, until)
+        owned.log_doubt.await_look(look)
+        owned.retries.hold_until(until)
         look.add_done_callback(post)
 
     def checked(self, owned: OwnedPartition, looked: LogChecked) -> None:
         """Go on with the answer of the look that the start waits for."""
-        if owned.is_to_start and owned.take_look(looked.look):
+        if owned.life.is_to_start and owned.log_doubt.take_look(looked.look):
             self._attempt(owned, partial(self._take, owned, looked))
 
     def _take(self, owned: OwnedPartition, looked: LogChecked) -> None:
@@ -209,12 +213,12 @@ class PartitionStart:
         keeps = look.is_truncated or look.leader_epoch is None
         self._stage(owned, looked.start, looked.epoch if keeps else look.leader_epoch)
         if look.is_truncated:
-            owned.doubt_log(LogTruncated(owned.buffer.generation, look.end))
+            owned.log_doubt.begin(LogTruncated(owned.progress.buffer.generation, look.end))
 
     def _stage(self, owned: OwnedPartition, start: int, epoch: int | None) -> None:
         """Begin at ``start``, and have that stored."""
         owned.restart_at(start, leader_epoch=epoch)
-        owned.await_event()
+        owned.retries.await_event()
         self._committer.enqueue(owned, start)
         self._committer.flush()
 
@@ -223,7 +227,9 @@ class PartitionStart:
         topics = self._topics
         # in this order: where the topic changes in between, the event finds the older id
         topic_id = topics.topic_id(owned.partition)
-        owned.bind_topic(topic_id, topics.identity(owned.partition, self._environment.config.group))
+        owned.life.bind_topic(
+            topic_id, topics.identity(owned.partition, self._environment.config.group)
+        )
 
     def _usable(
         self, owned: OwnedPartition, group: StoredOffset | None, deadline: Deadline
@@ -235,11 +241,11 @@ class PartitionStart:
         """
         if group is None:
             return None
-        if not group.is_of_another(owned.topic_id):
+        if not group.is_of_another(owned.life.topic_id):
             return group.offset
         topic = owned.partition.topic
         found = self._catalog.describe([topic], deadline).get(topic)
-        if found is None or found.topic_id != owned.topic_id:
+        if found is None or found.topic_id != owned.life.topic_id:
             self._topics.look()
             raise HeadraceError(
                 f"topic {topic} was deleted or created again since it was last looked at; it is "
@@ -250,7 +256,7 @@ class PartitionStart:
             **owned.log_fields,
             offset=group.offset,
             before=group.topic_id,
-            topic_id=owned.topic_id,
+            topic_id=owned.life.topic_id,
         )
         return None
 
@@ -297,7 +303,7 @@ class PartitionStart:
         processor = self._callbacks.processor
         self._callbacks.ask(owned, lambda: processor.on_assigned(owned))
         owned.begin(self._environment.clock.monotonic())
-        if owned.doubt is None:
+        if owned.log_doubt.doubt is None:
             self._fetcher.assign(owned)
-        if owned.topic_id != self._topics.topic_id(owned.partition):
+        if owned.life.topic_id != self._topics.topic_id(owned.partition):
             owned.post(LogReplaced())

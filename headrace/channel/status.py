@@ -51,33 +51,33 @@ def member_reading(coordinator: Coordinator) -> MemberSnapshot:
 
 def snapshot_of(channel: str, owned: OwnedPartition, clock: Clock) -> PartitionSnapshot:
     """Look at a partition; any thread."""
-    now, time, callback = clock.monotonic(), clock.time(), owned.callback
-    held_back = owned.not_before - now
+    now, time, callback = clock.monotonic(), clock.time(), owned.hold.callback
+    held_back = owned.retries.not_before - now
     first, end = owned.batch or (None, None)
     return PartitionSnapshot(
         channel=channel,
         topic=owned.partition.topic,
         partition=owned.partition.partition,
         epoch=owned.epoch,
-        state=owned.state.value,
+        state=owned.life.state.value,
         position=owned.position,
         batch_offset=first,
         batch_end=end,
         committed=owned.committed,
         high_watermark=owned.high_watermark,
-        buffered_records=owned.buffer.records,
+        buffered_records=owned.progress.buffer.records,
         held_bytes=owned.held_bytes(),
-        outstanding_batches=len(owned.outstanding),
-        attempts=owned.attempts,
-        suspect_records=owned.suspect_records,
+        outstanding_batches=len(owned.progress.outstanding),
+        attempts=owned.retries.attempts,
+        suspect_records=owned.progress.suspect_records,
         dead_letters=owned.letters.count,
         held_back_seconds=round(held_back, 3) if 0 < held_back < inf else None,
         # it may have begun after ``now``
         callback_seconds=None if callback is None else round(max(0.0, now - callback.since), 3),
         calls=() if callback is None else tuple(stack_of(callback.thread)),
-        last_error=owned.last_error,
+        last_error=owned.retries.last_error,
         lag_seconds=_age(_waiting_since(owned), time),
-        sink_seconds=_age(owned.newest, time),
+        sink_seconds=_age(owned.progress.newest, time),
     )
 
 
@@ -98,15 +98,18 @@ def _waiting_since(owned: OwnedPartition) -> float | None:
         return made_at(record)
     if owned.high_watermark is None:
         return None
-    if owned.buffer.fetch_offset >= owned.high_watermark:
+    if owned.progress.buffer.fetch_offset >= owned.high_watermark:
         return inf
-    return max((at for at in (owned.newest, owned.caught_up_at) if at is not None), default=None)
+    return max(
+        (at for at in (owned.progress.newest, owned.progress.caught_up_at) if at is not None),
+        default=None,
+    )
 
 
 def _oldest(owned: OwnedPartition) -> Record | None:
     """Return the oldest record at hand that is not answered, None if there is none."""
-    cuts = owned.unanswered()
-    return cuts[0].records[0] if cuts else owned.buffer.first()
+    cuts = owned.progress.unanswered()
+    return cuts[0].records[0] if cuts else owned.progress.buffer.first()
 
 
 log = structlog.get_logger(__name__)

@@ -159,7 +159,7 @@ class LagWatchdog(PeriodicThread):
             )
 
     def _compare(self, owned: OwnedPartition, end: int, before: _Seen | None) -> None:
-        position = owned.buffer.fetch_offset
+        position = owned.progress.buffer.fetch_offset
         if before is None or before.position != position:
             before = None
         seen = _Seen(position, end, 0 if before is None else before.refetched)
@@ -185,8 +185,10 @@ class LagWatchdog(PeriodicThread):
 
 def _waits(owned: OwnedPartition) -> bool:
     """Whether nothing but the fetcher holds a partition up."""
-    idle = owned.state is PartitionState.WAITING and not owned.buffer.complete
-    return idle and not (owned.outstanding or owned.pending or owned.buffer.records)
+    idle = owned.life.state is PartitionState.WAITING and not owned.progress.buffer.complete
+    return idle and not (
+        owned.progress.outstanding or owned.progress.pending or owned.progress.buffer.records
+    )
 
 
 #: The part of ``batch_timeout`` after which a callback or a batch counts as slow. Early enough for
@@ -254,7 +256,7 @@ def _slow_callback(
     now: float,
     stood_still: Mapping[RunningCallback, float],
 ) -> float | None:
-    callback = owned.callback
+    callback = owned.hold.callback
     if callback is None:
         return None
     seconds = now - callback.since - stood_still.get(callback, 0.0)
@@ -264,7 +266,7 @@ def _slow_callback(
 def _slow_batch(owned: OwnedPartition, timeout: float, now: float) -> float | None:
     """Return the deadline of the oldest batch, where more than its share is over."""
     try:
-        oldest = owned.outstanding[0]
+        oldest = owned.progress.outstanding[0]
     except IndexError:  # answered just now
         return None
     left = oldest.deadline - now
@@ -332,7 +334,7 @@ class CallbackWatchdog(PeriodicThread):
 
     def _count_off(self, seconds: float, now: float) -> None:
         """Take it that the process stood still for so many seconds until just now."""
-        running = {c for each in self._partitions() if (c := each.callback) is not None}
+        running = {c for each in self._partitions() if (c := each.hold.callback) is not None}
         self._stood_still = {
             callback: self._stood_still.get(callback, 0.0) + min(seconds, now - callback.since)
             for callback in running
@@ -343,7 +345,7 @@ class CallbackWatchdog(PeriodicThread):
         partitions = list(self._partitions())
         self._slow.look(partitions, self._batch_timeout(), now, self._stood_still)
         for owned in partitions:
-            callback = owned.callback
+            callback = owned.hold.callback
             if callback is None:
                 continue
             if now - callback.since - self._stood_still.get(callback, 0.0) <= self._limit:

@@ -91,17 +91,17 @@ class PartitionLoop:
     def run_once(self, owned: OwnedPartition) -> None:
         """Run once: events, answers and time-outs first, then at most one batch."""
         self._run_once(owned)
-        if owned.final:
+        if owned.life.final:
             self._manager.ended(owned)
 
     def _run_once(self, owned: OwnedPartition) -> None:
-        if owned.ending.value >= EndReason.LOST.value:
+        if owned.life.ending.value >= EndReason.LOST.value:
             self._releases.lose(owned)
-        elif not owned.may_act() and owned.state not in ENDING:
+        elif not owned.may_act() and owned.life.state not in ENDING:
             self._suspend(owned)
         else:
-            if owned.state is PartitionState.SUSPENDED:
-                owned.unsuspend()
+            if owned.life.state is PartitionState.SUSPENDED:
+                owned.life.unsuspend()
                 # somebody may wait for a paused partition to be so again, or for the commit that
                 # was held back
                 self._delivery_gate.pauses.progress()
@@ -109,14 +109,14 @@ class PartitionLoop:
             self._go_on(owned)
 
     def _suspend(self, owned: OwnedPartition) -> None:
-        if owned.state is PartitionState.SUSPENDED:
-            if owned.is_overdue(self._environment.clock.monotonic()):
+        if owned.life.state is PartitionState.SUSPENDED:
+            if owned.life.is_overdue(self._environment.clock.monotonic()):
                 # The lease may still hold, so the coordinator does not know that we gave up.
-                owned.end(EndReason.LOST)
-                self._coordinator.released(owned.claim, clean=False)
+                owned.life.end(EndReason.LOST)
+                self._coordinator.released(owned.life.claim, clean=False)
             return
-        starting = owned.state is PartitionState.STARTING
-        owned.suspend()
+        starting = owned.life.state is PartitionState.STARTING
+        owned.life.suspend()
         if not starting:
             error = CoordinationSuspendedError(
                 owned.partition,
@@ -128,21 +128,21 @@ class PartitionLoop:
     def _start(self, owned: OwnedPartition) -> None:
         """Handle the events; without any, and unless they begin the partition, take a step."""
         had_events = self._handle_events(owned)
-        if owned.state is not PartitionState.STARTING:
+        if owned.life.state is not PartitionState.STARTING:
             return
-        if owned.ending is EndReason.RELEASE:
+        if owned.life.ending is EndReason.RELEASE:
             self._releases.unstarted(owned)
         elif not had_events:
             self._starts.run_once(owned)
 
     def _go_on(self, owned: OwnedPartition) -> None:
-        if owned.state is PartitionState.STARTING:
+        if owned.life.state is PartitionState.STARTING:
             self._start(owned)
             return
         self._catch_up(owned)
-        if owned.ending is EndReason.RELEASE and owned.state not in ENDING:
+        if owned.life.ending is EndReason.RELEASE and owned.life.state not in ENDING:
             self._releases.begin(owned)
-        if owned.state in ENDING:
+        if owned.life.state in ENDING:
             self._releases.run_once(owned)
         else:
             self._work(owned)
@@ -152,8 +152,8 @@ class PartitionLoop:
         self._handle_events(owned)
         self._delivery.settle(owned)
         self._delivery.expire(owned)
-        if owned.ending is EndReason.NONE and owned.doubt is not None:
-            self._offset_reset.settle(owned, owned.doubt)
+        if owned.life.ending is EndReason.NONE and owned.log_doubt.doubt is not None:
+            self._offset_reset.settle(owned, owned.log_doubt.doubt)
         self._pass_gap(owned)
 
     def _work(self, owned: OwnedPartition) -> None:
@@ -161,31 +161,35 @@ class PartitionLoop:
         if owned.rests:
             self._pause(owned)
             return
-        if owned.state is PartitionState.PAUSED:
-            owned.become(PartitionState.WAITING)
+        if owned.life.state is PartitionState.PAUSED:
+            owned.life.become(PartitionState.WAITING)
             processor = self._callbacks.processor
             self._callbacks.ask(owned, lambda: processor.on_resume(owned))
-        owned.become(PartitionState.RUNNING)
+        owned.life.become(PartitionState.RUNNING)
         cut = owned.take_batch(now)
         if cut is not None:
             self._delivery.deliver(owned, cut)
-        elif (idle_at := owned.idle_at) is not None and idle_at <= now:
+        elif (idle_at := owned.progress.idle_at) is not None and idle_at <= now:
             self._idle(owned)
         owned.rest(self._environment.clock.monotonic())
 
     def _pause(self, owned: OwnedPartition) -> None:
         """Enter PAUSED once what was handed out is answered and committed."""
-        if owned.outstanding or owned.has_pending_commit or owned.state is PartitionState.PAUSED:
+        if (
+            owned.progress.outstanding
+            or owned.pending_commits.has_pending_commit
+            or owned.life.state is PartitionState.PAUSED
+        ):
             return
-        owned.become(PartitionState.RUNNING)
+        owned.life.become(PartitionState.RUNNING)
         processor = self._callbacks.processor
         self._callbacks.ask(owned, lambda: processor.on_pause(owned))
         # only now nothing of it is in the processor's hands, which is what a pause promises
-        owned.become(PartitionState.PAUSED)
+        owned.life.become(PartitionState.PAUSED)
         self._delivery_gate.pauses.progress()
 
     def _idle(self, owned: OwnedPartition) -> None:
-        owned.end_idle()
+        owned.progress.end_idle()
         processor = self._callbacks.processor
         response = self._callbacks.ask(owned, lambda: processor.on_idle(owned))
         self._delivery.respond(owned, response)
@@ -195,11 +199,11 @@ class PartitionLoop:
 
         The event that begins the partition is the last one of its turn: what follows comes next.
         """
-        was_starting = owned.state is PartitionState.STARTING
+        was_starting = owned.life.state is PartitionState.STARTING
         had_events = bool(owned.events)
         while owned.events:
             self._handle(owned, owned.events.popleft())
-            if was_starting and owned.state is not PartitionState.STARTING:
+            if was_starting and owned.life.state is not PartitionState.STARTING:
                 break
         return had_events
 
@@ -217,7 +221,7 @@ class PartitionLoop:
             case OffsetOutOfRange() | LogTruncated():
                 self._offset_reset.hold(owned, event)
             case GapSkipped(generation, end):
-                owned.note_gap(end, generation)
+                owned.progress.note_gap(end, generation)
             case LogReplaced():
                 self._log_replaced(owned)
             case SeekRequested():
@@ -229,22 +233,23 @@ class PartitionLoop:
 
     def _retry_without(self, owned: OwnedPartition) -> None:
         """Deliver a batch that has failed again now: it is another one without the record."""
-        if owned.attempts and owned.state is not PartitionState.STARTING:
-            owned.retry_at(self._environment.clock.monotonic())
+        if owned.retries.attempts and owned.life.state is not PartitionState.STARTING:
+            owned.retries.retry_at(self._environment.clock.monotonic())
 
     def _log_replaced(self, owned: OwnedPartition) -> None:
-        if owned.is_to_start:
+        if owned.life.is_to_start:
             # what is not on the way yet begins with the topic as it is now
             owned.forget_look()
-        elif owned.state is not PartitionState.STARTING and owned.topic_id != self._topics.topic_id(
-            owned.partition
+        elif (
+            owned.life.state is not PartitionState.STARTING
+            and owned.life.topic_id != self._topics.topic_id(owned.partition)
         ):
             self._offset_reset.restart_topic(owned)
 
     def _handle_error(self, owned: OwnedPartition, error: PartitionError) -> None:
         """Tell the processor, where it knows the partition and has not had its last callback."""
-        if owned.state in (PartitionState.STARTING, PartitionState.TERMINATING):
-            owned.note_error(str(error))
+        if owned.life.state in (PartitionState.STARTING, PartitionState.TERMINATING):
+            owned.retries.note_error(str(error))
             return
         response = self._callbacks.exception(owned, error, None)
         self._delivery.respond(owned, response)
@@ -252,8 +257,8 @@ class PartitionLoop:
     def _committed(self, owned: OwnedPartition, event: OffsetCommitted) -> None:
         processor = self._callbacks.processor
         batches = owned.pending_commits.confirm(event)
-        if owned.state is PartitionState.STARTING:
-            if owned.is_to_start:
+        if owned.life.state is PartitionState.STARTING:
+            if owned.life.is_to_start:
                 self._starts.begin(owned)
             return
         for batch in batches:
@@ -263,14 +268,16 @@ class PartitionLoop:
         # already where nothing but a truncated log had halted it
         self._delivery_gate.pauses.progress()
         if self._offset_reset.has_restarted(owned):
-            owned.end(EndReason.LOST)
-            self._coordinator.released(owned.claim, clean=False)
+            owned.life.end(EndReason.LOST)
+            self._coordinator.released(owned.life.claim, clean=False)
             self._scheduler.touch(owned)
 
     def _pass_gap(self, owned: OwnedPartition) -> None:
         """Commit the end of a gap once everything before it is: or lag would never reach 0."""
-        end = owned.take_gap()
-        if end is None or owned.processed_offset != owned.buffer.position:
+        if owned.log_doubt.doubt is not None:
+            return
+        end = owned.progress.take_gap()
+        if end is None or owned.progress.processed_offset != owned.progress.buffer.position:
             return
         if (owned.committed or 0) < end:
             self._committer.enqueue(owned, end)
@@ -371,7 +378,7 @@ class Workers:
                 time.switch_to(ThreadActivity.WAIT if self._busy() else ThreadActivity.IDLE)
                 continue
             time.switch_to(ThreadActivity.PROCESS)
-            holder = owned.holder
+            holder = owned.hold.holder
             try:
                 with Bound(**owned.log_fields):
                     self._run_once(owned)
@@ -388,8 +395,10 @@ class Workers:
                         "the process has to be restarted, and the log reported"
                     )
                 )
-                if owned.ending is EndReason.ABANDONED:
+                if owned.life.ending is EndReason.ABANDONED:
                     continue  # it cannot even be ended, so nobody gets it any more
-                owned.end(EndReason.ABANDONED)
-            time.switch_to(ThreadActivity.WAIT if owned.outstanding else ThreadActivity.IDLE)
+                owned.life.end(EndReason.ABANDONED)
+            time.switch_to(
+                ThreadActivity.WAIT if owned.progress.outstanding else ThreadActivity.IDLE
+            )
             self._scheduler.give_back(owned, holder)

@@ -147,7 +147,7 @@ def test_stacks_say_what_each_partition_is_doing(scene: Scene) -> None:
     """By the names that the status has for it, and also where an error is no text of UTF-8."""
     channel = scene.controller.channels["member"]
     for owned in channel._runtime.manager.all():
-        owned.last_error = "bad \ud83d"
+        owned.retries.last_error = "bad \ud83d"
     partitions = scene.get("/api/v1/stacks").json()["partitions"]
     assert {(each["topic"], each["partition"]) for each in partitions} == {P0, P1}
     (of_status, _) = scene.get("/api/v1/channels/member/partitions").json()["partitions"]
@@ -160,7 +160,7 @@ def test_a_wait_for_a_record_of_a_year_that_is_none_leaves_the_status_readable(
 ) -> None:
     """A record's time may be any number, and a delay has delivery wait for it."""
     for owned in scene.controller.channels["member"]._runtime.manager.all():
-        owned.not_before = 2**63 / 1000
+        owned.retries.not_before = 2**63 / 1000
     (channel,) = scene.get("/api/v1/status").json()["channels"]
     shown = {each["held_back_until"] for each in channel["partitions"]}
     assert shown == {"9999-12-31T23:59:59Z"}

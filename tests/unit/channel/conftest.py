@@ -55,7 +55,7 @@ def owned_partition(
         copies=copies,
         delivery_gate=delivery_gate or DeliveryGate(),
     )
-    owned.identity = f"c/g/t/{number}"
+    owned.life.identity = f"c/g/t/{number}"
     return owned
 
 

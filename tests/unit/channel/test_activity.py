@@ -20,7 +20,7 @@ def test_a_callback_that_began_just_now_runs_for_no_time(
 ) -> None:
     """What begins between the look at the clock and that at the partition is not in the future."""
     owned = own()
-    owned.callback = RunningCallback(100.5, get_ident())
+    owned.hold.callback = RunningCallback(100.5, get_ident())
     assert snapshot_of("main", owned, FakeClock(100.0)).callback_seconds == 0.0
     assert snapshot_of("main", owned, FakeClock(102.0)).callback_seconds == 1.5
 
@@ -31,5 +31,5 @@ def test_a_partition_is_held_back_until_its_time_has_come(
     """The rest of a back-off is told; what is over, or has no end, is none."""
     owned = own()
     for not_before, rest in ((110.0, 10.0), (90.0, None), (float("inf"), None)):
-        owned.not_before = not_before
+        owned.retries.not_before = not_before
         assert snapshot_of("main", owned, FakeClock(100.0)).held_back_seconds == rest

@@ -117,8 +117,10 @@ def test_exactly_the_poison_is_found(
     """Any set of records: each is found, everything else is processed once and in order."""
     poison = data.draw(st.frozensets(st.sampled_from(offsets)))
     owned = owned_partition(max_records=most)
-    owned.buffer.restart(0)
-    owned.buffer.append(owned.buffer.generation, chunk_of(list(records(*offsets))), 0.0)
+    owned.progress.buffer.restart(0)
+    owned.progress.buffer.append(
+        owned.progress.buffer.generation, chunk_of(list(records(*offsets))), 0.0
+    )
     run = process(owned, poison, named=named)
     assert run.found == sorted(poison)
     assert run.processed == [offset for offset in offsets if offset not in poison]

@@ -228,8 +228,8 @@ def test_a_start_position_on_its_way_is_waited_for_when_its_partition_goes(
             monkeypatch.undo()
             new.wait(lambda: "assigned" in new.names(1))
             [owned] = after._runtime.manager.all()
-            assert owned.claim.previous is not None
-            assert owned.claim.previous.clean_end
+            assert owned.life.claim.previous is not None
+            assert owned.life.claim.previous.clean_end
 
 
 def test_a_lost_session_ends_every_partition_and_begins_again(broker: InMemoryBroker) -> None:
@@ -311,4 +311,4 @@ def _states(channel: InboundKafkaChannel) -> set[str]:
 
 def _to_release(channel: InboundKafkaChannel) -> set[TopicPartition]:
     owned = channel._runtime.manager.all()
-    return {each.partition for each in owned if each.ending is EndReason.RELEASE}
+    return {each.partition for each in owned if each.life.ending is EndReason.RELEASE}

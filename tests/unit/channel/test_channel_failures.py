@@ -237,7 +237,7 @@ def test_hung_callbacks_count_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None
 
     def hang(seconds_later: float) -> None:
         clock.advance(seconds_later)
-        owned.callback.since = clock.monotonic() - 100.0
+        owned.hold.callback.since = clock.monotonic() - 100.0
         watchdog.look(clock.monotonic())
 
     for _ in range(10):
@@ -254,7 +254,8 @@ def test_a_standstill_of_the_machine_is_no_hung_callback(monkeypatch: pytest.Mon
     )
     clock, looks, scheduler = FakeClock(), SimpleQueue[None](), MagicMock()
     callback = RunningCallback(clock.monotonic(), 0)
-    owned = MagicMock(partition=P0, callback=callback, outstanding=[])
+    owned = MagicMock(partition=P0)
+    owned.hold.callback, owned.progress.outstanding = callback, []
 
     def partitions() -> list[MagicMock]:
         looks.put(None)

@@ -121,15 +121,15 @@ def test_the_scheduler_forgets_what_ended_and_what_is_outdated(
     scheduler = Scheduler(clock)
     live = own()
     for turn in range(2000):
-        live.not_before = clock.monotonic() + 1000 + turn
+        live.retries.not_before = clock.monotonic() + 1000 + turn
         scheduler.touch(live)
     assert len(scheduler._later) < 200
     for number in range(100):
         ended = own(number)
         scheduler.touch(ended)
-        ended.state = PartitionState.LOST
+        ended.life.state = PartitionState.LOST
         while (taken := scheduler.take(0)) is not None:
-            scheduler.give_back(taken, taken.holder)
+            scheduler.give_back(taken, taken.hold.holder)
         scheduler.touch(ended)
     assert set(scheduler._entries) == {live}
 
@@ -142,8 +142,8 @@ def test_a_callback_that_came_back_is_not_seized(
     owned = own()
     scheduler.touch(owned)
     assert scheduler.take(0) is owned
-    running_now = owned.callback = RunningCallback(5.0, get_ident())
+    running_now = owned.hold.callback = RunningCallback(5.0, get_ident())
     assert not scheduler.seize(owned, RunningCallback(4.0, get_ident()))
-    owned.callback = None
+    owned.hold.callback = None
     assert not scheduler.seize(owned, running_now)
     assert scheduler.take(0) is None

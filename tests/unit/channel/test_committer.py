@@ -214,7 +214,7 @@ def test_a_missed_answer_is_no_foreign_commit(bench: Bench, owned: OwnedPartitio
     bench.later()
     assert bench.stored == StoredOffset(20, 1)
     assert bench.found("late") == 0
-    assert owned.has_pending_commit
+    assert owned.pending_commits.has_pending_commit
     assert [event.offset for event in owned.events if hasattr(event, "offset")][-1] == 20
 
 
@@ -291,4 +291,4 @@ def test_a_commit_that_fails_for_a_missing_topic_has_the_topics_looked_at(
     bench.broker.delete_topic("events")
     bench.commit(owned, 5)
     assert bench.topics.wanted.is_set()
-    assert owned.has_pending_commit
+    assert owned.pending_commits.has_pending_commit

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.channel.buffer import BatchSlice
 from headrace.channel.dead_letters import DeadLetters
-from headrace.channel.partition import Outstanding
+from headrace.channel.progress import Outstanding
 from headrace.channel.settings import LiveSettings
 from headrace.config import ChannelConfig
 from headrace.core.clock import SYSTEM_CLOCK

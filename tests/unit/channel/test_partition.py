@@ -14,8 +14,8 @@ import headrace
 from headrace.channel import partition
 from headrace.channel.buffer import BatchSlice, chunk_of
 from headrace.channel.events import OffsetCommitted, OffsetOutOfRange
-from headrace.channel.partition import Outstanding
 from headrace.channel.pauses import DeliveryGate, Pause, PauseReason
+from headrace.channel.progress import Outstanding
 from headrace.channel.states import FINAL, TRANSITIONS, EndReason, PartitionState
 from headrace.coordinators.lease import Lease
 from headrace.core.errors import FatalError
@@ -41,10 +41,12 @@ def records(first: int, count: int) -> list[Record]:
 
 def waiting(owned: OwnedPartition, fetched: int = 0) -> OwnedPartition:
     """Bring a partition to WAITING with records from 0 on in its buffer."""
-    owned.become(S.WAITING)
-    owned.buffer.restart(0)
+    owned.life.become(S.WAITING)
+    owned.progress.buffer.restart(0)
     if fetched:
-        owned.buffer.append(owned.buffer.generation, chunk_of(records(0, fetched)), 1000.0)
+        owned.progress.buffer.append(
+            owned.progress.buffer.generation, chunk_of(records(0, fetched)), 1000.0
+        )
     return owned
 
 
@@ -54,7 +56,7 @@ def hand_out(owned: OwnedPartition, deadline: float = 1e9) -> Outstanding:
     assert cut is not None
     batch = Batch(owned, cut.start, cut.records, cut.next_offset, cut.size)
     item = Outstanding(batch, cut, Future(), deadline)
-    owned.deliver(item)
+    owned.progress.deliver(item)
     return item
 
 
@@ -64,13 +66,13 @@ def test_only_the_table_s_transitions_are_possible(
 ) -> None:
     """Every pair of states is allowed or refused exactly as the table says."""
     owned = own()
-    owned.state = before
+    owned.life.state = before
     if before is after or after in TRANSITIONS[before]:
-        owned.become(after)
-        assert owned.state is after
+        owned.life.become(after)
+        assert owned.life.state is after
     else:
         with pytest.raises(FatalError, match="cannot go from"):
-            owned.become(after)
+            owned.life.become(after)
 
 
 def test_every_state_can_be_reached_and_every_other_left() -> None:
@@ -83,9 +85,9 @@ def test_every_state_can_be_reached_and_every_other_left() -> None:
 def test_an_ending_only_grows_stronger(own: Callable[..., OwnedPartition]) -> None:
     """A release asked for after a loss does not undo the loss."""
     owned = own()
-    owned.end(EndReason.LOST)
-    owned.end(EndReason.RELEASE)
-    assert owned.ending is EndReason.LOST
+    owned.life.end(EndReason.LOST)
+    owned.life.end(EndReason.RELEASE)
+    assert owned.life.ending is EndReason.LOST
 
 
 def test_a_partition_with_its_batches_out_waits_for_answers(
@@ -97,7 +99,7 @@ def test_a_partition_with_its_batches_out_waits_for_answers(
     hand_out(owned, deadline=5000.0)
     hand_out(owned, deadline=6000.0)
     assert owned.due() == 5000.0
-    owned.outstanding[0].answer.set_result(BatchResponse.advance())
+    owned.progress.outstanding[0].answer.set_result(BatchResponse.advance())
     assert owned.due() == 0.0
 
 
@@ -117,7 +119,7 @@ def test_a_pause_leaves_it_due_until_it_has_paused(
     pause = Pause(PauseReason.OPERATOR, "test", 0.0)
     delivery_gate.pauses.add(pause)
     assert owned.due() == 0.0
-    owned.become(S.PAUSED)
+    owned.life.become(S.PAUSED)
     assert owned.due() is None
     delivery_gate.pauses.remove(pause)
     assert owned.due() == 0.0
@@ -131,7 +133,7 @@ def test_a_pause_waits_for_answers_and_commits(
     item = hand_out(owned, deadline=5000.0)
     delivery_gate.pauses.add(Pause(PauseReason.OPERATOR, "test", 0.0))
     assert owned.due() == 5000.0
-    owned.outstanding.clear()
+    owned.progress.outstanding.clear()
     sequence = owned.pending_commits.enqueue(None)
     assert owned.due() is None
     owned.post(OffsetCommitted(item.batch.next_offset, sequence))
@@ -144,7 +146,7 @@ def test_suspended_it_waits_for_zookeeper_and_nothing_else(
     """While ZooKeeper is silent a partition with records is not due; afterwards it is."""
     owned = waiting(own(), fetched=40)
     delivery_gate.suspended.set()
-    owned.suspend()
+    owned.life.suspend()
     assert owned.due() is None
     delivery_gate.suspended.clear()
     assert owned.due() == 0.0
@@ -184,13 +186,13 @@ def test_a_revert_delivers_the_same_batches_again_from_memory(
     """Going back to an outstanding batch needs no fetch and keeps the batches as they were."""
     owned = waiting(own(), fetched=40)
     first, second = hand_out(owned), hand_out(owned)
-    assert owned.rewind(first.cut.start, owned.withdraw())
+    assert owned.rewind(first.cut.start, owned.progress.withdraw())
     assert first.answer.cancelled()
     assert second.answer.cancelled()
     assert owned.position == 0
     assert hand_out(owned).cut == first.cut
     assert hand_out(owned).cut == second.cut
-    owned.outstanding.clear()
+    owned.progress.outstanding.clear()
     assert hand_out(owned).cut.start == second.cut.next_offset
 
 
@@ -198,7 +200,7 @@ def test_a_seek_into_a_batch_delivers_the_rest_of_it(own: Callable[..., OwnedPar
     """Resuming at record i of a batch begins exactly there."""
     owned = waiting(own(), fetched=40)
     item = hand_out(owned)
-    owned.outstanding.clear()
+    owned.progress.outstanding.clear()
     assert owned.rewind(4, [item.cut])
     again = hand_out(owned).cut
     assert (again.start, again.records[0].offset(), again.next_offset) == (4, 4, 10)
@@ -211,11 +213,11 @@ def test_a_seek_beyond_what_is_at_hand_needs_a_fetch(
     """Backwards past the retained records, or ahead of the buffer: everything is dropped."""
     owned = waiting(own(), fetched=40)
     hand_out(owned)
-    owned.outstanding.clear()
+    owned.progress.outstanding.clear()
     item = hand_out(owned)
-    owned.outstanding.clear()
+    owned.progress.outstanding.clear()
     assert not owned.rewind(target, [item.cut])
-    assert (owned.position, owned.buffer.records) == (target, 0)
+    assert (owned.position, owned.progress.buffer.records) == (target, 0)
 
 
 def test_a_restart_resets_what_speaks_of_the_former_position(
@@ -224,21 +226,30 @@ def test_a_restart_resets_what_speaks_of_the_former_position(
     """Nothing at hand, no failure, no back-off and no doubt of before holds at the new offset."""
     owned = waiting(own(), fetched=40)
     out = hand_out(owned)
-    owned.pending.append(BatchSlice(10, records(10, 10), 20, 100))
-    owned.note_gap(50, owned.buffer.generation)
-    owned.count_failure(out.cut)
-    owned.hold_until(5000.0)
-    generation = owned.buffer.generation
-    owned.doubt_log(OffsetOutOfRange(generation))
-    owned.halt()
+    owned.progress.pending.append(BatchSlice(10, records(10, 10), 20, 100))
+    owned.progress.note_gap(50, owned.progress.buffer.generation)
+    owned.retries.count_failure(out.cut)
+    owned.retries.hold_until(5000.0)
+    generation = owned.progress.buffer.generation
+    owned.log_doubt.begin(OffsetOutOfRange(generation))
+    owned.log_doubt.halt()
     owned.restart_at(60, leader_epoch=3)
     assert out.answer.cancelled()
-    assert (owned.processed_offset, owned.position, owned.buffer.fetch_offset) == (60, 60, 60)
-    assert owned.leader_epoch_at(60) == 3
-    assert owned.buffer.generation > generation
-    assert (owned.held_bytes(), owned.suspect_records, owned.batch) == (0, 0, None)
-    assert (owned.attempts, owned.not_before, owned.doubt, owned.rests) == (0, 0.0, None, False)
-    assert owned.take_gap() is None
+    assert (
+        owned.progress.processed_offset,
+        owned.position,
+        owned.progress.buffer.fetch_offset,
+    ) == (60, 60, 60)
+    assert owned.progress.leader_epoch_at(60) == 3
+    assert owned.progress.buffer.generation > generation
+    assert (owned.held_bytes(), owned.progress.suspect_records, owned.batch) == (0, 0, None)
+    assert (
+        owned.retries.attempts,
+        owned.retries.not_before,
+        owned.log_doubt.doubt,
+        owned.rests,
+    ) == (0, 0.0, None, False)
+    assert owned.progress.take_gap() is None
 
 
 def test_a_revert_past_what_is_at_hand_leaves_what_its_answer_does_not_say(
@@ -246,13 +257,13 @@ def test_a_revert_past_what_is_at_hand_leaves_what_its_answer_does_not_say(
 ) -> None:
     """What is processed, a wait and a doubt of the log are not the processor's to take back."""
     owned = waiting(own(), fetched=40)
-    owned.process_to(10, None)
-    owned.hold_until(5000.0)
-    doubt = OffsetOutOfRange(owned.buffer.generation)
-    owned.doubt_log(doubt)
+    owned.progress.process_to(10, None)
+    owned.retries.hold_until(5000.0)
+    doubt = OffsetOutOfRange(owned.progress.buffer.generation)
+    owned.log_doubt.begin(doubt)
     assert not owned.rewind(60, [])
-    assert (owned.position, owned.processed_offset) == (60, 10)
-    assert (owned.not_before, owned.doubt) == (5000.0, doubt)
+    assert (owned.position, owned.progress.processed_offset) == (60, 10)
+    assert (owned.retries.not_before, owned.log_doubt.doubt) == (5000.0, doubt)
 
 
 def test_only_its_own_module_changes_a_partition(own: Callable[..., OwnedPartition]) -> None:
@@ -277,7 +288,7 @@ def test_a_seek_into_a_gap_starts_there(own: Callable[..., OwnedPartition]) -> N
     """An offset without a record is a position like any other."""
     owned = waiting(own())
     cut = BatchSlice(0, [FakeRecord(offset_=0), FakeRecord(offset_=9)], 10, 100)
-    owned.buffer.restart(10)
+    owned.progress.buffer.restart(10)
     assert owned.rewind(5, [cut])
     again = hand_out(owned).cut
     assert (again.start, [record.offset() for record in again.records]) == (5, [9])
@@ -291,8 +302,8 @@ def test_a_batch_that_was_taken_is_known_at_once(
     owned = waiting(own(), fetched=40)
     if again:
         cut = hand_out(owned).cut
-        owned.rewind(0, owned.withdraw())
-        owned.count_failure(cut)
+        owned.rewind(0, owned.progress.withdraw())
+        owned.retries.count_failure(cut)
     assert owned.take_batch(2000.0) is not None
     assert owned.batch == (0, 10)
 
@@ -300,7 +311,7 @@ def test_a_batch_that_was_taken_is_known_at_once(
 def test_a_smaller_next_size_bounds_one_batch_only(own: Callable[..., OwnedPartition]) -> None:
     """The size a processor asks for holds for the next batch, then the channel's again."""
     owned = waiting(own(), fetched=40)
-    owned.next_batch.wish(3, None)
+    owned.progress.next_batch.wish(3, None)
     assert [len(hand_out(owned).cut.records) for _ in range(2)] == [3, 10]
 
 
@@ -309,7 +320,7 @@ def test_a_larger_next_size_does_not_exceed_the_channel_s(
 ) -> None:
     """A processor cannot break the memory budget."""
     owned = waiting(own(), fetched=40)
-    owned.next_batch.wish(1000, 1_000_000)
+    owned.progress.next_batch.wish(1000, 1_000_000)
     assert len(hand_out(owned).cut.records) == 10
 
 
@@ -319,8 +330,8 @@ def test_where_a_processor_copies_them_batches_in_flight_fit_into_the_share(
     """With a small share of the budget batches are cut smaller than configured."""
     owned = waiting(own(copies=2), fetched=40)
     whole = hand_out(owned).cut
-    owned.outstanding.clear()
-    owned.next_batch.set_share(whole.size * 5 // 2)
+    owned.progress.outstanding.clear()
+    owned.progress.next_batch.set_share(whole.size * 5 // 2)
     assert len(hand_out(owned).cut.records) == 5
 
 
@@ -330,7 +341,7 @@ def test_what_is_in_memory_anyway_is_handed_out_in_full_batches(
     """With a small share less has to be there, but a batch has all that is."""
     owned = waiting(own(), fetched=40)
     whole = hand_out(owned).cut
-    owned.outstanding.clear()
-    owned.next_batch.set_share(whole.size * 3 // 2)
-    assert owned.next_batch.waits_for().max_bytes == whole.size // 2
+    owned.progress.outstanding.clear()
+    owned.progress.next_batch.set_share(whole.size * 3 // 2)
+    assert owned.progress.next_batch.waits_for().max_bytes == whole.size // 2
     assert len(hand_out(owned).cut.records) == len(whole.records) == 10

@@ -154,7 +154,10 @@ def test_no_end_waits_for_a_commit_of_a_deleted_topic(
             eventually(lambda: in_state(channel) == ["releasing"])
         else:
             eventually(
-                lambda: any(owned.has_pending_commit for owned in channel._runtime.manager.all())
+                lambda: any(
+                    owned.pending_commits.has_pending_commit
+                    for owned in channel._runtime.manager.all()
+                )
             )
             assert in_state(channel) == ["starting"]
         broker.delete_topic("alerts.eu")

@@ -433,7 +433,7 @@ def test_a_pause_that_begins_while_zookeeper_is_away_commits_when_it_is_back(
     with running(channel):
         all_are(channel, "waiting")
         broker.produce(P0, *values(5))
-        eventually(lambda: any(owned.has_pending_commit for owned in manager.all()))
+        eventually(lambda: any(owned.pending_commits.has_pending_commit for owned in manager.all()))
         manager.suspended()
         all_are(channel, "suspended")
         channel.pause(by="ann")

@@ -103,7 +103,7 @@ def test_a_log_that_was_cut_short_is_read_again_from_the_position(
     channel = in_memory_channel(recorder, broker, batch={"max_records": 4, "linger": 0})
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
-        buffer = channel._runtime.manager.all()[0].buffer
+        buffer = channel._runtime.manager.all()[0].progress.buffer
         with broker._changed:
             log = broker._logs[P0]
             log.records, log.end = log.records[:6], 6

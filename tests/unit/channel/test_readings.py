@@ -37,8 +37,8 @@ def ten_a_second(count: int) -> list[Record]:
 def fetched(owned: OwnedPartition, records: list[Record], end: int) -> OwnedPartition:
     """Bring a partition to WAITING with records in its buffer, and an end of its log."""
     waiting(owned)
-    owned.high_watermark = end
-    owned.buffer.append(owned.buffer.generation, chunk_of(records), 0.0)
+    owned.progress.high_watermark = end
+    owned.progress.buffer.append(owned.progress.buffer.generation, chunk_of(records), 0.0)
     return owned
 
 
@@ -53,7 +53,7 @@ def test_the_lag_is_the_age_of_the_next_record(own: Callable[..., OwnedPartition
     assert lag(owned, 5.0) == pytest.approx(5.0)
     item = hand_out(owned)
     assert lag(owned, 6.0) == pytest.approx(6.0)
-    owned.outstanding.clear()
+    owned.progress.outstanding.clear()
     after = len(item.batch) * 0.1
     assert lag(owned, 7.0) == pytest.approx(7.0 - after)
 
@@ -62,7 +62,7 @@ def test_nothing_lags_at_the_end_of_the_log(own: Callable[..., OwnedPartition]) 
     """0 where everything is answered, nothing at all where the end is not known yet."""
     owned = waiting(own())
     assert lag(owned, 5.0) is None
-    owned.high_watermark = 0
+    owned.progress.high_watermark = 0
     assert lag(owned, 5.0) == 0.0
 
 
@@ -89,9 +89,9 @@ def test_what_is_not_fetched_is_younger_than_what_was(
 ) -> None:
     """The least that the last answer and the last look at the end allow; else nothing."""
     owned = waiting(own())
-    owned.high_watermark = 100
-    owned.newest = None if newest is None else MADE + newest
-    owned.caught_up_at = None if caught_up_at is None else MADE + caught_up_at
+    owned.progress.high_watermark = 100
+    owned.progress.newest = None if newest is None else MADE + newest
+    owned.progress.caught_up_at = None if caught_up_at is None else MADE + caught_up_at
     found = lag(owned, 10.0)
     assert found is None if expected is None else found == pytest.approx(expected)
 

@@ -27,7 +27,7 @@ def test_partitions_come_in_the_order_in_which_they_became_ready(
         scheduler.touch(owned)
     taken = scheduler.take(0)
     assert taken is first
-    scheduler.give_back(first, first.holder)
+    scheduler.give_back(first, first.hold.holder)
     assert [scheduler.take(0) for _ in range(4)] == [second, third, first, None]
 
 
@@ -39,7 +39,7 @@ def test_a_partition_that_is_to_rest_or_to_end_goes_before_the_others(
     first, second, third, fourth = own(0), own(1), own(2), own(3)
     for owned in (first, second, third):
         scheduler.touch(owned)
-    third.end(EndReason.RELEASE)
+    third.life.end(EndReason.RELEASE)
     scheduler.touch(third)
     fourth._delivery_gate.pauses.add(
         Pause(PauseReason.OPERATOR, "me", 0.0, partition=fourth.partition)
@@ -58,7 +58,7 @@ def test_a_partition_is_never_handed_to_two_workers(
     assert scheduler.take(0) is owned
     scheduler.touch(owned)
     assert scheduler.take(0) is None
-    scheduler.give_back(owned, owned.holder)
+    scheduler.give_back(owned, owned.hold.holder)
     assert scheduler.take(0) is owned
 
 
@@ -68,7 +68,7 @@ def test_a_partition_due_later_comes_when_its_time_has_come(
     """Back-off and linger hold a partition back until the clock says so."""
     scheduler = Scheduler(clock)
     owned = own()
-    owned.not_before = clock.monotonic() + 5
+    owned.retries.not_before = clock.monotonic() + 5
     scheduler.touch(owned)
     assert scheduler.take(0) is None
     clock.advance(5)
@@ -81,9 +81,9 @@ def test_an_earlier_due_time_replaces_a_later_one(
     """A touch that finds the partition due sooner does not wait for the old time."""
     scheduler = Scheduler(clock)
     owned = own()
-    owned.not_before = clock.monotonic() + 60
+    owned.retries.not_before = clock.monotonic() + 60
     scheduler.touch(owned)
-    owned.end(EndReason.LOST)
+    owned.life.end(EndReason.LOST)
     scheduler.touch(owned)
     assert scheduler.take(0) is owned
 
@@ -96,8 +96,8 @@ def test_a_final_partition_is_forgotten(
     owned = own()
     scheduler.touch(owned)
     assert scheduler.take(0) is owned
-    owned.become(PartitionState.LOST)
-    scheduler.give_back(owned, owned.holder)
+    owned.life.become(PartitionState.LOST)
+    scheduler.give_back(owned, owned.hold.holder)
     scheduler.touch(owned)
     assert scheduler.take(0) is None
 
@@ -110,10 +110,10 @@ def test_a_seized_partition_goes_to_another_worker(
     owned = own()
     scheduler.touch(owned)
     scheduler.take(0)
-    hung = owned.holder
-    owned.callback = RunningCallback(5.0, get_ident())
-    assert scheduler.seize(owned, owned.callback)
-    assert owned.ending is EndReason.ABANDONED
+    hung = owned.hold.holder
+    owned.hold.callback = RunningCallback(5.0, get_ident())
+    assert scheduler.seize(owned, owned.hold.callback)
+    assert owned.life.ending is EndReason.ABANDONED
     assert scheduler.take(0) is owned
     scheduler.give_back(owned, hung)
     assert scheduler.take(0) is None
@@ -125,10 +125,10 @@ def test_a_claim_waits_for_the_end_of_the_one_before_it(
     """Callbacks of two claims on one partition never overlap."""
     scheduler = Scheduler(clock)
     before, after = own(), own()
-    after.await_end_of(before)
+    after.life.await_end_of(before.life)
     scheduler.touch(after)
     assert scheduler.take(0) is None
-    before.become(PartitionState.LOST)
+    before.life.become(PartitionState.LOST)
     scheduler.touch(after)
     assert scheduler.take(0) is after
 

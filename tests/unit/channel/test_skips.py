@@ -212,9 +212,9 @@ def test_a_failed_batch_is_known_when_what_was_read_ahead_is_dropped(
         _backs_off(channel)
         (owned,) = [each for each in channel._runtime.manager.all() if each.partition == P0]
         # as where the log lost its end behind it; nobody holds the partition for an hour
-        owned.discard()
+        owned.progress.discard()
         channel._runtime.fetcher.seek(owned)
-        eventually(lambda: owned.buffer.records == 8)
+        eventually(lambda: owned.progress.buffer.records == 8)
         (waits,) = [each for each in channel.partitions() if each.partition == 0]
         assert (waits.attempts, waits.batch_offset, waits.batch_end) == (1, 0, 4)
         with pytest.raises(NotInBatchError, match="fails has the records 0 to 3; 4 is none"):

@@ -68,7 +68,7 @@ def test_what_has_begun_is_not_asked_for(bench: Bench, own: Callable[..., OwnedP
     """A partition whose start is found, or that waits for its former claim, is left out."""
     begun, waiting, owned = own(0), own(1), own(2)
     begun.pending_commits.enqueue(None)
-    waiting.await_end_of(own(1))
+    waiting.life.await_end_of(own(1).life)
     bench.held = [begun, waiting, owned]
     bench.read(owned)
     assert bench.asked == [[2]]
@@ -79,7 +79,7 @@ def test_one_that_failed_is_read_by_itself(
 ) -> None:
     """What keeps its offset from being read keeps nobody else waiting."""
     bench.held = [own(number) for number in range(3)]
-    bench.held[0].attempts = 2
+    bench.held[0].retries.attempts = 2
     bench.commit(0, 7)
     assert bench.read(bench.held[1]) is None
     assert bench.read(bench.held[0]) == StoredOffset(7, 1)

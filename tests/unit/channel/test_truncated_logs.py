@@ -75,7 +75,7 @@ def test_a_log_that_lost_its_end_halts_the_partition(
     with running(channel):
         error = halted(recorder, channel)
         assert (error.position, error.high, error.end) == (10, 6 + grown, 6)
-        assert "seek to 6" in (channel._runtime.manager.all()[0].last_error or "")
+        assert "seek to 6" in (channel._runtime.manager.all()[0].retries.last_error or "")
     assert recorder.delivered() == []
     stored = broker.committed("group", P0)
     assert stored == StoredOffset(10, 2)
@@ -154,7 +154,7 @@ def test_records_read_ahead_of_the_cut_are_dropped(broker: InMemoryBroker) -> No
         broker.truncate(P0, 6)
         broker.produce(P0, *[b"new"] * 8)
         deadline = Deadline.after(PATIENCE)
-        while channel._runtime.manager.all()[0].buffer.leader_epoch != 1:
+        while channel._runtime.manager.all()[0].progress.buffer.leader_epoch != 1:
             assert not deadline.expired
         recorder.answer = lambda _: BatchResponse.advance()
         recorder.futures[0].set_result(BatchResponse.advance())
@@ -340,7 +340,7 @@ def test_a_position_out_of_range_is_looked_at_with_its_epoch(
             broker.truncate(P0, 6)
             broker.produce(P0, *[b"new"] * 8)
         owned = channel._runtime.manager.all()[0]
-        owned.post(OffsetOutOfRange(owned.buffer.generation))
+        owned.post(OffsetOutOfRange(owned.progress.buffer.generation))
         recorder.answer = lambda _: BatchResponse.advance()
         recorder.futures[0].set_result(BatchResponse.advance())
         if ahead:
@@ -432,7 +432,7 @@ def test_what_waits_for_a_retry_is_delivered_once_after_a_doubt(
         recorder.wait(lambda: recorder.errors() == [ValueError])
         (owned,) = channel._runtime.manager.all()
         broker.expire(P0, first)
-        for event in (LogTruncated(owned.buffer.generation, None), RecordSkipped()):
+        for event in (LogTruncated(owned.progress.buffer.generation, None), RecordSkipped()):
             owned.post(event)
         channel._runtime.manager.touch_all()
         broker.produce(P0, b"more")

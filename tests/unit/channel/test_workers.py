@@ -74,7 +74,7 @@ def test_an_event_that_nobody_handles_fails_the_channel(
 
     def claim(claim: Claim) -> None:
         claimed(claim)
-        (owned,) = [each for each in channel._runtime.manager.all() if each.claim is claim]
+        (owned,) = [each for each in channel._runtime.manager.all() if each.life.claim is claim]
         owned.post(cast("PartitionEvent", Unknown()))
 
     if starting:

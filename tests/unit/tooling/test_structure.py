@@ -6,7 +6,15 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import headrace
+from headrace.channel.life import Life
+from headrace.channel.log_doubt import LogDoubt
+from headrace.channel.partition import OwnedPartition, WorkerHold
+from headrace.channel.pending_commits import PendingCommits
+from headrace.channel.progress import Progress
+from headrace.channel.retries import Retries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +23,9 @@ PACKAGE = Path(headrace.__file__).parent
 
 #: Files that may depend on each other in a circle. Larger circles can only be read as a whole.
 LARGEST_CIRCLE = 3
+
+#: Public methods and properties of one value of the partition.
+MOST_METHODS = 25
 
 
 def modules() -> dict[str, Path]:
@@ -89,6 +100,15 @@ def test_no_circle_of_imports_has_more_than_three_files() -> None:
     """Imports under ``TYPE_CHECKING`` count: they say what a reader has to know as well."""
     large = [sorted(found) for found in circles(graph()) if len(found) > LARGEST_CIRCLE]
     assert large == []
+
+
+@pytest.mark.parametrize(
+    "value", [OwnedPartition, Life, Progress, Retries, LogDoubt, PendingCommits, WorkerHold]
+)
+def test_a_value_of_the_partition_has_25_public_methods_at_most(value: type) -> None:
+    """Each has rules of its own that can be read at once."""
+    public = [name for name in vars(value) if not name.startswith("_")]
+    assert len(public) <= MOST_METHODS, public
 
 
 def test_only_the_channel_takes_the_whole_runtime() -> None:
