@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import structlog
 
 from headrace.devstack import Blueprint, LocalStack
 from headrace.telemetry.logs.levels import QUIET, forget_levels
+from tests.surroundings import leave_behind
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -25,10 +25,7 @@ pytest_plugins = ["tests.schedule"]
 
 pytest.register_assert_rewrite("headrace.testing.sinks")
 
-# A shell without job control has SIGINT ignored by what it starts in the background, and so by all
-# that the tests start: they are about what a signal does.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+leave_behind()
 
 
 @pytest.hookimpl(wrapper=True)

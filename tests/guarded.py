@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import admin as client_admin
 
-from headrace.core.clock import Deadline
 from headrace.devstack.kafka import KafkaBroker
 from headrace.devstack.server import LOOPBACK, free_port
 from tests.brokers import Broker
@@ -56,7 +55,7 @@ class Guarded:
                 "super.users": "User:ANONYMOUS",
             },
         )
-        self._server.start(Deadline.after(60))
+        self._server.start()
         self.operator = Broker(self._server.address)
         self.users = f"{LOOPBACK}:{users}"
         self.properties: dict[str, Any] = {

@@ -19,8 +19,9 @@ import psycopg
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.devstack.server import LOOPBACK, free_port
-from headrace.devstack.wait import wait_for
+from headrace.core.progress import Silence, signs_of_work
+from headrace.devstack.server import LOOPBACK, free_port, run_to_its_end
+from headrace.devstack.wait import FAR_S, SILENCE_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 _PROGRAMS = "usr/lib/postgresql/*/bin/postgres"
 
 _USER = "postgres"
-_START = 60.0
 _SETTINGS = {"fsync": "off", "max_connections": "30", "shared_buffers": "16MB"}
 
 
@@ -100,10 +100,12 @@ def postgres_server() -> Iterator[PostgresServer]:
             "-N",
         ]
         made += ["--encoding=UTF8", "--locale=C"]
-        subprocess.run(made, check=True, cwd=folder, capture_output=True, timeout=_START)
+        run_to_its_end(
+            made, title="initdb", log_file=folder / "initdb.log", deadline=Deadline.after(FAR_S)
+        )
         server = PostgresServer(free_port())
-        with _running([*prefix, *_command(programs, folder, server.port)], folder):
-            _wait_for(server, folder)
+        with _running([*prefix, *_command(programs, folder, server.port)], folder) as pid:
+            _wait_for(server, folder, pid)
             yield server
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -116,8 +118,8 @@ def _command(programs: Path, folder: Path, port: int) -> list[str]:
 
 
 @contextmanager
-def _running(command: list[str], folder: Path) -> Iterator[None]:
-    """Run the command under the supervisor, which ends it when the pipe to it closes."""
+def _running(command: list[str], folder: Path) -> Iterator[int]:
+    """Run the command under the supervisor, which ends it when the pipe closes; give its pid."""
     supervisor = [sys.executable, "-m", "headrace.devstack.supervisor", str(os.getpid()), *command]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -127,7 +129,7 @@ def _running(command: list[str], folder: Path) -> Iterator[None]:
     assert process.stdout is not None
     server = int(process.stdout.readline())
     try:
-        yield
+        yield server
     finally:
         with suppress(ProcessLookupError):
             os.kill(server, signal.SIGINT)  # its fast shutdown, which leaves nothing behind
@@ -138,7 +140,7 @@ def _running(command: list[str], folder: Path) -> Iterator[None]:
         process.stdout.close()
 
 
-def _wait_for(server: PostgresServer, folder: Path) -> None:
+def _wait_for(server: PostgresServer, folder: Path, pid: int) -> None:
     def answers() -> bool:
         try:
             server.run("SELECT 1")
@@ -146,5 +148,6 @@ def _wait_for(server: PostgresServer, folder: Path) -> None:
             return False
         return True
 
-    if not wait_for(answers, Deadline.after(_START)):
+    silence = Silence(signs_of_work([pid], [folder]), SILENCE_S)
+    if not wait_for(answers, Deadline.after(FAR_S), silence):
         pytest.fail((folder / "log").read_text(encoding="utf-8", errors="replace"))

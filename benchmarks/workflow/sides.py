@@ -102,9 +102,9 @@ class PeerServer(LocalServer):
         return f"{LOOPBACK}:{self._port}"
 
     @override
-    def _answers(self) -> bool:
+    def _answers(self, seconds: float) -> bool:
         try:
-            with socket.create_connection((LOOPBACK, self._port), timeout=1) as connection:
+            with socket.create_connection((LOOPBACK, self._port), timeout=seconds) as connection:
                 return self._greets(connection)
         except OSError:
             return False

@@ -1,4 +1,7 @@
-"""References in values: ``${NAME}``, ``${NAME:-default}`` and ``${file:path}``.
+"""References in values: ``${NAME}``, ``${NAME:-default}``, ``${file:path}`` and the like.
+
+``${file:path:-default}`` takes the default where there is no such file. A default may be such a
+reference itself, with plain text for its own default.
 
 They are expanded in text values of the parsed file only: never in keys, and never in the file's
 text, so that no value of a variable can change the structure. ``$${`` stands for a literal ``${``.
@@ -19,7 +22,8 @@ if TYPE_CHECKING:
 
     from headrace.config.errors import ConfigProblem, Steps
 
-_REFERENCE = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)\}|\$\{")
+_WITHIN = r"(?:\$\{[^}]*\}|[^}])*"
+_REFERENCE = re.compile(rf"\$\$\{{|\$\{{(?P<body>{_WITHIN})\}}|\$\{{")
 _VARIABLE = re.compile(
     r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<has_default>:-(?P<default>.*))?", re.DOTALL
 )
@@ -66,6 +70,7 @@ class Expansion:
     folder: Path
     reads: Callable[[Path], None] = lambda _: None
     failures: list[ConfigProblem] = field(default_factory=list)
+    _files_read: int = 0
 
     def expand(self, value: Any, at: Steps = ()) -> Any:
         """Return ``value`` with the references in all its text replaced."""
@@ -79,6 +84,7 @@ class Expansion:
 
     def _expand_text(self, text: str, at: Steps) -> str:
         bodies = [match["body"] for match in _REFERENCE.finditer(text)]
+        read_before = self._files_read
         try:
             result = _REFERENCE.sub(self._replace, text)
         except BadReferenceError as problem:
@@ -86,8 +92,7 @@ class Expansion:
             result = text
         if all(body is None for body in bodies) and result != text:
             return result
-        from_file = any(body is not None and body.startswith(_FILE) for body in bodies)
-        return Expanded.of(result, text, from_file=from_file)
+        return Expanded.of(result, text, from_file=self._files_read > read_before)
 
     def _replace(self, match: re.Match[str]) -> str:
         if match[0] == "$${":
@@ -112,7 +117,7 @@ class Expansion:
                 f"needs the environment variable {match['name']}, which is not UTF-8 text"
             )
         if match["has_default"] is not None:
-            return value or match["default"]
+            return value or self._default(match["default"])
         if value is None:
             raise BadReferenceError(
                 f"needs the environment variable {match['name']}, which is not set; "
@@ -120,7 +125,11 @@ class Expansion:
             )
         return value
 
-    def _file(self, name: str) -> str:
+    def _default(self, text: str) -> str:
+        return _REFERENCE.sub(self._replace, text)
+
+    def _file(self, body: str) -> str:
+        name, has_default, default = body.partition(":-")
         try:
             path = self.folder / Path(name).expanduser()
             self.reads(path)
@@ -128,6 +137,12 @@ class Expansion:
             text = content.decode()
         except UnicodeDecodeError:
             raise BadReferenceError(f"refers to {path}, which is not UTF-8 text") from None
+        except FileNotFoundError as error:
+            if has_default:
+                return self._default(default)
+            raise BadReferenceError(
+                f"refers to {path}, which cannot be read: {error.strerror}"
+            ) from None
         except OSError as error:
             raise BadReferenceError(
                 f"refers to {path}, which cannot be read: {error.strerror}"
@@ -136,6 +151,7 @@ class Expansion:
             raise BadReferenceError("refers to a file by a name that is no path") from None
         if len(content) > MAX_FILE_BYTES:
             raise BadReferenceError(f"refers to {path}, which is larger than 1 MiB")
+        self._files_read += 1
         return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
 
 

@@ -79,7 +79,7 @@ def up(
         folder, only_new = records or _USUAL_RECORDS, records is None
         for file, count in produce_records(folder, state.bootstrap_servers, only_new=only_new):
             typer.echo(f"{count} records of {file} are in topic {file.stem}")
-    if not detached.has_usual_ports(state):
+    if directory != default_directory() and not detached.has_usual_ports(state):
         kafka, zookeeper = state.bootstrap_servers, state.zookeeper_hosts
         typer.echo(f"for a project of headrace init: export KAFKA={kafka} ZOOKEEPER={zookeeper}")
     typer.echo(f"stop them with: headrace local down --dir {directory}")

@@ -18,16 +18,18 @@ from headrace.core.processes import python_command
 from headrace.devstack.errors import LocalStackError
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.jvm import require_java
-from headrace.devstack.server import LOOPBACK, ProcessState
+from headrace.devstack.server import LOOPBACK, PortBook, ProcessState
 from headrace.devstack.stack import (
-    START_TIMEOUT_S,
+    PORTS_FILE,
     STOP_TIMEOUT_S,
     LocalStack,
     StackState,
     read_state,
+    remove_addresses,
     remove_state,
+    write_addresses,
 )
-from headrace.devstack.wait import wait_for
+from headrace.devstack.wait import FAR_S, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,24 +62,37 @@ def up(directory: Path) -> StackState:
     """
     if state := running_state(directory):
         return state
-    require_java()
-    kafka_jars()
     directory.mkdir(parents=True, exist_ok=True)
     remove_state(directory)
-    said = _start_keeper(directory, Deadline.after(START_TIMEOUT_S + _PATIENCE_S))
+    # from now on: a stack that does not start is not there, and no other one is taken for it
+    write_addresses(directory, *_expected(directory))
+    require_java()
+    kafka_jars()
+    said = _start_keeper(directory, Deadline.after(FAR_S + _PATIENCE_S))
     state = running_state(directory)
     if said != READY or state is None:
         raise LocalStackError(said or f"the stack did not start; see {_log(directory)}")
     return state
 
 
+def _expected(directory: Path) -> tuple[str, str]:
+    """Return the addresses that the folder's stack will have unless its ports are taken first."""
+    ports = PortBook(directory / PORTS_FILE, USUAL_PORTS)
+    kafka, zookeeper = (f"{LOOPBACK}:{ports.port(name)}" for name in ("kafka-1", "zookeeper-1"))
+    ports.save()
+    return kafka, zookeeper
+
+
 def down(directory: Path) -> bool:
     """End the stack in ``directory``; False if none ran there. Blocks.
+
+    What it wrote of its addresses goes in any case.
 
     Only the very processes that the state file names are signalled, never others that were
     given their pids since. A file left by a stack that is gone is removed.
     """
     state = read_state(directory)
+    remove_addresses(directory)
     if state is None:
         return False
     was_kept = state.keeper.send(signal.SIGTERM)
@@ -149,9 +164,11 @@ def main(directory: Path) -> int:
         with LocalStack.start(directory, usual_ports=USUAL_PORTS) as stack:
             os.write(outcome, READY.encode())
             StackState.of(stack).write(directory)
+            write_addresses(directory, stack.bootstrap_servers, stack.zookeeper_hosts)
             os.close(outcome)
             stopped.wait()
             remove_state(directory)
+            remove_addresses(directory)
     except BrokenPipeError:
         log.warning("local_stack_orphaned", directory=str(directory))
         return 1

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.core.clock import Deadline
+from headrace.core.progress import Silence, signs_of_work
 from headrace.devstack.errors import JarsError, LocalStackError
 from headrace.devstack.jvm import SHORT_LIVED, java_command, pick_jars
-from headrace.devstack.wait import wait_for
+from headrace.devstack.wait import SILENCE_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,10 +64,10 @@ def fetch(
 ) -> None:
     """Put the artifact and, if ``needs``, all it depends on into ``folder/jars``.
 
-    Blocks until the deadline.
+    Blocks until the deadline, and while anything comes.
 
     Raises:
-        JarsError: Ivy failed or was not done in time.
+        JarsError: Ivy failed, was not done in time, or nothing came any more.
     """
     command = java_command(
         _MAIN,
@@ -82,7 +83,7 @@ def fetch(
         if step := progress_of(said):
             report(step)
 
-    if _run(command, handle_line, deadline) != 0:
+    if _run(command, handle_line, deadline, folder) != 0:
         raise JarsError(
             f"{coordinate} could not be fetched from Maven Central: {failure_in(said)}; check the "
             f"network, or name an Ivy settings file with a mirror in {SETTINGS_VARIABLE}, and try "
@@ -123,21 +124,32 @@ def failure_in(said: Sequence[str]) -> str:
     return next((line.strip() for line in reversed(said) if line.strip()), "Ivy said nothing")
 
 
-def _run(command: list[str], handle_line: Callable[[str], None], deadline: Deadline) -> int:
-    """Run the command, hand over its lines as they come, kill it at the deadline."""
+def _run(
+    command: list[str], handle_line: Callable[[str], None], deadline: Deadline, folder: Path
+) -> int:
+    """Run the command and hand over its lines as they come.
+
+    It is killed at the deadline, and once neither it nor what it writes to the folder moves.
+    """
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        timer = threading.Timer(deadline.remaining, process.kill)
-        timer.start()
+        silence = Silence(signs_of_work([process.pid], [folder]), SILENCE_S)
+
+        def watch() -> None:
+            if not wait_for(lambda: process.poll() is not None, deadline, silence):
+                process.kill()
+
+        watching = threading.Thread(target=watch, name="fetch-watch", daemon=True)
+        watching.start()
         try:
             assert process.stdout is not None
             for line in process.stdout:
                 handle_line(line.rstrip())
             return process.wait()
         finally:
-            timer.cancel()
             process.kill()
+            watching.join()
 
 
 _SPARK = "org.apache.spark"
@@ -241,8 +253,8 @@ SETS: Mapping[str, Callable[[], JarSet]] = {
 #: Names the folder for the cache; the default is ``headrace`` in the XDG cache folder.
 CACHE_VARIABLE = "HEADRACE_CACHE"
 
-#: Fetching takes half a minute on a good line; after ten something is wrong.
-_FETCH_TIMEOUT_S = 600
+#: Fetching takes half a minute on a good line. It may take this long where something always comes.
+_FETCH_TIMEOUT_S = 3600
 
 
 def show_on_stderr(step: str) -> None:
@@ -364,8 +376,12 @@ def _locked(
     with path.open("w") as file:
         if not _try_lock(file.fileno()):
             report(f"{wanted.title}: waiting for another process that is fetching them")
-            if not wait_for(lambda: _try_lock(file.fileno()), deadline):
-                raise JarsError(f"another process still fetches {wanted.name}; it holds {path}")
+            silence = Silence(signs_of_work(files=[path.parent]), SILENCE_S)
+            if not wait_for(lambda: _try_lock(file.fileno()), deadline, silence):
+                raise JarsError(
+                    f"another process still fetches {wanted.name}, and nothing has come for a "
+                    f"while; it holds {path}: end it, and try again"
+                )
         yield
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import base64
 import shutil
-import subprocess
 import uuid
 from typing import TYPE_CHECKING
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError
-from headrace.devstack.errors import ServerStartError
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.jvm import LOGGING_JARS, SHORT_LIVED, java_command, log4j_flag, pick_jars
-from headrace.devstack.server import LOOPBACK, LocalServer, free_port
+from headrace.devstack.server import LOOPBACK, LocalServer, free_port, run_to_its_end
 from headrace.kafka.survey import KafkaSurvey
 
 if TYPE_CHECKING:
@@ -21,11 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-#: Seconds for one question to a broker that may not listen yet.
+#: Seconds for one question to a broker, unless said otherwise.
 _PROBE_TIMEOUT_S = 2.0
 
 
-def live_brokers(address: str) -> list[int]:
+def live_brokers(address: str, seconds: float = _PROBE_TIMEOUT_S) -> list[int]:
     """Return the ids of the live brokers of the cluster; [] if nobody answers. Blocks briefly.
 
     A starting broker accepts connections well before the controller counts it as live. Only
@@ -33,7 +31,7 @@ def live_brokers(address: str) -> list[int]:
     """
     properties = {"bootstrap.servers": address, "reconnect.backoff.max.ms": 100}
     try:
-        found = KafkaSurvey(properties).cluster(Deadline.after(_PROBE_TIMEOUT_S))
+        found = KafkaSurvey(properties).cluster(Deadline.after(seconds))
     except KafkaUnavailableError:
         return []
     return list(found.brokers)
@@ -111,8 +109,8 @@ class KafkaBroker(LocalServer):
         self._format(path, deadline)
         return self._java(_MAIN, [str(path)], *self._flags)
 
-    def _answers(self) -> bool:
-        return self.node_id in live_brokers(self.address)
+    def _answers(self, seconds: float) -> bool:
+        return self.node_id in live_brokers(self.address, seconds)
 
     def _all_properties(self) -> dict[str, str]:
         plain = f"PLAINTEXT://{self.address}"
@@ -135,18 +133,14 @@ class KafkaBroker(LocalServer):
             return
         shutil.rmtree(self.directory / "data", ignore_errors=True)
         arguments = ["format", f"--cluster-id={self._cluster_id}", "-c", str(settings)]
-        try:
-            subprocess.run(
-                self._java(_FORMAT, arguments, SHORT_LIVED),
-                capture_output=True,
-                check=True,
-                text=True,
-                timeout=deadline.remaining,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ServerStartError(f"{self.name}: formatting was not done in time") from error
-        except subprocess.CalledProcessError as error:
-            raise ServerStartError(f"{self.name}: formatting failed: {error.stderr}") from error
+        output = self.directory / "format.log"
+        output.unlink(missing_ok=True)
+        run_to_its_end(
+            self._java(_FORMAT, arguments, SHORT_LIVED),
+            title=f"{self.name}: formatting",
+            log_file=output,
+            deadline=deadline,
+        )
         mark.touch()
 
     def _java(self, main: str, arguments: list[str], *flags: str) -> list[str]:

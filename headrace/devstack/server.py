@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.core.clock import SYSTEM_CLOCK
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.progress import Silence, signs_of_work
 from headrace.devstack.errors import LocalStackError, PortTakenError, ServerStartError
-from headrace.devstack.wait import wait_for
+from headrace.devstack.wait import FAR_S, SILENCE_S, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headrace.core.clock import Deadline
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 #: Everything listens here and nowhere else.
@@ -191,8 +190,9 @@ def _facts_from_ps(pid: int) -> tuple[str, str] | None:
     return (state[0], started.strip()) if state else None
 
 
-#: What the operating system may take to bury a killed process; far above what it needs.
-_BURIAL_S = 10
+#: What the operating system may take to bury a killed process; far above what it needs, also where
+#: many others run.
+_BURIAL_S = 120
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
@@ -280,8 +280,9 @@ def _read_identity(
     supervisor: subprocess.Popen[bytes], deadline: Deadline
 ) -> ProcessIdentity | None:
     assert supervisor.stdout is not None
-    ready, _, _ = select.select([supervisor.stdout], [], [], deadline.remaining)
-    line = supervisor.stdout.readline() if ready else b""
+    pipe, silence = supervisor.stdout, Silence(signs_of_work([supervisor.pid]), SILENCE_S)
+    ready = wait_for(lambda: select.select([pipe], [], [], 0)[0], deadline, silence)
+    line = pipe.readline() if ready else b""
     if not line:
         return None
     # A command that has ended already is nobody by now: no process started at "".
@@ -297,13 +298,56 @@ def _close(supervisor: subprocess.Popen[bytes]) -> int:
     return supervisor.wait(_BURIAL_S)
 
 
+def run_to_its_end(
+    command: Sequence[str],
+    *,
+    title: str,
+    log_file: Path,
+    deadline: Deadline,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run a command that ends by itself, for as long as it works. Blocks.
+
+    Raises:
+        ServerStartError: it failed, showed no sign of work for ``SILENCE_S`` seconds, or was not
+            done at the deadline; it is killed then.
+    """
+    process = ServerProcess.start(
+        command, log_file=log_file, deadline=deadline, environment=environment
+    )
+    silence = Silence(signs_of_work([process.identity.pid], [log_file]), SILENCE_S)
+    try:
+        done = wait_for(lambda: process.exit_code is not None, deadline, silence)
+        code = process.exit_code
+    finally:
+        process.kill()
+    if not done:
+        what = "done in time" if deadline.expired else f"at work for {silence.limit:.0f} s"
+        raise ServerStartError(f"{title} was not {what}; see {log_file}")
+    if code:
+        said = log_file.read_text(encoding="utf-8", errors="replace")
+        raise ServerStartError(f"{title} failed: {said}")
+
+
 log = structlog.get_logger(__name__)
+
+#: Seconds that a server has for a question to it: more with each that it has not answered, as where
+#: many processes run a ready one may need them, and no more than one that has ended may hold up
+#: who waits for it.
+_PROBE_S, _LONGEST_PROBE_S = 2.0, 10.0
 
 #: How much of a log an error message quotes.
 _QUOTED_LINES = 15
 
 #: What Java says of a port that it cannot have.
 _TAKEN = "Address already in use"
+
+
+def _growing(first: float, last: float) -> Iterator[float]:
+    """Yield seconds that grow by half each time, up to the last for ever."""
+    while True:
+        yield first
+        first = min(1.5 * first, last)
 
 
 class LocalServer(ABC):
@@ -330,8 +374,8 @@ class LocalServer(ABC):
         """Write the settings and return the command that starts the server."""
 
     @abstractmethod
-    def _answers(self) -> bool:
-        """Whether the server answers a client's question as a ready server does."""
+    def _answers(self, seconds: float) -> bool:
+        """Whether the server answers a client's question, in so many seconds, as a ready one."""
 
     @property
     def identity(self) -> ProcessIdentity | None:
@@ -343,14 +387,19 @@ class LocalServer(ABC):
         """Whether the process lives (a paused one does)."""
         return self._process is not None and self._process.exit_code is None
 
-    def start(self, deadline: Deadline) -> None:
+    def start(self, deadline: Deadline | None = None) -> None:
         """Start the server and return when it is ready for clients. Blocks.
+
+        It may take as long as it works, until the deadline, which is ``FAR_S`` from now unless
+        given.
 
         Raises:
             PortTakenError: something else listens on its port.
-            ServerStartError: it ended, or was not ready at the deadline; it is stopped then.
+            ServerStartError: it ended, showed no sign of work for ``SILENCE_S`` seconds, or was not
+                ready at the deadline; it is stopped then.
             LocalStackError: it runs already.
         """
+        deadline = deadline or Deadline.after(FAR_S)
         if self.running:
             raise LocalStackError(f"{self.name} runs already on {self.address}")
         self.kill()  # buries one that ended by itself
@@ -403,14 +452,25 @@ class LocalServer(ABC):
         return self._process
 
     def _await_ready(self, process: ServerProcess, deadline: Deadline, logged: int) -> None:
-        ready = wait_for(lambda: process.exit_code is not None or self._answers(), deadline)
+        silence = Silence(signs_of_work([process.identity.pid], [self.log_file]), SILENCE_S)
+        patience = _growing(_PROBE_S, _LONGEST_PROBE_S)
+        ready = wait_for(
+            lambda: process.exit_code is not None or self._answers(next(patience)),
+            deadline,
+            silence,
+        )
         lines = self._logged_since(logged)
         if _TAKEN in lines:  # also if something answers: that is the other process
             raise self._port_taken()
         if ready and process.exit_code is None:
             return
         end = "\n".join(lines.splitlines()[-_QUOTED_LINES:])
-        what = f"ended with code {process.exit_code}" if ready else "was not ready in time"
+        if ready:
+            what = f"ended with code {process.exit_code}"
+        elif deadline.expired:
+            what = "was not ready in time"
+        else:
+            what = f"showed no sign of work for {silence.limit:.0f} s, and was not ready"
         raise ServerStartError(f"{self.name} {what}; the end of {self.log_file}:\n{end}")
 
     def _port_taken(self) -> PortTakenError:

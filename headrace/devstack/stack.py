@@ -17,6 +17,7 @@ from headrace.devstack.errors import LocalStackError, PortTakenError
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.kafka import KafkaBroker, new_cluster_id
 from headrace.devstack.server import LOOPBACK, PortBook, ProcessIdentity, ProcessState
+from headrace.devstack.wait import FAR_S
 from headrace.devstack.zookeeper import ZooKeeperServer
 
 if TYPE_CHECKING:
@@ -103,6 +104,26 @@ def _cluster_id(directory: Path) -> str:
 
 _FILE = "state.json"
 
+#: The files that have the addresses of a folder's stack, for configurations: ``${file:...}``.
+ADDRESS_FILES = ("kafka", "zookeeper")
+
+#: The file that keeps the ports.
+PORTS_FILE = "ports.json"
+
+
+def write_addresses(directory: Path, bootstrap_servers: str, zookeeper_hosts: str) -> None:
+    """Put where the folder's stack is, or will be, into the files for configurations."""
+    for name, address in zip(ADDRESS_FILES, (bootstrap_servers, zookeeper_hosts), strict=True):
+        new = directory / f".{name}"
+        new.write_text(f"{address}\n", encoding="utf-8")
+        new.replace(directory / name)
+
+
+def remove_addresses(directory: Path) -> None:
+    """Delete these files, if they are there."""
+    for name in ADDRESS_FILES:
+        (directory / name).unlink(missing_ok=True)
+
 
 @dataclass(frozen=True, slots=True)
 class ServerEntry:
@@ -170,9 +191,6 @@ def remove_state(directory: Path) -> None:
     (directory / _FILE).unlink(missing_ok=True)
 
 
-#: Both servers need 4 s on two idle cores; a busy machine may take ten times as long.
-START_TIMEOUT_S = 60
-
 #: What stopping in order may take before the servers are killed; Kafka needs 1 s.
 STOP_TIMEOUT_S = 15
 
@@ -214,7 +232,8 @@ class LocalStack:
         kept in the folder for the next time it is used.
 
         Kafka's jars are fetched first where they are missing; that does not count towards the
-        deadline, which is ``START_TIMEOUT_S`` from then unless given.
+        deadline, which is ``FAR_S`` from then unless given. A server that shows no sign of work for
+        ``SILENCE_S`` seconds has failed before it.
 
         Raises:
             LocalStackError: a server did not start, Java or the jars are missing, or another
@@ -222,10 +241,10 @@ class LocalStack:
         """
         kafka_jars()
         blueprint = blueprint or Blueprint()
-        deadline = deadline or Deadline.after(START_TIMEOUT_S)
+        deadline = deadline or Deadline.after(FAR_S)
         directory = directory.absolute()
         lock = _lock(directory)
-        ports = PortBook(directory / "ports.json", usual_ports)
+        ports = PortBook(directory / PORTS_FILE, usual_ports)
         try:
             for _ in range(_PORT_ATTEMPTS - 1):
                 with suppress(PortTakenError):

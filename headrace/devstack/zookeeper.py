@@ -53,7 +53,7 @@ _SETTINGS = {
 #: Ticks that a member of an ensemble may take to connect to its leader, and to fall behind it.
 _ENSEMBLE = {"initLimit": "20", "syncLimit": "8"}
 
-#: Seconds for one question to a server that may not listen yet.
+#: Seconds for one question to a server, unless said otherwise.
 _PROBE_TIMEOUT_S = 2.0
 
 
@@ -83,9 +83,9 @@ class ZooKeeperServer(LocalServer):
     def address(self) -> str:
         return f"{LOOPBACK}:{self.port}"
 
-    def mode(self) -> str | None:
+    def mode(self, seconds: float = _PROBE_TIMEOUT_S) -> str | None:
         """Ask the server what it is: standalone, leader or follower; None if it does not serve."""
-        for line in four_letter_word(self.port, b"srvr").decode().splitlines():
+        for line in four_letter_word(self.port, b"srvr", seconds).decode().splitlines():
             if line.startswith("Mode: "):
                 return line.removeprefix("Mode: ")
         return None
@@ -108,17 +108,17 @@ class ZooKeeperServer(LocalServer):
             flags=[SHORT_LIVED, log4j_flag(self.directory)],
         )
 
-    def _answers(self) -> bool:
-        return self.mode() is not None
+    def _answers(self, seconds: float) -> bool:
+        return self.mode(seconds) is not None
 
 
-def four_letter_word(port: int, word: bytes) -> bytes:
+def four_letter_word(port: int, word: bytes, seconds: float = _PROBE_TIMEOUT_S) -> bytes:
     """Send one of ZooKeeper's four-letter words and return the answer; b"" if there is none.
 
     Always sends: a bare connect and close while the server starts can break it for good.
     """
     try:
-        with socket.create_connection((LOOPBACK, port), _PROBE_TIMEOUT_S) as connection:
+        with socket.create_connection((LOOPBACK, port), seconds) as connection:
             connection.sendall(word)
             return b"".join(iter(lambda: connection.recv(4096), b""))
     except OSError:

@@ -20,10 +20,11 @@ from pyspark.sql import SparkSession
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
+from headrace.core.progress import Silence, children_at_work
 from headrace.core.tables import SCHEMA, merge
 from headrace.spark.arrow_to_spark import ArrowToSpark
 from headrace.spark.gateway import Jvm, JvmLevels, forget_session
-from headrace.spark.settings import Share, Slots, SparkSettings, local_cores
+from headrace.spark.settings import FAR, Share, Slots, SparkSettings, local_cores
 from headrace.telemetry import logs
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ _WARM_UP_ROWS = 1000
 
 _SHUFFLE = "spark.sql.shuffle.partitions"
 
+#: Seconds between two looks at a session that is being built.
+_LOOK = 1.0
+
 #: Seconds that a session has to end in before its JVM is killed for the one that replaces it.
 _END_TIMEOUT = 10.0
 
@@ -139,7 +143,8 @@ class SparkRuntime:
         """Build and warm up the session; does nothing when there is one.
 
         Raises:
-            StartError: no session within ``start_timeout``, as without Java 17, or the process
+            StartError: no session, as without Java 17, or none by the time that it had not worked
+                for ``start_timeout``, or took three times as long; or the process
                 has a Spark context of somebody else's.
         """
         with self._lock:
@@ -357,15 +362,23 @@ class SparkRuntime:
         self._require_wanted(attempt)
         opened = _begin("spark-start", lambda: self._open(attempt))
         seconds = self.settings.start_timeout
-        wait([opened, self._retired], seconds, FIRST_COMPLETED)
+        deadline = Deadline.after(FAR * seconds)
+        silence = Silence(lambda: (attempt.waits_for, children_at_work()), seconds)
+        while not wait([opened, self._retired], min(_LOOK, seconds), FIRST_COMPLETED).done:
+            if deadline.expired or silence.is_over():
+                break
         if opened.done():
             opened.result()
             return
         self._require_wanted(attempt)
         attempt.abandoned = True
+        why = (
+            f"not ready after {FAR * seconds:.0f} s, which is {FAR} times"
+            if deadline.expired
+            else f"not ready, and at no work for {seconds:.0f} s, which is"
+        )
         raise TimeoutError(
-            f"not ready after {seconds:.0f} s, which is spark.start_timeout; at the end it waited "
-            f"for {attempt.waits_for}"
+            f"{why} spark.start_timeout; at the end it waited for {attempt.waits_for}"
         )
 
     def _require_wanted(self, attempt: _Attempt) -> None:
@@ -388,20 +401,20 @@ class SparkRuntime:
         context = SparkContext(conf=jvm.conf, gateway=jvm.gateway)
         session = SparkSession(context)
         self._cores = context.defaultParallelism
-        attempt.waits_for = f"the warm-up of {self.settings.warm_up} jobs"
-        self._warm_up(self._derived(session))
+        self._warm_up(self._derived(session), attempt)
         self._require_wanted(attempt)
         # a cluster's executors come while the first jobs wait for them
         self._cores = context.defaultParallelism
         self.slots.resize(self._cores, self.settings.slots)
         self._session = session
 
-    def _warm_up(self, session: SparkSession) -> None:
+    def _warm_up(self, session: SparkSession, attempt: _Attempt) -> None:
         """Run dummy micro-batches the way the real ones go, until the JVM has compiled it."""
         rows = [{"key": b"%d" % (n % 100), "value": b"{}"} for n in range(_WARM_UP_ROWS)]
         table = merge([pa.Table.from_pylist(rows, schema=SCHEMA)], self._cores)
         to_spark = ArrowToSpark(session)
-        for _ in range(self.settings.warm_up):
+        for number in range(1, self.settings.warm_up + 1):
+            attempt.waits_for = f"job {number} of the {self.settings.warm_up} that warm it up"
             frame = to_spark.data_frame(table).groupBy("key").count()
             frame.write.format("noop").mode("overwrite").save()
 

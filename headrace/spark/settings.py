@@ -168,6 +168,9 @@ WARM_UP = 50
 #: Seconds to wait for the JVM and the session; a loaded two-core machine took 26 s.
 START_TIMEOUT = 120.0
 
+#: How many times that a start may take that works all the time.
+FAR = 3
+
 #: For G1, the collector of a JVM on two cores and more; another one, of the user's choice, ignores
 #: it. Chunks of records are arrays of some MB, which G1 counts as old from the beginning, so that
 #: with a heap of 1 GiB it marked all the time. Counts by key of 100,000: 562,000 -> 784,000 records

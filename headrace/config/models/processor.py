@@ -82,8 +82,10 @@ class SparkConfig(Section):
     """Small jobs to run before the process is ready: the first ones are several times slower."""
 
     start_timeout: Rebuilds[Annotated[float, Duration(10, 3600)]] = 120.0
-    """How long a session may take to be ready, warm-up included; on a cluster that counts the wait
-    for executors. A service manager has to wait longer."""
+    """How long a session that is not ready yet may be at no work: its JVM uses no processor time,
+    and no job of the warm-up ends. On a cluster that counts the wait for executors. A start that
+    works all the time, on a busy machine, may take three times as long, and a service manager has
+    to wait longer than that."""
 
     def session_properties(self) -> dict[str, Any]:
         """Return ``properties`` with the secrets in plain text, for Spark only."""

@@ -52,7 +52,8 @@ def init(
 
     In its folder headrace local up && headrace run shows the first rows, or, with servers of your
     own, python produce.py && headrace run. The reducer is of type arrow, which takes no Java.
-    KAFKA and ZOOKEEPER in the environment go before the addresses that are given here.
+    KAFKA and ZOOKEEPER in the environment go before the addresses that are given here. Without any,
+    they are those of the servers that headrace local has started, or failed to start.
     """
     _check_addresses(brokers, zookeeper)
     folder = directory.resolve()
@@ -62,8 +63,8 @@ def init(
             raise FileExistsError(f"{folder} is not empty; name a new folder")
         command = Path(sys.executable).with_name("headrace")
         known = {
-            _BROKERS: brokers,
-            _SERVERS: zookeeper,
+            _BROKERS: _or_written("kafka", brokers, _LOCAL_BROKERS),
+            _SERVERS: _or_written("zookeeper", zookeeper, _LOCAL_ZOOKEEPER),
             _FOLDER: _without_specifiers(folder),
             _HEADRACE: _without_specifiers(command),
         }
@@ -75,6 +76,19 @@ def init(
     own = (brokers, zookeeper) != (_LOCAL_BROKERS, _LOCAL_ZOOKEEPER)
     records = "python produce.py" if own else "headrace local up"
     typer.echo(f"next: cd {shlex.quote(str(directory))} && {records} && headrace run")
+
+
+def _or_written(name: str, address: str, usual: str) -> str:
+    """Return the address; in place of the usual one, the one that headrace local has written."""
+    if address != usual:
+        return address
+    from headrace.devstack.cli import default_directory  # noqa: PLC0415 - takes a while to import
+
+    file = default_directory() / name
+    home = Path.home()
+    shown = f"~/{file.relative_to(home)}" if file.is_relative_to(home) else str(file)
+    # a path that a reference cannot have
+    return usual if ":-" in shown or "}" in shown else f"${{file:{shown}:-{usual}}}"
 
 
 def _check_addresses(brokers: str, zookeeper: str) -> None:

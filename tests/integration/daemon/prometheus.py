@@ -16,8 +16,9 @@ import pytest
 import yaml
 
 from headrace.core.clock import Deadline
+from headrace.core.progress import Silence, signs_of_work
 from headrace.devstack.server import LOOPBACK, free_port
-from headrace.devstack.wait import wait_for
+from headrace.devstack.wait import FAR_S, SILENCE_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +95,10 @@ def prometheus(directory: Path, target: str) -> Iterator[Prometheus]:
         )
     try:
         server = Prometheus(port)
-        assert wait_for(server.is_ready, Deadline.after(WAIT)), (folder / "log").read_text()
+        silence = Silence(signs_of_work([process.pid], [folder]), SILENCE_S)
+        assert wait_for(server.is_ready, Deadline.after(FAR_S), silence), (
+            folder / "log"
+        ).read_text()
         yield server
     finally:
         process.kill()

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
+from headrace.core.progress import Silence, signs_of_work
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.kafka import KafkaOffsetStore
@@ -176,14 +177,15 @@ class Daemon:
         return [json.loads(line) for line in lines]
 
     def wait_event(self, name: str, seconds: float = WAIT) -> dict[str, Any]:
-        """Wait for an event."""
+        """Wait for an event, for three times ``seconds`` where the process is at work."""
 
         def look() -> dict[str, Any] | None:
             found = [event for event in self.events() if event["event"] == name]
             assert found or self.running.poll() is None, self.text()
             return found[0] if found else None
 
-        event = wait_for(look, Deadline.after(seconds))
+        silence = Silence(signs_of_work([self.running.pid], [self.errors]), seconds)
+        event = wait_for(look, Deadline.after(3 * seconds), silence)
         assert event is not None, self.text()
         return event
 

@@ -49,7 +49,7 @@ def frozen(
 ) -> Iterator[tuple[Site, KafkaBroker]]:
     """A site on a broker of its own, which the test may freeze."""
     server = KafkaBroker(tmp_path_factory.mktemp("kafka"), short_lived=True)
-    server.start(Deadline.after(WAIT))
+    server.start()
     site = Site(Broker(server.address), zookeeper_hosts, tmp_path)
     yield site, server
     server.resume()

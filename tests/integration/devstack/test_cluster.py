@@ -24,7 +24,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     """Three servers of each kind, which may be killed."""
     with LocalStack.start(
         tmp_path_factory.mktemp("cluster"),
-        Deadline.after(WAIT),
         blueprint=Blueprint(zookeepers=3, brokers=3, short_lived=True),
     ) as stack:
         yield stack
@@ -45,7 +44,7 @@ def test_an_ensemble_serves_without_its_leader_and_takes_it_back(cluster: LocalS
             lambda: "leader" in {server.mode() for server in others}, Deadline.after(WAIT)
         )
         assert client.retry(client.get, "/kept")[0] == b"value"
-        leader.start(Deadline.after(WAIT))
+        leader.start()
         assert leader.mode() == "follower"
     finally:
         client.stop()
@@ -67,5 +66,5 @@ def test_a_cluster_keeps_topics_without_one_broker(cluster: LocalStack) -> None:
     killed = next(broker for broker in cluster.brokers if broker.node_id == first)
     killed.kill()
     assert wait_for(lambda: state()[0] not in {first, -1}, Deadline.after(WAIT))
-    killed.start(Deadline.after(WAIT))
+    killed.start()
     assert wait_for(lambda: state()[1] == 3, Deadline.after(WAIT))

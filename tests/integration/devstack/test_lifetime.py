@@ -70,7 +70,7 @@ def test_a_port_taken_in_between_is_replaced(tmp_path: Path) -> None:
         taken = stranger.getsockname()[1]
         ports = json.dumps({"zookeeper-1": taken})
         (tmp_path / "ports.json").write_text(ports, encoding="utf-8")
-        with LocalStack.start(tmp_path, Deadline.after(90)) as stack:
+        with LocalStack.start(tmp_path) as stack:
             assert stack.zookeeper.port != taken
             assert stack.zookeeper.running
 
@@ -112,7 +112,7 @@ def test_up_recovers_from_a_killed_keeper(tmp_path: Path) -> None:
 
 def test_a_stack_that_cannot_start_says_why(tmp_path: Path) -> None:
     """Up in a folder that another process's stack uses exits with 1 and names the folder."""
-    with LocalStack.start(tmp_path, Deadline.after(90)):
+    with LocalStack.start(tmp_path):
         refused = _command("up", tmp_path)
     assert refused.returncode == 1
     assert f"a local stack runs in {tmp_path} already" in refused.stderr

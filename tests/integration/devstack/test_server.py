@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,7 +33,8 @@ class ShellServer(LocalServer):
         del deadline
         return ["sh", "-c", self.script]
 
-    def _answers(self) -> bool:
+    def _answers(self, seconds: float) -> bool:
+        del seconds
         return b"at your service" in self.log_file.read_bytes()
 
 
@@ -66,6 +68,32 @@ def test_a_server_that_never_answers_is_ended(server: Callable[[str], ShellServe
     shell = server("exec sleep 100")
     with pytest.raises(ServerStartError, match="was not ready in time"):
         shell.start(Deadline.after(0.3))
+    assert shell.identity is None
+
+
+def test_a_server_that_works_may_take_its_time(
+    server: Callable[[str], ShellServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as its log grows, or it computes, it is waited for beyond the limit of silence."""
+    monkeypatch.setattr("headrace.devstack.server.SILENCE_S", 1.0)
+    logs = "for n in 1 2 3 4; do echo $n; sleep 0.5; done"
+    computes = (
+        f"{shlex.quote(sys.executable)} -c 'while __import__(\"time\").thread_time() < 1.5: pass'"
+    )
+    shell = server(f"{logs}; {computes}; echo at your service; exec sleep 100")
+    shell.start()
+    assert shell.running
+    shell.kill()
+
+
+def test_a_server_that_hangs_is_told_from_a_slow_one(
+    server: Callable[[str], ShellServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that neither writes nor computes is ended at the limit, and the error says so."""
+    monkeypatch.setattr("headrace.devstack.server.SILENCE_S", 1.0)
+    shell = server("exec sleep 100")
+    with pytest.raises(ServerStartError, match="showed no sign of work for 1 s"):
+        shell.start()
     assert shell.identity is None
 
 

@@ -27,7 +27,6 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     properties = {"message.max.bytes": "2000000"}
     with LocalStack.start(
         tmp_path_factory.mktemp("own"),
-        Deadline.after(90),
         blueprint=Blueprint(properties=properties, short_lived=True),
     ) as stack:
         yield stack
@@ -78,7 +77,7 @@ def test_a_broker_comes_back_on_its_port_with_its_data(own: LocalStack, how: str
         own.kafka.kill()
     assert not own.kafka.running
     assert live_brokers(own.kafka.address) == []
-    own.kafka.start(Deadline.after(60))
+    own.kafka.start()
     assert own.kafka.address == address
     assert topic in _topics(own)
 
@@ -91,7 +90,7 @@ def test_zookeeper_comes_back_with_its_data_after_a_kill(own: LocalStack) -> Non
     try:
         client.create(path, b"kept")
         own.zookeeper.kill()
-        own.zookeeper.start(Deadline.after(60))
+        own.zookeeper.start()
         assert client.retry(client.get, path)[0] == b"kept"
     finally:
         client.stop()
@@ -122,8 +121,8 @@ def test_a_folder_in_use_is_refused(own: LocalStack) -> None:
 
 def test_leaving_the_context_ends_every_process(tmp_path: Path) -> None:
     """After the with block no server process is left, and the folder can be used again."""
-    with LocalStack.start(tmp_path, Deadline.after(90)) as stack:
+    with LocalStack.start(tmp_path) as stack:
         identities = [server.identity for server in stack.servers]
     assert [identity.state for identity in identities if identity] == [ProcessState.GONE] * 2
-    with LocalStack.start(tmp_path, Deadline.after(90)) as again:
+    with LocalStack.start(tmp_path) as again:
         assert all(server.running for server in again.servers)

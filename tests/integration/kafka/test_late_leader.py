@@ -155,7 +155,7 @@ def leader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LateLeader]:
             properties={"advertised.listeners": f"PLAINTEXT://{leader.address}"},
             short_lived=True,
         )
-        server.start(Deadline.after(WAIT))
+        server.start()
         yield leader
         server.stop(Deadline.after(WAIT))
         leader.shutdown()

@@ -32,7 +32,7 @@ WAIT = 60.0
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that the tests may freeze."""
     server = KafkaBroker(tmp_path_factory.mktemp("kafka"), short_lived=True)
-    server.start(Deadline.after(WAIT))
+    server.start()
     yield server
     server.stop(Deadline.after(WAIT))
 

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.core.clock import Deadline
 from headrace.devstack import KafkaBroker
 from tests.brokers import Broker
-from tests.integration.channel.rig import WAIT, Group
+from tests.integration.channel.rig import Group
 from tests.integration.outages.ensemble import Ensemble
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def broker(bootstrap_servers: str) -> Broker:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that tests may freeze, kill, and cut the logs of; each leaves it running."""
     server = KafkaBroker(tmp_path_factory.mktemp("kafka"), short_lived=True)
-    server.start(Deadline.after(WAIT))
+    server.start()
     yield server
     server.kill()
 

@@ -90,7 +90,7 @@ def test_brokers_that_are_all_away_cost_nothing(
         log.says("commit_failed", "topic_metadata_unavailable")
         notes.wait(lambda: bool(notes.errors))
         assert metric(controller, "partitions", state="waiting") == 1
-        server.start(Deadline.after(WAIT))
+        server.start()
         eventually(lambda: group.stored() == [StoredOffset(10, 1)])
         group.produce(10, start=10)
         eventually(lambda: group.stored() == [StoredOffset(20, 1)])

@@ -45,7 +45,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     properties = {"log.cleaner.backoff.ms": "100"}
     blueprint = Blueprint(brokers=3, properties=properties, short_lived=True)
     directory = tmp_path_factory.mktemp("cluster")
-    with LocalStack.start(directory, Deadline.after(120), blueprint=blueprint) as stack:
+    with LocalStack.start(directory, blueprint=blueprint) as stack:
         yield stack
 
 
@@ -93,7 +93,7 @@ def test_a_killed_broker_holds_up_only_what_it_alone_has(
             )
         )
         assert metric(controller, "high_watermark", topic=single.topic, partition=0) == 10
-        killed.start(Deadline.after(WAIT))
+        killed.start()
         eventually(lambda: cluster.leaders(single.topic) == [1, 2])
         single.produce(10, start=10)
         eventually(lambda: group.stored() + single.stored(0, 1) == [StoredOffset(20, 1)] * 3)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from headrace.core.clock import Deadline
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
-from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventually
+from tests.integration.channel.rig import Group, Notes, channel_of, eventually
 from tests.integration.outages.cable import Cable
 from tests.integration.seen import metric, suspended
 
@@ -191,7 +190,7 @@ def test_a_killed_leader_of_the_ensemble_costs_nothing(
         leader.kill()
         group.produce(20, *numbers)
         eventually(lambda: group.offsets(*numbers) == [20, 20])
-        leader.start(Deadline.after(WAIT))
+        leader.start()
         ensemble.whole()
         group.produce(20, *numbers, start=20)
         eventually(lambda: group.offsets(*numbers) == [40, 40])

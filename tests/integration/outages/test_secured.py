@@ -66,7 +66,7 @@ def secure_port(
             "ssl.hostnameVerification": "false",
         },
     )
-    server.start(Deadline.after(WAIT))
+    server.start()
     yield server.address, port
     server.kill()
 

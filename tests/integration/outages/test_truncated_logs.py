@@ -63,7 +63,7 @@ def lose_end(server: KafkaBroker, group: Group, offset: int) -> None:
     for index in (*folder.glob("*.index"), *folder.glob("*.timeindex")):
         index.unlink()
     (data / ".kafka_cleanshutdown").unlink()
-    server.start(Deadline.after(WAIT))
+    server.start()
     group.broker = Broker(server.address)
 
 

@@ -34,7 +34,7 @@ def test_a_server_that_is_away_for_longer_than_the_session_costs_the_claims_only
     server: ZooKeeperServer, make_group: Callable[..., Group], log: Log
 ) -> None:
     """Everything is given up when the lease ends, and claimed anew from what was committed."""
-    server.start(Deadline.after(WAIT))
+    server.start()
     group, numbers = make_group(server.address, 2), (0, 1)
     group.produce(10, *numbers)
     notes = Notes()
@@ -44,7 +44,7 @@ def test_a_server_that_is_away_for_longer_than_the_session_costs_the_claims_only
         eventually(lambda: suspended(controller) == 2)
         notes.wait(lambda: all(calls[-1] == "lost" for calls in notes.callbacks.values()))
         group.produce(10, *numbers, start=10)
-        server.start(Deadline.after(WAIT))
+        server.start()
         eventually(lambda: group.stored(*numbers) == [StoredOffset(20, 2)] * 2)
         for number in numbers:
             where = {"topic": group.topic, "partition": number}
@@ -66,7 +66,7 @@ def test_a_server_that_comes_back_empty_is_filled_again(
     server: ZooKeeperServer, make_group: Callable[..., Group], log: Log
 ) -> None:
     """The member makes the chroot and joins anew; the group's offsets keep the epochs rising."""
-    server.start(Deadline.after(WAIT))
+    server.start()
     group, numbers = make_group(server.address, 2), (0, 1)
     group.produce(10, *numbers)
     notes = Notes()
@@ -76,7 +76,7 @@ def test_a_server_that_comes_back_empty_is_filled_again(
     eventually(lambda: group.offsets(*numbers) == [10, 10])
     server.kill()
     shutil.rmtree(server.directory / "data")
-    server.start(Deadline.after(WAIT))
+    server.start()
     notes.wait(lambda: all("lost" in calls for calls in notes.callbacks.values()))
     group.produce(10, *numbers, start=10)
     eventually(lambda: group.stored(*numbers) == [StoredOffset(20, 2)] * 2)
@@ -99,7 +99,7 @@ def test_a_start_waits_for_a_server_that_is_not_there_yet(
     controller = group.controller(notes)
     start = Thread(target=controller.start, args=[Deadline.after(WAIT)])
     start.start()
-    server.start(Deadline.after(WAIT))
+    server.start()
     start.join(WAIT)
     eventually(lambda: group.stored() == [StoredOffset(5, 1)])
     assert controller.stop(Deadline.after(WAIT)).left == ()

@@ -35,7 +35,7 @@ def stopping(server: ZooKeeperServer) -> Iterator[ZooKeeperServer]:
 def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
     """Return a server that the test may stop and kill."""
     with stopping(ZooKeeperServer(tmp_path)) as server:
-        server.start(Deadline.after(WAIT))
+        server.start()
         yield server
 
 
@@ -83,7 +83,7 @@ def test_a_killed_server_suspends_and_the_same_session_comes_back(server: ZooKee
         assert states.get(timeout=WAIT) is SessionState.SUSPENDED
         with pytest.raises(OutcomeUnknownError):
             session.exists("/mine")
-        server.start(Deadline.after(WAIT))
+        server.start()
         assert states.get(timeout=WAIT) is SessionState.CONNECTED
         assert session.session_id == before
         assert session.exists("/mine") is not None
@@ -101,7 +101,7 @@ def test_a_time_out_that_is_granted_at_a_reconnect_reaches_the_lease(
     server.kill()
     settings = {"maxSessionTimeout": "20000"}
     with stopping(ZooKeeperServer(tmp_path, port=server.port, settings=settings)) as stricter:
-        stricter.start(Deadline.after(WAIT))
+        stricter.start()
         assert wait_for(lambda: member.session.session_timeout == 20, Deadline.after(WAIT))
         assert wait_for(lambda: 0 < lease.remaining() <= 18, Deadline.after(WAIT))
         assert lease.valid()

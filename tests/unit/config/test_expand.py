@@ -47,6 +47,15 @@ def expansion(tmp_path: Path) -> Expansion:
         ("${file:./secret}", "hidden"),
         ("${file:windows}", "hidden"),
         ("${file:lines}", "one\ntwo\n"),
+        ("${file:secret:-default}", "hidden"),
+        ("${file:missing:-default}", "default"),
+        ("${file:missing:-}", ""),
+        ("${MISSING:-${NAME}}", "value"),
+        ("${NAME:-${file:missing}}", "value"),
+        ("${EMPTY:-${file:secret}}", "hidden"),
+        ("${MISSING:-${file:missing:-a:-b}}!", "a:-b!"),
+        ("${MISSING:-${NESTED}}", "${NAME}"),
+        ("${MISSING:-$${NAME}}", "${NAME}"),
     ],
 )
 def test_references_are_replaced(expansion: Expansion, text: str, expected: str) -> None:
@@ -84,6 +93,14 @@ def test_references_are_replaced(expansion: Expansion, text: str, expected: str)
         ("${file:}", "refers to {folder}, which cannot be read: Is a directory"),
         ("${file:latin}", "refers to {folder}/latin, which is not UTF-8 text"),
         ("${file:large}", "refers to {folder}/large, which is larger than 1 MiB"),
+        ("${MISSING:-${file:latin:-x}}", "refers to {folder}/latin, which is not UTF-8 text"),
+        (
+            "${MISSING:-${OTHER}}",
+            (
+                "needs the environment variable OTHER, which is not set; "
+                "set it, or give a default: ${OTHER:-default}"
+            ),
+        ),
         ("${file:a\0b}", "refers to a file by a name that is no path"),
         ("${file:~nobody-of-this-name/x}", "refers to a file by a name that is no path"),
     ],
@@ -97,6 +114,24 @@ def test_references_that_lead_nowhere_are_failures(
     (tmp_path / "large").write_bytes(b"x" * (MAX_FILE_BYTES + 1))
     assert expansion.expand({"a": [text]}) == {"a": [text]}
     assert expansion.failures == [(("a", 0), sentence.replace("{folder}", str(tmp_path)))]
+
+
+@pytest.mark.parametrize(
+    ("text", "from_file"),
+    [
+        ("${file:secret}", True),
+        ("${MISSING:-${file:secret}}", True),
+        ("${NAME:-${file:secret}}", False),
+        ("${file:missing:-open}", False),
+    ],
+)
+def test_expanded_text_knows_whether_a_file_took_part(
+    expansion: Expansion, text: str, from_file: bool
+) -> None:
+    """What came from a file is shown as a secret; what a default or a variable gave is not."""
+    found = expansion.expand(text)
+    assert isinstance(found, Expanded)
+    assert found.from_file is from_file
 
 
 def test_all_failures_are_collected(expansion: Expansion) -> None:

@@ -95,3 +95,25 @@ def test_the_default_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> Non
     assert cli.default_directory() == Path("/s/headrace/local")
     monkeypatch.delenv("XDG_STATE_HOME")
     assert cli.default_directory() == Path.home() / ".local/state/headrace/local"
+
+
+def test_a_stack_that_does_not_start_leaves_where_it_would_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the usual ports, which are another stack's; a project looks there until down."""
+    taken = set(detached.USUAL_PORTS.values())
+    monkeypatch.setattr("headrace.devstack.server._is_free", lambda port: port not in taken)
+
+    def missing() -> None:
+        raise LocalStackError("no Java")
+
+    monkeypatch.setattr(detached, "require_java", missing)
+    assert _run("up", tmp_path)[0] == cli.EXIT_FAILED
+    ports = json.loads((tmp_path / "ports.json").read_text(encoding="utf-8"))
+    for file, name in (("kafka", "kafka-1"), ("zookeeper", "zookeeper-1")):
+        port = ports[name]
+        assert port not in taken
+        assert (tmp_path / file).read_text(encoding="utf-8") == f"127.0.0.1:{port}\n"
+    assert _run("down", tmp_path)[0] == 0
+    assert not (tmp_path / "kafka").exists()
+    assert not (tmp_path / "zookeeper").exists()

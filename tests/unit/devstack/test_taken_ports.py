@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.core.clock import Deadline
 from headrace.devstack.errors import PortTakenError
 from headrace.devstack.server import LOOPBACK
 from headrace.devstack.zookeeper import ZooKeeperServer
@@ -16,6 +15,8 @@ from headrace.devstack.zookeeper import ZooKeeperServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from headrace.core.clock import Deadline
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_another_program_is_not_taken_for_the_server(stranger: int, tmp_path: Pa
     server = SlowServer(tmp_path / "zookeeper", port=stranger)
     assert server.mode() == "standalone"
     with pytest.raises(PortTakenError, match="another process listens on"):
-        server.start(Deadline.after(20))
+        server.start()
     assert server.identity is None
     assert not server.log_file.exists()
 
@@ -70,7 +71,7 @@ def test_a_server_that_could_not_have_its_port_is_not_ready(
     server = SlowServer(tmp_path / "zookeeper", port=stranger)
     said = tmp_path / "said"
     server.script = f"echo Address already in use; touch {said}; exec sleep 100"
-    monkeypatch.setattr(server, "_answers", lambda: said.exists() and server.mode() is not None)
+    monkeypatch.setattr(server, "_answers", lambda _: said.exists() and server.mode() is not None)
     with pytest.raises(PortTakenError, match="another process listens on"):
-        server.start(Deadline.after(20))
+        server.start()
     assert server.identity is None

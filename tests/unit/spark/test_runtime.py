@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
@@ -145,6 +146,24 @@ def test_a_session_that_takes_too_long_says_what_it_waited_for(
     jvm.up.set()
     assert jvm.closed.wait(PATIENCE)
     assert runtime.pid is None
+
+
+def test_a_session_that_works_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not given up after the time-out while its JVM uses the processor."""
+    ready, looks = threading.Event(), count()
+
+    def work() -> int:
+        look = next(looks)
+        if look == 5:
+            ready.set()
+        return look
+
+    monkeypatch.setattr("headrace.spark.runtime.children_at_work", work)
+    monkeypatch.setattr("headrace.spark.runtime.FAR", 100_000)
+    runtime = SparkRuntime(SparkSettings(start_timeout=0.02))
+    monkeypatch.setattr(runtime, "_open", lambda _: ready.wait(PATIENCE))
+    runtime.start()
+    assert runtime.generation == 1
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -12,6 +12,7 @@ from headrace.channel import commits, fetcher
 from headrace.config import Config, SparkConfig, ZooKeeperConfig
 from headrace.daemon import READY_TIMEOUT, START_TIMEOUT, ExitCode
 from headrace.signals import ENDING_MARGIN, LAST_WORDS_TIMEOUT
+from headrace.spark.settings import FAR
 from tests.integration.deploy.images import PACKAGES
 
 ROOT = Path(__file__).parents[3]
@@ -46,7 +47,7 @@ def test_systemd_starts_again_what_can_come_right() -> None:
 
 def test_systemd_waits_longer_than_the_process() -> None:
     """For the start and the slowest turn: systemd kills only what keeps to no limit."""
-    spark: float = SparkConfig.model_fields["start_timeout"].default
+    spark: float = FAR * SparkConfig.model_fields["start_timeout"].default
     zookeeper: float = ZooKeeperConfig.model_fields["connect_timeout"].default
     assert _seconds("TimeoutStartSec") > spark + START_TIMEOUT + zookeeper + READY_TIMEOUT
     limits = (commits.STALL_TIMEOUT, fetcher.STALL_TIMEOUT, LONGEST_SESSION)

@@ -15,6 +15,7 @@ from headrace.cli import app
 from headrace.config import load
 from headrace.config.reference import schema
 from headrace.controller.preflight import needed_extras
+from headrace.devstack.stack import remove_addresses, write_addresses
 
 
 def written(folder: Path, *options: str) -> Path:
@@ -70,6 +71,25 @@ def test_its_configuration_is_for_the_base_install(
     monkeypatch.delenv("KAFKA")
     assert load(folder / "headrace.yaml").kafka.bootstrap_servers == ("b:1",)
     assert list(needed_extras(config)) == []
+
+
+def test_a_project_reads_where_its_local_stack_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The usual ports without a stack, else those that headrace local has written."""
+    monkeypatch.delenv("ZOOKEEPER", raising=False)
+    monkeypatch.delenv("KAFKA", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    config = written(tmp_path / "new") / "headrace.yaml"
+    assert load(config).kafka.bootstrap_servers == ("localhost:9092",)
+    assert load(config).zookeeper.hosts == ("localhost:2181",)
+    stack = tmp_path / "state" / "headrace" / "local"
+    stack.mkdir(parents=True)
+    write_addresses(stack, "127.0.0.1:15001", "127.0.0.1:15002")
+    assert load(config).kafka.bootstrap_servers == ("127.0.0.1:15001",)
+    assert load(config).zookeeper.hosts == ("127.0.0.1:15002",)
+    remove_addresses(stack)
+    assert load(config).kafka.bootstrap_servers == ("localhost:9092",)
 
 
 @pytest.mark.parametrize("has_repository", [False, True])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-brokers = os.environ.get("KAFKA", "BROKERS")
+from headrace.config import load
+
+brokers = ",".join(load(Path(__file__).with_name("headrace.yaml")).kafka.bootstrap_servers)
 servers = {"bootstrap.servers": brokers}
 admin = AdminClient(servers)
 try:

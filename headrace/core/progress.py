@@ -1,0 +1,148 @@
+"""Waiting for other processes for as long as they work, instead of for a fixed time.
+
+On a busy machine the same start takes a second or five minutes. A process that works shows it:
+what it writes grows, or it uses the processor. So its wait ends with its silence, and a deadline
+far away is for the one that works for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.core.clock import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+
+    from headrace.core.clock import Clock
+
+#: Seconds of processor time that count as a sign of work. A server of Java that waits for something
+#: uses this much in minutes; one that gets a fiftieth of a processor for its start, in half a
+#: minute.
+_WORK_S = 0.25
+
+#: Seconds between two looks at the signs, which cost a millisecond where there are many processes.
+_LOOK_S = 0.5
+
+#: Seconds of silence that one look adds at most: where the machine stood still, or did not let this
+#: process run, the others had no chance to show anything.
+_SEEN_S = 10.0
+
+
+class Silence:
+    """How long the processes that are waited for have shown no sign of work.
+
+    ``signs`` returns what differs from before where they have worked meanwhile. Not thread-safe.
+    """
+
+    def __init__(
+        self, signs: Callable[[], Hashable], limit: float, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.limit = limit
+        self._signs = signs
+        self._clock = clock
+        self._looked = clock.monotonic()
+        self._last = signs()
+        self._silent = 0.0
+
+    def is_over(self) -> bool:
+        """Whether they have been silent for ``limit`` seconds, now that they are looked at."""
+        now = self._clock.monotonic()
+        passed = now - self._looked
+        if passed >= min(_LOOK_S, self.limit) or self._silent >= self.limit:
+            self._looked = now
+            signs = self._signs()
+            self._silent = 0.0 if signs != self._last else self._silent + min(passed, _SEEN_S)
+            self._last = signs
+        return self._silent >= self.limit
+
+
+def signs_of_work(
+    pids: Iterable[int] = (), files: Iterable[Path] = ()
+) -> Callable[[], tuple[int, ...]]:
+    """Return a look at the sizes of what processes write, and at the processor time they used.
+
+    Of each process in ``pids`` that of all below it counts too. A folder in ``files`` stands for
+    all that is in it. What is not there, or not any more, is no error.
+    """
+    processes, paths = tuple(pids), tuple(files)
+    return lambda: (*map(_size, paths), _worked(sum(map(processor_time, processes))))
+
+
+def children_at_work() -> int:
+    """Return what differs once the processes that this one started have worked."""
+    return _worked(processor_time(os.getpid(), itself=False))
+
+
+def _worked(seconds: float) -> int:
+    return int(seconds / _WORK_S)
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        if path.is_dir():
+            return sum(map(_size, path.iterdir()))
+        return path.stat().st_size
+    return 0
+
+
+def processor_time(pid: int, *, itself: bool = True) -> float:
+    """Return the seconds of processor time of a process and of those below it, 0 without any.
+
+    Not ``itself``: of those below it alone. Blocks for a millisecond where the system has
+    ``/proc``, else for the start of ``ps``.
+    """
+    used, parents = _used_by_proc() if Path("/proc/self/stat").exists() else _used_by_ps()
+    below = {pid}
+    grew = True
+    while grew:
+        more = {each for each, parent in parents.items() if parent in below} - below
+        below |= more
+        grew = bool(more)
+    return sum(used.get(each, 0.0) for each in below if itself or each != pid)
+
+
+#: Where the parent, and the four kinds of processor time, stand in /proc/PID/stat, counted from
+#: after the program's name: in user and system mode, and the same of children that have ended.
+_PARENT, _TIMES = 1, slice(11, 15)
+
+
+def _used_by_proc() -> tuple[dict[int, float], dict[int, int]]:
+    """Return the processor time and the parent of every process."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    used: dict[int, float] = {}
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - a hundred paths at each look are not made
+        if name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                stat = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
+                parents[int(name)] = int(stat[_PARENT])
+                used[int(name)] = sum(map(int, stat[_TIMES])) / ticks
+    return used, parents
+
+
+def _used_by_ps() -> tuple[dict[int, float], dict[int, int]]:
+    """Return the same from ``ps``, in its notation of time: [[days-]hours:]minutes:seconds."""
+    answer = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,time="],  # noqa: S607 - ps has no one place
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=10,
+    )
+    used: dict[int, float] = {}
+    parents: dict[int, int] = {}
+    for line in answer.stdout.splitlines():
+        with suppress(ValueError):
+            pid, parent, time = line.split()
+            days, _, clock = time.rpartition("-")
+            seconds = 0.0
+            for part in clock.split(":"):
+                seconds = seconds * 60 + float(part)
+            parents[int(pid)] = int(parent)
+            used[int(pid)] = seconds + 86_400 * int(days or 0)
+    return used, parents
