@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from headrace.config.errors import ConfigProblem, Steps
 
-_WITHIN = r"(?:\$\{[^}]*\}|[^}])*"
-_REFERENCE = re.compile(rf"\$\$\{{|\$\{{(?P<body>{_WITHIN})\}}|\$\{{")
+_INNER = r"(?:\$\{[^}]*\}|[^}])*"
+_REFERENCE = re.compile(rf"\$\$\{{|\$\{{(?P<body>{_INNER})\}}|\$\{{")
 _VARIABLE = re.compile(
     r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<has_default>:-(?P<default>.*))?", re.DOTALL
 )
