@@ -51,6 +51,7 @@ SPARK = (
             "sinks",
             "sql",
             "time",
+            "undecodable",
         )
     ),
     "tests/integration/keyed/test_daemon.py",

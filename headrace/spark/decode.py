@@ -1,14 +1,16 @@
-"""Values into columns by Spark, with the undecodable found inside the plan."""
+"""Values into columns by Spark, with the undecodable found before the reducer plans anything."""
 
 from __future__ import annotations
 
-import re
+from contextlib import contextmanager, suppress
 from copy import copy
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from headrace.core.decoders import decoded_rows
 from headrace.core.errors import ConfigError, UndecodableRecordError
@@ -21,12 +23,11 @@ from headrace.core.tables import (
     Decode,
     Decoding,
     OnUndecodable,
-    with_kafka_column,
 )
 from headrace.spark.reducer import arrow_schema, send_by_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -35,18 +36,22 @@ if TYPE_CHECKING:
 
 _CORRUPT = "_corrupt_record"
 _IS_CORRUPT = f"value is not null and (_decoded is null or _decoded.{_CORRUPT} is not null)"
-_SIGN = "headrace:undecodable"
-_SIGNED = re.compile(rf"{_SIGN} topic=(\S+) partition=(\d+) offset=(\d+)(?: reason=(.*))?")
 #: Characters of a decoder's own words that are told.
 _REASON_LENGTH = 500
 
-_PLACE = ("topic", "partition", "offset")
-_PLACE_IN_KAFKA = tuple(f"{KAFKA_COLUMN}.{name}" for name in _PLACE)
+_PLACE = tuple(f"{KAFKA_COLUMN}.{name}" for name in ("topic", "partition", "offset"))
 
-_RAISE = (
-    f"raise_error(format_string('{_SIGN} topic=%s partition=%d offset=%d', "
-    "_kafka.topic, _kafka.partition, _kafka.offset))"
-)
+#: The columns that every record is parsed to: what its value was decoded to, why it could not be,
+#: null for what could.
+_DECODED, _WHY = "_decoded", "_why"
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedFrame:
+    """What the reducer gets of a micro-batch, and the offsets of what it does not, by partition."""
+
+    frame: DataFrame
+    skipped: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
 
 
 class Decoder:
@@ -77,87 +82,96 @@ class Decoder:
         other._skips = undecodable is OnUndecodable.SKIP  # noqa: SLF001 - one of our own
         return other
 
-    @property
-    def counts_skipped(self) -> bool:
-        """Whether :meth:`skipped` has to be asked after each micro-batch."""
-        return self._kind is not Decoding.NONE and self._skips
-
     def apply(self, frame: DataFrame) -> DataFrame:
-        """Return the frame the reducer gets. Plans only, runs nothing.
+        """Return the frame the reducer would get. Plans only, runs nothing.
 
-        A tombstone is a row whose columns are null. The unused id keeps the optimizer from
-        pushing the filter below the projection, which would parse every value twice.
+        A tombstone is a row whose columns are null.
         """
-        if self._custom is not None:
-            return self._decoded(frame, self._custom)
+        return frame if self._kind is Decoding.NONE else self._readable(self._parsed(frame))
+
+    @contextmanager
+    def decoded(self, frame: DataFrame) -> Iterator[DecodedFrame]:
+        """Decode every record, and give the block what could be decoded. Blocks for a job.
+
+        Each value is parsed once, in a job of its own, and kept for the block. So whatever plan the
+        reducer makes of the frame, whether it filters, counts, or reads a part or nothing of it, no
+        record is left out of the check, and none is parsed again.
+
+        Raises:
+            UndecodableRecordError: a value does not fit the schema, and is not to be skipped. It
+                names the first of the partition.
+        """
         if self._kind is Decoding.NONE:
-            return frame
-        rejected = "false" if self._skips else _RAISE
-        return (
-            self._parsed(frame, "monotonically_increasing_id() as _row")
-            .where(f"if({_IS_CORRUPT}, {rejected}, _row >= 0)")
-            .selectExpr(f"_decoded.* except ({_CORRUPT})", KAFKA_COLUMN)
-        )
+            yield DecodedFrame(frame)
+            return
+        parsed = self._parsed(frame).persist()
+        try:
+            bad = sorted(parsed.where(f"{_WHY} is not null").select(*_PLACE, _WHY).collect())
+            if bad and not self._skips:
+                raise _undecodable(*bad[0])
+            yield DecodedFrame(self._readable(parsed), _by_partition(bad))
+        finally:
+            # a JVM that is gone keeps nothing
+            with suppress(Py4JError, OSError):
+                parsed.unpersist()
 
-    def skipped(self, frame: DataFrame) -> dict[TopicPartition, list[int]]:
-        """Run a small job of its own: the offsets left out, in order, by partition."""
+    def _readable(self, parsed: DataFrame) -> DataFrame:
+        columns = f"{_DECODED}.*"
         if self._custom is None:
-            bad = self._parsed(frame).where(_IS_CORRUPT).selectExpr(*_PLACE_IN_KAFKA)
-        else:
-            place = StructType([frame.schema[name] for name in _PLACE])
-            task: Any = _skipped_task(self._custom, pa.struct(list(arrow_schema(self._columns))))
-            bad = frame.mapInArrow(task, place)
-        found = bad.collect()
-        offsets: dict[TopicPartition, list[int]] = {}
-        for topic, partition, offset in sorted(found):
-            offsets.setdefault(TopicPartition(topic, partition), []).append(offset)
-        return offsets
+            columns += f" except ({_CORRUPT})"
+        return parsed.where(f"{_WHY} is null").selectExpr(columns, KAFKA_COLUMN)
 
-    def _decoded(self, frame: DataFrame, custom: CustomDecoder) -> DataFrame:
-        """Have Python workers decode. One's tasks decode the same as the daemon's own does."""
+    def _parsed(self, frame: DataFrame) -> DataFrame:
+        """Return a row for each record: what it was decoded to, its own fields, and why not."""
         own = StructType([frame.schema[name] for name in KAFKA_FIELDS])
-        kind = StructType([*self._columns, StructField(KAFKA_COLUMN, own)])
-        task: Any = _task(custom, arrow_schema(kind), skips=self._skips)
+        if self._custom is None:
+            fields = f"struct({', '.join(KAFKA_FIELDS)}) as {KAFKA_COLUMN}"
+            read = frame.selectExpr("value", fields, f"{self._parse} as {_DECODED}")
+            return read.selectExpr(_DECODED, KAFKA_COLUMN, f"if({_IS_CORRUPT}, '', null) as {_WHY}")
+        kind = StructType(
+            [
+                StructField(_DECODED, self._columns),
+                StructField(KAFKA_COLUMN, own),
+                StructField(_WHY, StringType()),
+            ]
+        )
+        task: Any = _task(self._custom, arrow_schema(kind))
         return frame.mapInArrow(task, kind)
 
-    def _parsed(self, frame: DataFrame, *more: str) -> DataFrame:
-        meta = "struct(key, topic, partition, offset, timestamp, headers) as _kafka"
-        return frame.selectExpr("value", meta, f"{self._parse} as _decoded", *more)
 
+def _task(custom: CustomDecoder, schema: pa.Schema) -> Task:
+    """Return what a worker does with records: ``schema`` is what Spark was told.
 
-def _task(custom: CustomDecoder, schema: pa.Schema, *, skips: bool) -> Task:
-    """Return what a worker does with records: ``schema`` is what Spark was told."""
-    kind = pa.struct(list(schema)[:-1])
+    One's tasks decode the same as the daemon's own does.
+    """
+    kind = schema.field(_DECODED).type
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            table = pa.Table.from_batches([batch])
             rows, bad = decoded_rows(custom, batch.column("value"), kind)
-            if bad and not skips:
-                first = min(bad)
-                topic, partition, offset = (batch.column(n)[first].as_py() for n in _PLACE)
-                reason = " ".join(bad[first].split())[:_REASON_LENGTH]
-                raise ValueError(
-                    f"{_SIGN} topic={topic} partition={partition} offset={offset} reason={reason}"
-                )
-            if bad:
-                kept = pa.array(sorted(set(range(len(rows))) - set(bad)), pa.int64())
-                rows, table = rows.take(kept), table.take(kept)
-            yield from with_kafka_column(rows, table).cast(schema).to_batches()
+            reasons = [
+                " ".join(bad[place].split())[:_REASON_LENGTH] if place in bad else None
+                for place in range(len(rows))
+            ]
+            own = [batch.column(name) for name in KAFKA_FIELDS]
+            fields = pa.StructArray.from_arrays(own, names=list(KAFKA_FIELDS))
+            found = pa.table([rows, fields, pa.array(reasons, pa.string())], names=schema.names)
+            yield from found.cast(schema).to_batches()
 
     return run
 
 
-def _skipped_task(custom: CustomDecoder, kind: pa.StructType) -> Task:
-    """Return what finds the places of records that cannot be decoded."""
+def _undecodable(topic: str, partition: int, offset: int, why: str) -> UndecodableRecordError:
+    return UndecodableRecordError(
+        TopicPartition(topic, partition), offset, f"{why or MISFIT}; {FIX_UNDECODABLE}"
+    )
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            _, bad = decoded_rows(custom, batch.column("value"), kind)
-            found = pa.Table.from_batches([batch]).select(list(_PLACE))
-            yield from found.take(pa.array(sorted(bad), pa.int64())).to_batches()
 
-    return run
+def _by_partition(found: Iterable[Any]) -> dict[TopicPartition, list[int]]:
+    offsets: dict[TopicPartition, list[int]] = {}
+    for topic, partition, offset, _ in found:
+        offsets.setdefault(TopicPartition(topic, partition), []).append(offset)
+    return offsets
 
 
 def _columns(kind: Decoding, ddl: str | None) -> StructType:
@@ -181,15 +195,3 @@ def _parse_expression(ddl: str) -> str:
     literal = f"{ddl}, {_CORRUPT} STRING".replace("\\", "\\\\").replace("'", "\\'")
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
     return f"from_json(cast(value as string), '{literal}', {options})"
-
-
-def undecodable_in(text: str) -> UndecodableRecordError | None:
-    """Return the record that a message of Spark's names as undecodable, None if it names none."""
-    match = _SIGNED.search(text)
-    if match is None:
-        return None
-    return UndecodableRecordError(
-        TopicPartition(match[1], int(match[2])),
-        int(match[3]),
-        f"{match[4] or MISFIT}; {FIX_UNDECODABLE}",
-    )

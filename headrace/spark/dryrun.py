@@ -16,7 +16,7 @@ from headrace.core.tables import Decode, merge
 from headrace.sinks.contract import results_of, rows_of
 from headrace.sinks.micro_batch import DryRunBatch, dry_run_batch
 from headrace.spark.arrow_to_spark import ArrowToSpark
-from headrace.spark.decode import Decoder, undecodable_in
+from headrace.spark.decode import Decoder
 from headrace.spark.failures import failure_of, text_of
 from headrace.spark.reducer import OwnReducer, checked, send_by_value
 from headrace.spark.runtime import SparkRuntime
@@ -98,15 +98,14 @@ def dry_run(
         send_by_value(reducer)
     frame = to_spark.data_frame(merge([table], _TASKS))
     try:
-        result = reducer(decoder.apply(frame), dry_run_batch(table, attempt))
-        several = isinstance(result, Mapping)
-        outputs = results_of(result, _rows) if several else None
-        rows = None if several else _rows(result)
-        skipped = decoder.skipped(frame) if decoder.counts_skipped else {}
+        with decoder.decoded(frame) as decoded:
+            result = reducer(decoded.frame, dry_run_batch(table, attempt))
+            several = isinstance(result, Mapping)
+            outputs = results_of(result, _rows) if several else None
+            rows = None if several else _rows(result)
+            return DryRunBatch(rows, decoded.skipped, outputs)
     except (Py4JError, PySparkException) as error:
-        text = text_of(error)
-        raise (undecodable_in(text) or failure_of(error, text)) from error
-    return DryRunBatch(rows, skipped, outputs)
+        raise failure_of(error, text_of(error)) from error
 
 
 def _rows(result: object) -> pa.Table | None:

@@ -18,7 +18,7 @@ from headrace.core.errors import EngineDiedError, JobCancelledError, JobTimeoutE
 from headrace.core.tables import Decode
 from headrace.sinks.channel_sink import Staged
 from headrace.spark.arrow_to_spark import ArrowToSpark, ByValue
-from headrace.spark.decode import Decoder, undecodable_in
+from headrace.spark.decode import Decoder
 from headrace.spark.failures import failure_of, text_of
 from headrace.spark.reducer import OwnReducer, checked, load_reducer, send_by_value
 from headrace.telemetry.thread_time import ThreadActivity
@@ -324,16 +324,14 @@ class SparkEngine:
             try:
                 return self._reduce(micro_batch, frame, sink)
             except (Py4JError, PySparkException) as error:
-                text = text_of(error)
-                raise (undecodable_in(text) or failure_of(error, text)) from error
+                raise failure_of(error, text_of(error)) from error
 
     def _reduce(self, micro_batch: MicroBatch, frame: DataFrame, sink: ChannelSink) -> Staged:
         decoder = self._decoder
         assert decoder is not None, "open comes first"
-        returned = self._function(decoder.apply(frame), micro_batch)
-        # before the sink keeps anything: what this job fails with leaves nothing to be discarded
-        skipped = decoder.skipped(frame) if decoder.counts_skipped else {}
-        return Staged(sink.stage(micro_batch, returned, checked), skipped)
+        with decoder.decoded(frame) as decoded:
+            returned = self._function(decoded.frame, micro_batch)
+            return Staged(sink.stage(micro_batch, returned, checked), decoded.skipped)
 
     def cancel(self, micro_batch_id: str) -> None:
         self._opened.cancel(micro_batch_id)

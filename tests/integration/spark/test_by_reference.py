@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 from py4j.protocol import Py4JJavaError
 
 from headrace.core.clock import Deadline
+from headrace.core.errors import UndecodableRecordError
 from headrace.core.record_runs import OffsetRun
 from headrace.core.records import Batch, TopicPartition
+from headrace.core.tables import Decode, Decoding, OnUndecodable
 from headrace.devstack.wait import wait_for
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.delta import DeltaSink
 from headrace.spark.arrow_to_spark import ArrowToSpark, ByReference, ByValue
+from headrace.spark.decode import Decoder
 from headrace.spark.engine import SparkEngine
 from headrace.spark.settings import Share
 from headrace.testing.records import FakeAssignment, FakeRecord
@@ -155,6 +158,32 @@ def test_ranges_are_read_by_no_more_tasks_than_a_limit_allows(
 
     assert frame.rdd.getNumPartitions() == tasks
     assert frame.count() == 80
+
+
+@pytest.mark.parametrize("plan", ["id > 0", "false"])
+def test_an_empty_value_that_spark_reads_itself_is_named(
+    broker: Broker, spark_runtime: SparkRuntime, plan: str
+) -> None:
+    """Whatever the reducer filters by, the first undecodable record fails the batch."""
+    topic = broker.create_topic(1)
+    good, empty = FakeRecord(value_=b'{"id": 1}'), FakeRecord(value_=b"")
+    records = [good] * 9 + [empty, good, empty]
+    end = write(broker, topic, [(0, "plain", records)])[0]
+    way = ByReference({"bootstrap.servers": broker.address}, "group", 1_000)
+    batch = Batch(FakeAssignment(TopicPartition(topic, 0)), 0, OffsetRun(0, end, 1), end, 0)
+    frame = way.frame(ArrowToSpark(spark_runtime.new_session()), [batch], Share(2))
+
+    skipping = Decoder(Decode(Decoding.JSON, "id INT", OnUndecodable.SKIP))
+    with skipping.decoded(frame) as decoded:
+        assert decoded.frame.where(plan).limit(1).count() == (plan != "false")
+        assert decoded.skipped == {TopicPartition(topic, 0): [9, 11]}
+    with (
+        pytest.raises(UndecodableRecordError) as raised,
+        Decoder(Decode(Decoding.JSON, "id INT")).decoded(frame) as decoded,
+    ):
+        decoded.frame.where(plan).count()
+
+    assert raised.value.offset == 9
 
 
 class Readers:

@@ -8,7 +8,7 @@ from headrace.core.errors import ConfigError, UndecodableRecordError
 from headrace.core.records import TopicPartition
 from headrace.core.tables import Decode, Decoding, OnUndecodable, merge, table_of
 from headrace.spark.arrow_to_spark import ArrowToSpark
-from headrace.spark.decode import Decoder, undecodable_in
+from headrace.spark.decode import Decoder
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:
@@ -143,27 +143,16 @@ def test_values_that_fit(to_spark: ArrowToSpark, what: str) -> None:
 
 @pytest.mark.parametrize("what", BAD)
 def test_values_that_do_not_fit_fail_with_their_offset(to_spark: ArrowToSpark, what: str) -> None:
-    """The error names topic, partition and offset."""
-    values = [b'{"id": 1}', None, BAD[what]]
+    """The error names topic, partition and offset of the first, before the reducer is called."""
+    values = [b'{"id": 1}', None, BAD[what], BAD["not JSON"]]
 
-    assert_fails_at(json().apply(frame_of(to_spark, values, start=100)), 102)
+    with (
+        pytest.raises(UndecodableRecordError) as raised,
+        json().decoded(frame_of(to_spark, values, start=100)),
+    ):
+        raise AssertionError("the reducer was called")
 
-
-def test_column_pruning_keeps_the_check(to_spark: ArrowToSpark) -> None:
-    """A plan that needs no decoded column fails at the bad record all the same."""
-    frame = json().apply(frame_of(to_spark, [b"{}", BAD["not JSON"]]))
-
-    for pruned in (frame.selectExpr("1 as one"), frame.groupBy().count()):
-        assert_fails_at(pruned, 1)
-
-
-def assert_fails_at(frame: DataFrame, offset: int) -> None:
-    """Run a plan; its error has to name the record at ``offset``."""
-    with pytest.raises(Exception, match="headrace:undecodable") as caught:
-        frame.write.format("noop").mode("overwrite").save()
-    error = undecodable_in(str(caught.value))
-    assert isinstance(error, UndecodableRecordError)
-    assert (error.partition, error.offset) == (WHERE, offset)
+    assert (raised.value.partition, raised.value.offset) == (WHERE, 102)
 
 
 def test_values_that_do_not_fit_are_left_out_and_counted(to_spark: ArrowToSpark) -> None:
@@ -171,23 +160,40 @@ def test_values_that_do_not_fit_are_left_out_and_counted(to_spark: ArrowToSpark)
     values: list[bytes | None] = []
     for bad, (good, _) in zip(BAD.values(), [*GOOD.values()] * 2, strict=False):
         values += [bad, good]
-    decoder = json(OnUndecodable.SKIP)
-    frame = frame_of(to_spark, values)
 
-    offsets = [row["_kafka"]["offset"] for row in rows_of(decoder.apply(frame))]
+    with json(OnUndecodable.SKIP).decoded(frame_of(to_spark, values)) as decoded:
+        offsets = [row["_kafka"]["offset"] for row in rows_of(decoded.frame)]
 
-    assert decoder.counts_skipped
     assert sorted(offsets) == list(range(1, len(values), 2))
-    assert decoder.skipped(frame) == {WHERE: list(range(0, len(values), 2))}
+    assert decoded.skipped == {WHERE: list(range(0, len(values), 2))}
+
+
+def test_nothing_is_kept_in_spark_after_a_micro_batch(to_spark: ArrowToSpark) -> None:
+    """What was parsed is let go when the reducer's work is done, failed or not."""
+    context: Any = to_spark.session.sparkContext
+    before = set(context._jsc.getPersistentRDDs())
+
+    with json().decoded(frame_of(to_spark, [b"{}"])) as decoded:
+        assert len(rows_of(decoded.frame)) == 1
+        assert len(context._jsc.getPersistentRDDs()) == len(before) + 1
+    with pytest.raises(UndecodableRecordError), json().decoded(frame_of(to_spark, [b""])):
+        pass
+
+    assert set(context._jsc.getPersistentRDDs()) == before
 
 
 def test_each_value_is_parsed_once(to_spark: ArrowToSpark) -> None:
-    """The check for undecodable values costs no second parse."""
-    frame = json().apply(frame_of(to_spark, [b"{}"]))
-
-    plan = frame.select("id").where("id > 1")._jdf.queryExecution().optimizedPlan().toString()
-
+    """The check for undecodable values costs no second parse, nor does a plan of the reducer's."""
+    frame = json()._parsed(frame_of(to_spark, [b"{}"]))
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()
     assert plan.count("from_json(") == 1
+
+    with json().decoded(frame_of(to_spark, [b"{}"])) as decoded:
+        reduced = decoded.frame.select("id").where("id > 1")
+        plan = reduced._jdf.queryExecution().optimizedPlan().toString()
+        plans = plan.partition("InMemoryRelation")
+    assert plans[1]
+    assert "from_json(" not in plans[0]
 
 
 @pytest.mark.parametrize(
@@ -215,8 +221,3 @@ def test_a_schema_with_quotes_and_comments(to_spark: ArrowToSpark) -> None:
     frame = Decoder(Decode(Decoding.JSON, schema)).apply(frame_of(to_spark, [b'{"id": 2}']))
 
     assert rows_of(frame.select("id")) == [{"id": 2}]
-
-
-def test_an_ordinary_error_names_no_record() -> None:
-    """An error of the reducer's own is not taken for an undecodable record."""
-    assert undecodable_in("[DIVIDE_BY_ZERO] Division by zero") is None
