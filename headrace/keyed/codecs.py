@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from headrace.keyed.exact import exact_json, exact_text
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_DECODER = json.JSONDecoder()
+#: The standard library's decoder without its looks for white space, which most values have none of.
+_scan: Callable[[str, int], tuple[Any, int]] = getattr(json.JSONDecoder(), "scan_once")  # noqa: B009 - typeshed does not know it
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -32,9 +35,13 @@ def from_json(data: bytes) -> Any:
     if data.isdigit() and not data.startswith(b"0"):
         return int(data)  # as a count is, and as to_json writes it
     try:
-        return _DECODER.decode(data.decode())  # loads finds out first how bytes are encoded
-    except ValueError:
-        return json.loads(data)
+        text = data.decode()
+        found, end = _scan(text, 0)
+        if end == len(text) or not text[end:].strip(" \t\n\r"):
+            return found
+    except (ValueError, StopIteration):
+        pass
+    return json.loads(data)  # what begins with white space or a mark, or is no JSON
 
 
 def field_of(value: Any, steps: Iterable[str]) -> Any:
@@ -56,21 +63,27 @@ def _bytes(data: bytes) -> bytes:
 DECODERS: dict[str, Callable[[bytes], Any]] = {"json": from_json, "string": _text, "bytes": _bytes}
 
 
+def _from_state(value: Any) -> bytes:
+    return exact_json(value, "the state")
+
+
 def _from_text(value: Any) -> bytes:
-    if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__} is no text; state: string needs a str")
-    return value.encode()
+    if type(value) is not str:
+        kind = type(value).__name__
+        raise TypeError(f"the state is of the type {kind}; encoding: string needs a plain str")
+    return exact_text(value, "the state")
 
 
 def _from_bytes(value: Any) -> bytes:
-    if not isinstance(value, bytes):
-        raise TypeError(f"a {type(value).__name__} is not bytes; state: bytes needs bytes")
+    if type(value) is not bytes:
+        kind = type(value).__name__
+        raise TypeError(f"the state is of the type {kind}; encoding: bytes needs plain bytes")
     return value
 
 
-#: What makes a state's bytes.
+#: What makes a state's bytes. What would come back as something else is refused.
 ENCODERS: dict[str, Callable[[Any], bytes]] = {
-    "json": to_json,
+    "json": _from_state,
     "string": _from_text,
     "bytes": _from_bytes,
 }
@@ -80,11 +93,13 @@ def output_bytes(value: Any) -> bytes | None:
     """Return an output's value as bytes: text and bytes as they are, None as a tombstone.
 
     Raises:
-        TypeError, ValueError: it is something that JSON does not know.
+        TypeError, ValueError: it is something that JSON does not give back as it is.
     """
     if value is None or isinstance(value, bytes):
         return value
-    return value.encode() if isinstance(value, str) else to_json(value)
+    if isinstance(value, str):
+        return exact_text(str.__str__(value), "an output's value")
+    return exact_json(value, "an output's value")
 
 
 def key_bytes(key: Any) -> bytes:
@@ -93,13 +108,14 @@ def key_bytes(key: Any) -> bytes:
     A text that begins with ``[`` is written as an array of one, so that no two keys are the same.
 
     Raises:
-        TypeError, ValueError: a part is something that JSON does not know.
+        TypeError, ValueError: a part is something that JSON does not give back as it is.
     """
     if isinstance(key, bytes):
         return key
     if isinstance(key, str):
-        return key.encode() if not key.startswith("[") else to_json([key])
-    return to_json(list(key) if isinstance(key, tuple) else key)
+        text = str.__str__(key)
+        return exact_text(text, "a key") if not key.startswith("[") else exact_json([text], "a key")
+    return exact_json(list(key) if isinstance(key, tuple) else key, "a key")
 
 
 _MASK = 0xFFFFFFFF

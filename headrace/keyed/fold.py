@@ -20,6 +20,7 @@ from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, St
 from headrace.core.records import TopicPartition
 from headrace.keyed.api import Event, Fired, Output, Timer, TimerClock, is_batched
 from headrace.keyed.codecs import DECODERS, ENCODERS, key_bytes, output_bytes
+from headrace.keyed.exact import exact_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -365,13 +366,13 @@ def _header(name: Any, data: Any) -> dict[str, Any]:
     """Return an output's header as it is in :data:`OUTPUT`."""
     if not isinstance(name, str) or not (data is None or isinstance(data, bytes)):
         raise TypeError(f"header {name!r} is {data!r}; a header is a text and bytes, or None")
-    name.encode()
+    exact_text(str.__str__(name), "a header's name")
     return {"key": name, "value": data}
 
 
 def _whole_time(time: object, what: str) -> int:
     """Return a time in milliseconds, if it is one."""
-    if not isinstance(time, int) or isinstance(time, bool):
+    if type(time) is not int:
         kind = type(time).__name__
         raise TypeError(f"{what} is at {time!r}, a {kind}; it has to be an int of milliseconds")
     if abs(time) > MAX_TIME:
@@ -782,10 +783,16 @@ class _KeyPass:
             if not isinstance(timer, Timer):
                 kind = type(timer).__name__
                 raise TypeError(f"timer {name!r} is a {kind}; make it with at_event or at_clock")
+            if type(name) is not str:
+                kind = type(name).__name__
+                raise TypeError(f"a timer's name is {name!r}, a {kind}; it has to be a plain text")
+            exact_text(name, "a timer's name")
             _whole_time(timer.due, f"timer {name!r}")
-            if not isinstance(name, str):
-                raise TypeError(f"a timer's name is {name!r}; it has to be a text")
-            name.encode()
+            if type(timer.clock) is not TimerClock:
+                kind = type(timer.clock).__name__
+                raise TypeError(
+                    f"timer {name!r} has a {kind} as its clock; make it with at_event or at_clock"
+                )
             if name.startswith(PREFIX):
                 raise ValueError(f"timer {name!r}: names that begin with {PREFIX!r} are reserved")
             if self._fold.batched and timer.clock is TimerClock.EVENT and isinstance(last, Fact):

@@ -316,18 +316,14 @@ def texts(value: Any, where: str) -> list[str]:
 
 
 def anything(value: Any, where: str) -> Any:
-    """Read any value: its numbers have to be in the range of floats."""
-    waiting = [value]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, JsonNumber):
-            if math.isinf(each):
-                raise _mismatch(f"number {each.text}", where, "float64")
-        elif isinstance(each, JsonObject):
-            waiting += reversed([member for _, member in each.pairs])
-        elif isinstance(each, list):
-            waiting += reversed(each)
-    return value
+    """Read any value, as plain ones: its numbers have to be in the range of floats."""
+    if isinstance(value, JsonNumber):
+        if math.isinf(value):
+            raise _mismatch(f"number {value.text}", where, "float64")
+        return float(value)
+    if isinstance(value, JsonObject):
+        return {name: anything(member, where) for name, member in value.pairs}
+    return [anything(each, where) for each in value] if isinstance(value, list) else value
 
 
 def mapping(value: Any, where: str) -> Any:

@@ -8,10 +8,14 @@ import json
 import types
 import typing
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
+from weakref import WeakKeyDictionary
 
 from headrace.core.imports import load_callable
+from headrace.core.user_text import describe_error, describe_value, kind_of
 from headrace.keyed import Event, Fired, Output, Timer, at_clock, at_event, batched
+from headrace.keyed.exact import exact_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -102,6 +106,16 @@ class Element:
     """
 
     _call: _Call
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a field, or what a property sets; refuse what would be gone with the micro-batch.
+
+        Raises:
+            ElementError: there is no such field, or the value is not of its type.
+        """
+        if name != "_call":
+            _check_assignment(self, name, value)
+        object.__setattr__(self, name, value)
 
     @property
     def key(self) -> Key:
@@ -260,11 +274,21 @@ class ElementReducer:
         made = self._new(call)
         for name in self._names:
             if name in state:
-                setattr(made, name, state[name])
+                # as it was stored, also by a class whose field had another type
+                object.__setattr__(made, name, state[name])
         return made, _Marks(**state.get(_MARKS, {}))
 
     def _written(self, instance: _Instance) -> dict[str, Any]:
-        state = {name: getattr(instance.element, name) for name in self._names}
+        element = instance.element
+        all_fits = _fits_of(type(element))
+        for name in vars(element):
+            if name not in all_fits and name != "_call":
+                raise _no_field(type(element), name)
+        state: dict[str, Any] = {}
+        for name, fits in all_fits.items():
+            state[name] = value = getattr(element, name)
+            if not fits(value):
+                raise _misfit(type(element), name, value)
         unset = asdict(_Marks())
         marks = {
             name: value for name, value in asdict(instance.marks).items() if value != unset[name]
@@ -387,11 +411,110 @@ def _key_of(key: str | bytes) -> Key:
     return tuple(parts)
 
 
+# --- what a field may be set to -----------------------------------------------------------------
+
+#: Says whether a value is of a type, with all its parts.
+_Fits: TypeAlias = "Callable[[Any], bool]"
+
+#: By class, whose module may be loaded again: the old one is not to stay for it.
+_known_fits: WeakKeyDictionary[type, Mapping[str, _Fits]] = WeakKeyDictionary()
+
+_JSON_TYPES = frozenset({type(None), bool, int, float, str, list, dict})
+
+
+def _check_assignment(element: Element, name: str, value: Any) -> None:
+    """Refuse an attribute that is no field, and a field's value that is not of its type."""
+    fits = _fits_of(type(element)).get(name)
+    if fits is not None:
+        if not fits(value):
+            raise _misfit(type(element), name, value)
+    elif not hasattr(getattr(type(element), name, None), "__set__"):
+        raise _no_field(type(element), name)
+
+
+def _no_field(element: type, name: str) -> ElementError:
+    return ElementError(
+        f"{_path_of(element)}: {name!r} is no field, and would be gone with the micro-batch; write "
+        f"{name}: TYPE = DEFAULT in the class, or take a local variable"
+    )
+
+
+def _misfit(element: type, name: str, value: Any) -> ElementError:
+    hint = typing.get_type_hints(element)[name]
+    kind = hint.__name__ if type(hint) is type else str(hint)
+    return ElementError(
+        f"{_path_of(element)}: field {name!r} is of the type {kind}, and not, with all its parts, "
+        f"{describe_value(value)}, a {kind_of(value)}; write one, or give the field the other "
+        "type, too"
+    )
+
+
+def _fits_of(element: type) -> Mapping[str, _Fits]:
+    """Return what says of each field's value whether it is of the field's type."""
+    found = _known_fits.get(element)
+    if found is None:
+        hints = typing.get_type_hints(element)
+        found = {each.name: _fitting(hints[each.name]) for each in _state_fields(element)}
+        _known_fits[element] = found
+    return found
+
+
+def _fitting(hint: Any) -> _Fits:
+    """Return what says whether a value is of an annotated type, as type checkers have it."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return lambda value: any(type(value) is type(each) and value == each for each in arguments)
+    if typing.is_typeddict(hint):
+        return _fitting_members(hint)
+    if origin is list and arguments:
+        inner = _fitting(arguments[0])
+        return lambda value: type(value) is list and all(map(inner, value))
+    if origin is dict and arguments:
+        inner = _fitting(arguments[1])
+        return lambda value: type(value) is dict and all(map(inner, value.values()))
+    if origin in {typing.Union, types.UnionType}:
+        return _fitting_any(arguments)
+    kind = origin or hint
+    # others are refused with the class
+    return _fitting_any((kind,)) if kind in _JSON_TYPES else lambda _: True
+
+
+def _fitting_any(hints: Sequence[Any]) -> _Fits:
+    if _JSON_TYPES.issuperset(hints):
+        # an int is a float for type checkers, and a bool an int
+        also: dict[Any, set[type]] = {float: {int, bool}, int: {bool}}
+        allowed = frozenset(each for hint in hints for each in {hint, *also.get(hint, set())})
+        return lambda value: type(value) in allowed
+    each_fits = [_fitting(hint) for hint in hints]
+    return lambda value: any(fits(value) for fits in each_fits)
+
+
+def _fitting_members(hint: Any) -> _Fits:
+    """Return what says whether a dict has the members of a ``TypedDict``."""
+    inner = {name: _fitting(each) for name, each in typing.get_type_hints(hint).items()}
+    # where annotations are texts, the class does not know itself which may be absent
+    marked = typing.get_type_hints(hint, include_extras=True)
+    needed = {
+        name
+        for name in hint.__required_keys__
+        if typing.get_origin(marked[name]) is not typing.NotRequired
+    }
+    return lambda value: (
+        type(value) is dict
+        and needed <= value.keys()
+        and all(fits(value[name]) for name, fits in inner.items() if name in value)
+    )
+
+
 # --- what is no element -------------------------------------------------------------------------
 
 
+def _path_of(element: type) -> str:
+    return f"{element.__module__}:{element.__qualname__}"
+
+
 def _refuse(element: type, reason: str) -> NoReturn:
-    raise ElementError(f"{element.__module__}:{element.__qualname__}: {reason}")
+    raise ElementError(f"{_path_of(element)}: {reason}")
 
 
 def _state_fields(element: type) -> tuple[Field[Any], ...]:
@@ -408,40 +531,48 @@ def _check_class(element: type[Element]) -> None:
     try:
         hints = typing.get_type_hints(element)
     except Exception as error:  # noqa: BLE001 - whatever a user's annotations raise
-        _refuse(element, f"its fields' types cannot be read: {type(error).__name__}: {error}")
+        _refuse(element, f"its fields' types cannot be read: {describe_error(error)}")
     names = {each.name for each in fields(element)}
     for name in vars(element).get("__annotations__", {}):
         if name not in names and ClassVar not in {hints[name], typing.get_origin(hints[name])}:
             _refuse(element, f"{name} is no field yet; write @dataclass above the class")
     for each in fields(element):
-        if each.name.startswith("_") or each.name in _RESERVED:
-            _refuse(element, f"no field can have the name {each.name!r}; choose another")
-        if each.default is MISSING and each.default_factory is MISSING:
-            _refuse(element, f"field {each.name!r} has no default; give what a new key begins with")
-        stranger = _not_json(hints[each.name])
-        if stranger is not None:
+        _check_field(element, each, hints[each.name])
+    for name in dir(element):
+        if isinstance(inspect.getattr_static(element, name), cached_property):
             _refuse(
                 element,
-                f"field {each.name!r} has a {stranger}, which does not come back from JSON as it "
-                "was; take None, bool, int, float, str, list, or dict with texts as keys",
+                f"{name} is a cached_property, whose value would be kept for as long as a "
+                "micro-batch, whatever events it has; write property, or a field",
             )
     _check_defaults(element)
+
+
+def _check_field(element: type[Element], each: Field[Any], hint: Any) -> None:
+    if each.name.startswith("_") or each.name in _RESERVED:
+        _refuse(element, f"no field can have the name {each.name!r}; choose another")
+    if each.default is MISSING and each.default_factory is MISSING:
+        _refuse(element, f"field {each.name!r} has no default; give what a new key begins with")
+    stranger = _not_json(hint)
+    if stranger is not None:
+        _refuse(
+            element,
+            f"field {each.name!r} has a {stranger}, which does not come back from JSON as it "
+            "was; take None, bool, int, float, str, list, or dict with texts as keys",
+        )
 
 
 def _check_defaults(element: type[Element]) -> None:
     try:
         made = element()
     except Exception as error:  # noqa: BLE001 - a user's own
-        _refuse(element, f"a new one cannot be made: {type(error).__name__}: {error}")
+        _refuse(element, f"a new one cannot be made: {describe_error(error)}")
     for each in _state_fields(element):
         value = getattr(made, each.name)
         try:
-            same = json.loads(json.dumps(value, allow_nan=False)) == value
+            exact_json(value, "it")
         except (TypeError, ValueError) as error:
             _refuse(element, f"the default of {each.name!r} is not for JSON: {error}")
-        if not same:
-            _refuse(element, f"the default of {each.name!r} is {value!r}, which JSON gives back "
-                             "as something else")  # fmt: skip
 
 
 #: What JSON gives back as it was.
@@ -451,9 +582,15 @@ _PLAIN = (Any, object, None, type(None), bool, int, float, str, list, dict)
 def _not_json(hint: Any) -> str | None:
     """Return the type in an annotation that JSON does not give back, None if there is none."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint in _PLAIN or origin is typing.Literal or typing.is_typeddict(hint):
+    if origin is typing.Literal:
+        kinds = (type(each) for each in arguments)
+        return next((kind.__name__ for kind in kinds if kind not in _JSON_TYPES), None)
+    if typing.is_typeddict(hint):
+        members = typing.get_type_hints(hint).values()
+        return next(filter(None, map(_not_json, members)), None)
+    if hint in _PLAIN:
         return None
-    if origin is dict and arguments[0] is not str:
+    if origin is dict and arguments and arguments[0] is not str:
         return f"dict with keys of {_name(arguments[0])}"
     if origin in {list, dict, typing.Union, types.UnionType, typing.Annotated}:
         inner = arguments[:1] if origin is typing.Annotated else arguments

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.keyed.codecs import from_json, murmur2, partition_of
@@ -41,6 +41,10 @@ def read_by(read: Callable[[bytes], Any], data: bytes) -> str:
         return "no JSON"
 
 
+@example('{"a": 1} \n')
+@example(" [1]")
+@example("[1] 2")
+@example("1\u00a0")
 @given(st.integers().map(str) | st.text("0123456789-+._e \u0661") | st.text())
 def test_json_is_read_as_the_standard_library_reads_bytes(text: str) -> None:
     """Whole numbers are read without its decoder, and whatever else that takes or refuses by it."""

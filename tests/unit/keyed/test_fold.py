@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import IntEnum, StrEnum
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from typing_extensions import override
 from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.tables import SCHEMA
-from headrace.keyed import Event, Fired, Output, at_clock, at_event, batched
+from headrace.keyed import Event, Fired, Output, Timer, at_clock, at_event, batched
 from headrace.keyed import count as count_facts
 from headrace.keyed.fold import (
     MAX_FIRED,
@@ -43,6 +44,14 @@ def tally(key: str, state: Any, facts: list[Event[Any] | Fired], now: int) -> An
         state = {"n": (state or {"n": 0})["n"] + 1, "last": fact.ts, "late": fact.late}
         outputs.append(Output({"key": key, **state}))
     return state, outputs, {"close": at_event(state["last"] + 50)}
+
+
+class _Name(StrEnum):
+    A = "a"
+
+
+class _Due(IntEnum):
+    A = 1
 
 
 def _unchecked(value: Any) -> Any:
@@ -384,8 +393,13 @@ def test_timers_of_a_key_in_quarantine_stay_and_do_not_fire() -> None:
         ),
         ((1, [Output(1, headers=[_unchecked((1, b""))])], {}), "header 1 is b''"),
         ((1, [Output(1, headers=[("\ud800", b"")])], {}), "surrogates not allowed"),
-        ((_nested(100_000), [], {}), "RecursionError"),
-        ((1, [Output(_nested(100_000))], {}), "RecursionError"),
+        ((_nested(100_000), [], {}), "the state has lists and dicts more than 300 deep"),
+        ((1, [Output(_nested(100_000))], {}), "an output's value has lists and dicts more than"),
+        (({5: 1}, [], {}), "the state has the name 5, an int, of which JSON makes a text"),
+        ((1, [Output({"a": (1,)})], {}), r"an output's value\['a'\] is a tuple"),
+        ((1, [], {_unchecked(_Name.A): at_event(5)}), "a timer's name is .*, a _Name; it has"),
+        ((1, [], {"t": Timer(5, _unchecked("event"))}), "timer 't' has a str as its clock"),
+        ((1, [], {"t": Timer(_unchecked(_Due.A))}), "a _Due; it has to be an int"),
     ],
 )
 def test_what_a_reducer_may_not_return_names_the_record(returned: Any, words: str) -> None:

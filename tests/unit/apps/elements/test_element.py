@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from headrace.apps.elements import Element, ElementError, Stream, element_reducer
+from headrace.core.errors import PoisonRecordError
 from headrace.core.imports import make
 from headrace.keyed import Event, Fired
 from headrace.keyed.fold import FoldSettings
@@ -276,6 +279,134 @@ def test_where_batches_are_cut_changes_nothing(
     check_reducer(reducer, [*facts, ("z", "x", 60_000)], runs=5)
 
 
+# --- what methods may set ------------------------------------------------------------------------
+
+
+class Place(TypedDict):
+    """Members of a field."""
+
+    x: int
+    y: NotRequired[float]
+
+
+@dataclass
+class Fields(Element):
+    """Has fields of many types, and sets whichever an event names to its value."""
+
+    number: int = 0
+    share: float = 0.5
+    text: str = ""
+    maybe: str | None = None
+    names: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    deep: dict[str, list[int | None]] = field(default_factory=dict)
+    kind: Literal["a", 1] = "a"
+    place: Place | None = None
+    free: Any = None
+    bare: list[Any] = field(default_factory=list)
+
+    @property
+    def half(self) -> float:
+        """Half of the number."""
+        return self.number / 2
+
+    @half.setter
+    def half(self, value: int) -> None:
+        self.number = value * 2
+
+    @override
+    def on_event(self, event: Event[Any]) -> None:
+        name, value = event.value
+        setattr(self, name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("number", 5), ("number", True), ("share", 1), ("share", 1.5), ("half", 4)),
+        *(("text", "x"), ("maybe", None), ("maybe", "x"), ("names", []), ("names", ["x"])),
+        *(("counts", {"a": 1}), ("deep", {"a": [1, None]}), ("kind", "a"), ("kind", 1)),
+        *(("place", {"x": 1}), ("place", {"x": 1, "y": 2, "z": "more"}), ("place", None)),
+        *(("free", {"a": [1, "x", None]}), ("bare", [1, "x", {}])),
+    ],
+)
+def test_a_field_takes_what_its_type_has(name: str, value: Any) -> None:
+    """As type checkers have it: an int is a float, too."""
+    test = KeyedTest(Fields.as_reducer())
+    test.send(("a", [name, value], 0))
+    assert test.state("a")[{"half": "number"}.get(name, name)] == (8 if name == "half" else value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("number", "5", "field 'number' is of the type int, and not.* '5', a str; write one, or"),
+        ("number", 1.5, "and not, with all its parts, 1.5, a float"),
+        ("number", None, "None, a NoneType"),
+        ("share", "x", "is of the type float"),
+        ("maybe", 5, r"is of the type str \| None"),
+        ("names", {}, r"is of the type list\[str\]"),
+        ("names", ["x", 5], r"\['x', 5\], a list"),
+        ("counts", {"a": "x"}, r"dict\[str, int\]"),
+        ("deep", {"a": [1, "x"]}, "field 'deep'"),
+        ("kind", "b", "Literal"),
+        ("kind", True, "Literal"),
+        ("place", {"y": 1.5}, "Place"),
+        ("place", {"x": "x"}, "Place"),
+        ("nmber", 5, "'nmber' is no field, and would be gone.*write nmber: TYPE = DEFAULT"),
+        ("_hidden", 5, "'_hidden' is no field"),
+        ("on_event", 5, "'on_event' is no field"),
+    ],
+)
+@pytest.mark.parametrize("later", [0, 2])
+def test_what_no_field_takes_is_refused_as_it_is_set(
+    name: str, value: Any, words: str, later: int
+) -> None:
+    """The event that sets it is at fault, not the next one; what else came in the batch counts."""
+    test = KeyedTest(Fields.as_reducer(), FoldSettings(outputs=("out",), on_poison="dead_letter"))
+    good = [("a", ["number", 7], at) for at in range(later + 1)]
+    test.send(good[0], ("a", [name, value], 5), *good[1:])
+    (letter,) = test.dead_letters
+    message = (dict(letter.headers)["headrace.message"] or b"").decode()
+    assert re.search(words, message), message
+    assert dict(letter.headers)["headrace.offset"] == b"1"
+    assert test.state("a")["number"] == 7
+
+
+@dataclass
+class Sly(Element):
+    """Changes its fields without setting them."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @override
+    def on_event(self, event: Event[Any]) -> None:
+        if event.value == "more":
+            vars(self)["more"] = 1
+        else:
+            self.counts["x"] = event.value
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [("more", "'more' is no field"), ("text", "field 'counts' is of the type"), (5.5, "field")],
+)
+def test_what_is_changed_within_a_field_is_held_to_its_type_too(value: Any, words: str) -> None:
+    """Once the event's methods are through, as is what was set past the class."""
+    with pytest.raises(PoisonRecordError, match=words):
+        KeyedTest(Sly.as_reducer()).send(("a", value, 0))
+
+
+def test_a_field_of_another_type_is_read_as_it_was_stored() -> None:
+    """So that a method can make the new type of it; otherwise the event is refused by the field."""
+    reducer = Fields.as_reducer()
+    state, _, _ = reducer("a", {"number": "5"}, [event(["number", 5])], 0)
+    assert state is not None
+    assert state["number"] == 5
+    with pytest.raises(ElementError, match=r"field 'number' is of the type int, and not.* '5'"):
+        reducer("a", {"number": "5"}, [event(["text", ""])], 0)
+
+
 # --- what is refused ----------------------------------------------------------------------------
 
 
@@ -312,6 +443,17 @@ def half_a_dataclass() -> type[Element]:
     return More
 
 
+class Bytes(TypedDict):
+    """Members of a type that JSON does not have."""
+
+    it: bytes
+
+
+def adds(self: Any) -> None:
+    """Set what is no field."""
+    self.more = 1
+
+
 def without_default() -> type[Element]:
     """Return a class that cannot be made from nothing."""
     return plain(__annotations__={"it": int})
@@ -328,9 +470,22 @@ def without_default() -> type[Element]:
         (lambda: field_of(tuple[int, ...], ()), {}, "field 'it' has a tuple"),
         (lambda: field_of(dict[int, str], None), {}, "dict with keys of int"),
         (lambda: field_of(list[bytes] | None, None), {}, "field 'it' has a bytes"),
-        (lambda: field_of(Any, (1, 2)), {}, r"the default of 'it' is \(1, 2\), which JSON"),
+        (lambda: field_of(Any, (1, 2)), {}, "the default of 'it' is not for JSON: it is a tuple"),
         (lambda: field_of(Any, b"x"), {}, "the default of 'it' is not for JSON"),
         (lambda: field_of(float, float("nan")), {}, "the default of 'it' is not for JSON"),
+        (lambda: field_of(Literal[b"x"], b"x"), {}, "field 'it' has a bytes"),
+        (lambda: field_of(Bytes, None), {}, "field 'it' has a bytes"),
+        (
+            lambda: field_of(str, None),
+            {},
+            "field 'it' is of the type str, and not.* None, a NoneType",
+        ),
+        (lambda: plain(it=cached_property(id)), {}, "it is a cached_property.*; write property"),
+        (
+            lambda: plain(__post_init__=adds),
+            {},
+            "cannot be made: ElementError: .*'more' is no field",
+        ),
         (lambda: plain(__annotations__={"key": str}, key=""), {}, "the name 'key'"),
         (lambda: plain(__annotations__={"_it": str}, _it=""), {}, "the name '_it'"),
         (lambda: field_of("Nowhere", None), {}, "types cannot be read: NameError"),

@@ -1,0 +1,52 @@
+"""Describe users' errors and values: whatever their own code does while it is asked for its text.
+
+``__str__``, ``__repr__``, properties and metaclasses of a reducer's or an activity's exceptions are
+users' code. It may raise, exit, return a text that cannot be written, or one without end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Characters of an error's text that are shown, and of a value's.
+ERROR_LENGTH, VALUE_LENGTH = 4000, 100
+
+_NAME: Any = type.__dict__["__name__"]
+_QUALNAME: Any = type.__dict__["__qualname__"]
+_MODULE: Any = type.__dict__["__module__"]
+
+
+def kind_of(value: object) -> str:
+    """Return the name of a value's class, which asks no code of the class itself."""
+    return plain_text(_NAME.__get__(type(value)), VALUE_LENGTH)
+
+
+def describe_value(value: object, length: int = VALUE_LENGTH) -> str:
+    """Return the beginning and the end of a value's ``repr``."""
+    try:
+        return plain_text(repr(value), length)
+    except BaseException as error:  # noqa: BLE001 - users' code, which may exit
+        return f"a {kind_of(value)}, whose __repr__ raises {kind_of(error)}"
+
+
+def message_of(error: BaseException, length: int = ERROR_LENGTH) -> str:
+    """Return an error's text without its class."""
+    try:
+        return plain_text(str(error), length)
+    except BaseException as other:  # noqa: BLE001 - users' code, which may exit
+        return f"(its __str__ raises {kind_of(other)})"
+
+
+def describe_error(error: BaseException, length: int = ERROR_LENGTH) -> str:
+    """Return an error's class and text, as ``ValueError: it is negative``."""
+    message = message_of(error, length)
+    return f"{kind_of(error)}: {message}" if message else kind_of(error)
+
+
+def plain_text(text: str, length: int | None = None) -> str:
+    """Return a text that UTF-8 can write; of a longer one than ``length`` its beginning and end."""
+    plain = str.__str__(text)
+    if length is not None and len(plain) > length:
+        half = max(0, length // 2 - 2)
+        plain = f"{plain[:half]} … {plain[len(plain) - half :]}"
+    return plain if plain.isascii() else plain.encode("utf-8", "replace").decode()
