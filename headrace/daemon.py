@@ -127,8 +127,8 @@ class ExitCode(IntEnum):
     """
 
     CHANNEL_FAILED = 4
-    """A channel stopped: its policy says so, its processor failed for good, or a topic of a
-    bounded run was deleted."""
+    """A channel stopped: its policy says so, its processor failed for good, or a bounded run cannot
+    come to its end, because a topic was deleted or a batch fails again and again."""
 
     OVERRAN = 5
     """A stop did not end in time, or could not tell ZooKeeper; the log names what was left."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headrace.channel.environment import ChannelEnvironment
     from headrace.channel.failures import ErrorPolicy
     from headrace.channel.fetcher import Fetcher
+    from headrace.channel.lasting_failures import LastingFailures
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.skips import Skips
@@ -70,6 +71,7 @@ class Delivery:
         coordinator: Coordinator,
         fetcher: Fetcher,
         policy: ErrorPolicy,
+        lasting: LastingFailures,
         scheduler: Scheduler,
         skips: Skips,
         taps: Taps,
@@ -82,6 +84,7 @@ class Delivery:
         self._coordinator = coordinator
         self._fetcher = fetcher
         self._policy = policy
+        self._lasting = lasting
         self._scheduler = scheduler
         self._skips = skips
         self._taps = taps
@@ -156,6 +159,7 @@ class Delivery:
             self.fail(owned, item, error)
             return False
         self._over(item.batch, "answered")
+        self._lasting.note_success()
         self._count_records(item.batch, effect)
         owned.retries.clear_failures()
         self._commit(owned, effect, item.batch)
@@ -175,9 +179,9 @@ class Delivery:
                 return
             owned.retries.count_failure(item.cut)
             effect = self._again(item, self._environment.backoff.seconds(owned.retries.attempts))
-        except SinkConflictError:
+        except SinkConflictError as conflict:
             owned.retries.count_failure(item.cut)
-            effect = self._resynchronise(owned, item)
+            effect = self._resynchronise(owned, item, conflict)
         except FencedError as error:
             effect = self._rejoin(owned, item, error)
         self._go_on(owned, effect, item, [item.cut])
@@ -212,6 +216,7 @@ class Delivery:
         else:
             self._over(item.batch, "failed", error)
             owned.retries.count_failure(item.cut)
+            self._lasting.note_failure(error)
             effect = self._decide(owned, item, error)
         if effect.parts:
             retained[:1] = effect.parts
@@ -269,11 +274,11 @@ class Delivery:
             except InvalidResponseError as invalid:
                 log.warning("invalid_response", channel=self._environment.name, error=str(invalid))
         if isinstance(error, SinkConflictError):
-            return self._resynchronise(owned, item)
+            return self._resynchronise(owned, item, error)
         try:
             return self._policy.decide(owned, item, error)
-        except SinkConflictError:
-            return self._resynchronise(owned, item)
+        except SinkConflictError as conflict:
+            return self._resynchronise(owned, item, conflict)
         except FencedError as fenced:
             return self._rejoin(owned, item, fenced)
 
@@ -286,8 +291,11 @@ class Delivery:
         self._coordinator.rejoin(owned.life.claim)
         return self._again(item, 0.0)
 
-    def _resynchronise(self, owned: OwnedPartition, item: Outstanding) -> ResponseEffect:
+    def _resynchronise(
+        self, owned: OwnedPartition, item: Outstanding, conflict: SinkConflictError
+    ) -> ResponseEffect:
         """Go on where the sink stands, because its stored offset is the truth."""
+        self._lasting.note_retry(owned, conflict, item.cut.start)
         wait = self._environment.backoff.seconds(owned.retries.attempts)
         try:
             stored = self._callbacks.call(

@@ -1,96 +1,36 @@
-"""Failed batches: the error is classified, and the batch retried, bisected or given up."""
+"""Failed batches: tried again, bisected or given up, as the channel's policy says."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import replace
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.channel.buffer import divide
+from headrace.channel.error_scope import ErrorScope, classify_error
 from headrace.channel.responses import ResponseEffect
 from headrace.core.errors import (
-    ConfigError,
     DeadLetterLimitError,
-    FatalError,
     FencedError,
-    PartitionError,
     PoisonRecordError,
-    RetryableError,
     SinkConflictError,
-    StartError,
 )
 from headrace.core.records import offset_of
 from headrace.kafka.ports import DeadLetterError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from headrace.channel.buffer import BatchSlice
     from headrace.channel.callbacks import Callbacks
     from headrace.channel.dead_letters import DeadLetters
     from headrace.channel.environment import ChannelEnvironment
+    from headrace.channel.lasting_failures import LastingFailures
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.progress import Outstanding
     from headrace.core.records import Record
-
-
-class ErrorScope(Enum):
-    """Where the reason of a failure lies, as far as the error tells."""
-
-    RECORD = "record"
-    """In one record, which the error names; trying again is no use."""
-
-    BATCH = "batch"
-    """In some record of the batch, if it fails again and again."""
-
-    ENVIRONMENT = "environment"
-    """In no record: something is away, full or wrong. The batch comes again until it is fixed."""
-
-
-#: A time-out tells nothing of the records: what is slow for a batch is slow for the next one, too.
-#: ``ImportError``: the code is at fault, and would be with every record.
-_ENVIRONMENT_ERRORS = (
-    RetryableError,
-    PartitionError,
-    StartError,
-    ConfigError,
-    FatalError,
-    MemoryError,
-    ImportError,
-    ConnectionError,
-    TimeoutError,
-)
-
-#: What the operating system says of a path, which may have come from a record.
-_OF_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
-
-
-def classify_error(error: BaseException) -> ErrorScope:
-    """Return where the reason lies; what the error was caused by counts as well."""
-    if isinstance(error, PoisonRecordError):
-        return ErrorScope.RECORD
-    return (
-        ErrorScope.ENVIRONMENT if any(map(_is_of_environment, _chain(error))) else ErrorScope.BATCH
-    )
-
-
-def _is_of_environment(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno is not None:
-        return not isinstance(error, _OF_PATHS)
-    return isinstance(error, _ENVIRONMENT_ERRORS)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and what it came from, as a traceback would show it."""
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        yield link
-        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
 
 
 def halves(
@@ -140,10 +80,12 @@ class ErrorPolicy:
         *,
         callbacks: Callbacks,
         dead_letters: DeadLetters,
+        lasting: LastingFailures,
     ) -> None:
         self._environment = environment
         self._callbacks = callbacks
         self._dead_letters = dead_letters
+        self._lasting = lasting
 
     def decide(
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
@@ -158,7 +100,7 @@ class ErrorPolicy:
         if policy == "stop" and self._tried_enough(owned):
             self._environment.fail(error)
         if policy in {"retry", "stop"} or classify_error(error) is ErrorScope.ENVIRONMENT:
-            return self._again(owned, item)
+            return self._again(owned, item, error)
         named = names_one_of(item.batch.records, error)
         if named and len(item.batch) > 1:
             return self._divide(owned, item, error)
@@ -169,7 +111,7 @@ class ErrorPolicy:
             given_up or self._is_suspect(owned, item) or self._is_one_of_many(owned, item)
         ):
             return self._isolate(owned, item, error)
-        return self._again(owned, item)
+        return self._again(owned, item, error)
 
     def _tried_enough(self, owned: OwnedPartition) -> bool:
         most = self._environment.config.on_error.max_attempts
@@ -186,7 +128,10 @@ class ErrorPolicy:
         limits = self._environment.config.on_error.dead_letter
         return limits is not None and owned.letters.heads_for(item.cut, limits)
 
-    def _again(self, owned: OwnedPartition, item: Outstanding) -> ResponseEffect:
+    def _again(
+        self, owned: OwnedPartition, item: Outstanding, error: BaseException
+    ) -> ResponseEffect:
+        self._lasting.note_retry(owned, error, item.cut.start)
         wait = self._environment.backoff.seconds(owned.retries.attempts)
         return ResponseEffect(seek=item.cut.start, wait=wait)
 
@@ -211,7 +156,7 @@ class ErrorPolicy:
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
     ) -> ResponseEffect:
         if not self.passed_over(owned, item):
-            return self._again(owned, item)
+            return self._again(owned, item, error)
         topic = owned.partition.topic
         self._environment.metrics.skipped.labels(self._environment.name, topic, "failed").inc(
             len(item.batch)
@@ -237,7 +182,7 @@ class ErrorPolicy:
             self._dead_letters.send(owned, item, error)
         except DeadLetterLimitError as limit:
             self._environment.fail(limit)
-            return self._again(owned, item)
+            return self._again(owned, item, limit)
         except DeadLetterError as failure:
             owned.retries.note_error(str(failure))
             log.warning(
@@ -246,9 +191,9 @@ class ErrorPolicy:
                 offset=item.batch.first_offset,
                 error=str(failure),
             )
-            return self._again(owned, item)
+            return self._again(owned, item, failure)
         if not self.passed_over(owned, item):
-            return self._again(owned, item)
+            return self._again(owned, item, error)
         owned.letters.note(item.cut, item.batch.first_offset)
         return ResponseEffect(commit=item.batch.next_offset)
 

@@ -16,6 +16,7 @@ from headrace.channel.delivery import Delivery
 from headrace.channel.environment import ChannelEnvironment
 from headrace.channel.failures import ErrorPolicy
 from headrace.channel.fetcher import Fetcher
+from headrace.channel.lasting_failures import LastingFailures
 from headrace.channel.offset_reset import OffsetReset
 from headrace.channel.partition_manager import PartitionManager
 from headrace.channel.pause_manager import PauseManager
@@ -176,8 +177,12 @@ class ChannelRuntime:
             clock=clock,
         )
         self.callbacks = Callbacks(processor, name, metrics, clock)
+        self._lasting = LastingFailures(environment, is_bounded=until is not None)
         self.policy = ErrorPolicy(
-            environment, callbacks=self.callbacks, dead_letters=self.dead_letters
+            environment,
+            callbacks=self.callbacks,
+            dead_letters=self.dead_letters,
+            lasting=self._lasting,
         )
         self.pause_manager = PauseManager(
             environment,
@@ -238,6 +243,7 @@ class ChannelRuntime:
             coordinator=self.coordinator,
             fetcher=self.fetcher,
             policy=self.policy,
+            lasting=self._lasting,
             scheduler=self.scheduler,
             skips=self.skips,
             taps=self.taps,
@@ -254,6 +260,7 @@ class ChannelRuntime:
                 coordinator=self.coordinator,
                 fetcher=self.fetcher,
                 manager=self.manager,
+                lasting=self._lasting,
                 scheduler=self.scheduler,
                 store=self.store,
                 topics=self.topics,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.channel.commits import Committer
     from headrace.channel.environment import ChannelEnvironment
     from headrace.channel.fetcher import Fetcher
+    from headrace.channel.lasting_failures import LastingFailures
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.partition_manager import PartitionManager
     from headrace.channel.scheduler import Scheduler
@@ -113,6 +114,7 @@ class PartitionStart:
         coordinator: Coordinator,
         fetcher: Fetcher,
         manager: PartitionManager,
+        lasting: LastingFailures,
         scheduler: Scheduler,
         store: OffsetStore,
         topics: KnownTopics,
@@ -123,6 +125,7 @@ class PartitionStart:
         self._committer = committer
         self._coordinator = coordinator
         self._fetcher = fetcher
+        self._lasting = lasting
         self._scheduler = scheduler
         self._store = store
         self._topics = topics
@@ -147,6 +150,7 @@ class PartitionStart:
                 error=f"{type(error).__name__}: {error}",
                 retry_in=round(wait, 1),
             )
+            self._lasting.note_retry(owned, error)
             if isinstance(error, OffsetTimeoutError) and owned.retries.attempts % DOUBT_EVERY == 0:
                 self._doubt(owned)
 

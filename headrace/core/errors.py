@@ -123,6 +123,10 @@ class TopicDeletedError(HeadraceError):
     """A topic of a bounded run was deleted before it was read up to its bound."""
 
 
+class BoundedRunError(HeadraceError):
+    """Something of a bounded run failed as often as it is tried; it cannot come to its end."""
+
+
 class DeadLetterLimitError(HeadraceError):
     """More records fail than the limits of ``on_error.dead_letter`` take for an exception."""
 

@@ -83,6 +83,20 @@ def test_a_run_until_a_time_stops_before_the_first_record_not_older(site: Site) 
     assert site.seen() == ["old"] * 23 + ["new"] * 5
 
 
+def test_a_run_that_fails_for_good_ends_with_the_error(site: Site) -> None:
+    """With policy retry too: exit code 4, partition and error are named, the rest is committed."""
+    site.broker.produce(site.partition(0), *numbered("good", 5), b"poison")
+    site.broker.produce(site.partition(1), *numbered("other", 5))
+    quick = {"policy": "retry", "backoff": "300ms", "max_backoff": "1s"}
+    document = site.document("refuse_poison", on_error=quick, batch={"max_records": 5, "linger": 0})
+    daemon = site.daemon(document).start("--until", "latest")
+    assert daemon.wait() == 4
+    (failed,) = [event for event in daemon.events() if event["event"] == "channel_failed"]
+    assert f"{site.partition(0)}: the batch at offset 5 failed 5 times" in failed["error"]
+    assert "ValueError: cannot decode this" in failed["error"]
+    assert site.offsets() == [5, 5]
+
+
 @pytest.mark.slow
 def test_the_members_of_a_group_end_together(site: Site) -> None:
     """One that is ahead waits; when the slow one is stopped, it takes over and finishes."""

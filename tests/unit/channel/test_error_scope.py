@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from headrace.channel.failures import ErrorScope, classify_error
+from headrace.channel.error_scope import ErrorScope, classify_error
 from headrace.core.errors import (
     BatchTimeoutError,
     EngineDiedError,

@@ -1,0 +1,133 @@
+"""Failures that last: a bounded run ends with them, and code that never worked is named."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.channel.error_scope import ErrorScope, causes, classify_error
+from headrace.core.errors import (
+    BatchTimeoutError,
+    BoundedRunError,
+    ConfigError,
+    InvalidResponseError,
+    JobTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from headrace.channel.environment import ChannelEnvironment
+    from headrace.channel.partition import OwnedPartition
+
+log = structlog.get_logger(__name__)
+
+#: Attempts at one thing after which a bounded run ends, where ``on_error.max_attempts`` says no
+#: other number: 15 s of back-off with the defaults.
+BOUNDED_ATTEMPTS = 5
+
+#: The same while a server is away, which may come back: two to four minutes with the defaults.
+BOUNDED_ATTEMPTS_AWAY = 12
+
+#: Failures without a success before them, after which it is said that the code is at fault.
+FIRST_FAILURES = 3
+
+#: What Python and Spark raise where code does not fit what it is given, whatever the values are.
+_OF_CODE = (
+    TypeError,
+    AttributeError,
+    NameError,
+    ImportError,
+    SyntaxError,
+    NotImplementedError,
+    InvalidResponseError,
+)
+
+#: The same in the text of an error of Spark's.
+_OF_CODE_IN_SPARK = ("AnalysisException", "[UNRESOLVED_COLUMN", "[PARSE_SYNTAX_ERROR]")
+
+#: Of no server: they do not pass by waiting.
+_LASTING = (ImportError, MemoryError, BatchTimeoutError, JobTimeoutError, ConfigError)
+
+
+class LastingFailures:
+    """Counts for one channel what is tried again. Any thread; does not block."""
+
+    def __init__(self, environment: ChannelEnvironment, *, is_bounded: bool) -> None:
+        self._environment = environment
+        self._is_bounded = is_bounded
+        self._lock = Lock()
+        self._has_worked = False
+        self._first: list[BaseException] = []
+
+    def note_retry(
+        self, owned: OwnedPartition, error: BaseException, at: int | None = None
+    ) -> None:
+        """Fail the channel where a bounded run has tried the same often enough.
+
+        ``owned.retries`` says how often it was tried, ``error`` how the last attempt ended. ``at``
+        is the offset of the batch, None where the start position is not known yet.
+        """
+        if not self._is_bounded:
+            return
+        if owned.retries.attempts >= self._most(error):
+            times = f"{owned.retries.attempts} times"
+            what = "its start position" if at is None else f"the batch at offset {at}"
+            self._environment.fail(
+                BoundedRunError(
+                    f"channel {self._environment.name}: {owned.partition}: {what} failed "
+                    f"{times}, the last with {type(error).__name__}: {error}; the bounded run ends "
+                    "here. What is committed stays: fix the cause and start it again"
+                )
+            )
+
+    def _most(self, error: BaseException) -> int:
+        most = self._environment.config.on_error.max_attempts or BOUNDED_ATTEMPTS
+        is_away = classify_error(error) is ErrorScope.ENVIRONMENT and not any(
+            isinstance(each, _LASTING) for each in causes(error)
+        )
+        return max(most, BOUNDED_ATTEMPTS_AWAY) if is_away else most
+
+    def note_success(self) -> None:
+        """Take it that the channel's code works: a batch was answered."""
+        if not self._has_worked:
+            with self._lock:
+                self._has_worked = True
+                self._first.clear()
+
+    def note_failure(self, error: BaseException) -> None:
+        """Say in the log, once, that the code is at fault, where nothing else has come of it."""
+        with self._lock:
+            if self._has_worked or len(self._first) >= FIRST_FAILURES:
+                return
+            self._first.append(error)
+            is_named = len(self._first) == FIRST_FAILURES and all(map(is_of_code, self._first))
+        if is_named:
+            chosen = self._environment.config.processor
+            named = [getattr(chosen, each, None) for each in ("code", "factory")]
+            log.error(
+                "processor_never_worked",
+                channel=self._environment.name,
+                code=next(filter(None, named), chosen.type),
+                failures=FIRST_FAILURES,
+                error=_first_line(error),
+                reason=(
+                    f"no batch has been processed since the start, and the first {FIRST_FAILURES} "
+                    "failed with what code that does not fit raises; nothing is committed. "
+                    "headrace reduce tries the code on records without committing"
+                ),
+            )
+
+
+def is_of_code(error: BaseException) -> bool:
+    """Return whether an error is one of code that does not fit, whatever the values are."""
+    return any(
+        isinstance(each, _OF_CODE)
+        or type(each).__name__ == "AnalysisException"
+        or any(sign in str(each) for sign in _OF_CODE_IN_SPARK)
+        for each in causes(error)
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,0 +1,204 @@
+"""What is tried again in vain: bounded runs end with it, and code that never worked is named."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.channel.bounds import Until
+from headrace.channel.lasting_failures import BOUNDED_ATTEMPTS, BOUNDED_ATTEMPTS_AWAY, is_of_code
+from headrace.core.errors import (
+    BoundedRunError,
+    InvalidResponseError,
+    PoisonRecordError,
+    RetryableError,
+    SinkConflictError,
+)
+from headrace.processors import BatchResponse
+from headrace.spark.failures import JobFailedError, ReducerError
+from headrace.testing import InMemoryBroker, in_memory_channel, running
+from headrace.testing.channel import QUICK
+from tests.unit.channel.in_memory import P0, committed, values
+from tests.unit.channel.recorder import PATIENCE, Recorder
+
+if TYPE_CHECKING:
+    from headrace.channel.channel import InboundKafkaChannel
+    from headrace.core.records import Batch
+
+LATEST = Until()
+
+
+class Ended:
+    """Waits until a channel fails."""
+
+    def __init__(self) -> None:
+        self._event = Event()
+
+    def note(self, _channel: InboundKafkaChannel, _error: BaseException) -> None:
+        """Take it that the channel failed: for use as ``on_failure``."""
+        self._event.set()
+
+    def wait(self, channel: InboundKafkaChannel) -> BaseException:
+        """Return why the channel failed."""
+        assert self._event.wait(PATIENCE), "the channel goes on"
+        assert channel.failure is not None
+        return channel.failure
+
+
+def raising(error: BaseException) -> Recorder:
+    """Return a processor that fails with each batch of partition 0."""
+
+    def answer(batch: Batch) -> BatchResponse:
+        if batch.partition == P0:
+            raise error
+        return BatchResponse.advance()
+
+    return Recorder(answer)
+
+
+def on_error(**said: Any) -> dict[str, Any]:
+    """Return quick settings of how errors are dealt with."""
+    return {**QUICK["on_error"], **said}
+
+
+@pytest.mark.parametrize(
+    ("error", "settings", "attempts"),
+    [
+        (ValueError("no"), {}, BOUNDED_ATTEMPTS),
+        (TypeError("no"), {}, BOUNDED_ATTEMPTS),
+        (PoisonRecordError(P0, 3, "no"), {}, BOUNDED_ATTEMPTS),
+        (ImportError("no"), {}, BOUNDED_ATTEMPTS),
+        (ImportError("no"), {"policy": "skip", "max_attempts": 3}, 3),
+        (RetryableError("no"), {}, BOUNDED_ATTEMPTS_AWAY),
+        (ConnectionError("no"), {"policy": "skip", "max_attempts": 3}, BOUNDED_ATTEMPTS_AWAY),
+        (ConnectionError("no"), {"policy": "skip", "max_attempts": 15}, 15),
+        (SinkConflictError(P0, 3, 0), {}, BOUNDED_ATTEMPTS_AWAY),
+    ],
+)
+def test_a_bounded_run_ends_with_what_fails_again_and_again(
+    broker: InMemoryBroker, error: BaseException, settings: dict[str, Any], attempts: int
+) -> None:
+    """The channel's error names the partition, the offset and the cause."""
+    broker.produce(P0, *values(5))
+    recorder, ended = raising(error), Ended()
+    channel = in_memory_channel(
+        recorder, broker, until=LATEST, on_failure=ended.note, on_error=on_error(**settings)
+    )
+    with running(channel):
+        failure = ended.wait(channel)
+    assert isinstance(failure, BoundedRunError)
+    said = f"{P0}: the batch at offset 0 failed {attempts} times, the last with"
+    assert f"{said} {type(error).__name__}: {error}" in str(failure)
+    assert len(recorder.delivered(0)) == attempts
+
+
+def test_a_bounded_run_with_a_policy_still_gives_up_what_the_policy_says(
+    broker: InMemoryBroker,
+) -> None:
+    """A batch that is skipped after its attempts ends no run."""
+    broker.produce(P0, *values(5))
+    recorder = raising(ValueError("no"))
+    channel = in_memory_channel(
+        recorder, broker, until=LATEST, on_error=on_error(policy="skip", max_attempts=2)
+    )
+    with running(channel):
+        assert committed(broker, P0, 5)
+        assert channel.failure is None
+    assert len(recorder.delivered(0)) == 2
+
+
+def test_a_run_without_bounds_goes_on(broker: InMemoryBroker) -> None:
+    """A daemon tries for ever with policy retry."""
+    broker.produce(P0, *values(5))
+    recorder = raising(ValueError("no"))
+    channel = in_memory_channel(recorder, broker)
+    with running(channel):
+        recorder.wait(lambda: len(recorder.delivered(0)) > BOUNDED_ATTEMPTS_AWAY)
+        assert channel.failure is None
+
+
+def test_a_bounded_run_ends_where_a_start_position_stays_unknown(broker: InMemoryBroker) -> None:
+    """A sink that never says where it stands holds up no run for ever."""
+    broker.produce(P0, *values(5))
+
+    class Silent(Recorder):
+        def stored_offset(self, assignment: Any) -> int | None:
+            raise RuntimeError(f"no table of {assignment.partition}")
+
+    ended = Ended()
+    channel = in_memory_channel(Silent(), broker, until=LATEST, on_failure=ended.note)
+    with running(channel):
+        failure = ended.wait(channel)
+    assert isinstance(failure, BoundedRunError)
+    assert "RuntimeError: no table of events-" in str(failure)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_named"),
+    [
+        (TypeError("the reducer returned a list"), True),
+        (AttributeError("'NoneType' object has no attribute 'lower'"), True),
+        (InvalidResponseError(P0, "on_next_batch returned None"), True),
+        (ImportError("no module named x"), True),
+        (ValueError("not a number"), False),
+        (ConnectionError("refused"), False),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_code_that_never_worked_is_named_once(
+    broker: InMemoryBroker, error: BaseException, is_named: bool
+) -> None:
+    """After the first failures there is one line, which has the code and the error."""
+    broker.produce(P0, *values(5))
+    recorder = raising(error)
+    with capture_logs() as logs, running(in_memory_channel(recorder, broker)):
+        recorder.wait(lambda: len(recorder.delivered(0)) > BOUNDED_ATTEMPTS)
+    told = [line for line in logs if line["event"] == "processor_never_worked"]
+    assert len(told) == is_named
+    for line in told:
+        assert (line["log_level"], line["code"]) == ("error", "memory:processor")
+        assert str(error) in line["error"]
+
+
+def test_code_that_worked_once_is_not_named(broker: InMemoryBroker) -> None:
+    """What fails after a success may be for a value."""
+    broker.produce(P0, *values(20))
+
+    def answer(batch: Batch) -> BatchResponse:
+        if batch.start:
+            raise TypeError("no")
+        return BatchResponse.advance()
+
+    recorder = Recorder(answer)
+    with capture_logs() as logs, running(in_memory_channel(recorder, broker)):
+        recorder.wait(lambda: len(recorder.delivered(0)) > BOUNDED_ATTEMPTS)
+    assert "processor_never_worked" not in [line["event"] for line in logs]
+
+
+def test_failures_by_a_future_count_as_well(broker: InMemoryBroker) -> None:
+    """Micro-batches are answered by futures."""
+    broker.produce(P0, *values(5))
+
+    def answer(_: Batch) -> Future[BatchResponse]:
+        future: Future[BatchResponse] = Future()
+        future.set_exception(ReducerError("[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `amout`"))
+        return future
+
+    recorder, ended = Recorder(answer), Ended()
+    channel = in_memory_channel(recorder, broker, until=LATEST, on_failure=ended.note)
+    with capture_logs() as logs, running(channel):
+        assert isinstance(ended.wait(channel), BoundedRunError)
+    assert [line["event"] for line in logs].count("processor_never_worked") == 1
+
+
+def test_causes_count_for_what_is_of_code() -> None:
+    """A keyed reducer's error is the cause of one that names the record."""
+    named = PoisonRecordError(P0, 3, "key 'a': no")
+    assert not is_of_code(named)
+    named.__cause__ = TypeError("no")
+    assert is_of_code(named)
+    assert not is_of_code(JobFailedError("java.io.IOException: disk"))
