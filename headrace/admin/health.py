@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.admin.ports import ProcessPhase
+from headrace.channel.pauses import PauseReason
 from headrace.channel.states import ChannelState
 from headrace.coordinators.member_info import AssignmentState, MemberState
 from headrace.zookeeper.protocol import SessionState
@@ -36,7 +37,7 @@ def not_live(process: Process, clock: Clock) -> list[str]:
 def not_ready(controller: Controller, process: Process) -> list[str]:
     """Return why the process does not do its work, nothing while it does. As above.
 
-    A pause is what somebody wanted, and no reason.
+    A pause is what somebody wanted, and no reason; but for one that has somebody act.
     """
     return list(_reasons(controller, process))
 
@@ -64,3 +65,9 @@ def _reasons_of(name: str, channel: InboundKafkaChannel) -> Iterator[str]:
         yield f"channel {name} is not in its group: {member.state.value}"
     elif member.state is MemberState.ACTIVE and member.assignment is AssignmentState.PENDING:
         yield f"channel {name} has yet to take its partitions: {member.claims} claimed so far"
+    stranded = [pause for pause in channel.pauses if pause.reason is PauseReason.STATE]
+    if stranded:
+        partition, note = stranded[0].partition, stranded[0].note
+        scope = "" if partition is None else f" {partition}"
+        more = f" (and {len(stranded) - 1} more partitions)" if len(stranded) > 1 else ""
+        yield f"channel {name}{scope} rests{more}: {note}"

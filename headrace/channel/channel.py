@@ -264,6 +264,9 @@ class InboundKafkaChannel:
                         self._runtime.pause_manager, self._clock, PauseReason.RESTORING
                     ),
                     self.fail,
+                    ProcessorPauseControl(
+                        self._runtime.pause_manager, self._clock, PauseReason.STATE
+                    ),
                 )
             )
             brokers = Deadline.after(patience, self._clock)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 #: Pauses that no ``pause.max_duration`` ends.
-_UNLIMITED = {PauseReason.ERROR, PauseReason.RESTORING}
+_UNLIMITED = {PauseReason.ERROR, PauseReason.RESTORING, PauseReason.STATE}
 
 #: Seconds between two looks at the clock, which may be set while nobody looks.
 LONGEST_INTERVAL = 60.0
@@ -146,10 +146,10 @@ class PauseManager(PeriodicThread):
     def take_over(self, pauses: Iterable[Pause]) -> None:
         """Begin pauses as they are: another channel in our place had them.
 
-        What its processor had to restore is the business of the new one.
+        What its processor had to restore, or found wrong, is the business of the new one.
         """
         for pause in pauses:
-            if pause.reason is not PauseReason.RESTORING:
+            if pause.reason not in {PauseReason.RESTORING, PauseReason.STATE}:
                 self._pauses.add(self._limited(pause))
         self._follow()
 

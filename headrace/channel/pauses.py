@@ -34,6 +34,8 @@ class PauseReason(Enum):
     """New configuration or code is being put in place."""
     RESTORING = "restoring"
     """The processor's state of a partition is not there yet: nothing else ends it."""
+    STATE = "state"
+    """The processor's state cannot be relied on, and somebody has to act: nothing else ends it."""
 
 
 class PauseMode(Enum):

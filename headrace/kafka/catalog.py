@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, and not said to be
     AdminClient,
     ConfigResource,
+    NewPartitions,
 )
 from confluent_kafka.admin import NewTopic as ClientTopic  # type: ignore[attr-defined]  # as above
 
@@ -21,7 +22,7 @@ from headrace.kafka import clients
 from headrace.kafka.clients import is_denied
 from headrace.kafka.ports import LogLook, TopicInfo
 from headrace.kafka.source import KafkaRecordReader
-from headrace.kafka.truncation import LogLooks, truncated_at
+from headrace.kafka.truncation import LATEST, LogLooks, truncated_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -193,6 +194,36 @@ class KafkaTopicCatalog:
             ) from error
         return True
 
+    def grow(self, topic: str, partitions: int, deadline: Deadline) -> None:
+        """Have a topic have so many partitions, where it has fewer. Blocks until they are known.
+
+        Raises:
+            TopicRefusedError: the brokers will not, now or later.
+            KafkaUnavailableError: no broker answered by the deadline.
+        """
+        wanted = NewPartitions(topic, partitions)
+        (asked,) = self._admin.create_partitions([wanted], request_timeout=deadline.left).values()
+        try:
+            clients.answer(asked, deadline)
+        except KafkaException as error:
+            found = self.describe([topic], deadline).get(topic)
+            if found is not None and found.partitions >= partitions:
+                return
+            if error.args[0].retriable() or error.args[0].code() in _SILENT:
+                raise self._unavailable(error) from error
+            raise TopicRefusedError(
+                f"topic {topic} cannot be given {partitions} partitions: {error.args[0].str()}"
+            ) from error
+        until = Deadline.after(deadline.remaining)
+        while (found := self.describe([topic], until).get(topic)) is None or (
+            found.partitions < partitions
+        ):
+            if until.expired:
+                raise self._unavailable(
+                    KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - as above
+                )
+            Event().wait(until.at_most(_LEADER_RETRY))
+
     def delete_before(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
         """Delete the records of partitions before an offset of each. Blocks.
 
@@ -229,6 +260,22 @@ class KafkaTopicCatalog:
             lambda: self._consumer.get_watermark_offsets(wanted, timeout=deadline.left),
         )
         return low, high
+
+    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
+        """Return the leader epoch of a partition's end, None where it is not known. Blocks.
+
+        Raises:
+            KafkaUnavailableError: the leader did not answer by the deadline.
+        """
+        wanted = ClientPartition(*partition)
+        (asked,) = self._admin.list_offsets(
+            {wanted: LATEST}, request_timeout=deadline.left
+        ).values()
+        try:
+            epoch = clients.answer(asked, deadline).leader_epoch
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+        return epoch if epoch is not None and epoch >= 0 else None
 
     def look_at_log(self, partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
         return self._looks.ask(partition, position, epoch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from contextlib import closing, suppress
+from dataclasses import asdict
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -17,6 +18,7 @@ from headrace.core.records import TopicPartition, stored_topic, topic_fields
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import (
+    ChangelogMark,
     CommitFailure,
     CommitRefusal,
     OffsetStore,
@@ -45,6 +47,9 @@ METADATA_VERSION = 1
 #: What metadata may say besides, in numbers.
 _NUMBERS = ("leader_epoch", "commits", "stream_time")
 
+#: Where a channel with state says which topic has it.
+_CHANGELOG = "changelog"
+
 #: Characters of another program's metadata that are kept for the log.
 _SHOWN = 100
 
@@ -65,6 +70,8 @@ def entry(partition: TopicPartition, stored: StoredOffset) -> ClientPartition:
         number = getattr(stored, name)
         if number is not None:
             document[name] = number
+    if stored.changelog is not None:
+        document[_CHANGELOG] = asdict(stored.changelog)
     return ClientPartition(*partition, stored.offset, metadata=json.dumps(document))
 
 
@@ -92,7 +99,29 @@ def _document(metadata: str | None) -> dict[str, Any] | None:
     member = _text(document.get("member"))
     topic_id = stored_topic(_text(document.get("topic_uuid")), _text(document.get("topic_id")))
     numbers = {name: number for name in _NUMBERS if _is_number(number := document.get(name))}
-    return {"epoch": epoch, "by": member or "", "topic_id": topic_id, **numbers}
+    changelog = _changelog(document.get(_CHANGELOG))
+    return {
+        "epoch": epoch,
+        "by": member or "",
+        "topic_id": topic_id,
+        "changelog": changelog,
+        **numbers,
+    }
+
+
+def _changelog(document: Any) -> ChangelogMark | None:
+    """Return where the state is, None where that is not said in full."""
+    if not isinstance(document, dict):
+        return None
+    topic_id, has_rows = _text(document.get("topic_id")), document.get("has_rows")
+    start, partitions = document.get("start"), document.get("partitions")
+    if (
+        topic_id is None
+        or not (_is_number(start) and _is_number(partitions))
+        or not isinstance(has_rows, bool)
+    ):
+        return None
+    return ChangelogMark(topic_id, start, partitions, has_rows)
 
 
 def _text(value: Any) -> str | None:

@@ -101,6 +101,20 @@ class RecordSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ChangelogMark:
+    """Which changelog has the state of a partition, as it is stored with the input's offset.
+
+    ``start`` is the first offset that has to be there, and ``partitions`` how many the input had
+    when state was first committed. ``has_rows``: whether a row of this partition was ever written.
+    """
+
+    topic_id: str
+    start: int
+    partitions: int
+    has_rows: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StoredOffset:
     """A group's offset for one partition, and the epoch of the claim that stored it (0: none).
 
@@ -108,7 +122,8 @@ class StoredOffset:
     ``topic_id`` is that of the topic whose records the offset counts, None where the one who
     stored it did not say; :meth:`is_of_another`. ``leader_epoch`` is one under which the log was
     seen to lead to the offset, None where that is not known. Of a channel with state ``commits``
-    counts the commits of the partition, and ``stream_time`` is in milliseconds.
+    counts the commits of the partition, ``stream_time`` is in milliseconds, and ``changelog`` says
+    where its state is, None where an earlier version stored it.
     """
 
     offset: int
@@ -118,6 +133,7 @@ class StoredOffset:
     leader_epoch: int | None = field(default=None, compare=False)
     commits: int | None = field(default=None, compare=False, kw_only=True)
     stream_time: int | None = field(default=None, compare=False, kw_only=True)
+    changelog: ChangelogMark | None = field(default=None, compare=False, kw_only=True)
 
     def is_of_another(self, topic_id: str | None) -> bool:
         """Whether the offset is known to be of another topic, of the same name or not."""
@@ -263,6 +279,9 @@ class TopicCatalog(Protocol):
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
         """Return the first offset and the end of a partition, asked from its leader."""
+
+    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
+        """Return the leader epoch of a partition's end, None where it is not known."""
 
     def look_at_log(self, partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
         """Ask whether the log leads to where it led under a leader epoch. Does not block.

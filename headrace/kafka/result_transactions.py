@@ -16,6 +16,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.errors import (
     FencedError,
     HeadraceError,
+    KafkaUnavailableError,
     ResultRefusedError,
     RetryableError,
     SinkConflictError,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.core.records import ResultRecord
     from headrace.core.result_columns import Results
     from headrace.kafka.columnar.producer import ColumnProducer
-    from headrace.kafka.ports import CommitFailure
+    from headrace.kafka.ports import ChangelogMark, CommitFailure
 
 
 #: Seconds that one look at a full queue waits for room.
@@ -290,7 +291,8 @@ class CountedMove:
     """A :class:`Move` of a partition with state, whose commits are counted.
 
     The count has to be ``commits`` before and is one more after it, so that a commit whose offset
-    does not move can be told from none. ``stream_time`` is in milliseconds.
+    does not move can be told from none. ``stream_time`` is in milliseconds, and ``changelog`` says
+    where the state is.
     """
 
     identity: str
@@ -301,6 +303,7 @@ class CountedMove:
     leader_epoch: int | None
     commits: int
     stream_time: int | None
+    changelog: ChangelogMark | None = None
 
 
 class KafkaResultsError(RetryableError):
@@ -380,6 +383,36 @@ class ResultTransactions:
         partition = TopicPartition(topic, number)
         found = self._patiently([partition]).get(partition)
         return None if found is None or found.is_of_another(topic_id) else found
+
+    def last_entries(
+        self, identities: Collection[str], deadline: Deadline
+    ) -> Mapping[str, StoredOffset]:
+        """Return what was committed last of partitions of one topic; what has nothing is missing.
+
+        A transaction that has an offset in doubt is passed over.
+
+        Raises:
+            KafkaUnavailableError: the brokers did not answer by the deadline.
+        """
+        wanted: dict[TopicPartition, str] = {}
+        for identity in identities:
+            topic_id, number = self._parts(identity)
+            topic = self._topic(topic_id)
+            if topic is not None:
+                wanted[TopicPartition(topic, number)] = identity
+        if not wanted:
+            return {}
+        settings = {**self._properties, "isolation.level": "read_uncommitted"}
+        with closing(KafkaOffsetStore(settings, sink_group(self._group), quiet=True)) as store:
+            try:
+                found = self._patiently(list(wanted), store, deadline)
+            except OffsetStoreError as error:
+                raise KafkaUnavailableError(str(error)) from error
+        return {
+            wanted[partition]: stored
+            for partition, stored in found.items()
+            if not stored.is_of_another(self._parts(wanted[partition])[0])
+        }
 
     def commit(self, moves: Sequence[Move], records: Results = ()) -> list[SinkConflictError]:
         """Produce the records and move the offsets, both or neither.
@@ -517,8 +550,12 @@ class ResultTransactions:
         topic_id, _ = self._parts(move.identity)
         stored = StoredOffset(move.next_offset, 0, self._member, topic_id, move.leader_epoch)
         if isinstance(move, CountedMove):
-            counted = {"commits": move.commits + 1, "stream_time": move.stream_time}
-            stored = replace(stored, **counted)  # type: ignore[arg-type]
+            stored = replace(
+                stored,
+                commits=move.commits + 1,
+                stream_time=move.stream_time,
+                changelog=move.changelog,
+            )
         return entry(move.partition, stored)
 
     # --- any thread -------------------------------------------------------------------------
@@ -533,13 +570,16 @@ class ResultTransactions:
         return Deadline.after(ANSWER_TIMEOUT, self._clock)
 
     def _patiently(
-        self, partitions: Collection[TopicPartition]
+        self,
+        partitions: Collection[TopicPartition],
+        store: KafkaOffsetStore | None = None,
+        deadline: Deadline | None = None,
     ) -> Mapping[TopicPartition, StoredOffset]:
         """Read offsets of a group whose coordinator may just be changing."""
-        deadline = self._soon()
+        deadline = deadline or self._soon()
         while True:
             try:
-                return self._store().read_many(partitions, deadline)
+                return (store or self._store()).read_many(partitions, deadline)
             except OffsetStoreError:
                 if deadline.remaining <= _RETRY:
                     raise

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from headrace.core.clock import Clock
     from headrace.kafka.ports import Fetched
 
-#: Without a type in the client.
-_LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
+#: The end of a log, without a type in the client.
+LATEST: Any = _OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 #: Seconds that a leader has to say which one it is.
 LEADER_TIMEOUT = 5.0
@@ -304,7 +304,7 @@ class LogLooks:
     def _ask_leader(self, look: _Doubt) -> None:
         wanted = ClientPartition(*look.partition)
         try:
-            asked = self._admin.list_offsets({wanted: _LATEST}, request_timeout=LEADER_TIMEOUT)
+            asked = self._admin.list_offsets({wanted: LATEST}, request_timeout=LEADER_TIMEOUT)
         except KafkaException as error:
             self._fail(look, error.args[0].str())
             return

@@ -44,6 +44,13 @@ _IDLE_INTERVAL = 0.5
 _ANSWER_TIMEOUT = 5.0
 _BACKOFF = 1.0
 
+#: Why what was read of a changelog does not count.
+_OUT_OF_RANGE = "the changelog lost what was being read"
+_TRUNCATED = "the changelog lost its end, and does not lead to what was being read"
+
+#: Seconds after which a changelog that has not all rows is looked at again.
+_LOOK_AGAIN = 10.0
+
 #: The same while other partitions are fetched, which waits meanwhile.
 _SHORT_ANSWER_TIMEOUT = 0.5
 
@@ -79,6 +86,8 @@ class _Restore:
     noted: float = 0.0
     begun: float = 0.0
     problem: str | None = None
+    leader_epoch: int | None = None
+    lost: str | None = None
 
     def progress(self, now: float) -> RestoreProgress:
         """Return how far it is."""
@@ -97,6 +106,11 @@ class Restorer:
     last is told. ``corrupt`` is called there when the store is found to be, and ``troubled`` with
     what a partition under way waits for, None once it goes on. Errors of brokers and disk are
     logged and tried again.
+
+    ``refuse`` is asked before a partition begins, with its changelog's first offset and end, and
+    with where that was found to be truncated, None where it was not. What it returns is why rows
+    are missing there: then nothing is read, nothing of the local store is dropped, and it is asked
+    again later; None: go on.
     """
 
     def __init__(
@@ -112,6 +126,7 @@ class Restorer:
         ready: Callable[[Assignment, int], None],
         corrupt: Callable[[CorruptStoreError], None],
         troubled: Callable[[Assignment, int, str | None], None] = lambda *_: None,
+        refuse: Callable[[Assignment, tuple[int, int], int | None], str | None] = lambda *_: None,
     ) -> None:
         self._name = name
         self._changelog = changelog
@@ -124,6 +139,7 @@ class Restorer:
         self._ready = ready
         self._corrupt = corrupt
         self._troubled = troubled
+        self._refuse = refuse
         self._remake: Callable[[], Iterable[tuple[Assignment, int]] | None] | None = None
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = threading.Event()
@@ -187,11 +203,9 @@ class Restorer:
             if self._source is not None:
                 self._source.close()
 
-    def _report(self, error: Exception, **fields: int) -> str:
-        known = isinstance(error, (KafkaUnavailableError, StateStoreError))
-        words = str(error) if known else f"{type(error).__name__}: {error}"
-        log.warning("restore_failed", channel=self._name, **fields, error=words, exc_info=not known)
-        return words
+    def _report(self, error: Exception, **fields: int) -> None:
+        words, traced = _said_of(error), not isinstance(error, _EXPECTED)
+        log.warning("restore_failed", channel=self._name, **fields, error=words, exc_info=traced)
 
     def _note_problem(self, restoring: _Restore, problem: str | None) -> None:
         if problem != restoring.problem:
@@ -207,7 +221,9 @@ class Restorer:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - of brokers and disk; the thread goes on
-            words = self._report(error, partition=number)
+            words = _said_of(error)
+            if words != restoring.problem:
+                self._report(error, partition=number)
             self._put_off(number, restoring)
             self._note_problem(restoring, words)
             if isinstance(error, CorruptStoreError):
@@ -289,10 +305,20 @@ class Restorer:
     def _begin(self, number: int, restoring: _Restore) -> None:
         """Ask where the changelog ends, and read on from where the store is."""
         low, high = self._ends(number)
-        start = self._valid_position(number, low, high)
+        position = self._store.position(number)
+        if position is not None and position.offset == high and restoring.lost is None:
+            restoring.position = high
+            restoring.lost = self._truncation(number, position)
+        truncated = restoring.position if restoring.lost == _TRUNCATED else None
+        if self._refuse(restoring.assignment, (low, high), truncated):
+            restoring.not_before = self._clock.monotonic() + _LOOK_AGAIN
+            return
+        start = self._valid_position(number, low, high, restoring.lost)
         if start is None:
             self._store.drop(number)
-            start = low
+            start, position = low, None
+        restoring.leader_epoch = None if position is None else position.leader_epoch
+        restoring.lost = None
         restoring.start = restoring.position = start
         restoring.begun = restoring.noted = self._clock.monotonic()
         if start >= high:
@@ -307,8 +333,21 @@ class Restorer:
         )
         if self._source is None:
             self._source = self._open_source()
-        self._source.assign({self._partition(number): start})
+        if restoring.leader_epoch is None:
+            self._source.assign({self._partition(number): start})
+        else:
+            epochs = {self._partition(number): restoring.leader_epoch}
+            self._source.assign({self._partition(number): start}, epochs)
         restoring.end = high
+
+    def _truncation(self, number: int, position: Position) -> str | None:
+        """Say whether a log that ends at a position is another one than led there."""
+        partition, epoch = self._partition(number), position.leader_epoch
+        deadline = Deadline.after(_ANSWER_TIMEOUT, self._clock)
+        if epoch is None or self._catalog.leader_epoch(partition, deadline) in {None, epoch}:
+            return None
+        at = partition, position.offset, epoch
+        return _TRUNCATED if self._catalog.truncated_at(*at, deadline)[0] else None
 
     def _ends(self, number: int) -> tuple[int, int]:
         """Ask where a partition begins and ends, not for long while others are fetched."""
@@ -325,12 +364,13 @@ class Restorer:
                 raise
             raise StateStoreError(
                 f"topic {topic} has {found.partitions} partitions and none for partition {number} "
-                "of the input, which was given more of them: keys may belong elsewhere now. Where "
-                f"that is meant, give {topic} as many (kafka-topics.sh --alter); headrace state "
-                "topics checks it"
+                "of the input, which was given more of them; stop the channel, and headrace state "
+                "repartition gives the topic as many and moves each key to where it belongs"
             ) from None
 
-    def _valid_position(self, number: int, low: int, high: int) -> int | None:
+    def _valid_position(
+        self, number: int, low: int, high: int, lost: str | None = None
+    ) -> int | None:
         """Return how far the store follows the changelog, None where that cannot be relied on.
 
         State that is older than deletions are kept would have keys that were deleted meanwhile.
@@ -340,7 +380,9 @@ class Restorer:
             return None
         age = self._clock.time() - position.at
         reason = None
-        if position.topic_id != self._changelog.topic_id:
+        if lost is not None:
+            reason = lost
+        elif position.topic_id != self._changelog.topic_id:
             reason = "the changelog is another topic of the same name"
         elif not low <= position.offset <= high:
             reason = f"the changelog has {low} to {high}"
@@ -368,23 +410,18 @@ class Restorer:
             number = partition.partition
             if (restoring := self._fetching(number)) is not None:
                 with self._step(number, restoring):
+                    epoch = fetched.leader_epochs.get(partition, restoring.leader_epoch)
+                    restoring.leader_epoch = epoch
                     self._write(number, restoring, records)
         for partition, offset in fetched.ends:
             if (restoring := self._fetching(partition.partition)) is not None:
                 restoring.position = max(restoring.position, offset)
-        for partition in [*fetched.out_of_range, *(each for each, _ in fetched.truncated)]:
-            number = partition.partition
-            if (restoring := self._fetching(number)) is not None:
-                log.warning(
-                    "local_state_dropped",
-                    channel=self._name,
-                    partition=number,
-                    position=restoring.position,
-                    reason="the changelog lost what was being read",
-                )
-                with self._step(number, restoring):
-                    self._store.drop(number)
-                    self._put_off(number, restoring)
+        gone = dict.fromkeys(fetched.out_of_range, _OUT_OF_RANGE)
+        gone |= dict.fromkeys((each for each, _ in fetched.truncated), _TRUNCATED)
+        for partition, reason in gone.items():
+            if (restoring := self._fetching(partition.partition)) is not None:
+                restoring.lost = reason
+                self._put_off(partition.partition, restoring)
         for number, restoring in list(self._under_way.items()):
             if restoring.end is not None and restoring.position >= restoring.end:
                 with self._step(number, restoring):
@@ -410,13 +447,13 @@ class Restorer:
         position = None
         if now - restoring.noted >= _CHECKPOINT:
             restoring.noted = now
-            position = self._position(last)
+            position = self._position(last, restoring.leader_epoch)
         self._store.load(number, _columns_of(records), position)
         restoring.position = last
         self._note_problem(restoring, None)
 
     def _finish(self, number: int, restoring: _Restore, end: int) -> None:
-        self._store.write((), {number: self._position(end)})
+        self._store.write((), {number: self._position(end, restoring.leader_epoch)})
         del self._under_way[number]
         self._measuring[number] = self._store.measure(number)
         if end > restoring.start:
@@ -437,11 +474,19 @@ class Restorer:
         if self._source is not None:
             self._source.unassign([self._partition(number)])
 
-    def _position(self, offset: int) -> Position:
-        return Position(self._changelog.topic_id, offset, self._clock.time())
+    def _position(self, offset: int, leader_epoch: int | None) -> Position:
+        return Position(self._changelog.topic_id, offset, self._clock.time(), leader_epoch)
 
     def _partition(self, number: int) -> TopicPartition:
         return TopicPartition(self._changelog.topic, number)
+
+
+#: What brokers and disk are expected to fail with.
+_EXPECTED = (KafkaUnavailableError, StateStoreError)
+
+
+def _said_of(error: Exception) -> str:
+    return str(error) if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {error}"
 
 
 def _next_offset(records: Sequence[Record]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
@@ -26,12 +26,12 @@ from headrace.sinks.contract import CommitConflictError, Guarantee, RowsRefusedE
 from headrace.sinks.kafka import traced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from headrace.core.clock import Clock
     from headrace.core.errors import SinkConflictError
     from headrace.core.result_columns import Results
-    from headrace.kafka.ports import StoredOffset
+    from headrace.kafka.ports import ChangelogMark, StoredOffset
     from headrace.keyed.state import LayeredState
     from headrace.sinks.contract import OffsetMove, PartitionCommit
     from headrace.sinks.micro_batch import MicroBatch
@@ -59,6 +59,12 @@ class Transactions(Protocol):
         """Return what is stored for a partition, once no transaction has it in doubt."""
         ...
 
+    def last_entries(
+        self, identities: Collection[str], deadline: Deadline
+    ) -> Mapping[str, StoredOffset]:
+        """Return what was committed last of partitions of a topic; what has nothing is missing."""
+        ...
+
     def commit(
         self, moves: Sequence[CountedMove], records: Results = ()
     ) -> list[SinkConflictError]:
@@ -75,6 +81,10 @@ class Ends(Protocol):
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
         """Return the first offset and the end of a partition."""
+        ...
+
+    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
+        """Return the leader epoch of a partition's last record, None where it is not known."""
         ...
 
 
@@ -205,6 +215,10 @@ class KeyedSink:
         self._clock = clock
         self._lock = Lock()
         self._touched: set[int] = set()
+        self._marks: dict[int, ChangelogMark | None] = {}
+        #: Called before each commit, on the thread that commits and once all of its records are
+        #: read: what it raises comes in place of the commit.
+        self.require: Callable[[], None] = lambda: None
         #: What was done in all that was committed. Any thread may read it.
         self.totals = KeyedCounts()
 
@@ -230,12 +244,34 @@ class KeyedSink:
         partition = int(identity.rpartition("/")[2])
         with self._lock:
             stored = self._transactions.stored_entry(identity)
+            self._marks[partition] = None if stored is None else stored.changelog
             if stored is None:
                 self._state.begin(partition, Progress())
                 return None
             progress = Progress(stored.offset, stored.commits or 0, stored.stream_time)
             self._state.begin(partition, progress)
             return stored.offset
+
+    def last_stored(
+        self, identities: Collection[str], deadline: Deadline
+    ) -> Mapping[str, StoredOffset]:
+        """Return what was committed last of partitions, whatever is under way. Blocks.
+
+        Raises:
+            KafkaUnavailableError: the brokers did not answer.
+        """
+        return self._transactions.last_entries(identities, deadline)
+
+    def mark(self, partition: int) -> ChangelogMark | None:
+        """Return what was stored last of where the state of a partition is, None: it was not said.
+
+        Any thread; as of the last :meth:`stored_offset`, and of commits since then.
+        """
+        return self._marks.get(partition)
+
+    def set_mark(self, partition: int, mark: ChangelogMark) -> None:
+        """Have commits of a partition say so. Any thread."""
+        self._marks[partition] = mark
 
     def stored_leader_epoch(self, identity: str) -> int | None:
         """Return what was stored with the offset, in the same commit."""
@@ -279,6 +315,7 @@ class KeyedSink:
                 written for so long that no more is committed.
         """
         layers = [each.layer for each in staged]
+        self.require()
         with self._lock:
             if self._is_full() and not self._state.apply((), {}):
                 raise HeadraceError(
@@ -286,7 +323,8 @@ class KeyedSink:
                     f"micro-batches: {self._state.problem}. It goes on once they are written"
                 )
             times = {number: time for layer in layers for number, time in layer.times.items()}
-            moves = [self._move(share, times) for share in offsets]
+            changed = {key.partition for layer in layers for key in layer.changes}
+            moves = [self._move(share, times, changed) for share in offsets]
             # what fails here may be stored all the same: then the changelog has rows that the
             # store has not, and no position is noted before a commit has gone on from ours
             numbers = {move.partition.partition for move in moves}
@@ -302,6 +340,7 @@ class KeyedSink:
                 self._touched |= were_touched - others
                 raise CommitConflictError(conflicts)
             self._touched |= numbers
+            self._marks.update({move.partition.partition: move.changelog for move in moves})
             for each in staged:
                 self.totals = self.totals.plus(each.counts)
             self._state.apply(
@@ -338,8 +377,13 @@ class KeyedSink:
             finally:
                 self._lock.release()
 
-    def _move(self, share: PartitionCommit, times: Mapping[int, int]) -> CountedMove:
-        progress = self._state.progress(share.partition.partition)
+    def _move(
+        self, share: PartitionCommit, times: Mapping[int, int], changed: set[int]
+    ) -> CountedMove:
+        number = share.partition.partition
+        progress, mark = self._state.progress(number), self._marks.get(number)
+        if mark is not None and number in changed:
+            mark = replace(mark, has_rows=True)
         return CountedMove(
             share.identity,
             share.partition,
@@ -348,7 +392,8 @@ class KeyedSink:
             share.transactional_id,
             share.leader_epoch,
             progress.number,
-            times.get(share.partition.partition, progress.time),
+            times.get(number, progress.time),
+            mark,
         )
 
     def _records(self, staged: Sequence[StagedState], others: Sequence[ResultRecord]) -> Results:
@@ -388,12 +433,13 @@ class KeyedSink:
 
     def checkpoint(
         self, topic_id: str, ends: Ends, deadline: Deadline, is_ours: Callable[[int], bool]
-    ) -> None:
+    ) -> dict[int, int]:
         """Note how far the store follows the changelog, of what was committed since. Blocks.
 
         No transaction is under way meanwhile, so that the store has all that is before the ends;
         but for partitions that are no longer ours, where the ends may be another owner's.
-        ``is_ours`` is asked once the ends are known.
+        ``is_ours`` is asked once the ends are known. Partitions are returned whose changelog
+        begins later than their rows, with its first offset; nothing is noted of these.
 
         Raises:
             HeadraceError: a transaction is under way for as long.
@@ -405,31 +451,47 @@ class KeyedSink:
             raise HeadraceError("a transaction is under way; the next time it is noted")
         try:
             if self._state.unwritten:
-                return
+                return {}
             now = self._clock.time()
             positions: dict[int, Position] = {}
+            cut: dict[int, int] = {}
             missing: list[KafkaUnavailableError] = []
             for number in sorted(self._touched):
                 partition = TopicPartition(self._topics.changelog, number)
                 patience = Deadline.after(deadline.at_most(_END_TIMEOUT), self._clock)
+                # before the end, so that it is no later one than the end's
+                epoch = _leader_epoch(ends, partition, patience)
                 try:
-                    end = ends.watermarks(partition, patience)[1]
+                    low, end = ends.watermarks(partition, patience)
                 except KafkaUnavailableError as error:
                     missing.append(error)
+                    continue
+                mark = self._marks.get(number)
+                if mark is not None and low > mark.start:
+                    cut[number] = low
                 else:
-                    positions[number] = Position(topic_id, end, now)
+                    positions[number] = Position(topic_id, end, now, epoch)
             self._state.checkpoint(
                 {number: at for number, at in positions.items() if is_ours(number)}
             )
             self._touched.difference_update(positions)
-            if missing:
+            if missing and not cut:
                 raise missing[0]
+            return cut
         finally:
             self._lock.release()
 
     def close(self) -> None:
         """Close the clients."""
         self._transactions.close()
+
+
+def _leader_epoch(ends: Ends, partition: TopicPartition, deadline: Deadline) -> int | None:
+    """Return an epoch to go with a position, None where the leader does not say: it is a help."""
+    try:
+        return ends.leader_epoch(partition, deadline)
+    except KafkaUnavailableError:
+        return None
 
 
 _COUNTED = ("fired", "late", "dropped", "poison", "expired")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from headrace.keyed.api import TimerClock
-from headrace.keyed.store import PartitionKey, StateStoreError, timers_of
+from headrace.keyed.store import PartitionKey, StateStoreError, StoredCommit, timers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -72,6 +72,8 @@ class LayeredState:
         self._layers: list[Layer] = []
         self._progress: dict[int, Progress] = {}
         self._committed: list[Layer] = []
+        # partitions with commits that the store does not know of
+        self._uncommitted: set[int] = set()
         self._problem: StateStoreError | None = None
         self._unwritten_bytes = 0
         self._ready: set[int] = set()
@@ -99,6 +101,20 @@ class LayeredState:
             self._ready.discard(partition)
             self._wanted_times.pop(partition, None)
             self._stale = {each for each in self._stale if each[0] != partition}
+
+    def note_commit(self, partition: int) -> None:
+        """Have the store say of which commit the rows of a partition are that is all there. Blocks.
+
+        Raises:
+            StateStoreError: it cannot be written.
+        """
+        with self._lock:
+            found = self._progress_of(partition)
+            if found.offset is None or partition in self._uncommitted:
+                return
+            commit = StoredCommit(found.offset, found.number)
+            if self._store.commit_of(partition) != commit:
+                self._store.write((), {}, commits={partition: commit})
 
     def is_ready(self, partition: int) -> bool:
         """Whether a partition's state is all there."""
@@ -315,11 +331,17 @@ class LayeredState:
         """
         with self._lock:
             self._progress.update(progress)
+            self._uncommitted |= progress.keys()
             self._committed += layers
-            committed = list(self._committed)
+            committed, numbers = list(self._committed), set(self._uncommitted)
+            commits = {
+                number: StoredCommit(found.offset, found.number)
+                for number in numbers
+                if (found := self._progress_of(number)).offset is not None
+            }
         changes = [item for layer in committed for item in layer.changes.items()]
         try:
-            self._store.write(changes, {})
+            self._store.write(changes, {}, commits=commits)
         except Exception as error:
             problem = error if isinstance(error, StateStoreError) else _unforeseen(error)
             size = sum(_size(change.after) for _, change in changes)
@@ -331,6 +353,7 @@ class LayeredState:
         names = {layer.name for layer in committed}
         with self._lock:
             self._problem, self._unwritten_bytes = None, 0
+            self._uncommitted -= numbers
             self._layers = [layer for layer in self._layers if layer.name not in names]
             self._committed = [layer for layer in self._committed if layer.name not in names]
         return True

@@ -59,11 +59,22 @@ _CORRUPTION = re.compile(r"corrupt|checksum|bad (table magic|block)", re.IGNOREC
 
 
 class Position(NamedTuple):
-    """How far a partition's state follows its changelog. ``at`` is in seconds since the epoch."""
+    """How far a partition's state follows its changelog. ``at`` is in seconds since the epoch.
+
+    ``leader_epoch`` is one under which the log was seen to lead there, None: it is not known.
+    """
 
     topic_id: str
     offset: int
     at: float
+    leader_epoch: int | None = None
+
+
+class StoredCommit(NamedTuple):
+    """Which commit of a partition the rows are of: the input's offset, and the commits' number."""
+
+    offset: int
+    number: int
 
 
 class StoredRow(NamedTuple):
@@ -134,8 +145,12 @@ class StateStore(Protocol):
         changes: Iterable[tuple[PartitionKey, RowChange]],
         positions: Mapping[int, Position],
         stale: Iterable[tuple[int, DueTimer]] = (),
+        commits: Mapping[int, StoredCommit] | None = None,
     ) -> None:
-        """Write rows and positions, all of it or nothing; ``stale`` leave the index of timers."""
+        """Write rows and positions, all of it or nothing; ``stale`` leave the index of timers.
+
+        ``commits`` has of which commit the rows of partitions are with that.
+        """
         ...
 
     def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
@@ -153,6 +168,10 @@ class StateStore(Protocol):
         """Return how far a partition follows the changelog, None where nothing is known of it."""
         ...
 
+    def commit_of(self, partition: int) -> StoredCommit | None:
+        """Return of which commit the rows of a partition are, None where that is not known."""
+        ...
+
     def drop(self, partition: int) -> None:
         """Delete all there is of a partition."""
         ...
@@ -162,7 +181,7 @@ class StateStore(Protocol):
         ...
 
 
-_ROW, _TIMER, _POSITION = b"r", b"t", b"m"
+_ROW, _TIMER, _POSITION, _EPOCH, _COMMIT = b"r", b"t", b"m", b"e", b"c"
 
 _PARTITION = struct.Struct(">cH")
 _LENGTH = struct.Struct(">I")
@@ -261,6 +280,18 @@ def _put_rows(
             else:
                 batch.put(name, data)
     return dict(zip(names, rows, strict=True))
+
+
+def _put_position(batch: WriteBatch, partition: int, position: Position) -> None:
+    """Have a batch write a position; earlier versions read it, and know no leader epoch."""
+    *known, epoch = position
+    document = dict(zip(Position._fields, known, strict=False))
+    batch.put(_PARTITION.pack(_POSITION, partition), json.dumps(document).encode())
+    if epoch is None:
+        batch.delete(_PARTITION.pack(_EPOCH, partition))
+    else:
+        noted = json.dumps([position.offset, epoch]).encode()
+        batch.put(_PARTITION.pack(_EPOCH, partition), noted)
 
 
 def _put_timers(
@@ -507,6 +538,7 @@ class RocksStore(StateStore):
         changes: Iterable[tuple[PartitionKey, RowChange]],
         positions: Mapping[int, Position],
         stale: Iterable[tuple[int, DueTimer]] = (),
+        commits: Mapping[int, StoredCommit] | None = None,
     ) -> None:
         batch = WriteBatch(raw_mode=True)
         for partition, timer in stale:
@@ -536,8 +568,9 @@ class RocksStore(StateStore):
             if self._phase_of is not None:
                 added = summed(added, self._tally(change, count))
         for partition, position in positions.items():
-            document = json.dumps(position._asdict()).encode()
-            batch.put(_PARTITION.pack(_POSITION, partition), document)
+            _put_position(batch, partition, position)
+        for partition, commit in (commits or {}).items():
+            batch.put(_PARTITION.pack(_COMMIT, partition), json.dumps(commit._asdict()).encode())
         with self._lock:
             self._write(batch, earliest)
             self._grow(growth, {key.partition for key in keys})
@@ -551,13 +584,14 @@ class RocksStore(StateStore):
         not known.
         """
         batch = WriteBatch(raw_mode=True)
+        # rows of later commits come to those that are there
+        batch.delete(_PARTITION.pack(_COMMIT, partition))
         earliest: dict[bytes, bytes] = {}
         names = [
             name for piece in pieces for name in _put_loaded(batch, partition, piece, earliest)
         ]
         if position is not None:
-            document = json.dumps(position._asdict()).encode()
-            batch.put(_PARTITION.pack(_POSITION, partition), document)
+            _put_position(batch, partition, position)
         with self._lock:
             self._write(batch, earliest)
             self._forget_count(partition)
@@ -690,9 +724,22 @@ class RocksStore(StateStore):
     def position(self, partition: int) -> Position | None:
         try:
             data = self._files.get(_PARTITION.pack(_POSITION, partition))
+            epoch = self._files.get(_PARTITION.pack(_EPOCH, partition))
         except Exception as error:
             raise self._unusable("read", error) from error
-        return None if data is None else Position(**json.loads(data))
+        if data is None:
+            return None
+        position = Position(**json.loads(data))
+        offset, leader_epoch = (None, None) if epoch is None else json.loads(epoch)
+        return position._replace(leader_epoch=leader_epoch if offset == position.offset else None)
+
+    @override
+    def commit_of(self, partition: int) -> StoredCommit | None:
+        try:
+            data = self._files.get(_PARTITION.pack(_COMMIT, partition))
+        except Exception as error:
+            raise self._unusable("read", error) from error
+        return None if data is None else StoredCommit(**json.loads(data))
 
     @override
     def drop(self, partition: int) -> None:
@@ -700,7 +747,8 @@ class RocksStore(StateStore):
             self._clear_cache()
             self._forget_count(partition)
             try:
-                self._files.delete(_PARTITION.pack(_POSITION, partition))
+                for name in (_POSITION, _EPOCH, _COMMIT):
+                    self._files.delete(_PARTITION.pack(name, partition))
                 for prefix in (_ROW, _TIMER):
                     first = _PARTITION.pack(prefix, partition)
                     self._files.delete_range(first, _after(first))

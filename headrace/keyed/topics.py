@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -17,18 +17,91 @@ if TYPE_CHECKING:
 
     from headrace.core.clock import Deadline
     from headrace.kafka.catalog import KafkaTopicCatalog
-    from headrace.kafka.ports import TopicInfo
+    from headrace.kafka.ports import ChangelogMark, TopicInfo
+    from headrace.keyed.store import Position
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """The changelog of a channel. ``delete_retention`` (s): how long deletions can be read."""
+    """The changelog of a channel. ``delete_retention`` (s): how long deletions can be read.
+
+    ``partitions``: how many it has, and the input with it; 0: not known.
+    """
 
     topic: str
     topic_id: str
     delete_retention: float
+    partitions: int = 0
+
+
+#: What is said where rows are missing: what brings them back, and what begins without them.
+_CURE = (
+    "stop the channel where its local store is, and headrace state restore --from-store writes "
+    "that to the topic; without such a store headrace state import has the keys of an export, and "
+    "forget begins again"
+)
+
+
+def lost_rows(
+    changelog: Changelog,
+    number: int,
+    mark: ChangelogMark | None,
+    position: Position | None,
+    bounds: tuple[int, int],
+) -> str | None:
+    """Return why a changelog has not all rows of a partition that was committed to, None if it has.
+
+    ``mark`` is what the offset says of the changelog, None in one of an earlier version: then the
+    ``position`` of the local store has to do. ``bounds`` are the topic's first offset and its end.
+    Compaction moves the first offset never; what a retention or an operator deleted does.
+    """
+    name, (low, high) = f"{changelog.topic}-{number}", bounds
+    start = 0 if mark is None else mark.start
+    known = position.topic_id if position is not None else None
+    former = known if mark is None else mark.topic_id
+    follows = position is not None and known == changelog.topic_id
+    if former not in {None, changelog.topic_id}:
+        lost = (
+            "is another topic than the one with its rows: it has the id "
+            f"{changelog.topic_id}, and that had {former}"
+        )
+    elif low > start:
+        lost = f"begins at offset {low}, and its rows began at {start}: some were deleted"
+    elif follows and position is not None and position.offset > high:
+        lost = f"ends at offset {high}, and rows up to {position.offset} were committed to it"
+    elif high <= start and (not follows if mark is None else mark.has_rows):
+        lost = "is empty, and rows were committed to it"
+    else:
+        return None
+    return f"{name} {lost}. States would begin from nothing; {_CURE}"
+
+
+def gone_changelog(changelog: Changelog, now: str | None = None) -> str:
+    """Return what is said of a changelog that was deleted, and perhaps made again with an id."""
+    what = "was deleted" if now is None else f"was deleted and made again, with the id {now}"
+    return (
+        f"topic {changelog.topic} {what}, and had the id {changelog.topic_id}, with all rows of "
+        f"the state. Nothing is delivered; {_CURE}"
+    )
+
+
+def truncated_rows(changelog: Changelog, number: int, offset: int) -> str:
+    """Return what is said of a changelog whose log leads no more to where the store follows it."""
+    return (
+        f"{changelog.topic}-{number} lost its end before offset {offset}, with rows that were "
+        f"committed to it (a leader that was behind, or a lost disk). {_CURE[0].upper()}{_CURE[1:]}"
+    )
+
+
+def split_keys(topic: str, partitions: int, first: int, changelog: str) -> str:
+    """Return what is said of an input with another number of partitions than its state is for."""
+    return (
+        f"topic {topic} has {partitions} partitions, and the state in {changelog} is for {first}: "
+        "keys belong elsewhere now, and would have two states. Nothing is delivered; stop all "
+        "members of the channel, and headrace state repartition moves each key to where it belongs"
+    )
 
 
 #: Milliseconds for which deletions can be read: local state that is older is not used.
@@ -58,10 +131,13 @@ def open_changelog(
     create: bool = True,
     replication_factor: int | None = None,
     max_row: int = 0,
+    grows: bool = False,
 ) -> Changelog:
     """Return the changelog of a channel, created where it may be and does not exist. Blocks.
 
-    What is doubtful of it is logged; ``max_row`` are the bytes that a state may have.
+    What is doubtful of it is logged; ``max_row`` are the bytes that a state may have. ``grows``:
+    it is given partitions that the input has more, where it may be created: for keys that are those
+    of partitions, which no other number of them splits.
 
     Raises:
         StartError: it does not exist and is not to be created, has another number of partitions
@@ -83,17 +159,18 @@ def open_changelog(
         info = _created(catalog, wanted, deadline)
     else:
         info = found[name]
+        if grows and create and info.partitions < partitions:
+            catalog.grow(name, partitions, deadline)
+            log.info("topic_grown", topic=name, partitions=partitions)
+            info = replace(info, partitions=partitions)
     if info.partitions != partitions:
-        raise StartError(
-            f"topic {name}, the state of group {group}, has {info.partitions} partitions and "
-            f"{topic} has {partitions}: keys would be looked for in the wrong ones"
-        )
+        raise StartError(split_keys(topic, partitions, info.partitions, name))
     settings = catalog.settings(name, deadline)
     check_changelog(name, group, settings)
     for doubt in changelog_doubts(settings, max_row):
         log.warning("changelog_doubtful", topic=name, reason=doubt)
     retention = float(settings.get("delete.retention.ms", DELETE_RETENTION_MS)) / 1000
-    return Changelog(name, info.topic_id, retention)
+    return Changelog(name, info.topic_id, retention, partitions)
 
 
 def check_changelog(name: str, group: str, settings: Mapping[str, str]) -> None:

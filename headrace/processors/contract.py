@@ -162,9 +162,10 @@ class ChannelContext:
     """What a processor may know of the channel it serves, and have it do.
 
     ``wake`` has the channel ask :meth:`BatchProcessor.next_batch_at` again. ``restoring`` has
-    partitions rest whose state is not there yet, whatever ``pause.max_duration`` says. ``fail``
-    ends the channel with an error, and its process with it, where only a new one helps: nothing is
-    committed of what is out. Any thread; none of them blocks.
+    partitions rest whose state is not there yet, whatever ``pause.max_duration`` says, and
+    ``stranded`` those, or all, whose state cannot be relied on before somebody acts: the process
+    is not ready then. ``fail`` ends the channel with an error, and its process with it, where only
+    a new one helps: nothing is committed of what is out. Any thread; none of them blocks.
     """
 
     channel: str
@@ -175,6 +176,7 @@ class ChannelContext:
     wake: Callable[[], None] = _nobody
     restoring: PauseControl = field(default_factory=NoPauseControl)
     fail: Callable[[BaseException], None] = _raise
+    stranded: PauseControl = field(default_factory=NoPauseControl)
 
 
 class BatchProcessor(ABC):

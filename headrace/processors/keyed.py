@@ -13,24 +13,29 @@ from typing_extensions import override
 
 from headrace.config import KafkaSinkConfig, KeyedProcessorConfig, single_sinks
 from headrace.config.derived import changelog_name
+from headrace.config.models.processor import FIXED_KEYS
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import (
     BatchCancelledError,
     HeadraceError,
     ImportPathError,
+    KafkaUnavailableError,
     OwnershipLostError,
+    RetryableError,
     SinkConflictError,
+    StartError,
 )
 from headrace.core.extras import Extra, required
 from headrace.core.imports import load_callable, make
 from headrace.core.letter_headers import LetterHeaders
-from headrace.core.records import Batch
+from headrace.core.records import Batch, identity_of
 from headrace.inline.engine import InlineEngine
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties
 from headrace.kafka.columnar import ColumnarRecordSource
 from headrace.kafka.columnar.library import LibraryMissingError
 from headrace.kafka.columnar.producer import ColumnProducer
+from headrace.kafka.ports import ChangelogMark
 from headrace.keyed.api import Phases
 from headrace.keyed.codecs import DECODERS
 from headrace.keyed.columns import fold_of
@@ -43,7 +48,14 @@ from headrace.keyed.sink import KeyedSink, SinkTopics
 from headrace.keyed.state import LayeredState
 from headrace.keyed.state_reader import StateReader
 from headrace.keyed.store import CorruptStoreError, RocksStore
-from headrace.keyed.topics import open_changelog
+from headrace.keyed.topics import (
+    check_changelog,
+    gone_changelog,
+    lost_rows,
+    open_changelog,
+    split_keys,
+    truncated_rows,
+)
 from headrace.processors.admission import AdmissionRules
 from headrace.processors.contract import BatchResponse
 from headrace.processors.jobs import commits_of
@@ -64,7 +76,7 @@ if TYPE_CHECKING:
     from headrace.core.decoders import CustomDecoder
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment, TopicPartition
-    from headrace.kafka.ports import RecordSource
+    from headrace.kafka.ports import RecordSource, TopicInfo
     from headrace.keyed.api import KeyedReducer
     from headrace.keyed.fold import TableFunction
     from headrace.keyed.restore import RestoreProgress
@@ -96,11 +108,24 @@ _NOTE_TIMEOUT = 2.0
 #: Seconds in which brokers have to delete what is processed of a topic of ours.
 PURGE_TIMEOUT = 10.0
 
+#: Seconds in which the brokers have to say which topics there are, before a commit.
+_LOOK_TIMEOUT = 5.0
+
+#: Looks in a row in which a topic has to be missing, as of a channel's topics.
+LOOKS = 2
+
 #: Why a partition rests.
 _RESTORED = "its state is restored"
 
 #: Seconds before a tick that failed is tried again; twice as long each further time.
 _BACKOFF, _MAX_BACKOFF = 1.0, 60.0
+
+
+class StateAtRiskError(RetryableError):
+    """Nothing is committed: the topics with the state are not what they were. Somebody has to act.
+
+    All partitions rest meanwhile, so that nothing is tried again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +202,10 @@ class KeyedProcessor(MicroBatchProcessor):
         self._catalog: KafkaTopicCatalog | None = None
         self._changelog: Changelog | None = None
         self._purged: dict[TopicPartition, int] = {}
+        # why nothing may be delivered at all, and of single partitions
+        self._blocked: str | None = None
+        self._stranded: dict[int, str] = {}
+        self._misses = 0
         self._write_at = self._clear_at = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -200,7 +229,10 @@ class KeyedProcessor(MicroBatchProcessor):
                 create=internal.create,
                 replication_factor=internal.replication_factor,
                 max_row=self._settings.state.max_row,
+                grows=self._settings.key in FIXED_KEYS,
             )
+            self._require_first_number(Deadline.after(START_TIMEOUT, context.clock))
+            parts.sink.require = self._require_topics
             try:
                 parts.store.open()
             except CorruptStoreError as error:
@@ -222,6 +254,7 @@ class KeyedProcessor(MicroBatchProcessor):
             ready=self._restored,
             corrupt=self._rebuild,
             troubled=self._restore_troubled,
+            refuse=self._refuse_to_restore,
         )
         self._restorer.start()
         name = f"ticks-{context.channel}"
@@ -245,6 +278,151 @@ class KeyedProcessor(MicroBatchProcessor):
         self._parts.follow(_settings_of(channel))
         super().on_reconfigured(channel)
         self._channel = channel
+
+    # --- topics -----------------------------------------------------------------------------
+
+    def _require_first_number(self, deadline: Deadline) -> None:
+        """Return if the input has as many partitions as when state was first committed.
+
+        Raises:
+            StartError: it has not, or no broker answered.
+        """
+        assert self._catalog is not None, "opened before"
+        assert self._changelog is not None, "as above"
+        if self._settings.key in FIXED_KEYS:
+            return
+        topic, group = self._channel.topics[0], self._channel.group
+        info = self._catalog.describe([topic], deadline)[topic]
+        cluster = self._catalog.cluster_id(deadline)
+        names = [identity_of(cluster, group, info.topic_id, n) for n in range(info.partitions)]
+        stored = self._parts.sink.last_stored(names, deadline)
+        marks = [each.changelog for each in stored.values() if each.changelog is not None]
+        others = {each.partitions for each in marks} - {info.partitions}
+        if others:
+            words = split_keys(topic, info.partitions, min(others), self._changelog.topic)
+            raise StartError(words)
+
+    def _require_topics(self) -> None:
+        """Return if the state's topics are what they were when it was last committed. Blocks.
+
+        Asked before each commit, after its records were read: so none is committed that a producer
+        put where its key belongs by another number of partitions.
+
+        Raises:
+            StateAtRiskError: they are not; nothing more is delivered.
+            KafkaUnavailableError: the brokers did not answer.
+        """
+        self._look_at_topics(Deadline.after(_LOOK_TIMEOUT, self.context.clock))
+        if self._blocked is not None:
+            raise StateAtRiskError(self._blocked)
+
+    def _look_at_topics(self, deadline: Deadline, *, closely: bool = False) -> None:
+        """Have all rest while the state's topics are not what they were; ``closely``: settings too.
+
+        What a setting would have deleted is there again once it is as it was.
+        """
+        assert self._catalog is not None, "open comes first"
+        assert self._changelog is not None, "as above"
+        changelog, topic, group = self._changelog, self._channel.topics[0], self._channel.group
+        found = self._catalog.describe([topic, changelog.topic], deadline)
+        there, read = found.get(changelog.topic), found.get(topic)
+        reason = None
+        if there is None:
+            # one broker may know less than the others
+            self._misses += 1
+            if self._misses < LOOKS:
+                raise KafkaUnavailableError(f"topic {changelog.topic} was not found; looking again")
+            reason = gone_changelog(changelog)
+        else:
+            self._misses = 0
+            if there.topic_id != changelog.topic_id:
+                reason = gone_changelog(changelog, there.topic_id)
+            elif self._settings.key in FIXED_KEYS:
+                self._have_as_many(there, read, deadline)
+            elif read is not None and read.partitions != changelog.partitions:
+                reason = split_keys(topic, read.partitions, changelog.partitions, changelog.topic)
+            elif closely or self._blocked is not None:
+                try:
+                    settings = self._catalog.settings(changelog.topic, deadline)
+                    check_changelog(changelog.topic, group, settings)
+                except KafkaUnavailableError:
+                    raise
+                except StartError as error:
+                    reason = str(error)
+        self._block(reason)
+
+    def _have_as_many(self, there: TopicInfo, read: TopicInfo | None, deadline: Deadline) -> None:
+        """Give the changelog of keys that are those of partitions as many as the input has."""
+        assert self._catalog is not None, "open comes first"
+        if (
+            read is not None
+            and there.partitions < read.partitions
+            and self._settings.internal.create
+        ):
+            self._catalog.grow(there.name, read.partitions, deadline)
+            log.info("topic_grown", topic=there.name, partitions=read.partitions)
+
+    def _block(self, reason: str | None) -> None:
+        """Have all partitions rest for a reason, or go on where there is none any more."""
+        with self._guard:
+            if self._blocked == reason:
+                return
+            self._blocked = reason
+        if reason is None:
+            self.context.stranded.resume()
+            return
+        topic = self._channel.topics[0]
+        log.error(
+            "state_at_risk",
+            channel=self.context.channel,
+            topic=topic,
+            partition=None,
+            reason=reason,
+        )
+        self.context.stranded.pause(reason)
+
+    def _strand(self, assignment: Assignment, reason: str | None) -> None:
+        """Have one partition rest until somebody acted, or no longer."""
+        topic, number = assignment.partition
+        with self._guard:
+            if self._stranded.get(number) == reason:
+                return
+            if reason is None:
+                del self._stranded[number]
+            else:
+                self._stranded[number] = reason
+        if reason is None:
+            self.context.stranded.resume(partition=assignment.partition)
+            return
+        log.error(
+            "state_at_risk",
+            channel=self.context.channel,
+            topic=topic,
+            partition=number,
+            reason=reason,
+        )
+        self.context.stranded.pause(reason, partition=assignment.partition)
+
+    def _refuse_to_restore(
+        self, assignment: Assignment, bounds: tuple[int, int], truncated: int | None
+    ) -> str | None:
+        """Return why the changelog has not all rows of a partition. On the restorer's thread."""
+        assert self._changelog is not None, "open comes first"
+        number, changelog, sink = assignment.partition.partition, self._changelog, self._parts.sink
+        if self._blocked is not None:
+            return self._blocked
+        mark, reason = sink.mark(number), None
+        if self._parts.state.progress(number).number:
+            position = self._parts.store.position(number)
+            if truncated is not None:
+                reason = truncated_rows(changelog, number, truncated)
+            else:
+                reason = lost_rows(changelog, number, mark, position, bounds)
+        self._strand(assignment, reason)
+        if reason is None and mark is None:
+            (low, high), count = bounds, changelog.partitions
+            sink.set_mark(number, ChangelogMark(changelog.topic_id, low, count, high > low))
+        return reason
 
     # --- partitions -------------------------------------------------------------------------
 
@@ -310,6 +488,7 @@ class KeyedProcessor(MicroBatchProcessor):
                 held.is_restored = True
                 self._parts.state.admit(number)
         if not lacks_offset:
+            self._parts.state.note_commit(number)
             self.context.restoring.resume(partition=assignment.partition)
             return
         reason = (
@@ -325,6 +504,7 @@ class KeyedProcessor(MicroBatchProcessor):
             partition=number,
             reason=reason,
         )
+        self.context.stranded.pause(reason, partition=assignment.partition)
         self.context.restoring.pause(reason, partition=assignment.partition)
 
     def _lacks_offset(self, number: int) -> bool:
@@ -422,9 +602,11 @@ class KeyedProcessor(MicroBatchProcessor):
             if held is None or held.assignment is not assignment:
                 return
             del self._held[number]
+            self._stranded.pop(number, None)
         self._parts.state.release(number)
         self._restorer.end(assignment)
-        self.context.restoring.resume(partition=assignment.partition)
+        for rests in (self.context.stranded, self.context.restoring):
+            rests.resume(partition=assignment.partition)
 
     # --- what others may see ----------------------------------------------------------------
 
@@ -448,20 +630,24 @@ class KeyedProcessor(MicroBatchProcessor):
         while not self._stopping.wait(TICK_INTERVAL):
             now = self.context.clock.monotonic()
             self._see_to_store(now)
-            with self._guard:
-                held = [each for each in self._held.values() if each.may_tick(now)]
-            for each in held:
-                try:
-                    self._tick(each)
-                except Exception as error:  # noqa: BLE001 - of the store; the thread goes on
-                    self._put_off(each, error)
-            self._refresh(now)
+            if self._blocked is None:
+                self._tick_all(now)
+                self._refresh(now)
             if now >= last_checkpoint + self._settings.state.checkpoint:
                 last_checkpoint = now
                 self._checkpoint(Deadline.after(START_TIMEOUT, self.context.clock))
-            if every is not None and now >= purge_at:
+            if every is not None and now >= purge_at and self._blocked is None:
                 purge_at = now + every
                 self._purge(Deadline.after(PURGE_TIMEOUT, self.context.clock))
+
+    def _tick_all(self, now: float) -> None:
+        with self._guard:
+            held = [each for each in self._held.values() if each.may_tick(now)]
+        for each in held:
+            try:
+                self._tick(each)
+            except Exception as error:  # noqa: BLE001 - of the store; the thread goes on
+                self._put_off(each, error)
 
     def _see_to_store(self, now: float) -> None:
         """Have the store take what it did not take before, and be without what it need not have.
@@ -635,11 +821,25 @@ class KeyedProcessor(MicroBatchProcessor):
         assert self._changelog is not None, "open comes first"
         assert self._catalog is not None
         try:
-            self._parts.sink.checkpoint(
+            patience = Deadline.after(deadline.at_most(_LOOK_TIMEOUT), self.context.clock)
+            self._look_at_topics(patience, closely=True)
+            if self._blocked is not None:
+                # where another topic ends says nothing of ours
+                return
+            cut = self._parts.sink.checkpoint(
                 self._changelog.topic_id, self._catalog, deadline, self._is_ours
             )
         except HeadraceError as error:
             log.warning("state_not_noted", channel=self.context.channel, error=str(error))
+            return
+        for number, low in cut.items():
+            with self._guard:
+                held = self._held.get(number)
+            mark = self._parts.sink.mark(number)
+            if held is not None and mark is not None:
+                self._strand(
+                    held.assignment, lost_rows(self._changelog, number, mark, None, (low, low))
+                )
 
     def _is_ours(self, partition: int) -> bool:
         with self._guard:

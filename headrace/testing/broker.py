@@ -388,6 +388,9 @@ class InMemoryCatalog:
         log = self._log(partition, deadline)
         return log.low, log.end
 
+    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
+        return len(self._log(partition, deadline).epochs) - 1
+
     def look_at_log(self, partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
         """Answer at once, with the number of the leader."""
         answer: Future[LogLook] = Future()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from headrace.core.records import ResultRecord
     from headrace.keyed.api import KeyedReducer, Timer, TimerClock
-    from headrace.keyed.store import Position, RowChange, StoredRow
+    from headrace.keyed.store import Position, RowChange, StoredCommit, StoredRow
 
 
 class MemoryStore(StateStore):
@@ -51,6 +51,7 @@ class MemoryStore(StateStore):
         self._rows: dict[PartitionKey, bytes] = {}
         self._due: set[bytes] = set()
         self._positions: dict[int, Position] = {}
+        self._commits: dict[int, StoredCommit] = {}
 
     @override
     def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
@@ -63,6 +64,7 @@ class MemoryStore(StateStore):
         changes: Iterable[tuple[PartitionKey, RowChange]],
         positions: Mapping[int, Position],
         stale: Iterable[tuple[int, DueTimer]] = (),
+        commits: Mapping[int, StoredCommit] | None = None,
     ) -> None:
         # all of it or nothing: what cannot be encoded fails before anything is kept
         entries = [(timer_key(*each), False) for each in stale]
@@ -80,6 +82,7 @@ class MemoryStore(StateStore):
             else:
                 self._rows[key] = data
         self._positions.update(positions)
+        self._commits.update(commits or {})
 
     @override
     def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
@@ -101,10 +104,15 @@ class MemoryStore(StateStore):
         return self._positions.get(partition)
 
     @override
+    def commit_of(self, partition: int) -> StoredCommit | None:
+        return self._commits.get(partition)
+
+    @override
     def drop(self, partition: int) -> None:
         self._rows = {key: row for key, row in self._rows.items() if key.partition != partition}
         self._due = {entry for entry in self._due if timer_of(entry)[0] != partition}
         self._positions.pop(partition, None)
+        self._commits.pop(partition, None)
 
     @override
     def close(self) -> None:

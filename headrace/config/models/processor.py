@@ -528,6 +528,9 @@ SHORTEST_IDLE = 1.0
 #: Keys of facts for which records need not be written again.
 OWN_KEYS = frozenset({"record", "partition", "constant"})
 
+#: Those of them that are one for each partition, so that more partitions split none.
+FIXED_KEYS = OWN_KEYS - {"record"}
+
 
 def _letters_conflicts(
     section: KeyedProcessorConfig | RekeyProcessorConfig, *, letters: bool

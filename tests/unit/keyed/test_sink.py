@@ -30,7 +30,7 @@ from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.keyed import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from headrace.core.result_columns import Results
     from headrace.kafka.result_transactions import CountedMove
@@ -53,6 +53,13 @@ class Brokers:
     def stored_entry(self, identity: str) -> StoredOffset | None:
         """Return what was committed."""
         return self.stored.get(identity)
+
+    def last_entries(
+        self, identities: Collection[str], deadline: Deadline
+    ) -> dict[str, StoredOffset]:
+        """Return the same of several."""
+        del deadline
+        return {each: self.stored[each] for each in identities if each in self.stored}
 
     def commit(
         self, moves: Sequence[CountedMove], records: Results = ()
@@ -81,6 +88,11 @@ class Brokers:
 
 class Ends:
     """Says where the changelog ends."""
+
+    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
+        """Return the first."""
+        del partition, deadline
+        return 0
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
         """Return one end for all."""
@@ -253,7 +265,7 @@ def test_a_commit_stands_whatever_the_store_raises(monkeypatch: pytest.MonkeyPat
     bench = Bench()
     with monkeypatch.context() as patch:
 
-        def fail(*_: object) -> None:
+        def fail(*_: object, **__: object) -> None:
             raise ValueError("no such number")
 
         patch.setattr(bench.store, "write", fail)
@@ -277,7 +289,7 @@ def test_what_a_store_has_not_taken_is_bounded_in_bytes(monkeypatch: pytest.Monk
     bench = Bench()
     monkeypatch.setattr(sink, "MOST_UNWRITTEN_BYTES", 1000)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise StateStoreError("no space left")
 
     with monkeypatch.context() as patch:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.config import ChannelConfig, KeyedProcessorConfig
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import SinkConflictError
-from headrace.core.records import TopicPartition
+from headrace.core.records import TopicPartition, identity_of
 from headrace.core.result_columns import each_of
 from headrace.devstack.wait import wait_for
 from headrace.inline.engine import InlineEngine
@@ -27,12 +27,13 @@ from headrace.keyed.topics import CHANGELOG_SETTINGS
 from headrace.processors.contract import ChannelContext, Request
 from headrace.processors.keyed import KeyedParts, KeyedProcessor
 from headrace.processors.pending import MergeLimits
+from headrace.sinks.contract import PartitionCommit
 from headrace.telemetry.metrics import Metrics
 from headrace.testing.broker import InMemoryBroker, InMemoryCatalog, InMemorySource
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from headrace.core.records import ResultRecord
@@ -50,6 +51,9 @@ LATER = 700
 
 INPUT, CHANGELOG = "in", "g.in.state"
 PARTITIONS = 2
+
+#: What the broker calls the first topic that is created.
+INPUT_ID = "id-1"
 
 
 def count(key: str, state: int | None, facts: list[Any], now: int) -> Any:
@@ -85,7 +89,11 @@ def folding(chosen: KeyedProcessorConfig) -> tuple[Fold, RowSettings]:
 
 
 class Catalog(InMemoryCatalog):
-    """One that knows what a changelog is created with."""
+    """One that knows what a changelog is created with. ``others`` are its other settings."""
+
+    def __init__(self, broker: InMemoryBroker, others: Mapping[str, str]) -> None:
+        super().__init__(broker)
+        self.others = others
 
     def create(self, wanted: NewTopic, deadline: Deadline) -> bool:
         """Create a topic."""
@@ -93,10 +101,15 @@ class Catalog(InMemoryCatalog):
         self._broker.create_topic(wanted.name, wanted.partitions)
         return True
 
+    def grow(self, topic: str, partitions: int, deadline: Deadline) -> None:
+        """Give a topic more partitions."""
+        del deadline
+        self._broker.create_topic(topic, partitions)
+
     def settings(self, topic: str, deadline: Deadline) -> Mapping[str, str]:
-        """Return what changelogs are created with."""
+        """Return what changelogs are created with, and what is other here."""
         del topic, deadline
-        return CHANGELOG_SETTINGS
+        return {**CHANGELOG_SETTINGS, **self.others}
 
 
 class Source(InMemorySource):
@@ -131,6 +144,8 @@ class Member:
         self._broker = broker
         self._stored = stored
         self.outputs: list[Any] = []
+        #: Whether it is of a version that did not say where the state is.
+        self.is_of_before = False
 
     def require(self, topic: str) -> None:
         """Know every topic."""
@@ -138,6 +153,13 @@ class Member:
     def stored_entry(self, identity: str) -> StoredOffset | None:
         """Return what was committed."""
         return self._stored.get(identity)
+
+    def last_entries(
+        self, identities: Collection[str], deadline: Deadline
+    ) -> dict[str, StoredOffset]:
+        """Return the same of several."""
+        del deadline
+        return {each: self._stored[each] for each in identities if each in self._stored}
 
     def commit(
         self, moves: Sequence[CountedMove], records: Results = ()
@@ -154,7 +176,11 @@ class Member:
                 self._store(each)
             for move in moves:
                 self._stored[move.identity] = StoredOffset(
-                    move.next_offset, 0, commits=move.commits + 1, stream_time=move.stream_time
+                    move.next_offset,
+                    0,
+                    commits=move.commits + 1,
+                    stream_time=move.stream_time,
+                    changelog=None if self.is_of_before else move.changelog,
                 )
         return conflicts
 
@@ -175,16 +201,18 @@ class Rests:
     def __init__(self) -> None:
         self._changed = Condition()
         self.resting: set[int] = set()
+        self.notes: list[str] = []
         self.on_pause: Callable[[int], None] = lambda _: None
 
     def pause(
         self, note: str, *, seconds: float | None = None, partition: TopicPartition | None = None
     ) -> None:
         """Have a partition rest."""
-        del note, seconds
+        del seconds
         assert partition is not None
         with self._changed:
             self.resting.add(partition.partition)
+            self.notes.append(note)
         self.on_pause(partition.partition)
 
     def resume(self, *, partition: TopicPartition | None = None) -> None:
@@ -200,6 +228,37 @@ class Rests:
             assert self._changed.wait_for(lambda: not self.resting, PATIENCE), self.resting
 
 
+class Stranded:
+    """Takes note of what rests until somebody acts: by partition, None for all of them."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self.notes: dict[int | None, str] = {}
+
+    def pause(
+        self, note: str, *, seconds: float | None = None, partition: TopicPartition | None = None
+    ) -> None:
+        """Have a partition rest, or all."""
+        del seconds
+        with self._changed:
+            self.notes[None if partition is None else partition.partition] = note
+            self._changed.notify_all()
+
+    def resume(self, *, partition: TopicPartition | None = None) -> None:
+        """Have it go on."""
+        with self._changed:
+            self.notes.pop(None if partition is None else partition.partition, None)
+            self._changed.notify_all()
+
+    def wait_for(self, *scopes: int | None) -> str:
+        """Wait until just these rest; return why the first does."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: set(self.notes) == {*scopes}, PATIENCE), (
+                self.notes
+            )
+            return self.notes[scopes[0]] if scopes else ""
+
+
 class KeyedBench:
     """A group's broker; daemons on one store, one after the other, come from :meth:`daemon`."""
 
@@ -208,13 +267,14 @@ class KeyedBench:
         self.broker = InMemoryBroker()
         self.broker.create_topic(INPUT, PARTITIONS)
         self.stored: dict[str, StoredOffset] = {}
+        self.settings: dict[str, str] = {}
         self.gate, self.waiting = Event(), Event()
         self.gate.set()
 
     @contextmanager
-    def daemon(self) -> Iterator[KeyedDaemon]:
+    def daemon(self, **processor: Any) -> Iterator[KeyedDaemon]:
         """Open a processor on what is there, and close it."""
-        daemon = KeyedDaemon(self)
+        daemon = KeyedDaemon(self, **processor)
         daemon.processor.open(daemon.context)
         try:
             yield daemon
@@ -228,21 +288,25 @@ class KeyedBench:
         self.broker.produce(TopicPartition(CHANGELOG, number), row)
         found = self.stored[_identity(number)]
         self.stored[_identity(number)] = StoredOffset(
-            found.offset + 1, 0, commits=(found.commits or 0) + 1, stream_time=found.stream_time
+            found.offset + 1,
+            0,
+            commits=(found.commits or 0) + 1,
+            stream_time=found.stream_time,
+            changelog=found.changelog,
         )
 
 
 class KeyedDaemon:
     """One processor, and what its channel does with it."""
 
-    def __init__(self, bench: KeyedBench) -> None:
+    def __init__(self, bench: KeyedBench, **processor: Any) -> None:
         self._bench = bench
         self.store = RocksStore(bench.folder, 0, PhaseReader("g", PHASES, from_json))
         self.state = LayeredState(self.store)
         self.member = Member(bench.broker, bench.stored)
         topics = SinkTopics(CHANGELOG, {"out": "results"})
         self.sink = KeyedSink(self.member, self.state, topics, SYSTEM_CLOCK)
-        self.config = configured()
+        self.config = configured(**processor)
         chosen = self.config.processor
         assert isinstance(chosen, KeyedProcessorConfig)
         function = KeyedFunction(*folding(chosen), self.state, SYSTEM_CLOCK)
@@ -251,7 +315,7 @@ class KeyedDaemon:
             self.sink,
             self.state,
             self.store,
-            catalog=lambda: Catalog(bench.broker),  # type: ignore[arg-type,return-value]
+            catalog=lambda: Catalog(bench.broker, bench.settings),  # type: ignore[arg-type,return-value]
             source=lambda: Source(bench.broker, bench.gate, bench.waiting),
             phases=PHASES,
         )
@@ -260,9 +324,12 @@ class KeyedDaemon:
             engine, parts, self.config, limits=MergeLimits(), job_timeout=PATIENCE
         )
         self.rests = Rests()
-        self.context = ChannelContext("main", "g", Metrics(), restoring=self.rests)
+        self.stranded = Stranded()
+        self.context = ChannelContext(
+            "main", "g", Metrics(), restoring=self.rests, stranded=self.stranded
+        )
 
-    def assign(self, number: int, *, wait: bool = True, topic_id: str = "id") -> FakeAssignment:
+    def assign(self, number: int, *, wait: bool = True, topic_id: str = INPUT_ID) -> FakeAssignment:
         """Assign a partition, and wait until its state is there."""
         identity = _identity(number, topic_id)
         held = FakeAssignment(TopicPartition(INPUT, number), identity=identity)
@@ -285,6 +352,12 @@ class KeyedDaemon:
         if answer.request is Request.ADVANCE:
             held.position += 1
         return answer
+
+    def tick(self, held: FakeAssignment) -> PartitionCommit:
+        """Return a partition's share of a commit without records, where nothing was committed."""
+        return PartitionCommit(
+            held.identity, held.partition, held.position, held.position, None, is_tick=True
+        )
 
     def counted(self, number: int, key: bytes) -> int | None:
         """Return the state of a key, None where there is none."""
@@ -321,5 +394,5 @@ class KeyedDaemon:
         self.rests.wait_for_none()
 
 
-def _identity(number: int, topic_id: str = "id") -> str:
-    return f"c/g/{topic_id}/{number}"
+def _identity(number: int, topic_id: str = INPUT_ID) -> str:
+    return identity_of("in-memory", "g", topic_id, number)

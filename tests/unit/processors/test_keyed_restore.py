@@ -20,7 +20,7 @@ from headrace.keyed.store import CorruptStoreError, StateStoreError
 from headrace.processors import keyed
 from headrace.processors.contract import Request
 from headrace.testing.records import FakeRecord
-from tests.unit.processors.keyed_bench import CHANGELOG, PATIENCE, KeyedBench
+from tests.unit.processors.keyed_bench import CHANGELOG, INPUT_ID, PATIENCE, KeyedBench
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,10 +215,10 @@ def test_what_a_full_disk_did_not_take_is_written_although_nothing_is_committed(
         write, is_full = daemon.store.write, Event()
         is_full.set()
 
-        def may_fail(*given: Any) -> None:
+        def may_fail(*given: Any, **named: Any) -> None:
             if is_full.is_set():
                 raise StateStoreError("no space left")
-            write(*given)
+            write(*given, **named)
 
         monkeypatch.setattr(daemon.store, "write", may_fail)
         daemon.send(held, b"a")
@@ -398,12 +398,12 @@ def test_a_tick_behind_a_batch_of_ours_has_not_failed(bench: KeyedBench, came_be
     assert any(each["event"] == "tick_failed" for each in logs) is not came_before
 
 
-@pytest.mark.parametrize("topic_id", ["id", "another"])
+@pytest.mark.parametrize("topic_id", [INPUT_ID, "another"])
 def test_state_without_an_offset_is_not_added_to(bench: KeyedBench, topic_id: str) -> None:
     """The brokers forgot it, or the input is another topic: nobody knows what was counted."""
     with bench.daemon() as first:
         count_to(first, 0, b"a", 3)
-    if topic_id == "id":
+    if topic_id == INPUT_ID:
         bench.stored.clear()
     with bench.daemon() as again, capture_logs() as logs:
         held = again.assign(0, wait=False, topic_id=topic_id)
