@@ -24,7 +24,7 @@ from headrace.devstack.server import LOOPBACK, free_port, run_to_its_end
 from headrace.devstack.wait import FAR_S, SILENCE_S, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 #: Debian's folder of all versions; their programs are not in the path.
 _PROGRAMS = "usr/lib/postgresql/*/bin/postgres"
@@ -65,7 +65,7 @@ def _programs() -> Path:
     return found[-1].parent
 
 
-def _as_user(folder: Path) -> list[str]:
+def as_user(folder: Path) -> list[str]:
     """Return what a command has to begin with: the server refuses to run as root."""
     if os.geteuid() != 0:
         return []
@@ -87,7 +87,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     programs = _programs()
     folder = Path(tempfile.mkdtemp(prefix="headrace-postgres-"))
     try:
-        prefix, data = _as_user(folder), folder / "data"
+        prefix, data = as_user(folder), folder / "data"
         made = [
             *prefix,
             str(programs / "initdb"),
@@ -104,8 +104,8 @@ def postgres_server() -> Iterator[PostgresServer]:
             made, title="initdb", log_file=folder / "initdb.log", deadline=Deadline.after(FAR_S)
         )
         server = PostgresServer(free_port())
-        with _running([*prefix, *_command(programs, folder, server.port)], folder) as pid:
-            _wait_for(server, folder, pid)
+        with running([*prefix, *_command(programs, folder, server.port)], folder) as pid:
+            wait_for_server(lambda: server.run("SELECT 1"), folder, pid)
             yield server
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -118,7 +118,7 @@ def _command(programs: Path, folder: Path, port: int) -> list[str]:
 
 
 @contextmanager
-def _running(command: list[str], folder: Path) -> Iterator[int]:
+def running(command: list[str], folder: Path) -> Iterator[int]:
     """Run the command under the supervisor, which ends it when the pipe closes; give its pid."""
     supervisor = [sys.executable, "-m", "headrace.devstack.supervisor", str(os.getpid()), *command]
     with (folder / "log").open("wb") as log:
@@ -140,10 +140,12 @@ def _running(command: list[str], folder: Path) -> Iterator[int]:
         process.stdout.close()
 
 
-def _wait_for(server: PostgresServer, folder: Path, pid: int) -> None:
+def wait_for_server(ask: Callable[[], object], folder: Path, pid: int) -> None:
+    """Wait until asking raises nothing; the test fails with the log where the process is silent."""
+
     def answers() -> bool:
         try:
-            server.run("SELECT 1")
+            ask()
         except psycopg.OperationalError:
             return False
         return True

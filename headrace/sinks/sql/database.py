@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    import psycopg
     from sqlalchemy.engine import URL, Connection, Engine
 
 #: Seconds one statement may take, waiting for locks included, and seconds a transaction may stand
@@ -40,10 +41,32 @@ _LIBPQ = {
     "tcp_user_timeout": _SILENCE * 1000,
 }
 
-_LIMITS = sa.text(
-    "SELECT set_config('statement_timeout', :limit, true), "
-    "set_config('idle_in_transaction_session_timeout', :limit, true)"
+#: What a session keeps and our statements depend on. A pooler deals out connections that other
+#: clients have had, so each transaction has its own, as the database and the user's role say.
+#: The role comes first: the search path may name it.
+_OF_THE_SESSION = ("role", "search_path", "TimeZone", "synchronous_commit", "lock_timeout")
+
+#: The first schema of the search path that has the table. Never that of temporary tables, which is
+#: looked into before all others and may be left by another client of a pooler.
+_SCHEMA_OF = sa.text(
+    "SELECT n.nspname FROM pg_catalog.pg_class c "
+    "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE c.relname = :name AND c.relkind = ANY ('{r,p,v,f}') "
+    "AND n.nspname = ANY (current_schemas(false)) "
+    "ORDER BY array_position(current_schemas(false), n.nspname) LIMIT 1"
 )
+
+#: What the server itself says of the connection: its process, and its end of the socket.
+_SERVER_END = (
+    "SELECT pg_backend_pid(), coalesce(host(inet_server_addr()), ''), "
+    "coalesce(inet_server_port(), current_setting('port')::int)"
+)
+
+#: The drivers that send several statements without parameters as one message.
+_SIMPLE_QUERIES = frozenset({"psycopg", "psycopg2"})
+
+#: Times that psycopg executes a statement before it has a server prepare it, which is its default.
+_PREPARED_AFTER = 5
 
 #: PostgreSQL's codes for a transaction that gave way to another one: it can be made again.
 _GAVE_WAY = frozenset({"40001", "40P01"})
@@ -79,8 +102,18 @@ class Database:
         self.url = _parsed(url, password)
         self.name = _name(self.url)
         self.dialect = self.url.get_backend_name()
-        self._limit = str(round(timeout * 1000))
+        self._driver = self.url.drivername.rpartition("+")[2]
+        self._settings = _transaction_settings(timeout)
+        self._default_schema: str | None = None
         self.engine = self._engine(timeout)
+
+    def _begin(self, connection: Connection) -> None:
+        """Have the transaction not depend on what is kept by the session."""
+        if self._driver in _SIMPLE_QUERIES:
+            connection.exec_driver_sql("; ".join(self._settings))
+            return
+        for statement in self._settings:
+            connection.exec_driver_sql(statement)
 
     def _engine(self, timeout: float) -> Engine:
         try:
@@ -97,6 +130,8 @@ class Database:
             problem = f"{self.name}: its driver is not installed ({error}); install it with pip"
             raise ConfigError([problem]) from None
         sa.event.listen(engine, "handle_error", _without_values)
+        if self._driver == "psycopg":
+            sa.event.listen(engine, "connect", _prepare_if_direct)
         return engine
 
     @contextmanager
@@ -104,8 +139,27 @@ class Database:
         """Commit what is done inside, or roll all of it back when it raises. Blocks."""
         with self.engine.begin() as connection:
             if self.dialect == "postgresql":
-                connection.execute(_LIMITS, {"limit": self._limit})
+                self._begin(connection)
             yield connection
+
+    def default_schema(self, connection: Connection) -> str:
+        """Return the schema of tables that are named without one. May block, the first time."""
+        if self.dialect != "postgresql":
+            return connection.dialect.default_schema_name or ""
+        if self._default_schema is None:
+            found = connection.execute(sa.text("SELECT current_schema()")).scalar_one()
+            self._default_schema = found or ""
+        return self._default_schema
+
+    def located(self, connection: Connection, name: TableName) -> TableName:
+        """Return the name with the schema where the table is, or would be made. Blocks.
+
+        On PostgreSQL alone, where what a bare name means is for the session to say.
+        """
+        if self.dialect != "postgresql" or name.schema is not None:
+            return name
+        found = connection.execute(_SCHEMA_OF, {"name": name.name}).scalar_one_or_none()
+        return TableName(found or self.default_schema(connection) or None, name.name)
 
     def has(self, table: sa.Table) -> bool:
         """Whether a table is there. Blocks."""
@@ -126,6 +180,35 @@ class Database:
     def close(self) -> None:
         """Close the connections that nobody uses."""
         self.engine.dispose()
+
+
+def _transaction_settings(timeout: float) -> tuple[str, ...]:
+    """Return what a transaction of PostgreSQL begins with; ``timeout`` is in seconds."""
+    limit = round(timeout * 1000)
+    return (
+        *(f"SET LOCAL {name} TO DEFAULT" for name in _OF_THE_SESSION),
+        f"SET LOCAL statement_timeout = {limit}",
+        f"SET LOCAL idle_in_transaction_session_timeout = {limit}",
+    )
+
+
+def _prepare_if_direct(connection: psycopg.Connection, _: object) -> None:
+    """Have psycopg prepare statements where the other end is the PostgreSQL server itself.
+
+    It names them by a number, the same in each client. A pooler that deals out its connections by
+    transactions gives one client's number to what another one had prepared. So both ends have to
+    agree on what the connection is: the server's process, whose number a pooler makes up, and the
+    server's address and port, which are others with a pooler or a proxy between.
+    """
+    info = connection.info
+    try:
+        found = connection.execute(_SERVER_END).fetchone()
+    except type(connection).ProgrammingError:  # a server that speaks like PostgreSQL and is another
+        found = None
+    finally:
+        connection.rollback()
+    if found == (info.backend_pid, info.hostaddr, info.port):
+        connection.prepare_threshold = _PREPARED_AFTER
 
 
 def gave_way(error: Exception) -> bool:
@@ -197,4 +280,7 @@ def _connect_args(url: URL, timeout: float) -> dict[str, Any]:
         wanted = dict(_LIBPQ)
     else:
         wanted = {}
-    return {name: value for name, value in wanted.items() if name not in url.query}
+    chosen = {name: value for name, value in wanted.items() if name not in url.query}
+    if driver == "psycopg":
+        chosen["prepare_threshold"] = None  # until the connection is known to be direct
+    return chosen

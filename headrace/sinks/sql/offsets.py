@@ -32,6 +32,23 @@ _CHUNK = 500
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
+def _origins(name: TableName) -> sa.Table:
+    return sa.Table(
+        name.name,
+        sa.MetaData(),
+        sa.Column("number", _NUMBER, sa.Identity(), primary_key=True),
+        sa.Column("target", sa.Text, nullable=False),
+        sa.Column("partition", sa.CHAR(64), nullable=False),
+        sa.Column("identity", sa.Text, nullable=False),
+        sa.Column("micro_batch", sa.String(64), nullable=False),
+        sa.Column("first_offset", sa.BigInteger, nullable=False),
+        sa.Column("next_offset", sa.BigInteger, nullable=False),
+        sa.Index(f"{name.name}_by_partition", "partition", "next_offset"),
+        sa.Index(f"{name.name}_by_micro_batch", "micro_batch"),
+        schema=name.schema,
+    )
+
+
 class OriginsTable:
     """The rows of one target table in the origins table, one for each partition of a micro-batch.
 
@@ -46,23 +63,13 @@ class OriginsTable:
         self._database = database
         self._target = target
         self._offsets = offsets
-        self._table = sa.Table(
-            name.name,
-            sa.MetaData(),
-            sa.Column("number", _NUMBER, sa.Identity(), primary_key=True),
-            sa.Column("target", sa.Text, nullable=False),
-            sa.Column("partition", sa.CHAR(64), nullable=False),
-            sa.Column("identity", sa.Text, nullable=False),
-            sa.Column("micro_batch", sa.String(64), nullable=False),
-            sa.Column("first_offset", sa.BigInteger, nullable=False),
-            sa.Column("next_offset", sa.BigInteger, nullable=False),
-            sa.Index(f"{name.name}_by_partition", "partition", "next_offset"),
-            sa.Index(f"{name.name}_by_micro_batch", "micro_batch"),
-            schema=name.schema,
-        )
+        self._name = name
+        self._table = _origins(name)
 
     def create(self) -> None:
         """Create the table where it is missing. Blocks."""
+        with self._database.transaction() as connection:
+            self._table = _origins(self._database.located(connection, self._name))
         self._database.create(self._table)
 
     def note(
@@ -173,6 +180,24 @@ class LaterOffsetsError(StartError):
     """A later version of Headrace keeps its offsets in the table in a way we do not know."""
 
 
+def _offsets(name: TableName) -> sa.Table:
+    return sa.Table(
+        name.name,
+        sa.MetaData(),
+        sa.Column("id", sa.CHAR(64), primary_key=True),
+        sa.Column("target", sa.Text, nullable=False),
+        sa.Column("identity", sa.Text, nullable=False),
+        sa.Column("next_offset", sa.BigInteger, nullable=False),
+        sa.Column("format", sa.SmallInteger, nullable=False),
+        sa.Column("member", sa.Text),
+        sa.Column("micro_batch", sa.Text),
+        sa.Column("stored_at", sa.DateTime(timezone=True)),
+        sa.Column("note", sa.Text),
+        sa.Column("noted_at", sa.DateTime(timezone=True)),
+        schema=name.schema,
+    )
+
+
 class OffsetsTable:
     """The rows of one target table in the offsets table.
 
@@ -185,21 +210,8 @@ class OffsetsTable:
         self._database = database
         self._target = target
         self._is_there = False
-        self._table = sa.Table(
-            name.name,
-            sa.MetaData(),
-            sa.Column("id", sa.CHAR(64), primary_key=True),
-            sa.Column("target", sa.Text, nullable=False),
-            sa.Column("identity", sa.Text, nullable=False),
-            sa.Column("next_offset", sa.BigInteger, nullable=False),
-            sa.Column("format", sa.SmallInteger, nullable=False),
-            sa.Column("member", sa.Text),
-            sa.Column("micro_batch", sa.Text),
-            sa.Column("stored_at", sa.DateTime(timezone=True)),
-            sa.Column("note", sa.Text),
-            sa.Column("noted_at", sa.DateTime(timezone=True)),
-            schema=name.schema,
-        )
+        self._name = name
+        self._table = _offsets(name)
 
     def create(self) -> None:
         """Create the table where it is missing. Blocks."""
@@ -209,6 +221,8 @@ class OffsetsTable:
     def exists(self) -> bool:
         """Whether the table is there; remembered once it is. Blocks."""
         if not self._is_there:
+            with self._database.transaction() as connection:
+                self._table = _offsets(self._database.located(connection, self._name))
             self._is_there = self._database.has(self._table)
         return self._is_there
 
@@ -333,5 +347,5 @@ class OffsetsTable:
 
     def target(self, connection: Connection) -> str:
         """Return the target with its schema, so that it has one name however it was given."""
-        schema = self._target.schema or connection.dialect.default_schema_name or ""
+        schema = self._target.schema or self._database.default_schema(connection)
         return f"{schema}.{self._target.name}"

@@ -299,6 +299,7 @@ class SqlSink(Sink[StagedRows]):
                 "append"
             )
         self._target.load()
+        self._offsets.create()
         self._origins.create()
         return self._origins
 

@@ -64,7 +64,7 @@ class SqlTarget:
         origin: bool = False,
     ) -> None:
         self._database = database
-        self._name = name
+        self._name = self._found = name
         self._key = tuple(key)
         self._origin = origin
         self.upserts = mode is WriteMode.UPSERT
@@ -87,8 +87,8 @@ class SqlTarget:
                 origins is there without being filled, or the other way round.
             SQLAlchemyError: the database cannot be asked.
         """
-        schema, name = self._name
         with self._database.transaction() as connection:
+            self._found = schema, name = self._database.located(connection, self._name)
             try:
                 self._table = sa.Table(
                     name, sa.MetaData(), schema=schema, autoload_with=connection, resolve_fks=False
@@ -119,7 +119,7 @@ class SqlTarget:
             )
 
     def _unique(self, connection: Connection) -> list[set[str | None]]:
-        schema, name = self._name
+        schema, name = self._found
         found = sa.inspect(connection)
         primary = found.get_pk_constraint(name, schema)["constrained_columns"]
         keys: list[set[str | None]] = [{*primary}]

@@ -20,7 +20,7 @@ from headrace.core.errors import StartError
 from headrace.devstack.wait import wait_for
 from headrace.sinks.contract import CommitConflictError
 from headrace.sinks.sql import SqlSink, WriteMode
-from headrace.sinks.sql.database import _LIMITS
+from headrace.sinks.sql.database import _transaction_settings
 from headrace.sinks.sql.sink import StagedRows
 from headrace.testing.replacement import GroupedReplacerContract
 from headrace.testing.sinks import BatchCommitContract, Row, SinkPlace, TablesOfArrow
@@ -205,7 +205,8 @@ def test_an_owner_that_stands_still_in_a_transaction_is_cut_off(
     stopped.commit(StagedRows("none"), [share(0, 0, 10)])
 
     connection = stopped._database.engine.connect()
-    connection.execute(_LIMITS, {"limit": "500"})
+    for statement in _transaction_settings(0.5):
+        connection.exec_driver_sql(statement)
     stopped._offsets.move(connection, [share(0, 10, 20)], {})
     successor.commit(staged(successor, 1), [share(0, 10, 15)])
     with pytest.raises(SQLAlchemyError):
