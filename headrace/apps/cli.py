@@ -89,6 +89,15 @@ def run(  # noqa: PLR0917 - the parts of a configuration
             help="Where events go that were passed over; without it they are only counted.",
         ),
     ] = None,
+    dead_letters: Annotated[
+        str | None,
+        typer.Option(
+            "--dead-letter-topic",
+            metavar="TOPIC",
+            help="Where records go that fail the collector itself; without it they are tried "
+            "again, and their partition waits.",
+        ),
+    ] = None,
     zookeeper: Annotated[
         str,
         typer.Option(
@@ -142,6 +151,7 @@ def run(  # noqa: PLR0917 - the parts of a configuration
         topic,
         outcomes or _outcomes_of(topic),
         rejected,
+        dead_letters=dead_letters,
         zookeeper=zookeeper,
         mode=mode.value,
         engine=engine.value,

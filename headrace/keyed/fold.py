@@ -400,7 +400,8 @@ def in_this_thread(function: TableFunction, parts: Sequence[pa.Table]) -> list[p
 class Fold:
     """Applies a reducer to touched keys. Any thread, one at a time; sent to Spark's workers whole.
 
-    A reducer that has a method ``with_limits`` is asked by it for one that keeps them.
+    A reducer that has a method ``with_limits`` is asked by it for one that keeps them, and by
+    ``with_outputs`` for one that knows the names of the channel's outputs.
 
     Raises:
         PoisonRecordError: a fact cannot be reduced, and ``on_poison`` is ``fail``.
@@ -411,6 +412,9 @@ class Fold:
         bounded = getattr(reducer, "with_limits", None)
         if bounded is not None:
             reducer = bounded(max_row=settings.max_row, max_output=settings.max_output)
+        knowing = getattr(reducer, "with_outputs", None)
+        if knowing is not None:
+            reducer = knowing(settings.outputs)
         self.reducer = reducer
         self.settings = settings
         self.batched = is_batched(reducer)

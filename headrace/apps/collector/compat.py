@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.apps.collector import go_json
@@ -11,16 +11,24 @@ from headrace.apps.collector.events import (
     DEFAULT_TTL,
     DONE,
     ENVELOPE,
+    ERROR_LENGTH,
     LAST_DEADLINE,
+    MOST_ID,
     OWN,
     REJECTED,
+    USUAL_LIMITS,
+    Limits,
     Outcome,
     Outputs,
+    fits,
     timed_out,
+    too_large,
     unknown_group,
     unknown_type,
 )
+from headrace.core.user_text import plain_text
 from headrace.keyed import Event, Fired, Output, Timer, at_event
+from headrace.keyed.exact import exact_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,6 +62,17 @@ class Compat:
     """The reducer of mode ``compat``: each value is an event as the original reads it."""
 
     destinations: Outputs
+    limits: Limits = USUAL_LIMITS
+
+    def with_limits(self, *, max_row: int, max_output: int) -> Compat:
+        """Return the reducer for a channel with these limits."""
+        return replace(self, limits=replace(self.limits, max_row=max_row, max_output=max_output))
+
+    @property
+    def group_room(self) -> int:
+        """Bytes that a group may have, in its row and as the outcome has it."""
+        most = self.limits.max_row
+        return min(most - most // 8, self.limits.max_output // 2)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -64,16 +83,16 @@ class Compat:
         self, key: str, state: dict[str, Any] | None, facts: Sequence[Event[Any] | Fired], now: int
     ) -> tuple[dict[str, Any] | None, list[Output], dict[str, Timer]]:
         """Return what becomes of a group."""
-        del key, now
+        del now
         outputs: list[Output] = []
         for fact in facts:
             try:
                 if isinstance(fact, Fired):
                     outcome = None if state is None else _time_out(state, fact.due)
                 else:
-                    state, outcome = _take(state, fact)
+                    state, outcome = self._take(key, state, fact)
             except (_RefusedError, go_json.GoJsonError) as error:
-                outputs += self.destinations.rejection(str(error))
+                outputs += self.destinations.rejection(key, plain_text(str(error), ERROR_LENGTH))
                 continue
             if outcome is not None:
                 state = None
@@ -81,6 +100,79 @@ class Compat:
                 outputs.append(Output(document, to=self.destinations.outcomes))
         timers = {} if state is None else {"deadline": at_event(_deadline(state) + 1)}
         return state, outputs, timers
+
+    def _take(
+        self, key: str, state: dict[str, Any] | None, event: Event[Any]
+    ) -> tuple[dict[str, Any] | None, Outcome | None]:
+        """Return the state after an event, and the outcome if there is one."""
+        document = go_json.parse(_bytes_of(event.value))
+        name = go_json.unmarshal(document, "EventEnvelop", ENVELOPE).get("type", "")
+        if name not in _TYPES:
+            raise _RefusedError(unknown_type(name))
+        if name not in {CREATE, DONE}:
+            return state, None
+        if not fits(key):
+            raise _RefusedError(f"The key has {len(key.encode())} bytes; {MOST_ID} are taken")
+        if name == CREATE:
+            return self._create(document, event.ts), None
+        return self._done(state, document, event.ts)
+
+    def _create(self, document: Any, ts: int) -> dict[str, Any]:
+        group = go_json.unmarshal(document, "EventEnvelopGroup", _GROUP)
+        ttl = group.get("ttl", 0)
+        state = {
+            "id": group.get("id", ""),
+            "expected": group.get("expected", []),
+            "ttl": ttl if ttl > 0 else DEFAULT_TTL,
+            "created": ts,
+            "payload": group.get("payload"),
+            "results": {},
+        }
+        state["size"] = self._required(state["id"], _size_of(state), self.group_room)
+        return state
+
+    def _done(
+        self, state: dict[str, Any] | None, document: Any, ts: int
+    ) -> tuple[dict[str, Any], Outcome | None]:
+        done = go_json.unmarshal(document, "EventEnvelopEntityDone", _ENTITY)
+        entity, group, error = (done.get(name, "") for name in ("id", "group", "error"))
+        if state is None:
+            raise _RefusedError(unknown_group(entity, group))
+        size = state.get("size") or _size_of(state)
+        is_expected = entity in state["expected"]
+        if is_expected:
+            added = _cost(entity) + _cost(done.get("result"))
+            if size + added > self.group_room:
+                # of what came twice the last counts alone
+                others = {name: v for name, v in state["results"].items() if name != entity}
+                size = _size_of({**state, "results": others})
+            size = self._required(group, size + added, self.group_room)
+        most = self.limits.max_output
+        self._required(group, size + sum(map(_cost, (entity, group, error))), most - most // 8)
+        if is_expected:
+            state["results"][entity] = done.get("result")
+            state["size"] = size
+        if error:
+            return state, _outcome(state, group, ts, entity=entity, error=error)
+        if all(name in state["results"] for name in state["expected"]):
+            return state, _outcome(state, group, ts)
+        return state, None
+
+    @staticmethod
+    def _required(group: str, size: int, most: int) -> int:
+        """Return a size; raises _RefusedError if it is more than there is room for."""
+        if size > most:
+            raise _RefusedError(too_large(group, size, most))
+        return size
+
+
+def _cost(value: Any) -> int:
+    """Return the bytes that a value has, in a row or in an outcome, which escapes more."""
+    return max(len(go_json.write(value).encode()), len(exact_json(value))) + 2
+
+
+def _size_of(state: Mapping[str, Any]) -> int:
+    return sum(_cost(state[name]) for name in ("id", "expected", "payload", "results"))
 
 
 def _deadline(state: Mapping[str, Any]) -> int:
@@ -104,21 +196,6 @@ def _outcome(
     )
 
 
-def _take(
-    state: dict[str, Any] | None, event: Event[Any]
-) -> tuple[dict[str, Any] | None, Outcome | None]:
-    """Return the state after an event, and the outcome if there is one."""
-    document = go_json.parse(_bytes_of(event.value))
-    name = go_json.unmarshal(document, "EventEnvelop", ENVELOPE).get("type", "")
-    if name not in _TYPES:
-        raise _RefusedError(unknown_type(name))
-    if name == CREATE:
-        return _create(document, event.ts), None
-    if name == DONE:
-        return _done(state, document, event.ts)
-    return state, None
-
-
 def _bytes_of(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
@@ -128,32 +205,3 @@ def _bytes_of(value: Any) -> bytes:
         f"the value is a {type(value).__name__}, and mode: compat reads bytes as Go does; set "
         "value: bytes for the channel's processor, or mode: strict"
     )
-
-
-def _create(document: Any, ts: int) -> dict[str, Any]:
-    group = go_json.unmarshal(document, "EventEnvelopGroup", _GROUP)
-    ttl = group.get("ttl", 0)
-    return {
-        "id": group.get("id", ""),
-        "expected": group.get("expected", []),
-        "ttl": ttl if ttl > 0 else DEFAULT_TTL,
-        "created": ts,
-        "payload": group.get("payload"),
-        "results": {},
-    }
-
-
-def _done(
-    state: dict[str, Any] | None, document: Any, ts: int
-) -> tuple[dict[str, Any], Outcome | None]:
-    done = go_json.unmarshal(document, "EventEnvelopEntityDone", _ENTITY)
-    entity, group, error = (done.get(name, "") for name in ("id", "group", "error"))
-    if state is None:
-        raise _RefusedError(unknown_group(entity, group))
-    if entity in state["expected"]:
-        state["results"][entity] = done.get("result")
-    if error:
-        return state, _outcome(state, group, ts, entity=entity, error=error)
-    if all(name in state["results"] for name in state["expected"]):
-        return state, _outcome(state, group, ts)
-    return state, None

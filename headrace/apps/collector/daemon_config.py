@@ -49,6 +49,7 @@ _OPTIONS: Mapping[Steps, str] = {
     ("channels", CHANNEL, "topics"): "--event-topic",
     ("channels", CHANNEL, "group"): "--group",
     ("channels", CHANNEL, "sink", "outputs", "rejected"): "--rejected-topic",
+    ("channels", CHANNEL, "processor", "dead_letter"): "--dead-letter-topic",
     ("channels", CHANNEL, "sink"): "--outcome-topic",
 }
 
@@ -65,6 +66,7 @@ class CollectorOptions:
     events: str
     outcomes: str
     rejected: str | None = None
+    dead_letters: str | None = None
     zookeeper: str = "localhost:2181"
     mode: str = "strict"
     engine: str = "spark"
@@ -86,7 +88,8 @@ class CollectorOptions:
     @property
     def topics(self) -> Sequence[NewTopic]:
         """The topics that are read and written, as they would be created."""
-        written = {self.outcomes, *([] if self.rejected is None else [self.rejected])}
+        others = (self.rejected, self.dead_letters)
+        written = {self.outcomes, *(each for each in others if each is not None)}
         count = self.create or 0
         return [
             NewTopic(self.events, count, _EVENT_SETTINGS),
@@ -104,6 +107,9 @@ def configuration(wanted: CollectorOptions) -> dict[str, Any]:
         options |= {"outcomes": "outcomes", "rejected": "rejected"}
         rejected = {"type": "kafka", "topic": wanted.rejected}
         sink = {"type": "several", "outputs": {"outcomes": sink, "rejected": rejected}}
+    letters: dict[str, Any] = {}
+    if wanted.dead_letters is not None:
+        letters = {"on_poison": "dead_letter", "dead_letter": wanted.dead_letters}
     properties = {"properties": dict(wanted.properties)} if wanted.properties else {}
     return {
         "state_dir": str(wanted.folder),
@@ -121,6 +127,7 @@ def configuration(wanted: CollectorOptions) -> dict[str, Any]:
                     "value": "bytes",
                     "engine": wanted.engine,
                     "idle": "1s",
+                    **letters,
                 },
                 "sink": sink,
             }

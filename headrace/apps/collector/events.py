@@ -8,7 +8,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.apps.collector import go_json
+from headrace.core.user_text import describe_value, plain_text
 from headrace.keyed import Output
+from headrace.keyed.exact import exact_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +27,23 @@ OWN = frozenset({SUCCESS, FAILURE, REJECTED})
 #: The seconds that a group has, where its creator does not say so.
 DEFAULT_TTL = 30
 
-#: The last moment that a deadline may be, in milliseconds: the end of the year 9999.
-LAST_DEADLINE = 253_402_300_799_999
+#: The last moment that a deadline may be, in milliseconds; more is no 64-bit number with a ``ttl``.
+LAST_DEADLINE = 1 << 61
+
+#: Bytes of a group's id, which is the key of all that is written of it.
+MOST_ID = 4096
+
+#: Characters of a name, and of all of an error, that are quoted.
+_NAME_LENGTH, ERROR_LENGTH = 1000, 10_000
+
+#: The same of an event that is quoted in a rejection, where all of it would be too large.
+_EVENT_LENGTH = 4000
+
+#: Bytes of a row, and of an output, that a group takes in any case, with room for a few events.
+_LEAST_ROW, _LEAST_OUTPUT = 16 << 10, 128 << 10
+
+#: After so many years, and seconds, the calendar is the same.
+_CYCLE_YEARS, _CYCLE_SECONDS = 400, 12_622_780_800
 
 
 class Times(Enum):
@@ -44,8 +61,11 @@ class Times(Enum):
     def text(self, ms: int) -> str:
         """Return a moment that is given in milliseconds since the Unix epoch."""
         seconds, millis = divmod(ms, 1000)
-        moment = datetime.fromtimestamp(seconds, UTC)
-        whole = moment.strftime("%Y-%m-%dT%H:%M:%S")
+        # datetime ends with the year 9999, and Go's calendar does not
+        cycles = max(0, seconds // _CYCLE_SECONDS - 1)
+        moment = datetime.fromtimestamp(seconds - cycles * _CYCLE_SECONDS, UTC)
+        year = moment.year + cycles * _CYCLE_YEARS
+        whole = f"{year:04d}{moment:-%m-%dT%H:%M:%S}"
         match self:
             case Times.RFC3339:
                 return f"{whole}Z"
@@ -72,9 +92,50 @@ class Outputs:
         """The outputs by their names; none where the channel has one, which needs no name."""
         return tuple(name for name in (self.outcomes, self.rejected) if name is not None)
 
-    def rejection(self, value: Any) -> list[Output]:
-        """Return what says that an event was rejected, if anything is to."""
-        return [] if self.rejected is None else [Output(value, to=self.rejected)]
+    def rejection(self, key: str, value: Any) -> list[Output]:
+        """Return what says that an event was rejected, if anything is to.
+
+        It has the event's key, and none where that is longer than an id may be.
+        """
+        if self.rejected is None:
+            return []
+        return [Output(value, to=self.rejected, key=... if fits(key) else None)]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bytes that the channel lets a row and an output have, and the names of its outputs.
+
+    Raises:
+        ValueError: no group has room in such a row.
+    """
+
+    max_row: int = 512 << 10
+    max_output: int = 1_000_000
+    outputs: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, given, least in (
+            ("state.max_row", self.max_row, _LEAST_ROW),
+            ("max_output", self.max_output, _LEAST_OUTPUT),
+        ):
+            if given < least:
+                raise ValueError(
+                    f"{name} is {given}, and the collector takes {least} at least for a group with "
+                    "a few events; raise it"
+                )
+
+
+#: What a channel has where nothing else is said.
+USUAL_LIMITS = Limits()
+
+
+def fits(group: str) -> bool:
+    """Whether a text may be the id of a group: UTF-8 can write it, and it is not too long."""
+    try:
+        return len(group.encode()) <= MOST_ID
+    except UnicodeEncodeError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +176,22 @@ def timed_out(ttl: int) -> str:
 
 def unknown_group(entity: str, group: str) -> str:
     """Return what is said of an event whose group is not there."""
-    return f"Entity '{entity}' got unknown group id '{group}'"
+    return f"Entity '{brief(entity)}' got unknown group id '{brief(group)}'"
 
 
 def unknown_type(name: str) -> str:
     """Return what is said of an event whose type is none of the collector's."""
-    return f"Unable to parse '{name}' into GroupCollectorEnumeration"
+    return f"Unable to parse '{brief(name)}' into GroupCollectorEnumeration"
+
+
+def too_large(group: str, size: int, most: int) -> str:
+    """Return what is said of an event with which a group would have more bytes than are kept."""
+    return f"The events of group '{brief(group)}' would have {size} bytes; {most} are kept of one"
+
+
+def brief(name: str) -> str:
+    """Return a name as errors quote it: of a long one the beginning and the end."""
+    return plain_text(name, _NAME_LENGTH)
 
 
 class HasValue(Protocol):
@@ -154,8 +225,9 @@ def group_of(event: HasValue) -> str:
             return ""
     if not isinstance(value, dict):
         return ""
-    found = value.get({CREATE: "id", DONE: "group"}.get(str(value.get("type")), ""))
-    return found if isinstance(found, str) else ""
+    kind = value.get("type")
+    found = value.get({CREATE: "id", DONE: "group"}.get(kind if isinstance(kind, str) else "", ""))
+    return found if isinstance(found, str) and fits(found) else ""
 
 
 def _folded(document: Any) -> Any:
@@ -167,5 +239,18 @@ def _folded(document: Any) -> Any:
 
 
 def shown(value: Any) -> Any:
-    """Return an event as JSON can have it, to show it in a rejection."""
+    """Return an event as JSON can have it: bytes as the text that they are."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def quoted(value: Any, room: int) -> Any:
+    """Return an event to show it in a rejection: all of it, or what there is room for in bytes."""
+    value = shown(value)
+    try:
+        if len(exact_json([value])) <= room:
+            return value
+    except (TypeError, ValueError):
+        pass  # halves of characters, what JSON does not know, or too deep
+    text = plain_text(value) if isinstance(value, str) else describe_value(value, 2 * room)
+    most = min(_EVENT_LENGTH, room // 8)  # a character has six bytes in JSON at most
+    return text if len(text) <= most else f"{text[:most]} … ({len(text)} characters in all)"

@@ -281,10 +281,14 @@ def _members(
     if not isinstance(value, JsonObject):
         raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go {where}")
     found: dict[str, Any] = {}
+    memory: dict[str, list[str]] = {}
     for name, member in value.pairs:
         field = name.translate(_FOLDED).lower()
         reader = readers.get(field)
-        if reader is not None and not (member is None and reader in {text, whole}):
+        if reader is texts:
+            given = texts(member, f"struct field {struct}.{below}{field}")
+            found[field] = _in_place(given, member, memory.setdefault(field, []))
+        elif reader is not None and not (member is None and reader in {text, whole}):
             found[field] = reader(member, f"struct field {struct}.{below}{field}")
     return found
 
@@ -307,12 +311,28 @@ def whole(value: Any, where: str) -> int:
 
 
 def texts(value: Any, where: str) -> list[str]:
-    """Read a list of strings; null in it is an empty one."""
+    """Read a list of strings; null in it is an empty one, or what was there: :func:`_in_place`."""
     if value is None:
         return []
     if not isinstance(value, list):
         raise _mismatch(_kind(value), where, "[]string")
     return ["" if each is None else text(each, where) for each in value]
+
+
+def _in_place(given: list[str], value: list[Any] | None, memory: list[str]) -> list[str]:
+    """Return a list as Go has it after one of the same name: null in it leaves what was there.
+
+    ``memory`` is what Go's slice has in memory, also beyond its length; null and an empty list
+    begin another.
+    """
+    if not value:
+        memory.clear()
+    for index, each in enumerate(value or ()):
+        if index == len(memory):
+            memory.append(given[index])
+        elif each is not None:
+            memory[index] = given[index]
+    return memory[: len(given)]
 
 
 def anything(value: Any, where: str) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import math
+import re
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -11,29 +13,41 @@ from headrace.apps.collector.events import (
     CREATE,
     DEFAULT_TTL,
     DONE,
+    ERROR_LENGTH,
     LAST_DEADLINE,
+    MOST_ID,
     OWN,
     REJECTED,
     SUCCESS,
+    USUAL_LIMITS,
+    Limits,
     Outcome,
     Outputs,
+    brief,
+    fits,
+    quoted,
     shown,
     timed_out,
+    too_large,
     unknown_group,
     unknown_type,
 )
 from headrace.apps.collector.go_json import MAX_DEPTH
+from headrace.core.user_text import plain_text
 from headrace.keyed import Event, Fired, Output, Timer, at_event
+from headrace.keyed.exact import exact_json
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Sequence
 
 _HANDLERS = ("onsuccess", "onfailure")
 
-#: Bytes of events that a group may be made of: its row, in which they are kept, stays well below
-#: the 512 KiB that a channel's ``state.max_row`` is.
+#: Bytes of events that a group may be made of, at most: its row, in which they are kept, stays well
+#: below the 512 KiB that a channel's ``state.max_row`` is.
 MOST_BYTES = 256 << 10
+
+#: A number that may have more digits in Python's words, as 1e15 has.
+_MAY_GROW = re.compile(rb"[0-9][eE]")
 
 _TOO_DEEP = f"the event is nested more than {MAX_DEPTH} levels deep"
 
@@ -69,39 +83,60 @@ class DoneEvent:
     error: str
 
 
-def read(key: str, value: Any) -> CreateEvent | DoneEvent | None:
+def read(key: str, document: Any) -> CreateEvent | DoneEvent | None:
     """Return a group's event, None for one that the collector wrote itself.
 
     Raises:
         _InvalidError: it is no event of this group.
     """
-    if isinstance(value, (bytes, str)):
-        value = _parsed(value)
-    if not isinstance(value, dict):
-        raise _InvalidError(f"the event is {_kind(value)}; it has to be an object")
-    name = value.get("type")
+    if not fits(key):
+        raise _InvalidError(f"the event's key has {len(key.encode())} bytes; {MOST_ID} are taken")
+    if not isinstance(document, dict):
+        raise _InvalidError(f"the event is {_kind(document)}; it has to be an object")
+    name = document.get("type")
+    if not isinstance(name, str):
+        raise _InvalidError(unknown_type("" if name is None else _kind(name)))
     if name in OWN:
         return None
     if name not in {CREATE, DONE}:
-        raise _InvalidError(unknown_type("" if name is None else str(name)))
+        raise _InvalidError(unknown_type(name))
     member = "id" if name == CREATE else "group"
-    group = _member(value, member, str, "a text")
+    group = _member(document, member, str, "a text")
     if not group:
         raise _InvalidError(f"{member} is empty; it has to name the group")
+    if not fits(group):
+        raise _InvalidError(f"{member} has {len(group.encode())} bytes; {MOST_ID} are taken")
     if group != key:
         raise _InvalidError(
-            f"the event is of group '{group}', and its key is '{key}'; let the channel's key be "
-            "headrace.apps.collector:group_of, or the producer's that of the group"
+            f"the event is of group '{brief(group)}', and its key is '{brief(key)}'; let the "
+            "channel's key be headrace.apps.collector:group_of, or the producer's that of the group"
         )
-    return _create(value) if name == CREATE else _done(value)
+    return _create(document) if name == CREATE else _done(document)
+
+
+def document_of(value: Any) -> Any:
+    """Return what an event is in JSON, of which all can be written as JSON again.
+
+    Raises:
+        _InvalidError: it is no JSON, or cannot be written.
+    """
+    if isinstance(value, (bytes, str)):
+        return _parsed(value)
+    try:
+        exact_json(value, "the event")
+    except (TypeError, ValueError) as error:
+        raise _InvalidError(str(error)) from None
+    if _is_too_deep(value):
+        raise _InvalidError(_TOO_DEEP)
+    return value
 
 
 def _parsed(value: bytes | str) -> Any:
     """Return what JSON says, if it can be written as JSON again, in a state or an outcome."""
     try:
         text = value.decode() if isinstance(value, bytes) else value
-        found = json.loads(text, parse_constant=_refuse_constant)
-        if "\\u" in text:
+        found = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        if "\\u" in text or isinstance(value, str):
             json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise _InvalidError("the event has half of a character (\\ud...)") from None
@@ -118,6 +153,13 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no value of JSON")
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{brief(text)} is more than a number can be")
+    return number
+
+
 def _is_too_deep(value: Any) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH + 1):
@@ -130,11 +172,15 @@ def _is_too_deep(value: Any) -> bool:
     return True
 
 
-def _size(value: Any) -> int:
-    """Return the bytes that an event has, or would have as JSON."""
-    if isinstance(value, str | bytes):
-        return len(value)
-    return len(json.dumps(value, ensure_ascii=False).encode())
+def _cost(value: Any, document: Any, *, parked: bool) -> int:
+    """Return the bytes that are kept of an event at most, in the words in which they are kept."""
+    if not isinstance(value, (str, bytes)):
+        return len(exact_json(document))
+    data = value.encode() if isinstance(value, str) else value
+    size = len(data)
+    if parked:  # as a text in JSON
+        size = max(size, len(exact_json(shown(value))))
+    return max(size, len(exact_json(document))) if _MAY_GROW.search(data) else size
 
 
 def _create(value: dict[str, Any]) -> CreateEvent:
@@ -184,7 +230,7 @@ def _kind(value: Any) -> str:
         case None:
             return "absent or null"
         case bool() | int() | float():
-            return json.dumps(value)
+            return brief(json.dumps(value))
         case str():
             return "a text"
         case dict():
@@ -201,6 +247,20 @@ class Strict:
     routes: tuple[re.Pattern[str], ...]
     orphan_ttl: int
     late_ttl: int
+    limits: Limits = USUAL_LIMITS
+
+    def with_limits(self, *, max_row: int, max_output: int) -> Strict:
+        """Return the reducer for a channel with these limits."""
+        return replace(self, limits=replace(self.limits, max_row=max_row, max_output=max_output))
+
+    def with_outputs(self, names: Sequence[str]) -> Strict:
+        """Return the reducer for a channel with outputs of these names."""
+        return replace(self, limits=replace(self.limits, outputs=tuple(names)))
+
+    @property
+    def group_room(self) -> int:
+        """Bytes of events that a group may be made of."""
+        return min(MOST_BYTES, self.limits.max_row // 2, self.limits.max_output // 4)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -264,18 +324,20 @@ class _Group:
     def take(self, event: Event[Any]) -> None:
         """Apply an event."""
         try:
-            found = read(self._key, event.value)
+            document = document_of(event.value)
+            found = read(self._key, document)
         except _InvalidError as error:
             self._reject("invalid", str(error), event.ts, event.value)
             return
         if found is None:
             return
-        size = _size(event.value)
-        if self._phase != "closed" and size + self._size > MOST_BYTES:
-            text = (
-                f"The events of group '{self._key}' would have {size + self._size} bytes; "
-                f"{MOST_BYTES} are kept of one"
-            )
+        is_parked = isinstance(found, DoneEvent) and self._phase in {None, "parked"}
+        size = _cost(event.value, document, parked=is_parked)
+        if isinstance(found, DoneEvent) and found.error:
+            size += len(exact_json(found.entity))
+        most = self._rules.group_room
+        if self._phase != "closed" and size + self._size > most:
+            text = too_large(self._key, size + self._size, most)
             self._reject("too_large", text, event.ts, event.value)
             return
         if isinstance(found, CreateEvent):
@@ -305,7 +367,7 @@ class _Group:
             "phase": "open",
             "created": event.ts,
             "deadline": min(LAST_DEADLINE, event.ts + create.ttl * 1000),
-            "ttl": create.ttl,
+            "ttl": min(create.ttl, LAST_DEADLINE),
             "expected": list(create.expected),
             "need": create.need,
             "fail_fast": create.fail_fast,
@@ -319,20 +381,32 @@ class _Group:
         }
         self._settle(event.ts)
         for ts, value in parked:
-            done = read(self._key, value)
-            if isinstance(done, DoneEvent):
+            done = self._unparked(ts, value)
+            if done is not None:
                 self._done(done, max(ts, event.ts), value)
+
+    def _unparked(self, ts: int, value: Any) -> DoneEvent | None:
+        """Return an event that was parked, None where it is none any more: it is rejected."""
+        try:
+            done = read(self._key, document_of(value))
+        except _InvalidError as error:
+            self._reject("invalid", str(error), ts, value)
+            return None
+        return done if isinstance(done, DoneEvent) else None
 
     def _admitted(self, create: CreateEvent, event: Event[Any]) -> dict[str, dict[str, Any]]:
         """Return the handlers whose topic a route admits."""
         found = {}
         for name, handler in create.handlers.items():
-            topic = handler["topic"]
-            if any(route.search(topic) for route in self._rules.routes):
-                found[name] = handler
+            topic, there = handler["topic"], self._rules.limits.outputs
+            if not any(route.search(topic) for route in self._rules.routes):
+                text = f"No pattern of routes admits topic '{brief(topic)}' of {name}"
+            elif there is not None and topic not in there:
+                text = f"No output of the channel is named '{brief(topic)}', the topic of {name}"
             else:
-                text = f"No pattern of routes admits topic '{topic}' of {name}"
-                self._reject("not_routed", text, event.ts, event.value)
+                found[name] = handler
+                continue
+            self._reject("not_routed", text, event.ts, event.value)
         return found
 
     def _done(self, done: DoneEvent, ts: int, value: Any) -> None:
@@ -342,15 +416,15 @@ class _Group:
         if state["phase"] == "parked":
             state["parked"].append([ts, shown(value)])
         elif state["phase"] == "closed":
-            text = f"Entity '{done.entity}' is late: group '{self._key}' is closed"
+            text = f"Entity '{brief(done.entity)}' is late: group '{self._key}' is closed"
             self._reject("late", text, ts, value)
         elif done.entity not in state["expected"]:
-            text = f"Entity '{done.entity}' is not expected by group '{self._key}'"
+            text = f"Entity '{brief(done.entity)}' is not expected by group '{self._key}'"
             self._reject("not_expected", text, ts, value)
         elif done.entity in state["results"]:
             self._count("duplicate")
         elif ts > state["deadline"]:
-            text = f"Entity '{done.entity}' came after the deadline of group '{self._key}'"
+            text = f"Entity '{brief(done.entity)}' came after the deadline of group '{self._key}'"
             self._reject("late", text, ts, value)
         else:
             state["results"][done.entity] = done.result
@@ -402,8 +476,8 @@ class _Group:
             if ts + self._rules.orphan_ttl >= due:
                 kept.append([ts, value])
                 continue
-            done = read(self._key, value)
-            if isinstance(done, DoneEvent):
+            done = self._unparked(due, value)
+            if done is not None:
                 self._reject("unknown_group", unknown_group(done.entity, self._key), due, value)
         self.state = self.state | {"parked": kept} if kept else None
 
@@ -416,13 +490,15 @@ class _Group:
 
     def _reject(self, reason: str, text: str, ts: int, value: Any) -> None:
         self._count(reason)
+        room = self._rules.limits.max_output // 2
         self.outputs += self._rules.destinations.rejection(
+            self._key,
             {
                 "type": REJECTED,
-                "id": self._key,
+                "id": self._key if fits(self._key) else brief(self._key),
                 "reason": reason,
-                "error": text,
+                "error": plain_text(text, ERROR_LENGTH),
                 "at": self._rules.destinations.times.text(ts),
-                "event": shown(value),
-            }
+                "event": quoted(value, room),
+            },
         )

@@ -95,6 +95,21 @@ def test_what_is_printed_is_a_configuration(
     assert topics == ["outcomes", *([] if rejected is None else [rejected])]
 
 
+def test_records_that_fail_go_to_the_topic_that_is_named() -> None:
+    """Of both channels, in the transaction of their results; it is created with the others."""
+    document = yaml.safe_load(
+        invoke("-brokerlist", "one:1", "--dead-letter-topic", "dead", "--print-config").stdout
+    )
+    wanted = CollectorOptions("one:1", "events", "outcomes", dead_letters="dead", create=2)
+    assert document["channels"]["collector"]["processor"]["dead_letter"] == "dead"
+    config = checked(configuration(wanted), wanted.file)
+    for name in ("collector", "collector.rekey"):
+        processor = config.channels[name].processor
+        assert isinstance(processor, KeyedProcessorConfig | RekeyProcessorConfig)
+        assert (processor.on_poison, processor.dead_letter) == ("dead_letter", "dead")
+    assert [topic.name for topic in wanted.topics] == ["events", "dead", "outcomes"]
+
+
 def test_variables_stand_for_options() -> None:
     """As with the original; the outcomes' topic is named after that of the events."""
     variables = {"BROKERLIST": "one:1", "EVENT_TOPIC": "events", "ZOOKEEPER": "two:2"}
@@ -136,6 +151,11 @@ def test_missing_brokers_are_said_as_the_original_says_it() -> None:
         (["-event-topic", "^a", "--outcome-topic", "b"], "--event-topic has ^a, and the keyed"),
         (["-event-topic", "a b"], "--event-topic 'a b' is not a topic name"),
         (["--rejected-topic", "eventbus-collector"], "--rejected-topic is eventbus-collector"),
+        (["--dead-letter-topic", "a b"], "--dead-letter-topic 'a b' is not a topic name"),
+        (
+            ["--dead-letter-topic", "eventbus-collector"],
+            "--dead-letter-topic is eventbus-collector",
+        ),
         (["-X", "foo=1"], "--property foo is no property"),
         (["-X", "group.id=1"], "--property group.id is Headrace's own"),
         (["-X", "foo"], "'foo' is not NAME=VALUE"),
