@@ -52,6 +52,7 @@ SPARK = (
             "sql",
             "time",
             "undecodable",
+            "values_alike",
         )
     ),
     "tests/integration/keyed/test_daemon.py",

@@ -61,6 +61,27 @@ class Decoding(Enum):
     """One mapping to a value, which a decoder of users' own returns."""
 
 
+class Timestamps(Enum):
+    """How a ``TIMESTAMP`` is spelt in JSON."""
+
+    ISO = "iso"
+    """As text, by ISO 8601, as in 2013-01-02T03:04:05.678Z."""
+
+    SECONDS = "seconds"
+    """As the number of seconds since 1970 in UTC, which may have a fraction."""
+
+    MILLIS = "millis"
+    """As the number of milliseconds."""
+
+    MICROS = "micros"
+    """As the number of microseconds."""
+
+
+#: The bounds of times in JSON, in microseconds since 1970: the years from 1 to 9999, in UTC. Python
+#: has no others, and no client of a database takes them.
+FIRST_MICROSECOND = -62_135_596_800_000_000
+LAST_MICROSECOND = 253_402_300_799_999_999
+
 #: Why a record is undecodable, and what to do about it.
 MISFIT = "the value does not fit the decode schema"
 FIX_UNDECODABLE = "fix the schema or the producer, or set the channel to skip undecodable records"
@@ -78,12 +99,16 @@ class OnUndecodable(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """What to do with the values. ``schema`` is a DDL string; ``custom`` decodes for CUSTOM."""
+    """What to do with the values.
+
+    ``schema`` is a DDL string; ``custom`` decodes for CUSTOM, and ``timestamps`` is for JSON.
+    """
 
     kind: Decoding = Decoding.NONE
     schema: str | None = None
     on_undecodable: OnUndecodable = OnUndecodable.FAIL
     custom: CustomDecoder | None = None
+    timestamps: Timestamps = Timestamps.ISO
 
 
 _MICROSECONDS = integer(1000, pa.int64())

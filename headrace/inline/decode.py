@@ -22,8 +22,10 @@ from headrace.core.tables import (
     Decode,
     Decoding,
     OnUndecodable,
+    Timestamps,
     with_kafka_column,
 )
+from headrace.inline.json_types import as_read, made
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -204,6 +206,7 @@ class InlineDecoder:
     def __init__(self, decode: Decode) -> None:
         self._skips = decode.on_undecodable is OnUndecodable.SKIP
         self._custom = decode.custom
+        self._timestamps = decode.timestamps
         self._kind: pa.StructType | None = None
         if decode.kind is not Decoding.NONE:
             self._kind = pa.struct(list(schema_of(decode.kind, decode.schema)))
@@ -246,24 +249,26 @@ class InlineDecoder:
         """Return the values as rows, and why some are none; without rows they are read again."""
         if self._custom is not None:
             return decoded_rows(self._custom, values, kind)
-        rows, bad = _rows(values, kind)
+        rows, bad = _rows(values, kind, self._timestamps)
         return rows, dict.fromkeys(bad, MISFIT)
 
 
-def _rows(values: pa.Array, kind: pa.DataType) -> tuple[pa.StructArray | None, list[int]]:
+def _rows(
+    values: pa.Array, kind: pa.DataType, timestamps: Timestamps
+) -> tuple[pa.StructArray | None, list[int]]:
     """Return the values as rows; or None, and the positions of those that are none."""
-    rows = _read(values, kind)
+    rows = _read(values, kind, timestamps)
     if rows is not None:
         return rows, []
     if len(values) == 1:
         return None, [0]
     half = len(values) // 2
-    _, first = _rows(values.slice(0, half), kind)
-    _, second = _rows(values.slice(half), kind)
+    _, first = _rows(values.slice(0, half), kind, timestamps)
+    _, second = _rows(values.slice(half), kind, timestamps)
     return None, [*first, *(half + position for position in second)]
 
 
-def _read(values: pa.Array, kind: pa.DataType) -> pa.StructArray | None:
+def _read(values: pa.Array, kind: pa.DataType, timestamps: Timestamps) -> pa.StructArray | None:
     """Return the values as rows, None where not every one is a row."""
     if len(values) == 0:
         return pa.nulls(0, kind)
@@ -273,12 +278,13 @@ def _read(values: pa.Array, kind: pa.DataType) -> pa.StructArray | None:
             io.BytesIO(text),
             read_options=json.ReadOptions(use_threads=False, block_size=len(text) + 1),
             parse_options=json.ParseOptions(
-                explicit_schema=pa.schema([("v", _as_read(kind))]),
+                explicit_schema=pa.schema([("v", as_read(kind, timestamps))]),
                 newlines_in_values=True,
                 unexpected_field_behavior="ignore",
             ),
         )
-        rows = read.column("v").combine_chunks().cast(kind)
+        rows = read.column("v").combine_chunks()
+        rows = made(rows, kind, timestamps)
         rows.validate(full=True)  # the reader lets bytes pass that are no text, and long decimals
     except pa.ArrowException:
         return None
@@ -296,15 +302,6 @@ def _framed(values: Sequence[bytes]) -> bytes:
         return text
     before, between, after = _STRICT_FRAME
     return b"\n".join([before + value + between + value + after for value in values])
-
-
-def _as_read(kind: pa.DataType) -> pa.DataType:
-    """Return the type with dates as text, because the reader knows no dates."""
-    if pa.types.is_date(kind):
-        return pa.string()
-    if pa.types.is_struct(kind):
-        return pa.struct([each.with_type(_as_read(each.type)) for each in kind])
-    return pa.list_(_as_read(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def _undecodable(table: pa.Table, position: int, reason: str) -> UndecodableRecordError:

@@ -19,7 +19,7 @@ from headrace.config import (
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.decoders import CustomDecoder
 from headrace.core.records import offset_of
-from headrace.core.tables import Decode, Decoding, OnUndecodable
+from headrace.core.tables import Decode, Decoding, OnUndecodable, Timestamps
 from headrace.processors.admission import Admission, AdmissionRules
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
 from headrace.processors.jobs import commits_of
@@ -59,7 +59,8 @@ def decode(chosen: SparkProcessorConfig | ArrowProcessorConfig) -> Decode:
     treating = OnUndecodable(chosen.undecodable)
     custom = decoder_of(chosen.decoder)
     if custom is None:
-        return Decode(Decoding(chosen.decode), chosen.ddl, treating)
+        how = Timestamps(chosen.timestamps)
+        return Decode(Decoding(chosen.decode), chosen.ddl, treating, timestamps=how)
     return Decode(Decoding.CUSTOM, chosen.ddl, treating, custom)
 
 

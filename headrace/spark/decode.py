@@ -24,6 +24,7 @@ from headrace.core.tables import (
     Decoding,
     OnUndecodable,
 )
+from headrace.spark.json_columns import CORRUPT, JsonColumns
 from headrace.spark.reducer import arrow_schema, send_by_value
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
     from headrace.core.decoders import CustomDecoder
     from headrace.spark.reducer import Task
 
-_CORRUPT = "_corrupt_record"
-_IS_CORRUPT = f"value is not null and (_decoded is null or _decoded.{_CORRUPT} is not null)"
+_IS_CORRUPT = f"value is not null and (_decoded is null or _decoded.{CORRUPT} is not null)"
 #: Characters of a decoder's own words that are told.
 _REASON_LENGTH = 500
 
@@ -67,11 +67,12 @@ class Decoder:
     def __init__(self, decode: Decode) -> None:
         self._skips = decode.on_undecodable is OnUndecodable.SKIP
         self._kind, self._custom = decode.kind, decode.custom
-        self._parse, self._columns = "", StructType()
+        self._json: JsonColumns | None = None
+        self._columns = StructType()
         if decode.kind is not Decoding.NONE:
             self._columns = _columns(decode.kind, decode.schema)
         if decode.kind is Decoding.JSON:
-            self._parse = _parse_expression(decode.schema or "")
+            self._json = JsonColumns(self._columns, decode.schema or "", decode.timestamps)
         if decode.custom is not None:
             decode.custom.load()
             send_by_value(decode.custom.factory)
@@ -117,16 +118,19 @@ class Decoder:
 
     def _readable(self, parsed: DataFrame) -> DataFrame:
         columns = f"{_DECODED}.*"
-        if self._custom is None:
-            columns += f" except ({_CORRUPT})"
+        if self._json is not None:
+            columns += f" except ({CORRUPT})"
         return parsed.where(f"{_WHY} is null").selectExpr(columns, KAFKA_COLUMN)
 
     def _parsed(self, frame: DataFrame) -> DataFrame:
         """Return a row for each record: what it was decoded to, its own fields, and why not."""
         own = StructType([frame.schema[name] for name in KAFKA_FIELDS])
-        if self._custom is None:
+        if self._json is not None:
             fields = f"struct({', '.join(KAFKA_FIELDS)}) as {KAFKA_COLUMN}"
-            read = frame.selectExpr("value", fields, f"{self._parse} as {_DECODED}")
+            first, *later = self._json.steps
+            read = frame.selectExpr("value", fields, *first)
+            for columns in later:
+                read = read.selectExpr("*", *columns)
             return read.selectExpr(_DECODED, KAFKA_COLUMN, f"if({_IS_CORRUPT}, '', null) as {_WHY}")
         kind = StructType(
             [
@@ -135,6 +139,7 @@ class Decoder:
                 StructField(_WHY, StringType()),
             ]
         )
+        assert self._custom is not None, "there are two kinds"
         task: Any = _task(self._custom, arrow_schema(kind))
         return frame.mapInArrow(task, kind)
 
@@ -184,14 +189,7 @@ def _columns(kind: Decoding, ddl: str | None) -> StructType:
     except (PySparkException, ValueError, AttributeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError([f"decode schema {ddl!r} is not a list of columns: {reason}"]) from error
-    reserved = sorted({KAFKA_COLUMN, _CORRUPT}.intersection(map(str.lower, fields)))
+    reserved = sorted({KAFKA_COLUMN, CORRUPT}.intersection(map(str.lower, fields)))
     if reserved:
         raise ConfigError([f"decode schema {ddl!r} uses the reserved name {reserved[0]!r}"])
     return found
-
-
-def _parse_expression(ddl: str) -> str:
-    """Return the SQL expression that turns the value into a struct of the schema's columns."""
-    literal = f"{ddl}, {_CORRUPT} STRING".replace("\\", "\\\\").replace("'", "\\'")
-    options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
-    return f"from_json(cast(value as string), '{literal}', {options})"

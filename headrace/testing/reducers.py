@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.clock import Deadline
 from headrace.core.imports import load_callable
 from headrace.core.records import TopicPartition
-from headrace.core.tables import SCHEMA, Decode, Decoding, OnUndecodable, merge, table_of
+from headrace.core.tables import (
+    SCHEMA,
+    Decode,
+    Decoding,
+    OnUndecodable,
+    Timestamps,
+    merge,
+    table_of,
+)
 from headrace.inline.reducer import dry_run
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
@@ -56,13 +64,14 @@ def reduce_arrow(
     *,
     schema: str | None = None,
     undecodable: str = "fail",
+    timestamps: str = "iso",
     attempt: int = 1,
     output: str | None = None,
 ) -> list[Row]:
     """Run a reducer of type ``arrow`` on the records, and return its rows.
 
     ``reducer`` is the function, or its import path. None for a result is no rows. With ``schema``
-    values are decoded from JSON, and ``undecodable`` is "fail" or "skip", as in a channel's
+    values are decoded from JSON, and ``undecodable`` and ``timestamps`` are as in a channel's
     configuration.
 
     A reducer for several outputs gives the rows that it has for ``output``.
@@ -73,7 +82,7 @@ def reduce_arrow(
         Exception: what the reducer raised.
     """
     function = _loaded(reducer, "table")
-    decode = _decode(schema, undecodable)
+    decode = _decode(schema, undecodable, timestamps)
     return _rows(dry_run(function, records_table(records), decode, attempt), output)
 
 
@@ -115,13 +124,14 @@ class LocalSpark:
         *,
         schema: str | None = None,
         undecodable: str = "fail",
+        timestamps: str = "iso",
         attempt: int = 1,
         output: str | None = None,
     ) -> list[Row]:
         """Run a reducer on the records, and return its rows.
 
         ``reducer`` is the function, or its import path. With ``schema`` values are decoded from
-        JSON, and ``undecodable`` is "fail" or "skip", as in a channel's configuration. A reducer
+        JSON, and ``undecodable`` and ``timestamps`` are as in a channel's configuration. A reducer
         for several outputs gives the rows that it has for ``output``.
 
         Raises:
@@ -131,7 +141,8 @@ class LocalSpark:
             Exception: what the reducer raised.
         """
         function = _loaded(reducer, "df")
-        return self._run(function, records, schema, undecodable, attempt, output=output)
+        decode = _decode(schema, undecodable, timestamps)
+        return self._run(function, records, decode, attempt, output=output)
 
     def reduce_arrow(
         self,
@@ -141,6 +152,7 @@ class LocalSpark:
         result: str,
         schema: str | None = None,
         undecodable: str = "fail",
+        timestamps: str = "iso",
     ) -> list[Row]:
         """Run a function for Spark's workers on the records, in two tasks, and return its rows.
 
@@ -154,7 +166,8 @@ class LocalSpark:
         from headrace.spark.reducer import WorkerReducer  # noqa: PLC0415 - imports pyspark
 
         function = _loaded(reducer, "table")
-        return self._run(WorkerReducer(function, result), records, schema, undecodable, 1)
+        decode = _decode(schema, undecodable, timestamps)
+        return self._run(WorkerReducer(function, result), records, decode, 1)
 
     def query(
         self,
@@ -163,6 +176,7 @@ class LocalSpark:
         *,
         schema: str | None = None,
         undecodable: str = "fail",
+        timestamps: str = "iso",
     ) -> list[Row]:
         """Run a query over the view ``batch`` on the records, and return its rows.
 
@@ -172,14 +186,14 @@ class LocalSpark:
         """
         from headrace.spark.sql import SqlReducer  # noqa: PLC0415 - imports pyspark
 
-        return self._run(SqlReducer(sql), records, schema, undecodable, 1)
+        decode = _decode(schema, undecodable, timestamps)
+        return self._run(SqlReducer(sql), records, decode, 1)
 
     def _run(
         self,
         function: Reducer,
         records: Iterable[Given],
-        schema: str | None,
-        undecodable: str,
+        decode: Decode,
         attempt: int,
         *,
         output: str | None = None,
@@ -188,7 +202,6 @@ class LocalSpark:
 
         if self._session is None:
             raise RuntimeError("LocalSpark is not started; use it in a with statement")
-        decode = _decode(schema, undecodable)
         table = records_table(records)
         found = dryrun.dry_run(self._session, function, table, decode, attempt)
         return _rows(found, output)
@@ -198,9 +211,10 @@ def _loaded(reducer: object, first: str) -> Any:
     return load_callable(reducer, first, "batch") if isinstance(reducer, str) else reducer
 
 
-def _decode(schema: str | None, undecodable: str) -> Decode:
+def _decode(schema: str | None, undecodable: str, timestamps: str) -> Decode:
     kind = Decoding.NONE if schema is None else Decoding.JSON
-    return Decode(kind, schema, OnUndecodable(undecodable))
+    how = OnUndecodable(undecodable)
+    return Decode(kind, schema, how, timestamps=Timestamps(timestamps))
 
 
 def _record(given: Given) -> FakeRecord:

@@ -182,6 +182,10 @@ class MicroBatchConfig(Section):
     ddl: Restarts[FreeText | None] = Field(default=None, alias="schema")
     """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
 
+    timestamps: Restarts[Literal["iso", "seconds", "millis", "micros"]] = "iso"
+    """How each TIMESTAMP of the schema is spelt in JSON: as text by ISO 8601 (iso), or as a number
+    of seconds, milliseconds or microseconds since 1970 in UTC."""
+
     undecodable: Hot[Literal["fail", "skip"]] = "fail"
     """What a record that cannot be decoded does: fail its batch, or count and leave it out."""
 
@@ -211,6 +215,12 @@ class MicroBatchConfig(Section):
             )
         if self.decode == "none" and self.ddl is not None:
             yield FieldConflict(("schema",), "has no effect with decode: none; write decode: json")
+        if self.decode != "json" and self.timestamps != "iso":
+            yield FieldConflict(
+                ("timestamps",),
+                f"is {self.timestamps}, which has no effect with decode: {self.decode}; leave it "
+                "out",
+            )
         if self.decode == "none" and self.undecodable == "skip":
             yield FieldConflict(
                 ("undecodable",), "is skip, which has no effect with decode: none; leave it out"

@@ -264,6 +264,10 @@ _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
             "schema has no effect with decode: none; write decode: json",
         ),
         (
+            {"processor": _SPARK | {"timestamps": "millis"}},
+            "timestamps is millis, which has no effect with decode: none; leave it out",
+        ),
+        (
             {"processor": _SPARK | {"undecodable": "skip"}},
             "undecodable is skip, which has no effect with decode: none; leave it out",
         ),

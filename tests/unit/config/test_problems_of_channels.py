@@ -193,7 +193,7 @@ TYPES = "spark, arrow, keyed, rekey, simple or custom"
             (
                 "processor.retries: is not a known "
                 "key; known here: type, reducer, sql, arrow, result, decode, decoder_options, "
-                "schema, undecodable, max_records, target_duration, admission, reload"
+                "schema, timestamps, undecodable, max_records, target_duration, admission, reload"
             ),
         ),
         (
@@ -201,7 +201,7 @@ TYPES = "spark, arrow, keyed, rekey, simple or custom"
             (
                 "processor.ddl: is not a known "
                 "key; known here: type, reducer, sql, arrow, result, decode, decoder_options, "
-                "schema, undecodable, max_records, target_duration, admission, reload"
+                "schema, timestamps, undecodable, max_records, target_duration, admission, reload"
             ),
         ),
         (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import ConfigError, UndecodableRecordError
 from headrace.core.records import TopicPartition
-from headrace.core.tables import Decode, Decoding, OnUndecodable
+from headrace.core.tables import Decode, Decoding, OnUndecodable, Timestamps
 from headrace.inline.decode import InlineDecoder, parse_ddl
 from headrace.testing import FakeRecord, records_table
 
@@ -125,6 +125,42 @@ def test_a_record_that_does_not_fit_is_named_or_left_out(bad: bytes) -> None:
     rows = [(row["_kafka"]["offset"], row["n"]) for row in found.table.to_pylist()]
     assert rows == [(0, 1), (1, None), (3, 4), (4, None)]
     assert found.skipped == {TopicPartition("events", 0): [2]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ("v DECIMAL(12, 2)", '"19.99"', '"19,99"'),
+        ("v TIMESTAMP", '"2026-03-29T10:00:00Z"', "1774778400000"),
+        ("v TIMESTAMP", '"9999-12-31"', '"9999-12-31T23:59:59-01:00"'),
+        ("v TIMESTAMP_NTZ", '"2026-03-29T01:30:00"', '"2026-03-29T01:30:00+02:00"'),
+        ("v DATE", '"0001-01-01"', '"0000-01-01"'),
+    ],
+)
+def test_a_number_or_time_is_taken_for_no_other(schema: str, good: str, bad: str) -> None:
+    """What means something else to others is undecodable, in structs and lists as well."""
+    name, kind = schema.split(maxsplit=1)
+    for form, shape in (
+        ("%s", kind),
+        ('{"x": %s}', f"STRUCT<x: {kind}>"),
+        ("[%s]", f"ARRAY<{kind}>"),
+    ):
+        values = [f'{{"v": {form % value}}}'.encode() for value in (good, bad, good)]
+        found = decoded(f"{name} {shape}", *values, None, skip=True)
+        assert list(found.skipped.values()) == [[1]]
+        assert found.table["v"].null_count == 1
+
+
+def test_moments_as_numbers_keep_their_microseconds() -> None:
+    """Each unit is cut to whole microseconds, below zero as well."""
+    for unit, text in (
+        ("seconds", "-1.5000019"),
+        ("millis", "-1500.0019"),
+        ("micros", "-1500001.9"),
+    ):
+        how = Decode(Decoding.JSON, "at TIMESTAMP", timestamps=Timestamps(unit))
+        table = InlineDecoder(how).apply(records_table([f'{{"at": {text}}}'.encode()])).table
+        assert table["at"].cast(pa.int64()).to_pylist() == [-1500001]
 
 
 def test_bad_records_are_told_by_partition() -> None:
