@@ -1,15 +1,19 @@
-"""Where a bounded run ends: offsets that are fixed at the start, one for each partition."""
+"""Where a bounded run ends: offsets that are fixed at the start, one for each partition.
+
+Those of a channel that reads what another one of the same run writes are fixed when that one is
+done: its input is not there before.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import TopicDeletedError
+from headrace.core.errors import KafkaUnavailableError, TopicDeletedError
 from headrace.core.records import TopicPartition, all_partitions
 from headrace.kafka.ports import OffsetStoreError
 
@@ -31,9 +35,12 @@ class Until:
 
     ``timestamp`` is in milliseconds since the Unix epoch: each partition is read up to its first
     record that is not older, or to its end at the start where all are. None: to that end.
+    ``after`` has, by topic, the channel of the same run that writes it: its partitions are read up
+    to their ends when that channel is done.
     """
 
     timestamp: int | None = None
+    after: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,9 @@ class Bounds:
     """The bounds of one channel's partitions; without ``until`` there are none.
 
     They hold for all partitions of the group, because any of them may come to this member. A
-    partition that appears after the start is not part of the run: nothing of it is delivered.
+    partition that appears after they are fixed is not part of the run: nothing of it is delivered.
+
+    Until those of a channel that comes after another one are fixed, there are none.
     """
 
     def __init__(
@@ -59,6 +68,7 @@ class Bounds:
         fail: Callable[[BaseException], None],
     ) -> None:
         self._until = until
+        self._is_fixed = False
         self._fail = fail
         self._channel = channel
         self._clock = clock
@@ -69,19 +79,26 @@ class Bounds:
     def fix(self, catalog: TopicCatalog, counts: Mapping[str, int], deadline: Deadline) -> None:
         """Ask the brokers where the bounds are. Blocks; before the first claim.
 
+        Not for a channel that comes after another one: see ``fix_late``.
+
         Raises:
             KafkaUnavailableError: a partition's leader did not answer.
         """
-        if self._until is None:
-            return
-        for partition in all_partitions(counts):
-            self._offsets[partition] = self._ask(catalog, partition, deadline)
+        if self._until is not None and not self._until.after:
+            self._fix(catalog, counts, deadline)
+
+    def _fix(self, catalog: TopicCatalog, counts: Mapping[str, int], deadline: Deadline) -> None:
+        self._offsets = {
+            partition: self._ask(catalog, partition, deadline)
+            for partition in all_partitions(counts)
+        }
+        self._is_fixed = True
         bounds = {str(partition): offset for partition, offset in self._offsets.items()}
         log.info("bounds_fixed", channel=self._channel, bounds=bounds)
 
     def _ask(self, catalog: TopicCatalog, partition: TopicPartition, deadline: Deadline) -> int:
         assert self._until is not None
-        timestamp = self._until.timestamp
+        timestamp = None if partition.topic in self._until.after else self._until.timestamp
         wait = Deadline.after(deadline.at_most(ASK_TIMEOUT), self._clock)
         # the end first: what is appended between the two questions is not part of the run
         _, end = catalog.watermarks(partition, wait)
@@ -90,12 +107,30 @@ class Bounds:
 
     def of(self, partition: TopicPartition) -> float:
         """Return the offset before which a partition's deliveries end. Any thread."""
-        return inf if self._until is None else self._offsets.get(partition, 0)
+        return self._offsets.get(partition, 0) if self._is_fixed else inf
+
+    def fix_late(
+        self, catalog: TopicCatalog, counts: Mapping[str, int], deadline: Deadline
+    ) -> bool:
+        """Fix those of a channel that comes after another one, which is done. Blocks.
+
+        Returns:
+            True if they were fixed by this call; where the brokers do not answer, a later one does.
+        """
+        if self._is_fixed or self._until is None or not self._until.after:
+            return False
+        try:
+            self._fix(catalog, counts, deadline)
+        except KafkaUnavailableError as error:
+            log.warning("bounds_progress_unknown", channel=self._channel, error=str(error))
+            return False
+        return True
 
     def topic_missing(self, topic: str) -> None:
         """Fail the channel where the run would wait for a topic that was deleted. Any thread."""
+        is_input = self._until is not None and not self._is_fixed
         wanted = self._offsets.keys() - (self._group.unowned if self._group else frozenset())
-        if any(partition.topic == topic for partition in wanted):
+        if is_input or any(partition.topic == topic for partition in wanted):
             self._fail(
                 TopicDeletedError(
                     f"channel {self._channel}: topic {topic} was deleted before the bounded run "
@@ -123,7 +158,7 @@ class Bounds:
         of before may be ahead of the sink that the owner goes by.
         """
         group = self._group
-        if self._until is None or group is None:
+        if not self._is_fixed or group is None:
             return False
         wanted = self._offsets.keys() - group.unowned
         if not wanted <= group.owned | own.keys():

@@ -287,8 +287,12 @@ class InboundKafkaChannel:
     def reached_bounds(self, deadline: Deadline) -> bool:
         """Whether a bounded run is over: all partitions of the group are committed that far.
 
-        Blocks until the deadline at most. False for a run without bounds.
+        Blocks until the deadline at most. False for a run without bounds. Of a channel that comes
+        after another one, to be asked once that is over: its bounds are fixed then.
         """
+        runtime = self._runtime
+        if runtime.bounds.fix_late(runtime.catalog, runtime.topics.counts(), deadline):
+            runtime.manager.narrow_bounds()
         own = {owned.partition: owned.committed for owned in self._runtime.manager.all()}
         return self._runtime.bounds.reached(own, self._runtime.store, deadline)
 

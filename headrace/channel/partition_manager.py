@@ -82,6 +82,12 @@ class PartitionManager:
         for owned in self.all():
             self._scheduler.touch(owned)
 
+    def narrow_bounds(self) -> None:
+        """Have what is held end at bounds that were fixed after it was claimed."""
+        for owned in self.all():
+            owned.progress.buffer.bound = self._bounds.of(owned.partition)
+        self.touch_all()
+
     def snapshots(self) -> list[PartitionSnapshot]:
         """Return where each partition stands and what it is doing."""
         return [

@@ -84,6 +84,19 @@ def rekeys(channel: ChannelConfig) -> bool:
     return isinstance(chosen, KeyedProcessorConfig) and chosen.key not in OWN_KEYS
 
 
+def rekeying_of(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, str]:
+    """Return which channels re-key what a channel reads, by the topics that they write it to."""
+    reads = channels[name].subscription
+    written = {
+        channel.sink.topic: other
+        for other, channel in channels.items()
+        if isinstance(channel.processor, RekeyProcessorConfig)
+        and isinstance(channel.sink, KafkaSinkConfig)
+        and channel.sink.topic is not None
+    }
+    return {topic: other for topic, other in written.items() if reads.covers(topic)}
+
+
 def with_rekeyed(channels: Mapping[str, ChannelConfig]) -> Mapping[str, ChannelConfig]:
     """Return the channels, each that re-keys as two: the one that writes by key stands first.
 

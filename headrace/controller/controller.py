@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -18,6 +18,7 @@ from headrace.channel.pauses import PauseFile
 from headrace.channel.runtime import ChannelPorts
 from headrace.channel.skips import Skips
 from headrace.channel.states import StopReport
+from headrace.config.derived import rekeying_of
 from headrace.controller.code import CodeBook
 from headrace.coordinators.coordinator import build_coordinator
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
@@ -384,12 +385,24 @@ class KafkaController:
         """Whether the run ends by itself; it keeps the configuration that it began with."""
         return self._until is not None
 
+    def _until_of(self, name: str) -> Until | None:
+        """Return up to where a channel reads: what is read by key, after that is written."""
+        if self._until is None:
+            return None
+        return replace(self._until, after=rekeying_of(name, self.config.channels))
+
     def finished(self, deadline: Deadline) -> bool:
         """Whether a bounded run is over for every channel. Blocks until the deadline at most."""
         for name, channel in tuple(self.channels.items()):
-            if name not in self._finished and channel.reached_bounds(deadline):
+            until = self._until_of(name)
+            if name in self._finished or until is None or self._waits(until):
+                continue
+            if channel.reached_bounds(deadline):
                 self._finished.add(name)
         return self._until is not None and self._finished >= self.channels.keys()
+
+    def _waits(self, until: Until) -> bool:
+        return not self._finished.issuperset(self.channels.keys() & set(until.after.values()))
 
     def stop(self, deadline: Deadline) -> StopReport:
         """Stop every channel, end the ZooKeeper session and Spark. Blocks until the deadline.
@@ -475,6 +488,6 @@ class KafkaController:
             metrics=self.metrics,
             clock=self._clock,
             on_failure=lambda _, error: self.fail(error),
-            until=self._until,
+            until=self._until_of(name),
             skips=self.skips(name),
         )

@@ -93,6 +93,25 @@ def test_facts_are_counted_once_by_another_key(site: Site, engine: str) -> None:
     require_exact(site, output, [*sent, *more])
 
 
+@pytest.mark.parametrize("until", ["latest", "2100-01-01T00:00:00Z"])
+def test_a_bounded_run_reduces_what_it_re_keys(site: Site, until: str) -> None:
+    """Its end follows: all that was there when it began is counted, in one run, and in the next."""
+    output = site.broker.create_topic(2)
+    given = keyed(site, output, key="value.customer.id", value="json")
+    document, sent = site.document(**given), []
+    for seed in (1, 2):  # the first run makes the by-key topic, the second finds it
+        sent += orders(200, seed)
+        send(site, sent[-200:])
+        daemon = site.daemon(document).start("--until", until)
+        assert daemon.wait() == 0, daemon.text()
+        fixed = [e["channel"] for e in daemon.events() if e["event"] == "bounds_fixed"]
+        assert fixed == ["main.rekey", "main"]
+        require_exact(site, output, sent)
+    daemon = site.daemon(document).start("--until", until)  # nothing is left for it
+    assert daemon.wait() == 0, daemon.text()
+    require_exact(site, output, sent)
+
+
 def test_a_re_keyed_record_is_as_it_was(site: Site) -> None:
     """Value, time and headers are kept, and a header says where it was; what has no key is lost."""
     output = site.broker.create_topic(1)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.bounds import Until
-from headrace.core.clock import Deadline
+from headrace.channel.bounds import Bounds, Until
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import TopicDeletedError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.kafka.ports import Commit, StoredOffset
@@ -274,3 +275,28 @@ def test_a_record_without_a_time_is_older_than_any_moment(broker: InMemoryBroker
     with running(channel):
         assert done(channel)
     assert recorder.delivered() == [(0, 1, 1)]
+
+
+def test_a_channel_after_another_reads_what_was_written_meanwhile(broker: InMemoryBroker) -> None:
+    """Its bounds are fixed once it is asked whether they are reached, and hold from then on."""
+    broker.produce(P0, *values(5))
+    recorder = Recorder()
+    channel = in_memory_channel(
+        recorder, broker, until=Until(after={P0.topic: "first"}), batch={"linger": "1h"}
+    )
+    with running(channel):
+        broker.produce(P0, *values(10))
+        broker.produce(P1, *values(3))
+        assert done(channel)
+        broker.produce(P0, *values(10))
+    assert recorder.delivered()[-1][1] == 15
+    assert recorder.delivered(1)[-1][1] == 3
+    assert broker.committed("group", P0) == StoredOffset(15, 1)
+
+
+def test_the_input_of_a_channel_after_another_must_stay() -> None:
+    """Its topic is deleted before its bounds are known: the run fails, as it would wait for it."""
+    failures: list[BaseException] = []
+    bounds = Bounds(Until(after={P0.topic: "first"}), "channel", SYSTEM_CLOCK, failures.append)
+    bounds.topic_missing(P0.topic)
+    assert [type(error) for error in failures] == [TopicDeletedError]

@@ -14,7 +14,7 @@ from headrace.config import (
     diff,
     show,
 )
-from headrace.config.derived import changelog_name
+from headrace.config.derived import changelog_name, rekeying_of
 from headrace.config.guarantee import guarantee
 from tests.unit.config.support import loaded, refused
 
@@ -253,3 +253,14 @@ def test_what_does_not_go_with_re_keying_is_refused(
     """Each conflict of the processor by itself names what is wrong."""
     (problem,) = refused(tmp_path, REKEY % given)
     assert words in problem
+
+
+def test_it_is_known_which_channel_re_keys_what_another_reads(tmp_path: Path) -> None:
+    """Of two that were made of one, and of those that a file has by themselves."""
+    channels = loaded(tmp_path, text()).channels
+    assert rekeying_of("orders", channels) == {"status.orders.by-key": "orders.rekey"}
+    assert rekeying_of("orders.rekey", channels) == {}
+    first = channels["orders.rekey"]
+    reads = channels["orders"].model_copy(update={"topics": ("status.orders.by-key", "other")})
+    named = {"a": first, "b": reads}
+    assert rekeying_of("b", named) == {"status.orders.by-key": "a"}
