@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from headrace.config.errors import ConfigProblem, Steps
 
 
+_PROPERTIES = ("kafka", "properties")
+
+
 def preflight(config: Config) -> Iterator[ConfigProblem]:
     """Yield what Kafka's client and the decoder would refuse at the start, and missing extras.
 
@@ -82,12 +85,19 @@ def _kafka(config: Config) -> Iterator[ConfigProblem]:
         refusal_together,
         refusals,
     )
+    from headrace.kafka.features import missing_features  # noqa: PLC0415
 
-    if not config.kafka.properties:
+    kafka = config.kafka
+    if not kafka.properties and kafka.tls is None and kafka.sasl is None:
         return
-    found = list(refusals(config.kafka))
-    yield from ((("kafka", "properties", name), sentence) for name, sentence in found)
-    if found:
+    missing = list(missing_features(kafka))
+    yield from missing
+    if not kafka.properties:
+        return
+    told = {steps for steps, _ in missing}
+    refused = [((*_PROPERTIES, name), sentence) for name, sentence in refusals(kafka)]
+    yield from ((steps, sentence) for steps, sentence in refused if steps not in told)
+    if missing or refused:
         return
     budgets: dict[int, str] = {}
     for name, channel in config.channels.items():
@@ -97,7 +107,7 @@ def _kafka(config: Config) -> Iterator[ConfigProblem]:
         reason = refusal_together(config.kafka, int(budget * PREFETCH_SHARE))
         if reason is not None:
             sentence = f"do not go together in channel {name}: librdkafka says {reason}"
-            yield ("kafka", "properties"), sentence
+            yield _PROPERTIES, sentence
             return
 
 

@@ -91,7 +91,9 @@ def security(name: str, *, tls: bool, sasl: bool) -> str | None:
     """Return what ``name`` contradicts, None where it does not.
 
     With kafka.tls or kafka.sasl Headrace sets the security of the connection; without either
-    the properties do, so that mechanisms such as GSSAPI are within reach.
+    the properties do, for mechanisms that kafka.sasl does not have: OAUTHBEARER, and GSSAPI where
+    the librdkafka that is installed has it, which that of confluent-kafka's wheels has not. What it
+    was built without is told before a start (``headrace.kafka.features``).
     """
     if not tls and not sasl:
         return None

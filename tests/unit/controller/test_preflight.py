@@ -275,3 +275,10 @@ def test_a_configuration_for_the_base_install_asks_for_no_extra(
             monkeypatch.setitem(sys.modules, module, None)
     file.write_text(ARROW.replace("SCHEMA", '"a INT"'))
     assert load(file, also=preflight).channels
+
+
+def test_a_login_that_the_client_was_built_without_is_told_before_a_start(tmp_path: Path) -> None:
+    """The wheels' librdkafka has no Kerberos: check says so, and once."""
+    text = CHANNELS + "kafka: {properties: {security.protocol: SASL_SSL, sasl.mechanism: GSSAPI}}\n"
+    (problem,) = _refused(tmp_path, text)
+    assert re.search(r"sasl\.mechanism \(line \d+\): takes the login GSSAPI, which", problem)
