@@ -94,9 +94,9 @@ def _kafka(config: Config) -> Iterator[ConfigProblem]:
     yield from missing
     if not kafka.properties:
         return
-    told = {steps for steps, _ in missing}
+    places = {steps for steps, _ in missing}
     refused = [((*_PROPERTIES, name), sentence) for name, sentence in refusals(kafka)]
-    yield from ((steps, sentence) for steps, sentence in refused if steps not in told)
+    yield from ((steps, sentence) for steps, sentence in refused if steps not in places)
     if missing or refused:
         return
     budgets: dict[int, str] = {}
