@@ -95,7 +95,7 @@ class CountInColumns:
         """
         keys, facts = rows.column("key").chunk(0), rows.column("facts").chunk(0)
         longest = pc.max(pc.binary_length(keys)).as_py() + _LONGEST
-        if longest > self._settings.max_output:
+        if longest > min(self._settings.max_output, self._settings.max_row):
             return None
         try:
             if self._settings.keys == "string":

@@ -18,6 +18,7 @@ from headrace.core.columns import HEADERS
 from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage, shortened
 from headrace.core.records import TopicPartition
+from headrace.core.user_text import describe_error, plain_text
 from headrace.keyed.api import Event, Fired, Output, Timer, TimerClock, is_batched
 from headrace.keyed.codecs import DECODERS, ENCODERS, key_bytes, output_bytes
 from headrace.keyed.exact import exact_text
@@ -102,6 +103,15 @@ PREFIX = "headrace."
 
 #: Timers that one key may have.
 MAX_TIMERS = 100
+
+#: Bytes that a timer's name may have.
+MAX_TIMER_NAME = 1000
+
+#: Characters of the reason that is stored with a key that is set aside, at most and at least.
+_REASON_LENGTH, _LEAST_REASON = 1000, 100
+
+#: Bytes of a header beside its name and its value, at most.
+_HEADER_FRAME = 10
 
 #: Timers of event time that fire for one key after its last record of a micro-batch; those that are
 #: left fire in the next one. Before a record all fire that are due.
@@ -370,6 +380,10 @@ def _header(name: Any, data: Any) -> dict[str, Any]:
     return {"key": name, "value": data}
 
 
+def _header_size(header: Mapping[str, Any]) -> int:
+    return len(header["key"].encode()) + len(header["value"] or b"") + _HEADER_FRAME
+
+
 def _whole_time(time: object, what: str) -> int:
     """Return a time in milliseconds, if it is one."""
     if type(time) is not int:
@@ -388,8 +402,7 @@ class _PoisonError(Exception):
     """A fact or a timer that the reducer, or the fold, cannot take."""
 
     def __init__(self, reason: BaseException | str) -> None:
-        text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
-        super().__init__(text)
+        super().__init__(plain_text(reason) if isinstance(reason, str) else describe_error(reason))
 
 
 def in_this_thread(function: TableFunction, parts: Sequence[pa.Table]) -> list[pa.Table]:
@@ -473,20 +486,26 @@ class Fold:
             if timers:
                 return None
             outputs += [self.output(key, each, ts) for each in said]
-        return None if state is None else self.encoded(state), outputs
-
-    def encoded(self, state: Any) -> bytes:
-        """Return a state's bytes.
-
-        Raises:
-            TypeError, ValueError: it cannot be encoded, or is too large.
-        """
+        if state is None:
+            return None, outputs
         data = self.write_state(state)
-        if len(data) > self.settings.max_row:
-            raise ValueError(
-                f"the state has {len(data)} bytes, and max_row is {self.settings.max_row}"
-            )
-        return data
+        if len(key) + len(data) > self.settings.max_row:
+            self.require_row(key, KeyRow(data))
+        return data, outputs
+
+    def require_row(self, key: bytes, row: KeyRow) -> None:
+        """Raise a ValueError if a key's row is too large: key, state and timers."""
+        state, extra = row.state or b"", row.extra or b""
+        size, most = len(key) + len(state) + len(extra), self.settings.max_row
+        if size <= most:
+            return
+        if len(state) > most:
+            raise ValueError(f"the state has {len(state)} bytes, and max_row is {most}")
+        raise ValueError(
+            f"the row has {size} bytes, {len(key)} of them the key, {len(state)} the state and "
+            f"{len(extra)} its timers with their names, and max_row is {most}; have fewer or "
+            "shorter ones, or raise state.max_row"
+        )
 
     def output(self, own_key: bytes, output: Output, ts: int) -> OutputRow:
         """Return what an output of a key at a time is, as in :data:`OUTPUT`.
@@ -500,11 +519,13 @@ class Fold:
         own = own_key if key is ... else None if key is None else key_bytes(key)
         value = output_bytes(said)
         to, size = self._output_name(to), len(own or b"") + len(value or b"")
+        headers = [_header(*each) for each in named] if named else None
+        if headers:
+            size += sum(map(_header_size, headers))
         if size > self.settings.max_output:
             raise ValueError(
                 f"an output to {to} has {size} bytes, and {self.settings.max_output} are allowed"
             )
-        headers = [_header(*each) for each in named] if named else None
         if at is not None and _whole_time(at, "an output") < 0:
             raise ValueError(f"an output is at {at}; its time has to be in 1970 or later")
         return to, own, value, max(ts, 0) if at is None else at, headers or None
@@ -611,17 +632,29 @@ class _KeyPass:
         state = self._stored
         if not self._careful and self._unreadable is None:
             try:
-                state = None if self._state is None else self._fold.encoded(self._state)
+                state = None if self._state is None else self._fold.write_state(self._state)
+                row = self._row(state, self._timers, self._ttl)
+                self._fold.require_row(self._touched.key, row)
             except _UNREADABLE as error:
                 raise _PoisonError(error) from error
-        timers = dict(self._timers)
-        if (
-            self._settings.ttl is not None
-            and self._ttl is not None
-            and (state is not None or timers)
-        ):
-            timers[TTL] = Timer(self._ttl)
-        self._result.row = KeyRow(state, timers, self._quarantined)
+        else:
+            row = self._row(state, self._timers, self._ttl)
+        if self._quarantined is not None:
+            row = self._set_aside_row(row, self._quarantined)
+        self._result.row = row
+
+    def _row(self, state: bytes | None, timers: Mapping[str, Timer], ttl: int | None) -> KeyRow:
+        """Return what is stored of the key, with its end as a timer."""
+        if self._settings.ttl is not None and ttl is not None and (state is not None or timers):
+            timers = {**timers, TTL: Timer(ttl)}
+        return KeyRow(state, dict(timers))
+
+    def _set_aside_row(self, row: KeyRow, reason: str) -> KeyRow:
+        """Return a row that says why the key is set aside, in as many words as it has room for."""
+        sizes = (len(data or b"") for data in (self._touched.key, row.state, row.extra))
+        room = (self._settings.max_row - sum(sizes)) // 6  # bytes of a character in JSON, at most
+        length = min(_REASON_LENGTH, max(_LEAST_REASON, room))
+        return row._replace(quarantined=plain_text(reason, length))
 
     # --- facts ------------------------------------------------------------------------------
 
@@ -762,8 +795,11 @@ class _KeyPass:
             ts = last.due if isinstance(last, Fired) else last.ts
             encoded = [self._fold.output(self._touched.key, output, ts) for output in outputs]
             wanted = self._wanted(timers, last) if timers else {}
+            ttl = self._lives_until(facts) if isinstance(last, Fact) else self._ttl
             if self._careful:
-                self._stored = None if state is None else self._fold.encoded(state)
+                stored = None if state is None else self._fold.write_state(state)
+                self._fold.require_row(self._touched.key, self._row(stored, wanted, ttl))
+                self._stored = stored
         except Exception as error:  # noqa: BLE001 - a reducer's, or for what it returned
             if self._careful:
                 self._state = None if before is None else self._fold.read_state(before)
@@ -772,12 +808,16 @@ class _KeyPass:
         self._state = state
         self._result.outputs += encoded
         self._timers = wanted
-        if self._settings.ttl is not None and isinstance(last, Fact):
-            latest = max(fact.ts for fact in facts)
-            self._ttl = max(self._ttl or 0, latest + self._settings.ttl)
+        self._ttl = ttl
         if state is None and not wanted:
             self._ttl = None
         self._due = self._next_due() if wanted or self._ttl is not None else None
+
+    def _lives_until(self, facts: Sequence[Event[Any]]) -> int | None:
+        """Return when the key ends after facts, None where keys have no time to live."""
+        if self._settings.ttl is None:
+            return self._ttl
+        return max(self._ttl or 0, max(fact.ts for fact in facts) + self._settings.ttl)
 
     def _wanted(self, timers: Mapping[str, Timer], last: Fact | Fired) -> dict[str, Timer]:
         """Return the timers that a reducer wants."""
@@ -790,7 +830,12 @@ class _KeyPass:
             if type(name) is not str:
                 kind = type(name).__name__
                 raise TypeError(f"a timer's name is {name!r}, a {kind}; it has to be a plain text")
-            exact_text(name, "a timer's name")
+            size = len(exact_text(name, "a timer's name"))
+            if size > MAX_TIMER_NAME:
+                raise ValueError(
+                    f"a timer's name has {size} bytes, and {MAX_TIMER_NAME} are allowed: "
+                    f"{plain_text(name, 100)!r}; keep what it says in the state"
+                )
             _whole_time(timer.due, f"timer {name!r}")
             if type(timer.clock) is not TimerClock:
                 kind = type(timer.clock).__name__

@@ -135,7 +135,7 @@ def open_changelog(
 ) -> Changelog:
     """Return the changelog of a channel, created where it may be and does not exist. Blocks.
 
-    What is doubtful of it is logged; ``max_row`` are the bytes that a state may have. ``grows``:
+    What is doubtful of it is logged; ``max_row`` are the bytes that a row may have. ``grows``:
     it is given partitions that the input has more, where it may be created: for keys that are those
     of partitions, which no other number of them splits.
 
@@ -205,7 +205,7 @@ def changelog_doubts(settings: Mapping[str, str], max_row: int) -> Iterator[str]
     largest = int(settings.get("max.message.bytes", max_row))
     if largest < max_row:
         yield (
-            f"max.message.bytes={largest}: a state may have {max_row} bytes (state.max_row), and "
+            f"max.message.bytes={largest}: a row may have {max_row} bytes (state.max_row), and "
             "the brokers refuse one that is so large; raise the one or lower the other"
         )
 

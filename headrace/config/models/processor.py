@@ -354,7 +354,8 @@ class StateConfig(Section):
     """Rows that are kept in memory, in front of the store's files."""
 
     max_row: Hot[Annotated[int, Size(1)]] = 512 * 1024
-    """The most bytes of one key's state. The changelog's max.message.bytes has to allow for it."""
+    """The most bytes of one key's row: the key, its state, and its timers with their names. The
+    changelog's max.message.bytes has to allow for it."""
 
     checkpoint: Hot[PositiveSeconds] = 10.0
     """How often is noted how far the store follows the changelog. What came since is read again

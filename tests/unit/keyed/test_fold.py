@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from enum import IntEnum, StrEnum
 from functools import partial
 from typing import Any
@@ -395,6 +396,7 @@ def test_timers_of_a_key_in_quarantine_stay_and_do_not_fire() -> None:
         ((1, [Output(1, headers=[("\ud800", b"")])], {}), "surrogates not allowed"),
         ((_nested(100_000), [], {}), "the state has lists and dicts more than 300 deep"),
         ((1, [Output(_nested(100_000))], {}), "an output's value has lists and dicts more than"),
+        ((1, [], {"t" * 1001: at_event(5)}), "a timer's name has 1001 bytes, and 1000 are"),
         (({5: 1}, [], {}), "the state has the name 5, an int, of which JSON makes a text"),
         ((1, [Output({"a": (1,)})], {}), r"an output's value\['a'\] is a tuple"),
         ((1, [], {_unchecked(_Name.A): at_event(5)}), "a timer's name is .*, a _Name; it has"),
@@ -412,6 +414,68 @@ def test_what_a_reducer_may_not_return_names_the_record(returned: Any, words: st
     )
     test.send(("a", 1, 1), ("b", 1, 1))
     assert (len(test.dead_letters), set(test.states())) == (1, {b"b"})
+
+
+@pytest.mark.parametrize("policy", ["dead_letter", "quarantine"])
+@pytest.mark.parametrize("others", [0, 3])
+def test_timers_and_the_key_are_part_of_a_row(policy: str, others: int) -> None:
+    """So that the changelog takes each: what makes it too large is poison, with its parts."""
+
+    def sets(key: str, state: Any, facts: list[Any], now: int) -> Any:
+        del key, now
+        count = facts[0].value
+        return state, [], {f"{n:0900}": at_event(10**9) for n in range(count)}
+
+    chosen = FoldSettings(outputs=("out",), on_poison=policy, max_row=20_000)
+    test = KeyedTest(sets, chosen)
+    key = "k" * 500
+    test.send(*((key, 1, n) for n in range(others)), (key, 20, 5), (key, 25, 6))
+    letter = test.dead_letters[0]
+    said = dict(letter.headers)["headrace.message"] or b""
+    assert re.search(rb"the row has \d+ bytes, 500 of them the key, 0 the state and 2\d+ its", said)
+    assert dict(letter.headers)["headrace.offset"] == str(others + 1).encode()
+    ((_, row),) = test.states().items()
+    assert len(key) + len(row.state or b"") + len(row.extra or b"") <= 20_000
+    assert len(test.timers(key)) == 20
+
+
+def test_an_end_of_a_key_is_part_of_its_row() -> None:
+    """A state that leaves no room for it is refused."""
+    chosen = FoldSettings(outputs=("out",), max_row=100, ttl=5)
+    for size, is_taken in ((50, True), (70, False)):
+        test = KeyedTest(lambda *_, size=size: ("x" * size, [], {}), chosen)
+        if is_taken:
+            test.send(("a", 1, 1))
+        else:
+            with pytest.raises(PoisonRecordError, match="the row has"):
+                test.send(("a", 1, 1))
+
+
+@pytest.mark.parametrize("text", ["\ud800", "x" * 500_000, "\x00" * 500_000])
+def test_the_reason_of_a_quarantine_has_room_in_the_row(text: str) -> None:
+    """Whatever an error says: it is shortened, and written."""
+
+    def fails(key: str, state: Any, facts: list[Any], now: int) -> Any:
+        del key, state, now
+        if facts[0].value:
+            raise ValueError(text)
+        return "x" * 900, [], {}
+
+    test = KeyedTest(fails, FoldSettings(outputs=("out",), on_poison="quarantine", max_row=1000))
+    test.send(("a", 0, 1))
+    test.send(("a", 1, 2), ("b", 1, 2))
+    assert len(test.dead_letters) == 2
+    for row in test.states().values():
+        assert len(row.state or b"") + len(row.extra or b"") <= 1700
+        assert "ValueError" in json.loads(row.extra or b"{}")["quarantined"]
+
+
+def test_headers_are_part_of_an_output() -> None:
+    """A few large ones would be more than the brokers take."""
+    headers = [("h", b"x" * 300_000)] * 4
+    test = KeyedTest(lambda *_: (1, [Output(1, headers=headers)], {}))
+    with pytest.raises(PoisonRecordError, match="an output to out has 1200046 bytes"):
+        test.send(("a", 1, 1))
 
 
 def test_a_value_nested_too_deeply_is_poison() -> None:
