@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
+    from headrace.core.call_watch import CallWatch
     from headrace.core.records import Batch
     from headrace.inline.reducer import ArrowReducer
     from headrace.sinks.channel_sink import ChannelSink
@@ -27,15 +28,22 @@ if TYPE_CHECKING:
 class InlineEngine:
     """Runs one channel's micro-batches in this process. An :class:`Engine`.
 
-    ``reducer`` is an import path or the function itself. Nothing can interrupt it.
+    ``reducer`` is an import path or the function itself. ``calls`` interrupts it where it takes
+    longer than a job may; without it nothing does.
     """
 
     name: ClassVar = "inline"
     activity: ClassVar = ThreadActivity.PROCESS
     span: ClassVar = "reducer"
 
-    def __init__(self, reducer: ArrowReducer | str, decode: Decode | None = None) -> None:
+    def __init__(
+        self,
+        reducer: ArrowReducer | str,
+        decode: Decode | None = None,
+        calls: CallWatch | None = None,
+    ) -> None:
         self._reducer = reducer
+        self._calls = calls
         self._decode = decode or Decode()
         self._decoder: InlineDecoder | None = None
         self._closed = False
@@ -57,12 +65,14 @@ class InlineEngine:
         self,
         micro_batch: MicroBatch,
         prepared: Sequence[pa.Table],
-        seconds: float | None,  # noqa: ARG002 - it takes as long as it takes
+        seconds: float | None,
         sink: ChannelSink,
     ) -> Staged:
         if self._closed:
             raise JobCancelledError("the channel stops")
         assert self._decoder is not None, "open comes first"
+        if self._calls is not None:
+            self._calls.limit(seconds)
         decoded = self._decoder.apply(pa.concat_tables(prepared))
         returned = self._function(decoded.table, micro_batch)
         kept = sink.stage(micro_batch, returned, checked)

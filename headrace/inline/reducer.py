@@ -14,6 +14,7 @@ from headrace.sinks.contract import results_of
 from headrace.sinks.micro_batch import DryRunBatch, dry_run_batch
 
 if TYPE_CHECKING:
+    from headrace.core.call_watch import CallWatch
     from headrace.sinks.micro_batch import MicroBatch
 
 
@@ -39,6 +40,30 @@ def load_arrow_reducer(path: str) -> ArrowReducer:
         ImportPathError: the path names nothing that can be called with (table, batch).
     """
     return cast("ArrowReducer", load_callable(path, "table", "batch"))
+
+
+class WatchedReducer:
+    """Calls an :class:`ArrowReducer`, where ``calls`` may interrupt it and knows its batches."""
+
+    def __init__(self, function: ArrowReducer, calls: CallWatch) -> None:
+        self._function = function
+        self._calls = calls
+
+    def __call__(
+        self, table: pa.Table, batch: MicroBatch, /
+    ) -> pa.Table | Mapping[str, pa.Table | None] | None:
+        """Return what the function returns.
+
+        Raises:
+            JobTimeoutError: it did not return in time.
+        """
+        ranges = ", ".join(
+            f"offsets {each.start} to {each.next_offset - 1} of {each.topic}-{each.partition}"
+            for each in batch.ranges
+        )
+        with self._calls.job():
+            self._calls.call(-1, b"", ranges.encode())
+            return self._function(table, batch)
 
 
 def checked(result: object) -> pa.Table | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from headrace.core.call_watch import CallWatch
     from headrace.keyed.api import KeyedReducer
     from headrace.keyed.fold import FoldSettings
 
@@ -29,13 +30,16 @@ _LONGEST = 20
 
 
 def fold_of(
-    reducer: KeyedReducer[Any, Any, Any], settings: FoldSettings
+    reducer: KeyedReducer[Any, Any, Any],
+    settings: FoldSettings,
+    calls: CallWatch | None = None,
 ) -> Callable[[pa.Table], pa.Table]:
     """Return what makes of a table of ``fold.ROWS`` one of ``fold.RESULT``.
 
-    In columns for a built-in reducer, else by calling the reducer for each key.
+    In columns for a built-in reducer, else by calling the reducer for each key, which ``calls``
+    watches.
     """
-    return CountInColumns(settings) if reducer is count else Fold(reducer, settings)
+    return CountInColumns(settings) if reducer is count else Fold(reducer, settings, calls)
 
 
 class CountInColumns:

@@ -6,7 +6,7 @@ The daemon and Spark's workers run the same: a table of :data:`ROWS` in, one of 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
@@ -26,6 +26,7 @@ from headrace.keyed.exact import exact_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from headrace.core.call_watch import CallWatch
     from headrace.keyed.api import KeyedReducer
 
     #: What makes a table of a table, here or in Spark's workers.
@@ -414,14 +415,22 @@ class Fold:
     """Applies a reducer to touched keys. Any thread, one at a time; sent to Spark's workers whole.
 
     A reducer that has a method ``with_limits`` is asked by it for one that keeps them, and by
-    ``with_outputs`` for one that knows the names of the channel's outputs.
+    ``with_outputs`` for one that knows the names of the channel's outputs. With ``calls`` each key
+    is noted there before the reducer gets it, and a call that takes too long is interrupted; that
+    is for folds in this process.
 
     Raises:
         PoisonRecordError: a fact cannot be reduced, and ``on_poison`` is ``fail``.
         KeyedTimerError: the same of a timer.
+        JobTimeoutError: the reducer did not return from a call in time.
     """
 
-    def __init__(self, reducer: KeyedReducer[Any, Any, Any], settings: FoldSettings) -> None:
+    def __init__(
+        self,
+        reducer: KeyedReducer[Any, Any, Any],
+        settings: FoldSettings,
+        calls: CallWatch | None = None,
+    ) -> None:
         bounded = getattr(reducer, "with_limits", None)
         if bounded is not None:
             reducer = bounded(max_row=settings.max_row, max_output=settings.max_output)
@@ -430,6 +439,7 @@ class Fold:
             reducer = knowing(settings.outputs)
         self.reducer = reducer
         self.settings = settings
+        self.calls = calls
         self.batched = is_batched(reducer)
         self.read_value = settings.decoder or DECODERS[settings.value]
         self.read_state = DECODERS[settings.state]
@@ -438,8 +448,9 @@ class Fold:
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Return a table of :data:`RESULT` with a row for each of ``rows``, in their order."""
         results = _Results()
-        for batch in rows.to_batches():
-            self._fold_batch(batch, results)
+        with nullcontext() if self.calls is None else self.calls.job():
+            for batch in rows.to_batches():
+                self._fold_batch(batch, results)
         return results.table()
 
     def _fold_batch(self, batch: pa.RecordBatch, results: _Results) -> None:
@@ -447,14 +458,19 @@ class Fold:
         facts = _Facts(batch.column("facts"))
         names = ("key", "partition", "state", "extra", "until", "now")
         columns = [_listed(batch.column(name)) for name in names]
-        keys = zip(*columns, strict=True)
+        calls = self.calls
+        keys: Iterable[tuple[Any, ...]] = zip(*columns, strict=True)
+        if calls is not None:
+            keys = calls.each(keys)
         each_events = facts.events(columns[1], self.read_value)
         is_plain = self.settings.ttl is None
         for index, (row_before, its_events) in enumerate(zip(keys, each_events, strict=True)):
             events = its_events
             key, partition, state, extra, until, now = row_before
             has_failed = False
-            if is_plain and extra is None and events:
+            if calls is not None and calls.is_known(partition, key):
+                has_failed = True
+            elif is_plain and extra is None and events:
                 try:
                     found = self._reduced(key, state, events, now)
                 except Exception:  # noqa: BLE001 - what it is, and of what, is found out below
@@ -788,6 +804,8 @@ class _KeyPass:
     def _call(self, facts: list[Any], last: Fact | Fired) -> None:
         """Call the reducer, and take what it returned."""
         self._called = True
+        if self._careful and self._fold.calls is not None and self._hangs(last, self._fold.calls):
+            return
         before = self._stored
         try:
             returned = self._fold.reducer(self._name, self._state, facts, self._touched.now)
@@ -818,6 +836,20 @@ class _KeyPass:
         if self._settings.ttl is None:
             return self._ttl
         return max(self._ttl or 0, max(fact.ts for fact in facts) + self._settings.ttl)
+
+    def _hangs(self, last: Fact | Fired, calls: CallWatch) -> bool:
+        """Note the call for one fact or timer; where it hung before, give that up instead."""
+        key, partition = self._touched.key, self._touched.partition
+        place = (
+            f"timer {last.name!r}"
+            if isinstance(last, Fired)
+            else f"offset {last.offset} of {TopicPartition(last.source, partition)}"
+        )
+        if calls.has_hung(partition, key, place):
+            self._give_up(last, f"the reducer does not return when it is called with {place}")
+            return True
+        calls.call(partition, key, place.encode())
+        return False
 
     def _wanted(self, timers: Mapping[str, Timer], last: Fact | Fired) -> dict[str, Timer]:
         """Return the timers that a reducer wants."""

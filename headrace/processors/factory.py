@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
     from pathlib import Path
 
+    from headrace.core.call_watch import CallWatch
     from headrace.processors.engine import Engine
     from headrace.sinks import Sink
     from headrace.sinks.several import OutputGroup
@@ -125,7 +126,7 @@ def build_processor(
     """Build what ``channel.processor`` describes, for a member of this name.
 
     ``spark`` is called only where it is needed. ``kafka`` is the cluster that is read, ``state``
-    the folder for a channel with state.
+    the folder of the channel's own: for its state, and for what call its reducer is in.
 
     Raises:
         StartError: code that it names cannot be imported or has a wrong shape.
@@ -137,7 +138,7 @@ def build_processor(
             sink = open_sink(channel, member, cluster)
             return _spark(channel, chosen, spark(), sink, _input(channel, cluster))
         case config.ArrowProcessorConfig() as chosen:
-            return _arrow(channel, chosen, open_sink(channel, member, cluster))
+            return _arrow(channel, chosen, open_sink(channel, member, cluster), state)
         case config.KeyedProcessorConfig():
             with required(Extra.KEYED, f"the keyed processor of group {channel.group}"):
                 from headrace.processors.keyed import build_keyed  # noqa: PLC0415 - an extra
@@ -182,18 +183,30 @@ def _input(channel: config.ChannelConfig, kafka: config.KafkaConfig) -> SparkInp
 
 
 def _arrow(
-    channel: config.ChannelConfig, chosen: config.ArrowProcessorConfig, sink: Sink[Any]
+    channel: config.ChannelConfig,
+    chosen: config.ArrowProcessorConfig,
+    sink: Sink[Any],
+    folder: Path | None,
 ) -> BatchProcessor:
+    from headrace.core.call_watch import CallWatch  # noqa: PLC0415 - for this engine only
     from headrace.inline.engine import InlineEngine  # noqa: PLC0415 - for this engine only
-    from headrace.inline.reducer import load_arrow_reducer  # noqa: PLC0415 - as above
+    from headrace.inline.reducer import (  # noqa: PLC0415 - as above
+        WatchedReducer,
+        load_arrow_reducer,
+    )
     from headrace.processors.micro_batch_processor import decode  # noqa: PLC0415 - as above
 
-    engine = InlineEngine(load_arrow_reducer(chosen.reducer), decode(chosen))
-    return _micro_batches(channel, engine, sink)
+    calls = CallWatch(None if folder is None else folder / "call")
+    reducer = WatchedReducer(load_arrow_reducer(chosen.reducer), calls)
+    engine = InlineEngine(reducer, decode(chosen), calls)
+    return _micro_batches(channel, engine, sink, calls)
 
 
 def _micro_batches(
-    channel: config.ChannelConfig, engine: Engine, sink: Sink[Any]
+    channel: config.ChannelConfig,
+    engine: Engine,
+    sink: Sink[Any],
+    calls: CallWatch | None = None,
 ) -> BatchProcessor:
     from headrace.processors.admission import AdmissionRules  # noqa: PLC0415 - for an engine only
     from headrace.processors.micro_batch_processor import (  # noqa: PLC0415 - as above
@@ -208,6 +221,7 @@ def _micro_batches(
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
         admission=AdmissionRules.of(channel.admission),
+        calls=calls,
     )
 
 

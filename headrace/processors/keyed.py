@@ -14,6 +14,7 @@ from typing_extensions import override
 from headrace.config import KafkaSinkConfig, KeyedProcessorConfig, single_sinks
 from headrace.config.derived import changelog_name
 from headrace.config.models.processor import FIXED_KEYS
+from headrace.core.call_watch import CallWatch
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import (
     BatchCancelledError,
@@ -178,6 +179,7 @@ class KeyedProcessor(MicroBatchProcessor):
         *,
         limits: MergeLimits,
         job_timeout: float,
+        calls: CallWatch | None = None,
     ) -> None:
         super().__init__(
             engine,
@@ -185,6 +187,7 @@ class KeyedProcessor(MicroBatchProcessor):
             limits=limits,
             job_timeout=job_timeout,
             admission=AdmissionRules.of(channel.admission),
+            calls=calls,
         )
         self._parts = parts
         self._channel = channel
@@ -884,10 +887,13 @@ def build_keyed(
     if chosen.time_function is not None:
         times = load_callable(chosen.time_function)
 
+    # Spark's workers have calls of their own, which Spark ends with their job
+    calls = CallWatch(folder / "call") if chosen.engine == "inline" else None
+
     def folding(chosen: KeyedProcessorConfig) -> tuple[TableFunction, RowSettings]:
         settings = _fold_settings(chosen, outputs, letters, decoder)
         rows = RowSettings(chosen.key, times, chosen.on_poison, letters)
-        return fold_of(reducer, settings), rows
+        return fold_of(reducer, settings, calls), rows
 
     sink = KeyedSink(
         ResultTransactions(properties, channel.group, member, columns=ColumnProducer),
@@ -898,7 +904,7 @@ def build_keyed(
     function = KeyedFunction(*folding(chosen), state, SYSTEM_CLOCK)
     engine: Engine
     if chosen.engine == "inline":
-        engine = InlineEngine(function)
+        engine = InlineEngine(function, calls=calls)
     else:
         with required(Extra.SPARK, f"the engine of group {channel.group}"):
             from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra
@@ -926,6 +932,7 @@ def build_keyed(
         channel,
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
+        calls=calls,
     )
 
 

@@ -30,6 +30,7 @@ from headrace.sinks.contract import CommitConflictError, OffsetMove
 
 if TYPE_CHECKING:
     from headrace.config import ChannelConfig, CustomDecoding
+    from headrace.core.call_watch import CallWatch
     from headrace.core.clock import Deadline
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment, Batch
@@ -91,7 +92,8 @@ class MicroBatchProcessor(BatchProcessor):
     ``on_next_batch`` prepares the batch on the worker's thread and returns a future. The lane's
     thread takes what waits, up to ``limits``, as one micro-batch: one job, and one commit on a
     thread beside it, whole or not at all; ``admission`` says what is not even taken, and how fast
-    the rest is. A micro-batch that fails is run again batch by batch, so
+    the rest is. ``calls`` is the watch over calls that the engine notes, if any; it is opened and
+    closed here. A micro-batch that fails is run again batch by batch, so
     that only those fail which fail alone. ``job_timeout`` bounds each job in seconds.
 
     The futures fail with UndecodableRecordError, SinkConflictError, BatchTimeoutError,
@@ -113,8 +115,10 @@ class MicroBatchProcessor(BatchProcessor):
         limits: MergeLimits | None = None,
         job_timeout: float | None = None,
         admission: AdmissionRules | None = None,
+        calls: CallWatch | None = None,
     ) -> None:
         self._engine = engine
+        self._calls = calls
         self._sink = ChannelSink(sink)
         self._job_timeout = job_timeout
         self._rules = admission or AdmissionRules()
@@ -137,6 +141,8 @@ class MicroBatchProcessor(BatchProcessor):
             self._engine, self._sink, self._open, context, lambda: self._job_timeout
         )
         self._runner.start()
+        if self._calls is not None:
+            self._calls.open(context.channel, context.fail)
 
     def on_reconfigured(self, channel: ChannelConfig) -> None:
         """Have the next micro-batch merged, decoded and bounded in time as configured now."""
@@ -254,6 +260,8 @@ class MicroBatchProcessor(BatchProcessor):
     def close(self, deadline: Deadline) -> None:
         """Cancel what runs, commit what is staged, close the sink; answer what is left."""
         self._open.refuse()
+        if self._calls is not None:
+            self._calls.close()
         if self._runner is None:
             self._sink.close()
         elif not self._runner.close(deadline):

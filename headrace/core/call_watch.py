@@ -1,0 +1,380 @@
+"""The call of user code that a lane is in: interrupted when it hangs, and known after a crash.
+
+A lane notes each call in a few bytes of a file that is mapped into memory. What is there outlives
+the process, whatever ends it, so that the next one can say which key or which batches the code was
+given when the former one ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from struct import Struct
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from headrace.core.errors import FatalError, JobTimeoutError
+from headrace.core.supervision import PeriodicThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+log = structlog.get_logger(__name__)
+
+#: Bytes of the file, and of a key and of a place in it. What is longer is cut off.
+_SIZE, MOST_KEY, _MOST_PLACE = 4096, 1024, 1024
+
+#: State, partition, and the sizes of key and place. The first byte says what form it has.
+_HEADER = Struct("<4sBiHH")
+_MAGIC = b"HRC1"
+_IDLE, _CALLED, _HUNG = range(3)
+_KEY_AT = _HEADER.size
+_PLACE_AT = _KEY_AT + MOST_KEY
+
+#: Looks within the seconds that a call may take, and seconds between two at most.
+_LOOKS, _LONGEST_INTERVAL = 8, 1.0
+
+#: How often as long as it may a call takes before it is taken for one that nothing interrupts.
+_FINALLY = 2
+
+#: Keys whose calls hung that are known at a time.
+_MOST_KEYS = 1000
+
+
+class _InterruptedError(BaseException):
+    """Raised in the lane's thread where it is; no handler for failures takes it for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of user code.
+
+    ``partition`` and ``key`` are those of a keyed reducer, None for code that takes whole batches.
+    ``place`` names the record, the timer or the batches, as far as is known. ``has_hung`` says that
+    it was given up for that.
+    """
+
+    partition: int | None
+    key: bytes | None
+    place: str
+    has_hung: bool = False
+
+    def __str__(self) -> str:
+        """Return it as a message has it."""
+        parts = [self.place] if self.place else []
+        if self.key is not None:
+            shown = self.key[:100].decode("utf-8", "replace")
+            parts.insert(0, f"key {shown!r} of partition {self.partition}")
+        return ", ".join(parts)
+
+
+class _CallFile:
+    """Where the call under way is noted. One thread writes at a time."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.map: mmap.mmap | bytearray = bytearray(_SIZE)
+        if path is not None:
+            self.map = _mapped(path)
+
+    def begin(self, partition: int, key: bytes, place: bytes) -> None:
+        """Note a call; ``partition`` is -1 for one without a key."""
+        key, place = key[:MOST_KEY], place[:_MOST_PLACE]
+        self.map[_PLACE_AT : _PLACE_AT + len(place)] = place
+        data = _HEADER.pack(_MAGIC, _CALLED, partition, len(key), len(place)) + key
+        self.map[: len(data)] = data
+
+    def end(self) -> None:
+        """Note that no call is under way."""
+        self.map[4] = _IDLE
+
+    def give_up(self) -> None:
+        """Note that the call under way hangs."""
+        self.map[4] = _HUNG
+
+    def read(self) -> Call | None:
+        """Return the call that is noted, None where none was under way."""
+        magic, state, partition, key_size, place_size = _HEADER.unpack_from(self.map, 0)
+        if magic != _MAGIC or state == _IDLE:
+            return None
+        key = bytes(self.map[_KEY_AT : _KEY_AT + min(key_size, MOST_KEY)])
+        place = bytes(self.map[_PLACE_AT : _PLACE_AT + min(place_size, _MOST_PLACE)])
+        has_key = partition >= 0
+        return Call(
+            partition if has_key else None,
+            key if has_key else None,
+            place.decode("utf-8", "replace"),
+            state == _HUNG,
+        )
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    """Map a file of the user's own, whose blocks the disk has: a page without one ends a process.
+
+    Raises:
+        OSError: it cannot be made, for want of space or rights.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, _SIZE)
+        elif os.fstat(descriptor).st_size < _SIZE:
+            os.pwrite(descriptor, bytes(_SIZE), 0)
+        return mmap.mmap(descriptor, _SIZE)
+    finally:
+        os.close(descriptor)
+
+
+class CallWatch:
+    """Watches the calls of user code that one lane makes.
+
+    A call that takes longer than a job may is interrupted, so that its job fails and the lane goes
+    on. What does not come back to Python cannot be interrupted: then the process has to end. The
+    key of either is known from then on: its facts are given one by one, and that which hangs
+    again is not given any more.
+
+    ``open`` and ``close`` are for the owner, ``job``, ``call`` and the questions about keys for
+    the lane. Without ``path`` nothing outlives the process.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._file = _CallFile(None)
+        self._lock = Lock()
+        self._number = 0
+        self._thread: int | None = None
+        self._is_interrupted = False
+        self._seconds: float | None = None
+        self._hung: dict[tuple[int, bytes], set[str]] = {}
+        self._channel = ""
+        self._watchdog: _CallWatchdog | None = None
+
+    # --- the owner ------------------------------------------------------------------------------
+
+    def open(self, channel: str, fail: Callable[[BaseException], None]) -> None:
+        """Say what call the former process ended in, if any, and begin to watch."""
+        self._channel = channel
+        if self._path is not None:
+            try:
+                self._file = _CallFile(self._path)
+            except OSError as error:
+                log.warning(
+                    "calls_not_noted", channel=channel, file=str(self._path), error=str(error)
+                )
+        before = self._file.read()
+        self._file.end()
+        if before is not None:
+            self._report(before)
+        self._watchdog = _CallWatchdog(self, channel, fail)
+        self._watchdog.start()
+
+    def close(self) -> None:
+        """End the watch. What a call that still hangs is of stays noted."""
+        if self._watchdog is not None:
+            self._watchdog.request_stop()
+
+    def _report(self, before: Call) -> None:
+        log.error(
+            "process_ended_in_call",
+            channel=self._channel,
+            partition=before.partition,
+            key=None if before.key is None else before.key[:100].decode("utf-8", "replace"),
+            place=before.place,
+            hung=before.has_hung,
+            reason=(
+                f"the former process ended while the code was called for {before}; where it ends "
+                "there again, that is what the code cannot take"
+            ),
+        )
+        if before.partition is not None and before.key is not None:
+            # by name where it hung there, so that it is not called again
+            self._note_key(before.partition, before.key, before.place if before.has_hung else "")
+
+    # --- the lane -------------------------------------------------------------------------------
+
+    def limit(self, seconds: float | None) -> None:
+        """Have calls take so many seconds at most from now on; with None as long as they take."""
+        self._seconds = seconds
+
+    @contextmanager
+    def job(self) -> Iterator[None]:
+        """Be where calls may be interrupted; nothing in it may need to be undone.
+
+        Raises:
+            JobTimeoutError: a call took too long.
+        """
+        self._thread = get_ident()
+        try:
+            try:
+                yield
+            finally:
+                self._leave()
+        except _InterruptedError:
+            raise self._timed_out() from None
+        finally:
+            self._file.end()
+
+    def call(self, partition: int, key: bytes, place: bytes = b"") -> None:
+        """Note the call that begins now; the one before it is over.
+
+        ``partition`` is -1 where whole batches are given, which ``place`` names then.
+        """
+        if self._is_interrupted:
+            self._take_back()  # the call before came back just then
+        self._number += 1
+        self._file.begin(partition, key, place)
+
+    def each(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Yield rows, which begin with key and partition, each once it is noted as a call.
+
+        As :meth:`call` for each of them, which takes twice as long.
+        """
+        found, pack, largest = self._file.map, _HEADER.pack, MOST_KEY
+        for row in rows:
+            if self._is_interrupted:
+                self._take_back()
+            self._number += 1
+            key = row[0]
+            size = len(key)
+            if size > largest:
+                key, size = key[:largest], largest
+            found[: _KEY_AT + size] = pack(_MAGIC, _CALLED, row[1], size, 0) + key
+            yield row
+
+    def _leave(self) -> None:
+        """Be where nothing is interrupted any more. What was called stays to be read."""
+        while True:
+            # one that is on its way may come between any two steps, and no second one after it
+            with suppress(_InterruptedError):
+                self._thread = None
+                if self._is_interrupted:
+                    self._take_back()
+                return
+
+    def _take_back(self) -> None:
+        with self._lock:
+            _set_exception(get_ident(), None)
+            self._is_interrupted = False
+
+    def _timed_out(self) -> JobTimeoutError:
+        call = self._file.read() or Call(None, None, "")
+        if call.partition is not None and call.key is not None:
+            self._note_key(call.partition, call.key, call.place)
+        log.error(
+            "call_interrupted",
+            channel=self._channel,
+            partition=call.partition,
+            key=None if call.key is None else call.key[:100].decode("utf-8", "replace"),
+            place=call.place,
+            seconds=self._seconds,
+        )
+        return JobTimeoutError(
+            f"the code did not return in {self._seconds:g} s from a call for {call}, and was "
+            "interrupted"
+        )
+
+    # --- keys whose calls hung -----------------------------------------------------------------
+
+    def _note_key(self, partition: int, key: bytes, place: str) -> None:
+        known = self._hung
+        if len(known) >= _MOST_KEYS:
+            known.pop(next(iter(known)))
+        known.setdefault((partition, key[:MOST_KEY]), set()).add(place)
+
+    def is_known(self, partition: int, key: bytes) -> bool:
+        """Return whether a call for the key hung, or a process ended in one."""
+        return bool(self._hung) and (partition, key[:MOST_KEY]) in self._hung
+
+    def has_hung(self, partition: int, key: bytes, place: str) -> bool:
+        """Return whether the call for this record or timer hung, when it was made by itself."""
+        return bool(place) and place in self._hung.get((partition, key[:MOST_KEY]), ())
+
+    # --- the watchdog ---------------------------------------------------------------------------
+
+    @property
+    def seconds(self) -> float | None:
+        """How long a call may take."""
+        return self._seconds
+
+    @property
+    def number(self) -> int | None:
+        """The number of the call under way, None where there is none."""
+        return None if self._thread is None else self._number
+
+    def interrupt(self, number: int) -> None:
+        """Interrupt the call of this number, unless it is over."""
+        with self._lock:
+            # in this order: the lane leaves first, and asks then
+            self._is_interrupted = True
+            thread = self._thread
+            if thread is not None and self._number == number:
+                _set_exception(thread, _InterruptedError)
+
+    def give_up(self, number: int) -> Call | None:
+        """Note that the call of this number hangs for good; None where it is over."""
+        if self.number != number:
+            return None
+        self._file.give_up()
+        return self._file.read()
+
+
+def _set_exception(thread: int, kind: type[BaseException] | None) -> None:
+    """Have a thread raise ``kind`` where it is in Python code; None takes that back."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind)
+    )
+
+
+class _CallWatchdog(PeriodicThread):
+    """The thread that interrupts calls that take too long.
+
+    Time counts by its looks: a process that stood still as a whole has not looked either.
+    """
+
+    def __init__(
+        self, watch: CallWatch, channel: str, fail: Callable[[BaseException], None]
+    ) -> None:
+        self._watch = watch
+        self._channel = channel
+        self._fail_channel = fail
+        self._seen: int | None = None
+        self._lasted = 0.0
+        super().__init__(f"{channel}-calls", fail)
+
+    def _run(self) -> None:
+        while True:
+            limit = self._watch.seconds
+            interval = _LONGEST_INTERVAL
+            if limit is not None:
+                interval = min(interval, limit / _LOOKS)
+            if self._stopping.wait(interval):
+                return
+            self._look(interval, limit)
+
+    def _look(self, interval: float, limit: float | None) -> None:
+        before, self._seen = self._seen, self._watch.number
+        self._lasted = self._lasted + interval if self._seen == before else 0.0
+        if self._seen is None or limit is None or self._lasted < limit:
+            return
+        if self._lasted < limit * _FINALLY:
+            # again at each look: code may catch what it is interrupted by
+            self._watch.interrupt(self._seen)
+            return
+        call = self._watch.give_up(self._seen)
+        if call is not None:
+            self._fail_channel(
+                FatalError(
+                    f"channel {self._channel}: the code does not return from a call for {call}, "
+                    f"and cannot be interrupted after {self._lasted:.1f} s; the process has to be "
+                    "restarted. The next one gives it the key's records one by one, and leaves "
+                    "out the one that hangs again"
+                )
+            )
+            self._stopping.set()
