@@ -13,8 +13,9 @@ import typer
 from headrace.admin.cli import register
 from headrace.apps.cli import collector, elements
 from headrace.apps.workflow_cli import workflow
-from headrace.core.options import Commands, ConfigFile, command_group
+from headrace.core.options import Commands, ConfigFile, Panel, command_group
 from headrace.core.positions import parse_moment
+from headrace.core.streams import take_any_text
 from headrace.devstack.cli import app as local
 from headrace.devstack.connector import app as connector
 from headrace.tools.dead_letters.cli import app as dead_letters
@@ -41,25 +42,31 @@ class _InOrder(Commands):
 
 
 app = command_group(name="headrace", cls=_InOrder, pretty_exceptions_enable=False)
-app.command()(check)
-app.command()(demo)
-app.command()(group)
-app.command()(doctor)
-app.command()(init)
-app.command()(reduce)
 register(app)
-app.add_typer(local, name="local")
-app.add_typer(offsets, name="offsets")
-app.add_typer(state, name="state")
-app.add_typer(dead_letters, name="dead-letters")
-app.add_typer(transactions, name="transactions")
-app.add_typer(connector, name="connector")
-app.add_typer(collector, name="collector")
-app.add_typer(workflow, name="workflow")
-app.add_typer(elements, name="elements")
+for panel, command in (
+    (Panel.START, init),
+    (Panel.START, demo),
+    (Panel.CONFIGURE, check),
+    (Panel.CONFIGURE, doctor),
+    (Panel.WATCH, group),
+    (Panel.DEVELOP, reduce),
+):
+    app.command(rich_help_panel=panel.value)(command)
+for panel, name, commands in (
+    (Panel.START, "local", local),
+    (Panel.OPERATE, "offsets", offsets),
+    (Panel.OPERATE, "state", state),
+    (Panel.OPERATE, "dead-letters", dead_letters),
+    (Panel.OPERATE, "transactions", transactions),
+    (Panel.CONFIGURE, "connector", connector),
+    (Panel.APPLICATIONS, "collector", collector),
+    (Panel.APPLICATIONS, "workflow", workflow),
+    (Panel.APPLICATIONS, "elements", elements),
+):
+    app.add_typer(commands, name=name, rich_help_panel=panel.value)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.CONFIGURE.value)
 def schema() -> None:
     """Print the JSON schema of the configuration, for editors."""
     from headrace.config.reference import schema  # noqa: PLC0415 - pydantic takes a while to import
@@ -67,7 +74,7 @@ def schema() -> None:
     typer.echo(json.dumps(schema(), indent=2))
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.RUN.value)
 def run(
     config: ConfigFile,
     until: Annotated[
@@ -98,7 +105,7 @@ def _bound(until: str) -> Until:
         raise typer.BadParameter(f"{error}, or latest", param_hint="--until") from None
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.DEVELOP.value)
 def plugins() -> None:
     """List the sinks, processors and decoders that installed packages offer, importing none."""
     from headrace.core.plugins import installed_plugins  # noqa: PLC0415 - for this command only
@@ -111,7 +118,7 @@ def plugins() -> None:
         typer.echo("no package that is installed offers a plug-in")
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.DEVELOP.value)
 def version() -> None:
     """Print the version."""
     typer.echo(VERSION)
@@ -139,4 +146,5 @@ def options(
 
 def main() -> None:
     """Run the command line."""
+    take_any_text()
     app()

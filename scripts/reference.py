@@ -47,7 +47,7 @@ def pages() -> dict[str, str]:
 def commands_page() -> str:
     """Return the reference of the command line."""
     intro = (
-        "Every command has `--help`. What they end with is in "
+        "Every command has `--help`, or `-h`. What they end with is in "
         "[exit codes](operation.md#exit-codes).\n"
     )
     chapters = [_chapter(name, command) for name, command in commands()]

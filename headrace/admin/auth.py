@@ -9,6 +9,7 @@ deletes it gets another one at the next start.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import json
 import os
@@ -43,6 +44,11 @@ if TYPE_CHECKING:
 
 TOKEN_FILE = "admin-token"  # noqa: S105 - the name of a file
 ADDRESS_FILE = "admin.json"
+
+#: What a disk says that has no room, or none for this user.
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,8 @@ class Folder:
     def write_address(self, url: str) -> None:
         """Say where the API is served. Blocks for as long as a file takes.
 
+        On a full disk it is left out, and logged.
+
         Raises:
             StartError: the file cannot be written.
         """
@@ -132,13 +140,14 @@ class Folder:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(file, text)
         except OSError as error:
+            if error.errno in FULL:
+                # the process does without; it is there to be asked why no more is stored
+                log.warning("admin_file_not_written", file=str(file), error=error.strerror)
+                return
             raise StartError(
                 f"{file} cannot be written: {error.strerror}; give the process a state_dir that it "
                 "may write to"
             ) from error
-
-
-log = structlog.get_logger(__name__)
 
 
 class Certificate:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.core.options import ConfigFile, config_option
+from headrace.core.options import ConfigFile, Panel, config_option
 from headrace.core.positions import FORMS, Replay, format_moment, parse_moment, parse_target
 from headrace.core.usual_file import NAME, usual_file
 from headrace.health import LEAST_TIMEOUT, TIMEOUT
@@ -109,7 +109,7 @@ def _names(command: Callable[..., Command]) -> dict[str, Any]:
 
 _Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON for scripts.")]
 _Channel = Annotated[
-    str | None, typer.Argument(metavar="[CHANNEL]", help="The channel, where there are several.")
+    str | None, typer.Argument(metavar="CHANNEL", help="The channel, where there are several.")
 ]
 _ChannelOption = Annotated[
     str | None,
@@ -130,9 +130,14 @@ _RECORD = re.compile(rf"{_PARTITION.pattern}:(?P<offset>[0-9]{{1,19}})")
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (status, top, tap, pause, resume, seek, skip, reload, loglevel, stop):
-        app.command()(connected(command))
-    app.command()(health)
+    for panel, commands in (
+        (Panel.WATCH, (status, top, tap)),
+        (Panel.OPERATE, (pause, resume, seek, skip, loglevel)),
+        (Panel.RUN, (reload, stop)),
+    ):
+        for command in commands:
+            app.command(rich_help_panel=panel.value)(connected(command))
+    app.command(rich_help_panel=Panel.WATCH.value)(health)
 
 
 def health(
@@ -386,7 +391,10 @@ def reload(wait: _Wait = "60s", *, json: _Json = False) -> Command:
 
 def loglevel(
     level: Annotated[
-        str, typer.Argument(help="debug, info, warning, error; default: a logger's own no more.")
+        str,
+        typer.Argument(
+            metavar="LEVEL", help="debug, info, warning, error; default: a logger's own no more."
+        ),
     ],
     logger: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only this one, as headrace.channel.")

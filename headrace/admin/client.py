@@ -372,7 +372,10 @@ def _token(
 
 def _from_file(file: Path) -> tuple[str | None, str]:
     try:
-        return read_regular(file).decode().strip(), ""
+        text = read_regular(file).decode()
+        if text.startswith("\ufeff"):
+            return None, f"{file} begins with a byte order mark; save it as UTF-8 without one"
+        return text.strip(), ""
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         return None, f"{file} cannot be read ({reason}); run this as the process's user"

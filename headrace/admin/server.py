@@ -13,7 +13,7 @@ import structlog
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
 
-from headrace.admin.auth import Certificate, Folder, Guard, Rules
+from headrace.admin.auth import FULL, Certificate, Folder, Guard, Rules
 from headrace.admin.changes import Changes
 from headrace.admin.history import INTERVAL, Rates
 from headrace.admin.loglevels import LogLevels
@@ -155,6 +155,10 @@ class AdminServer:
         try:
             return record.leave(config.state_dir, os.environ)
         except OSError as error:
+            if error.errno in FULL:
+                folder = config.state_dir
+                log.warning("admin_file_not_written", file=str(folder), error=error.strerror)
+                return []
             raise StartError(
                 f"no record can be left in {config.state_dir}: {error.strerror}; give the process "
                 "a state_dir that it may write to"

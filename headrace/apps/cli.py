@@ -75,7 +75,7 @@ class CollectorMode(Enum):
     """As the original, byte for byte."""
 
 
-@collector.command(context_settings={"help_option_names": ["--help", "-help"]})
+@collector.command(context_settings={"help_option_names": ["-h", "-help", "--help"]})
 def run(  # noqa: PLR0917 - the parts of a configuration
     context: typer.Context,
     brokers: Annotated[str | None, _BROKERS] = None,
@@ -165,9 +165,11 @@ def run(  # noqa: PLR0917 - the parts of a configuration
 
 @collector.command()
 def create(  # noqa: PLR0917 - the members of an event
-    group: Annotated[str, typer.Argument(help="The id of the group.")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The id of the group.")],
     brokers: _Brokers,
-    expected: Annotated[list[str] | None, typer.Argument(help="The entities to wait for.")] = None,
+    expected: Annotated[
+        list[str] | None, typer.Argument(metavar="ENTITY", help="The entities to wait for.")
+    ] = None,
     ttl: Annotated[int | None, typer.Option(help="Seconds to wait; 30 without it.")] = None,
     payload: Annotated[
         str | None, typer.Option(metavar="JSON", help="What the outcome gives back.")
@@ -205,8 +207,8 @@ def create(  # noqa: PLR0917 - the members of an event
 
 @collector.command()
 def done(  # noqa: PLR0917 - as above
-    group: Annotated[str, typer.Argument(help="The id of the group.")],
-    entity: Annotated[str, typer.Argument(help="The entity that is done.")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The id of the group.")],
+    entity: Annotated[str, typer.Argument(metavar="ENTITY", help="The entity that is done.")],
     brokers: _Brokers,
     result: Annotated[str | None, typer.Option(metavar="JSON", help="Its result.")] = None,
     error: Annotated[str | None, typer.Option(metavar="TEXT", help="Why it failed.")] = None,
@@ -224,7 +226,8 @@ def done(  # noqa: PLR0917 - as above
 def watch(  # noqa: PLR0917 - where to look, and how long
     brokers: _Brokers,
     group: Annotated[
-        str | None, typer.Argument(help="The group to wait for; without it all are shown.")
+        str | None,
+        typer.Argument(metavar="GROUP", help="The group to wait for; without it all are shown."),
     ] = None,
     wait: Annotated[
         float | None,

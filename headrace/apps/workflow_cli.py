@@ -130,7 +130,10 @@ def run(  # noqa: PLR0917 - the parts of a configuration
 @workflow.command()
 def start(  # noqa: PLR0917 - an instance, and where it goes
     definition: Annotated[
-        str, typer.Argument(help="The workflow: name, its latest version, or name@version.")
+        str,
+        typer.Argument(
+            metavar="WORKFLOW", help="The workflow: name, its latest version, or name@version."
+        ),
     ],
     workflows: _Workflows,
     brokers: _Brokers,
@@ -154,7 +157,7 @@ def start(  # noqa: PLR0917 - an instance, and where it goes
 
 @workflow.command()
 def result(
-    instance: Annotated[str, typer.Argument(help="The id of the instance.")],
+    instance: Annotated[str, typer.Argument(metavar="INSTANCE", help="The id of the instance.")],
     brokers: _Brokers,
     timeout: _Timeout = 60.0,
     name: _Name = "workflow",
@@ -169,7 +172,7 @@ def result(
 
 @workflow.command()
 def show(
-    instance: Annotated[str, typer.Argument(help="The id of the instance.")],
+    instance: Annotated[str, typer.Argument(metavar="INSTANCE", help="The id of the instance.")],
     brokers: _Brokers,
     name: _Name = "workflow",
     properties: PropertiesOption = None,

@@ -83,7 +83,7 @@ class PartitionManager:
             self._scheduler.touch(owned)
 
     def narrow_bounds(self) -> None:
-        """Have what is held end at bounds that were fixed after it was claimed."""
+        """Let what is held end at bounds that were fixed after it was claimed."""
         for owned in self.all():
             owned.progress.buffer.bound = self._bounds.of(owned.partition)
         self.touch_all()

@@ -12,12 +12,13 @@ import structlog
 from headrace.coordinators.coordinator import member_info
 from headrace.core.clock import Clock, Deadline
 from headrace.core.errors import HeadraceError, KafkaUnavailableError, UnknownTopicError
+from headrace.core.hints import did_you_mean
 from headrace.core.records import identity_of
 from headrace.core.supervision import PeriodicThread
 from headrace.kafka.catalog import matching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace.config import ChannelConfig
     from headrace.config.subscription import Subscription
@@ -222,7 +223,7 @@ class TopicWatcher(PeriodicThread):
         cluster = self._catalog.cluster_id(deadline)
         subscription = self._known.subscription
         found = self._find(subscription, deadline)
-        self._check(subscription, found, frozenset(subscription.names))
+        self._check(subscription, found, frozenset(subscription.names), deadline)
         self._known.begin(cluster, found)
         self._counted(self._known.counts())
 
@@ -243,7 +244,7 @@ class TopicWatcher(PeriodicThread):
         try:
             former = frozenset(self._known.subscription.names)
             found = self._find(subscription, deadline)
-            self._check(subscription, found, frozenset(subscription.names) - former)
+            self._check(subscription, found, frozenset(subscription.names) - former, deadline)
             yield
             self._known.follow(subscription, found)
             counts = self._known.counts()
@@ -253,17 +254,30 @@ class TopicWatcher(PeriodicThread):
             self._looking.release()
 
     def _check(
-        self, subscription: Subscription, found: Mapping[str, TopicInfo], named: frozenset[str]
+        self,
+        subscription: Subscription,
+        found: Mapping[str, TopicInfo],
+        named: frozenset[str],
+        deadline: Deadline,
     ) -> None:
         """Refuse what is ``named`` and not found; warn of patterns that match nothing."""
         missing = sorted(named - found.keys())
         if missing:
             raise UnknownTopicError(
-                f"channel {self._channel}: no topic {', '.join(missing)} on the broker; "
-                f"create it, or correct channels.{self._channel}.topics"
+                f"channel {self._channel}: no topic {', '.join(missing)} on the broker"
+                f"{self._near(missing, deadline)}; create it, or correct "
+                f"channels.{self._channel}.topics"
             )
         for pattern in subscription.fruitless(found):
             log.warning("no_topic_matches", channel=self._channel, pattern=pattern)
+
+    def _near(self, missing: Collection[str], deadline: Deadline) -> str:
+        """Return which topics may have been meant, as far as this user may see them."""
+        try:
+            there = sorted(self._catalog.names(deadline))
+        except HeadraceError:
+            return ""
+        return did_you_mean(missing, there)
 
     def _wake_up(self) -> None:
         self._known.look()

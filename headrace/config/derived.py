@@ -213,7 +213,8 @@ def _reading_by_key(channel: ChannelConfig) -> ChannelConfig:
     if isinstance(coordinator, StaticCoordinatorConfig):
         renamed = {made: coordinator.partitions[topic]}
         coordinator = coordinator.model_copy(update={"partitions": renamed})
-    purge = chosen.internal.purge_input or PURGE_INTERVAL
+    said = "purge_input" in chosen.internal.model_fields_set
+    purge = chosen.internal.purge_input if said else PURGE_INTERVAL
     internal = chosen.internal.model_copy(update={"partitions": None, "purge_input": purge})
     return channel.model_copy(
         update={

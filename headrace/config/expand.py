@@ -151,6 +151,11 @@ class Expansion:
             raise BadReferenceError("refers to a file by a name that is no path") from None
         if len(content) > MAX_FILE_BYTES:
             raise BadReferenceError(f"refers to {path}, which is larger than 1 MiB")
+        if text.startswith("\ufeff"):
+            raise BadReferenceError(
+                f"refers to {path}, which begins with a byte order mark, as editors of Windows "
+                "write it; save it as UTF-8 without one"
+            )
         self._files_read += 1
         return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
 

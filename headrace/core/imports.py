@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import pkgutil
+import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ImportPathError
@@ -85,8 +87,8 @@ def _module(path: str, name: str) -> ModuleType:
         missing = error.name or ""
         if name == missing or name.startswith(f"{missing}."):
             raise ImportPathError(
-                f"{path!r}: no module {missing!r} on the import path; install its package, or "
-                "name its folder in python_path"
+                f"{path!r}: no module {missing!r} on the import path{_near(path, missing)}; "
+                "install its package, or name its folder in python_path"
             ) from error
         raise ImportPathError(
             f"{path!r}: module {name!r} imports {missing!r}, which is not installed"
@@ -97,13 +99,30 @@ def _module(path: str, name: str) -> ModuleType:
         ) from error
 
 
+#: How much alike names of modules have to be: there are many.
+_ALIKE = 0.75
+
+
+def _near(path: str, missing: str) -> str:
+    """Return which module may have been meant: one that lies beside the one that is missing."""
+    package, _, name = missing.rpartition(".")
+    folders = list(sys.modules[package].__path__) if package in sys.modules else None
+    there = [each.name for each in pkgutil.iter_modules(folders)]
+    near = difflib.get_close_matches(name, there, n=1, cutoff=_ALIKE)
+    if not near:
+        return ""
+    meant = f"{package}.{near[0]}" if package else near[0]
+    return f"; did you mean {path.replace(missing, meant, 1)}?"
+
+
 def _attribute(path: str, module: ModuleType, name: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
         own = [other for other in vars(module) if callable(getattr(module, other))]
         near = difflib.get_close_matches(name, own, n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        paths = ", ".join(f"{module.__name__}:{each}" for each in near)
+        hint = f"; did you mean {paths}?" if near else ""
         raise ImportPathError(
             f"{path!r}: module {module.__name__!r} has no {name!r}{hint}"
         ) from None

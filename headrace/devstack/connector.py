@@ -32,7 +32,9 @@ def connector() -> None:
 def fetch(
     directory: Annotated[
         Path,
-        typer.Argument(file_okay=False, resolve_path=True, help="Where to put the jars."),
+        typer.Argument(
+            metavar="DIR", file_okay=False, resolve_path=True, help="Where to put the jars."
+        ),
     ],
 ) -> None:
     """Put the connector's jars into a folder, for spark.connector; harmless if they are there."""

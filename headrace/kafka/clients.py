@@ -101,6 +101,10 @@ def source(properties: Mapping[str, Any], group: str, budget: int) -> ClientProp
     }
 
 
+#: What the line begins with that says that a client cannot be used any more.
+_FATAL = ("FATAL",)
+
+
 class _Bridge:
     """Takes one client's log lines and errors into ours. Called on the thread that polls it."""
 
@@ -112,6 +116,9 @@ class _Bridge:
         repeated = self._repeats.admit((level, args[:1]))
         if repeated is not None:
             detail = message % args if args else message
+            if args[:1] != _FATAL:
+                # it goes on by itself: with another connection, another token, later
+                level = min(level, logging.WARNING)
             log.log(level, "kafka_client", detail=detail, repeated=repeated)
 
     def report(self, error: Any) -> None:

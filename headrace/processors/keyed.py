@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -788,7 +789,9 @@ class KeyedProcessor(MicroBatchProcessor):
         held.failures += 1
         held.not_before = self.context.clock.monotonic() + wait
         topic, partition = held.assignment.partition
-        log.error(
+        expected = isinstance(error, HeadraceError) and not isinstance(error, CorruptStoreError)
+        log.log(
+            logging.WARNING if expected else logging.ERROR,
             "tick_failed",
             channel=self.context.channel,
             topic=topic,

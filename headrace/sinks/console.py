@@ -11,6 +11,7 @@ from rich.table import Table
 
 from headrace.core.errors import ImportPathError, StartError
 from headrace.core.imports import make
+from headrace.core.streams import take_any_text
 from headrace.sinks.contract import Guarantee, Sink, rows_of
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ class ConsoleSink(Sink[Group]):
 
     def __init__(self, *, rows: int = 20, console: Console | None = None) -> None:
         self._rows = rows
+        if console is None:
+            take_any_text()
         self._console = console or Console()
 
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> Group:

@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from headrace.cli import app
+from headrace.core.options import Panel
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -40,14 +41,30 @@ def test_the_version_is_an_option_too() -> None:
     assert (result.exit_code, result.output) == (0, f"{VERSION}\n")
 
 
-def test_help_lists_commands_by_the_alphabet() -> None:
-    """A reader looks for a name; the order in which they were written says nothing."""
+def test_help_lists_commands_by_what_they_are_for() -> None:
+    """Each is in one panel, of which there are seven; within a panel they go by the alphabet."""
     group: Any = typer.main.get_command(app)
-    listed = group.list_commands(typer.Context(group))
-    assert listed == sorted(group.commands)
-    shown = CliRunner().invoke(app, ["--help"]).output
-    below = shown.partition("Commands:\n")[2]
-    assert re.findall(r"^  ([\w-]+) ", below, re.MULTILINE) == listed
+    shown = CliRunner().invoke(app, ["-h"]).output
+    assert "\nCommands:" not in shown
+    panels = [shown.partition(f"\n{panel.value}:\n")[2].partition("\n\n")[0] for panel in Panel]
+    listed = [re.findall(r"^  ([\w-]+) ", panel, re.MULTILINE) for panel in panels]
+    assert all(names and names == sorted(names) for names in listed)
+    assert sorted(name for names in listed for name in names) == sorted(group.commands)
+    assert [name for name in listed[2] if name == "run"] == ["run"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_s_arguments_read_as_they_are_typed(name: str) -> None:
+    """In capitals, in brackets where they may be left out; -h shows the same as --help."""
+    shown = CliRunner().invoke(app, [*name.split(), "-h"]).output
+    assert shown == CliRunner().invoke(app, [*name.split(), "--help"]).output
+    usage = " ".join(shown.partition("\n\n")[0].split())
+    assert not set("{}<") & set(usage)
+    assert "[[" not in usage
+    for each in COMMANDS[name].params:
+        if each.param_type_name == "argument":
+            assert each.metavar, each.name
+            assert (each.metavar if each.required else f"[{each.metavar}]") in usage
 
 
 @pytest.mark.parametrize("group", [[], ["local"], ["offsets"], ["connector"]])

@@ -17,6 +17,7 @@ from headrace.config.types.scalars import (
     Flag,
     FreeText,
     LocalPath,
+    OneOrMore,
     Port,
     Text,
     WholeNumber,
@@ -165,15 +166,15 @@ class AdminConfig(Section):
     plain_text: Fixed[Flag] = False
     """Whether to listen for other machines without tls, as where something in between encrypts."""
 
-    allowed_hosts: Fixed[Annotated[tuple[FreeText, ...], Distinct]] = ()
+    allowed_hosts: Fixed[Annotated[tuple[FreeText, ...], Distinct, OneOrMore]] = ()
     """Names under which clients reach the API besides addresses, localhost, the host's name and
     that in advertised_url."""
 
-    trusted_proxies: Fixed[tuple[Annotated[str, Network()], ...]] = ()
+    trusted_proxies: Fixed[Annotated[tuple[Annotated[str, Network()], ...], OneOrMore]] = ()
     """Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto say who asks,
     for the log, and whether by https. Of all others these headers are ignored."""
 
-    redact: Fixed[Annotated[tuple[Annotated[str, _REDACTED], ...], Distinct]] = ()
+    redact: Fixed[Annotated[tuple[Annotated[str, _REDACTED], ...], Distinct, OneOrMore]] = ()
     """What taps and headrace dead-letters list do not show of records: key, value, a member of
     values that are JSON objects, as value.card.number, also within lists, or a header, as
     headers.authorization."""

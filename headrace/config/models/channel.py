@@ -36,7 +36,15 @@ from headrace.config.models.sink import (
     sink_form,
 )
 from headrace.config.subscription import Subscription
-from headrace.config.types.scalars import Count, Distinct, Flag, GroupName, TopicName, WholeNumber
+from headrace.config.types.scalars import (
+    Count,
+    Distinct,
+    Flag,
+    GroupName,
+    OneOrMore,
+    TopicName,
+    WholeNumber,
+)
 from headrace.config.types.topics import PartitionSet, TopicEntry
 from headrace.config.types.units import (
     MIB,
@@ -261,10 +269,13 @@ class ChannelConfig(Section):
     enabled: Restarts[Flag] = True
     """Whether the channel runs."""
 
-    topics: Resubscribes[Annotated[tuple[TopicEntry, ...], Field(min_length=1), Distinct]]
-    """The topics to read. An entry that begins with ^ is a pattern, a regular expression of
-    Python: it takes every topic whose name begins as it says (end it with $ to have the whole name
-    match), also one that is created later, but none whose name begins with __."""
+    topics: Resubscribes[
+        Annotated[tuple[TopicEntry, ...], Field(min_length=1), Distinct, OneOrMore]
+    ]
+    """The topics to read; one by itself needs no list. An entry that begins with ^ is a pattern, a
+    regular expression of Python: it takes every topic whose name begins as it says (end it with $
+    to have the whole name match), also one that is created later, but none whose name begins with
+    __."""
 
     group: Restarts[GroupName]
     """The group whose members share the partitions, and under whose name offsets are kept."""

@@ -30,7 +30,7 @@ from headrace.config.models.channel import ChannelConfig
 from headrace.config.models.kafka import KafkaConfig, unknown_to_java
 from headrace.config.models.processor import SparkConfig
 from headrace.config.models.zookeeper import ZooKeeperConfig
-from headrace.config.types.scalars import Flag, FreeText, LocalPath, Name, Port
+from headrace.config.types.scalars import Flag, FreeText, LocalPath, Name, OneOrMore, Port
 from headrace.config.types.units import Duration
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Config(Section):
     shutdown_timeout: Hot[Annotated[float, Duration(1)]] = 30.0
     """How long a stop may take until what still runs is left unfinished."""
 
-    python_path: Fixed[tuple[LocalPath, ...]] = ()
+    python_path: Fixed[Annotated[tuple[LocalPath, ...], OneOrMore]] = ()
     """Folders to look in first for processors, reducers and functions."""
 
     kafka: Reconnects[KafkaConfig] = KafkaConfig()

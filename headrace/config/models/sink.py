@@ -19,6 +19,7 @@ from headrace.config.types.scalars import (
     ImportPath,
     LocalPath,
     Name,
+    OneOrMore,
     SinkFactory,
     SqlTable,
     TableFolder,
@@ -46,7 +47,7 @@ class DeltaSinkConfig(Section):
     path: Restarts[TableFolder]
     """The table's folder, made with the first rows where it is missing."""
 
-    partition_by: Restarts[Annotated[tuple[FreeText, ...], Distinct]] = ()
+    partition_by: Restarts[Annotated[tuple[FreeText, ...], Distinct, OneOrMore]] = ()
     """The columns that a new table is partitioned by."""
 
     schema_changes: Restarts[Literal["refuse", "add_columns"]] = "refuse"
@@ -83,7 +84,7 @@ class SqlSinkConfig(Section):
     mode: Restarts[Literal["append", "upsert"]] = "append"
     """Whether rows are added, or take the place of those with the same key."""
 
-    key: Restarts[Annotated[tuple[FreeText, ...], Distinct]] = ()
+    key: Restarts[Annotated[tuple[FreeText, ...], Distinct, OneOrMore]] = ()
     """The columns of a primary key or unique constraint, for mode: upsert."""
 
     offsets_table: Restarts[SqlTable] = "headrace_offsets"

@@ -18,7 +18,7 @@ from keyword import kwlist
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
 
 from headrace.config.errors import origin_of
@@ -187,6 +187,13 @@ def _distinct(items: tuple[str, ...]) -> tuple[str, ...]:
         raise refuse(f"names {', '.join(twice)} twice; name each once")
     return items
 
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+OneOrMore = BeforeValidator(_listed, str | tuple[str, ...])
+"""After the annotation of a tuple of texts: one text alone stands for the list of it."""
 
 Distinct = AfterValidator(_distinct)
 """After the annotation of a tuple of texts: none of them may stand there twice."""

@@ -39,10 +39,35 @@ class SecretText(FieldType):
             raise refuse("is not text; put it in quotes")
         if not value:
             raise refuse("is empty")
+        if (fault := invisible_fault(value)) is not None:
+            raise refuse(fault)
         return SecretStr(str(value))
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string", "writeOnly": True}
+
+
+#: What files bring that were written by editors of Windows, and what of keys in PEM is right.
+_MARK, _PEM = "\ufeff", "-----BEGIN "
+
+
+def invisible_fault(text: str) -> str | None:
+    """Return what is wrong with a secret that nobody sees in its file, None where nothing is.
+
+    The sentence goes on from the place's name, and has nothing of the secret in it.
+    """
+    if text.startswith(_MARK):
+        return "begins with a byte order mark, which is no part of it; save its file without one"
+    if _PEM in text:
+        return None
+    if "\r" in text or "\n" in text:
+        return (
+            "has a line break in it or more than one at its end, which is no part of it; save its "
+            "file as one line"
+        )
+    if "\0" in text:
+        return "has a zero byte in it; save its file as UTF-8"
+    return None
 
 
 SecretValue = Annotated[SecretStr, SecretText()]
@@ -106,6 +131,14 @@ Refusal = Callable[[str], "str | None"]
 """Says why a property may not be set here, None where it may."""
 
 
+def _fault(name: str, value: Any) -> str | None:
+    """Return what is wrong with a value whose name says that it is a secret."""
+    if not isinstance(value, str) or not looks_secret(name):
+        return None
+    # some secrets, as of JAAS, have several lines
+    return invisible_fault(value) if value.startswith(_MARK) or "\r" in value else None
+
+
 class FreeMapping(FieldType):
     """A mapping of names that no model knows, whose values may be secrets."""
 
@@ -117,7 +150,7 @@ class FreeMapping(FieldType):
         found = [
             FieldConflict((name,), sentence)
             for name, item in value.items()
-            if (sentence := self._refused(name, item)) is not None
+            if (sentence := self._refused(name, item) or _fault(name, item)) is not None
         ]
         if found:
             raise conflict_in(found)

@@ -38,7 +38,8 @@ _PROJECT = (
 
 def init(
     directory: Annotated[
-        Path, typer.Argument(file_okay=False, help="A folder, new or empty but for .git.")
+        Path,
+        typer.Argument(metavar="DIR", file_okay=False, help="A folder, new or empty but for .git."),
     ],
     *,
     brokers: Annotated[

@@ -99,7 +99,11 @@ def export(
     config: ConfigFile,
     file: Annotated[
         Path,
-        typer.Argument(help="The file to write, in YAML; - for standard output.", dir_okay=False),
+        typer.Argument(
+            metavar="FILE",
+            help="The file to write, in YAML; - for standard output.",
+            dir_okay=False,
+        ),
     ],
     channel: _Channel = None,
     topic: _Topics = None,
@@ -115,7 +119,9 @@ def export(
 @app.command(name="import")
 def import_(
     config: ConfigFile,
-    file: Annotated[Path, typer.Argument(help="A file that export wrote; - for standard input.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file that export wrote; - for standard input.")
+    ],
     channel: _Channel = None,
     replay: _Replay = None,
     *,

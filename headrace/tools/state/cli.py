@@ -28,7 +28,9 @@ app = command_group(
     help="Look at the state of a keyed channel's keys, and move the state of a stopped one.",
 )
 
-_Key = Annotated[str, typer.Argument(help="The key; of keys: bytes in hexadecimal digits.")]
+_Key = Annotated[
+    str, typer.Argument(metavar="KEY", help="The key; of keys: bytes in hexadecimal digits.")
+]
 _Channel = Annotated[
     str | None,
     typer.Option("--channel", metavar="NAME", help="The channel, where several keep state."),
@@ -103,7 +105,9 @@ app.command(name="list")(connected(list_, instead=_from_changelog))
 @app.command()
 def export(
     config: ConfigFile,
-    file: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to write; - for standard output.")
+    ],
     channel: _Channel = None,
     form: Annotated[
         Literal["jsonl", "parquet"],
@@ -120,7 +124,9 @@ def export(
 @app.command(name="import")
 def import_(
     config: ConfigFile,
-    file: Annotated[Path, typer.Argument(help="A file that export wrote, of either form.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file that export wrote, of either form.")
+    ],
     channel: _Channel = None,
     offsets: Annotated[
         Literal["file", "earliest", "latest"],

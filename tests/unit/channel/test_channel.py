@@ -276,7 +276,9 @@ def test_an_unknown_topic_is_named_and_nothing_is_claimed(broker: InMemoryBroker
     """The start fails with the topic's name; processor and clients are closed again."""
     recorder = Recorder()
     channel = in_memory_channel(recorder, broker, topics=["evnets"])
-    with pytest.raises(UnknownTopicError, match="no topic evnets"):
+    with pytest.raises(
+        UnknownTopicError, match="no topic evnets on the broker; did you mean events\\?"
+    ):
         channel.start(Deadline.after(PATIENCE))
     assert channel.state is ChannelState.STOPPED
     assert recorder.names(-1) == ["closed"]

@@ -29,7 +29,8 @@ def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
 def test_a_token_that_nobody_can_send_is_refused(tmp_path: Path, token: str) -> None:
     """A line break would end the header that it stands in."""
     problem = _problem(tmp_path, f'admin: {{token: "{token}"}}')
-    assert "admin.token (line 1): has a line break, a blank at an end" in problem
+    assert "admin.token (line 1): " in problem
+    assert "has a line break" in problem
     assert "hunter2" not in problem
 
 

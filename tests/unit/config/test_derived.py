@@ -264,3 +264,16 @@ def test_it_is_known_which_channel_re_keys_what_another_reads(tmp_path: Path) ->
     reads = channels["orders"].model_copy(update={"topics": ("status.orders.by-key", "other")})
     named = {"a": first, "b": reads}
     assert rekeying_of("b", named) == {"status.orders.by-key": "a"}
+
+
+@pytest.mark.parametrize(
+    ("internal", "purge"),
+    [("", 30.0), (", internal: {purge_input: 5s}", 5.0), (", internal: {purge_input: null}", None)],
+)
+def test_null_means_that_nothing_is_purged(
+    tmp_path: Path, internal: str, purge: float | None
+) -> None:
+    """What is not said is the usual interval; null is said."""
+    second = loaded(tmp_path, text(processor=internal)).channels["orders"].processor
+    assert isinstance(second, KeyedProcessorConfig)
+    assert second.internal.purge_input == purge

@@ -134,6 +134,15 @@ def test_expanded_text_knows_whether_a_file_took_part(
     assert found.from_file is from_file
 
 
+def test_a_file_with_a_byte_order_mark_is_refused(expansion: Expansion, tmp_path: Path) -> None:
+    """By its name, without a word of what is in it: as a password it would fit nowhere."""
+    (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfhunter2")
+    expansion.expand("${file:marked}")
+    ((_, sentence),) = expansion.failures
+    assert sentence.startswith(f"refers to {tmp_path}/marked, which begins with a byte order mark")
+    assert "hunter2" not in sentence
+
+
 def test_all_failures_are_collected(expansion: Expansion) -> None:
     """One failed reference does not hide the next."""
     expansion.expand({"a": "${ONE}", "b": {"c": "${TWO}", "d": "${NAME}"}})

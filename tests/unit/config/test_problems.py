@@ -36,7 +36,7 @@ SECTIONS = (
             f"shutdown_timeout (line 1): '30sec' is not {DURATION}, of at least 1s",
         ),
         ("shutdown_timeout: 0", f"shutdown_timeout (line 1): 0 is not {DURATION}, of at least 1s"),
-        ("python_path: src", "python_path (line 1): 'src' is not a list, each item a path"),
+        ("python_path: 5", "python_path (line 1): 5 is not a list, each item a path"),
         ("python_path: [1]", "python_path[0] (line 1): 1 is not text; put it in quotes"),
         ("kafka:", f"kafka (line 1): {NULL_SECTION}"),
         ("kafka: 5", "kafka (line 1): *** is not a mapping"),

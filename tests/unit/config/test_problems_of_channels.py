@@ -24,8 +24,8 @@ TYPES = "spark, arrow, keyed, rekey, simple or custom"
     [
         ("enabled: 1", "enabled: 1 is not true or false"),
         (
-            "topics: flights",
-            (f"topics: 'flights' is not a list with at least one entry, each item {TOPIC}"),
+            "topics: 5",
+            (f"topics: 5 is not a list with at least one entry, each item {TOPIC}"),
         ),
         (
             "topics: []",

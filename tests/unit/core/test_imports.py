@@ -40,7 +40,8 @@ def test_a_callable_is_found() -> None:
         ("good_code", "not of the form package.module:name"),
         (":send", "not of the form package.module:name"),
         ("absent_code:send", "no module 'absent_code' on the import path"),
-        ("good_code:sedn", "has no 'sedn'; did you mean send?"),
+        ("good_code:sedn", "has no 'sedn'; did you mean good_code:send?"),
+        ("god_code:send", "did you mean good_code:send?"),
         ("good_code:NUMBER", "is a int, which cannot be called"),
         ("good_code:no_arguments", r"takes \(\); it is called with \(record\)"),
         ("broken_code:send", "ZeroDivisionError"),
@@ -67,7 +68,7 @@ def test_options_are_given_by_name() -> None:
             r"takes \(a, \*, b=2\), and the options are a, c: .*'c'",
         ),
         ("good_code:made", {}, "the options are none: missing a required argument: 'a'"),
-        ("good_code:maed", {}, "did you mean made?"),
+        ("good_code:maed", {}, "did you mean good_code:made?"),
     ],
 )
 def test_options_that_are_not_taken_are_named(

@@ -1,0 +1,62 @@
+"""Secrets with characters that nobody sees, as an editor puts them into files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.config.types.secrets import invisible_fault
+from tests.unit.config.support import CHANNELS, refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAULTS = {
+    "\ufeffhunter2": "begins with a byte order mark",
+    "hunter2\r": "has a line break",
+    "hun\r\nter2": "has a line break",
+    "hunter2\n\n": "has a line break",
+    "hunter2\0": "has a zero byte",
+}
+
+PLACES = {
+    "sasl": "kafka: {{sasl: {{mechanism: PLAIN, username: u, password: {0}}}}}",
+    "tls": "kafka: {{tls: {{certificate_file: /c, key_file: /k, key_password: {0}}}}}",
+    "zookeeper": "zookeeper: {{digest: {{username: u, password: {0}}}}}",
+}
+
+
+@pytest.mark.parametrize("text", FAULTS)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_secret_with_what_nobody_sees_is_refused_by_name(
+    tmp_path: Path, place: str, text: str
+) -> None:
+    """Wherever a secret stands: what is wrong is said, and nothing of the secret."""
+    problems = refused(tmp_path, CHANNELS + PLACES[place].format('"${SECRET}"'), {"SECRET": text})
+    assert any("password (line" in each and FAULTS[text] in each for each in problems), problems
+    assert not any("hunter2" in each for each in problems)
+
+
+@pytest.mark.parametrize("text", ["\ufeffhunter2", "hunter2\r"])
+def test_a_property_that_is_a_secret_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    """Also in kafka.properties, whose names are not ours."""
+    section = 'kafka: {properties: {sasl.password: "${SECRET}"}}'
+    (problem,) = refused(tmp_path, CHANNELS + section, {"SECRET": text})
+    assert FAULTS[text] in problem
+    assert "hunter2" not in problem
+
+
+@given(st.text(st.characters(exclude_characters="\r\n\0\ufeff", exclude_categories=["Cs"])))
+def test_any_other_text_is_taken(text: str) -> None:
+    """Blanks, signs of any script, and what looks like an escape."""
+    assert invisible_fault(text) is None
+
+
+def test_keys_in_pem_have_lines() -> None:
+    """Of either kind of line end; a mark before them is none of theirs."""
+    key = "-----BEGIN PRIVATE KEY-----\r\nMII\r\n-----END PRIVATE KEY-----\n"
+    assert invisible_fault(key) is None
+    assert invisible_fault(f"\ufeff{key}") is not None

@@ -1,0 +1,28 @@
+"""Lines of librdkafka's own log, in ours."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.kafka import clients
+
+
+@pytest.mark.parametrize(
+    ("level", "facility", "expected"),
+    [
+        (logging.ERROR, "FAIL", "warning"),
+        (logging.CRITICAL, "FAIL", "warning"),
+        (logging.ERROR, "SASLAUTH", "warning"),
+        (logging.INFO, "SASLREFRESH", "info"),
+        (logging.ERROR, "FATAL", "error"),
+    ],
+)
+def test_what_a_client_recovers_from_is_no_error(level: int, facility: str, expected: str) -> None:
+    """A broker that ends a connection to have it log in again, one that is away; not its end."""
+    bridge = clients.base({})["logger"]
+    with capture_logs() as logs:
+        bridge.log(level, "%s [%s] %s", facility, "rdkafka#consumer-1", "what happened")
+    assert [(each["event"], each["log_level"]) for each in logs] == [("kafka_client", expected)]
