@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.admin.auth import SHORTEST_TOKEN, Folder
+from headrace.admin.auth import Folder
+from headrace.config.models.admin import SHORTEST_TOKEN
 from headrace.core.errors import StartError
 
 if TYPE_CHECKING:
