@@ -6,6 +6,7 @@ users' code. It may raise, exit, return a text that cannot be written, or one wi
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 #: Characters of an error's text that are shown, and of a value's.
@@ -41,6 +42,16 @@ def describe_error(error: BaseException, length: int = ERROR_LENGTH) -> str:
     """Return an error's class and text, as ``ValueError: it is negative``."""
     message = message_of(error, length)
     return f"{kind_of(error)}: {message}" if message else kind_of(error)
+
+
+def trace_of(error: BaseException, length: int = ERROR_LENGTH) -> str:
+    """Return the end of an error's traceback, with those of its causes."""
+    try:
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except BaseException:  # noqa: BLE001 - users' code, which may exit
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        text = f"{frames}{describe_error(error)}\n"
+    return plain_text(text[-length:])
 
 
 def plain_text(text: str, length: int | None = None) -> str:

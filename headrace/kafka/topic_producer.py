@@ -85,7 +85,8 @@ class TopicProducer:
         """Hand records to the client in their order. Blocks while its queue is full.
 
         Raises:
-            ProduceError: the queue stayed full until the deadline; the rest was not sent.
+            ProduceError: the queue stayed full until the deadline, or the client refuses a record;
+                the rest was not sent.
         """
         for key, value in records:
             self._send(key, value, deadline)
@@ -116,6 +117,11 @@ class TopicProducer:
                         f"{self.sent}; look at the broker's log"
                     ) from None
                 self._producer.poll(deadline.at_most(_ROOM_POLL_INTERVAL))
+            except KafkaException as error:  # as of one that is too large
+                raise ProduceError(
+                    f"topic {self.topic!r}: a record of {len(value)} bytes cannot be sent after "
+                    f"{self.sent}: {error.args[0].str()}"
+                ) from error
             else:
                 break
         self.sent += 1

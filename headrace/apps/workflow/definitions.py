@@ -10,16 +10,19 @@ import inspect
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.core.errors import StartError
 from headrace.core.imports import load_object
+from headrace.core.user_text import describe_error, describe_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
 #: The path of a workflow's whole term. Those of its parts begin with it.
 ROOT = "0"
@@ -28,6 +31,9 @@ ROOT = "0"
 OTHERWISE = "otherwise"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+#: Characters of a path that an error shows, where it is too deep.
+_SHOWN = 60
 
 #: What a name may be made of.
 _LETTERS = "take letters, digits, - and _"
@@ -43,6 +49,13 @@ _LEAST_TIMEOUT, _MOST_TIMEOUT = 0.001, 3_155_760_000
 
 #: Iterations of a loop, where it does not say.
 MOST_ITERATIONS = 100
+
+#: Levels that terms may be within each other, workflows that are called among them, and those of a
+#: value that is an argument or a result: together they stay below what a state may have.
+MOST_TERMS, MOST_LEVELS = 60, 100
+
+#: Bytes of the id of an instance.
+MOST_ID = 500
 
 
 class DefinitionError(StartError):
@@ -169,8 +182,9 @@ class Choice:
 class Loop:
     """The body again and again; its result is that of the last iteration.
 
-    So many ``times``, or ``until`` that field of the body's result is true, in ``most`` iterations:
-    without it by then, the instance fails.
+    So many ``times``, a whole number from 0 on, or ``until`` that field of the body's result is
+    true, in ``most`` iterations: without it by then, the instance fails, as it does where the field
+    is neither true nor false, nor null.
     """
 
     body: Term
@@ -234,6 +248,12 @@ class Compiled:
         Raises:
             DefinitionError: one is missing, is not used, or is nothing that JSON knows.
         """
+        given: object = args
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            raise DefinitionError(
+                f"workflow {self.id}: its arguments are {describe_value(args)}; give a mapping of "
+                "names to values"
+            )
         missing, unknown = self.inputs - args.keys(), args.keys() - self.inputs
         if missing or unknown:
             wrong = [f"{name} is missing" for name in sorted(missing)]
@@ -313,6 +333,10 @@ class Workflows:
         Raises:
             DefinitionError: there is none, or not this version any more.
         """
+        if not isinstance(name, str):
+            raise DefinitionError(
+                f"{describe_value(name)} is no name of a workflow; write 'name' or 'name@version'"
+            )
         base, _, version = name.partition("@")
         versions = self.definitions.get(base)
         if not versions:
@@ -369,11 +393,16 @@ class _Compiler:
     """Makes JSON of one definition's term. ``users`` are those that it is called from."""
 
     def __init__(
-        self, workflows: Workflows, definition: Definition, users: tuple[str, ...]
+        self,
+        workflows: Workflows,
+        definition: Definition,
+        users: tuple[str, ...],
+        level: int = 0,
     ) -> None:
         self._workflows = workflows
         self._definition = definition
         self._users = users
+        self._level = level
         self._inputs: set[str] = set()
 
     def compiled(self) -> Compiled:
@@ -386,7 +415,14 @@ class _Compiler:
         term = self._term(definition.term, ROOT, frozenset())
         return Compiled(definition.id, term, frozenset(self._inputs), definition.policy)
 
+    def _level_of(self, path: str) -> int:
+        """Return how many terms there are around what is at a path, in workflows around it too."""
+        return self._level + path.count(".") + path.count("[")
+
     def _term(self, term: Any, path: str, steps: frozenset[str]) -> list[Any]:
+        if self._level_of(path) >= MOST_TERMS:
+            text = f"terms are more than {MOST_TERMS} deep within each other; have fewer"
+            raise self._error(f"{path[:_SHOWN]}…", text)
         match term:
             case Call():
                 return self._call(term, path, steps)
@@ -420,10 +456,13 @@ class _Compiler:
     def _call(self, call: Call, path: str, steps: frozenset[str]) -> list[Any]:
         args = {name: self._value(value, path, steps) for name, value in call.args.items()}
         workflows = self._workflows
-        if call.process not in workflows.processes:
-            if str(call.process).partition("@")[0] not in workflows.definitions:
+        known: object = call.process  # by a user without a type checker
+        if not isinstance(known, str) or known not in workflows.processes:
+            base = known.partition("@")[0] if isinstance(known, str) else None
+            if base not in workflows.definitions:
                 there = ", ".join(sorted([*workflows.processes, *workflows.definitions])) or "none"
-                raise self._error(path, f"there is no process {call.process!r}; known are {there}")
+                shown = describe_value(known)
+                raise self._error(path, f"there is no process {shown}; known are {there}")
             return self._workflow(call, path, args)
         self._require_arguments(call, path)
         return ["call", call.process, args, *self._limits(call, path)]
@@ -432,7 +471,8 @@ class _Compiler:
         if (call.attempts, call.timeout, call.backoff) != (None, None, None):
             raise self._error(path, "is a workflow, whose own calls have attempts and time-outs")
         found = self._workflows.find(call.process)
-        inner = _Compiler(self._workflows, found, (*self._users, self._definition.id)).compiled()
+        users, level = (*self._users, self._definition.id), self._level_of(path) + 1
+        inner = _Compiler(self._workflows, found, users, level).compiled()
         try:
             inner.require(dict.fromkeys(args))
         except DefinitionError as error:
@@ -444,6 +484,11 @@ class _Compiler:
         on = self._reference(choice.on, path, steps)
         cases: list[list[Any]] = []
         for value, child in choice.cases.items():
+            if not isinstance(value, (str, int)):
+                text = (
+                    f"has the case {describe_value(value)}; take a text, a whole number or a bool"
+                )
+                raise self._error(path, text)
             name = case_name(value)
             if not _is_name(name) or name == OTHERWISE:
                 raise self._error(path, f"{name!r} cannot be a case: {_LETTERS}")
@@ -460,11 +505,14 @@ class _Compiler:
             raise self._error(path, "a Loop takes either times or until")
         if not isinstance(loop.times, (Input, Result, NoneType)) and not _is_whole(loop.times, 0):
             text = "it has to be a whole number from 0 on, an Input or a Result"
-            raise self._error(path, f"times is {loop.times!r}; {text}")
+            raise self._error(path, f"times is {describe_value(loop.times)}; {text}")
         if not _is_whole(loop.most, 1):
-            raise self._error(path, f"most is {loop.most!r}; it has to be a whole number from 1 on")
-        if loop.until is not None and not _is_text(loop.until):
-            raise self._error(path, f"until is {loop.until!r}; it has to be a field's name")
+            shown = describe_value(loop.most)
+            raise self._error(path, f"most is {shown}; it has to be a whole number from 1 on")
+        if loop.until is not None and not _is_place(loop.until):
+            shown = describe_value(loop.until)
+            text = "it has to be a field's name, with those of fields in it after dots"
+            raise self._error(path, f"until is {shown}; {text}")
         name = own_name(path)
         times = None if loop.times is None else self._value(loop.times, path, steps)
         body = self._term(loop.body, f"{path}[0]", steps | {name})
@@ -474,15 +522,14 @@ class _Compiler:
     def _value(self, value: Value, path: str, steps: frozenset[str]) -> list[Any]:
         if isinstance(value, (Input, Result)):
             return self._reference(value, path, steps)
-        _literal(f"workflow {self._definition.id}, {path}", value)
-        return ["is", value]
+        return ["is", _literal(f"workflow {self._definition.id}, {path}", value)]
 
     def _reference(self, value: object, path: str, steps: frozenset[str]) -> list[Any]:
         if not isinstance(value, (Input, Result)):
-            raise self._error(path, f"{value!r} is neither an Input nor a Result")
-        if not _is_text(value.name):
-            kind = type(value).__name__
-            raise self._error(path, f"{kind}({value.name!r}): it has to be a name, or name.field")
+            raise self._error(path, f"{describe_value(value)} is neither an Input nor a Result")
+        if not _is_place(value.name):
+            kind, shown = type(value).__name__, describe_value(value.name)
+            raise self._error(path, f"{kind}({shown}): it has to be a name, or name.field")
         name, *fields = value.name.split(".")
         if isinstance(value, Input):
             self._inputs.add(name)
@@ -538,8 +585,9 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
+def _is_place(value: object) -> bool:
+    """Whether a value is a name, or several with dots between them."""
+    return isinstance(value, str) and all(value.split("."))
 
 
 def _is_number(value: object) -> bool:
@@ -555,8 +603,53 @@ def own_name(path: str) -> str:
     return path.rpartition(".")[2].partition("[")[0]
 
 
-def _literal(where: str, value: Any) -> None:
+def _literal(where: str, value: Any) -> Any:
+    """Return a value as JSON gives it back.
+
+    Raises:
+        DefinitionError: it is nothing that JSON knows, or too deep.
+    """
     try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise DefinitionError(f"{where}: {value!r} is nothing that JSON knows: {error}") from None
+        data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        found = json.loads(data)
+    except Exception as error:  # noqa: BLE001 - of the user's own types, which may be dicts
+        raise DefinitionError(
+            f"{where}: {describe_value(value)} is nothing that JSON knows: {describe_error(error)}"
+        ) from None
+    if is_deeper(found, MOST_LEVELS):
+        raise DefinitionError(
+            f"{where}: lists and dicts are more than {MOST_LEVELS} deep within each other; keep "
+            "what it says flat"
+        )
+    return found
+
+
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether a value as JSON has it has more lists and dicts within each other than that."""
+    found = [value]
+    for _ in range(levels + 1):
+        found = [each for each in found if isinstance(each, (dict, list))]
+        if not found:
+            return False
+        parts = (each.values() if isinstance(each, dict) else each for each in found)
+        found = list(chain.from_iterable(parts))
+    return True
+
+
+def require_id(instance: object) -> str:
+    """Return the id of an instance.
+
+    Raises:
+        DefinitionError: it is none; the text says what it has to be.
+    """
+    try:
+        size = len(instance.encode()) if isinstance(instance, str) else 0
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= MOST_ID or not isinstance(instance, str):
+        of = f" of {size} bytes" if size else ""
+        raise DefinitionError(
+            f"the id {describe_value(instance)}{of} cannot be an instance's; take a text of 1 to "
+            f"{MOST_ID} bytes in UTF-8"
+        )
+    return instance

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import structlog
 
+from headrace.apps.workflow.definitions import require_id
 from headrace.apps.workflow.messages import EVENT_RESULT, start_message
 from headrace.apps.workflow.topics import (
     ANSWER_TIMEOUT,
@@ -22,6 +23,7 @@ from headrace.apps.workflow.topics import (
 )
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError
+from headrace.core.user_text import describe_error
 from headrace.kafka.topic_producer import ProduceError, TopicProducer
 from headrace.keyed.codecs import to_json
 
@@ -99,7 +101,7 @@ class ResultsListener:
                             self._handler(document)
         except BaseException as error:  # noqa: BLE001 - raised by close
             self._error = error
-            log.error("listener_failed", error=f"{type(error).__name__}: {error}")  # noqa: TRY400 - as above
+            log.error("listener_failed", error=describe_error(error))  # noqa: TRY400 - as above
 
     @property
     def error(self) -> BaseException | None:
@@ -170,11 +172,12 @@ class Executor:
     ) -> str:
         """Start an instance of ``name``, its latest version, or ``name@version``; return its id.
 
-        With a custom ``instance``, starting it twice starts it once. Blocks until the
-        brokers have it.
+        With a custom ``instance``, a text of 1 to 500 bytes, starting it twice starts it once.
+        Blocks until the brokers have it.
 
         Raises:
-            DefinitionError: there is no such workflow, or these are not its arguments.
+            DefinitionError: there is no such workflow, these are not its arguments, or ``instance``
+                cannot be an id. Nothing was sent.
             ProduceError: the brokers did not take it, or not for certain.
         """
         name = uuid4().hex if instance is None else instance
@@ -190,7 +193,10 @@ class Executor:
     def start_all(
         self, definition: str, instances: Iterable[tuple[str, Mapping[str, Any]]]
     ) -> list[str]:
-        """Start instances with their arguments together, which takes less time; as ``start``."""
+        """Start instances with their arguments together, which takes less time; as ``start``.
+
+        All are checked before any is sent.
+        """
         return self._start(definition, instances, is_named_here=False)
 
     def _start(
@@ -204,7 +210,7 @@ class Executor:
         records = []
         for instance, args in instances:
             compiled.require(args)
-            message = start_message(instance, compiled.id, dict(args))
+            message = start_message(require_id(instance), compiled.id, dict(args))
             records.append((instance, to_json(message)))
         now = int(SYSTEM_CLOCK.time() * 1000)
         with self._changed:

@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.apps.workflow.definitions import (
+    MOST_ID,
+    MOST_LEVELS,
     OTHERWISE,
     ROOT,
     Compiled,
     DefinitionError,
     FailurePolicy,
     case_name,
+    is_deeper,
     load_workflows,
 )
 from headrace.apps.workflow.messages import (
@@ -31,6 +34,7 @@ from headrace.apps.workflow.messages import (
     UNKNOWN_PROCESS,
     UPDATE,
 )
+from headrace.core.user_text import describe_value
 from headrace.keyed import Event, Fired, Output, Phase, Phases, Timer, at_clock, batched
 from headrace.keyed.codecs import to_json
 
@@ -216,7 +220,7 @@ def _require_size(path: str, what: str, value: Any, most: int, beside: int = 0) 
     """
     try:
         size = len(to_json(value)) + beside
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise _TermError(path, f"{path}: {what} is nothing that JSON knows: {error}") from None
     if size > most:
         text = f"{path}: {what} has {size} bytes, and {most} are allowed"
@@ -281,7 +285,7 @@ class _Instance:
             if ref in self.state["called"]:  # else the one before it has closed the instance
                 self._cancel(ref, attempt)
                 self._ended("timed_out")
-                self._failed(ref, f"attempt {attempt} was not answered in time", "")
+                self._failed(ref, f"attempt {attempt} was not answered in time", "", own=False)
         self._resume()
         self._update()
 
@@ -314,7 +318,10 @@ class _Instance:
         if self.state is not None:
             self._count("duplicate_start")
             return
-        name, args = str(value.get("definition"))[:_TEXT], value.get("args")
+        size = len(self._key.encode())
+        if size > MOST_ID:
+            raise ValueError(f"the instance's id has {size} bytes, and {MOST_ID} are allowed")
+        name, args = _writable(value.get("definition")), value.get("args")
         found = self._rules.definitions.get(name)
         refusal = self._refusal(ROOT, "what it is started with", args)
         if refusal is not None:
@@ -351,7 +358,10 @@ class _Instance:
             self._grown += _require_size(ref, what, value, self._rules.value_room)
         except _TermError as error:
             return error
-        return None
+        if not is_deeper(value, MOST_LEVELS + 1):  # arguments are in a dict
+            return None
+        text = f"{ref}: {what} has lists and dicts more than {MOST_LEVELS} deep within each other"
+        return _TermError(ref, f"{text}; keep what it says flat")
 
     def _answered(self, kind: str, value: dict[str, Any]) -> None:
         """Apply what a worker answered to a call."""
@@ -379,6 +389,7 @@ class _Instance:
                     self._ended("cancelled")
             state["called"].pop(ref, None)
             self._waiting.pop(ref, None)
+            self._own_errors.pop(ref, None)
             found = value.get("obj")
             refusal = self._refusal(ref, "what it returned", found)
             if refusal is not None:
@@ -402,18 +413,38 @@ class _Instance:
 
     # --- failures ---------------------------------------------------------------------------
 
-    def _failed(self, ref: str, text: str, trace: str, *, final: bool = False) -> None:
-        """Have another attempt of a call made, or give it up."""
+    @property
+    def _own_errors(self) -> dict[str, list[Any]]:
+        """What the last attempt that a worker answered said, by open call: attempt, text, trace."""
+        assert self.state is not None
+        found: dict[str, list[Any]] = self.state.setdefault("own_errors", {})
+        return found
+
+    def _failed(
+        self, ref: str, text: str, trace: str, *, final: bool = False, own: bool = True
+    ) -> None:
+        """Have another attempt of a call made, or give it up.
+
+        The error is its ``own`` where a worker has answered; one that was not answered in time has
+        none, and what an attempt before it said goes along.
+        """
         state = self.state
         assert state is not None
         attempt, _, most, *backoff = state["called"].pop(ref)
         self._event(CALL_EXCEPTION, ref=ref, attempt=attempt, msg=text, trace=trace)
+        if own:
+            self._own_errors[ref] = [attempt, text, trace]
+            _fit_own(self._own_errors, self._rules.max_row // _FREE // _FREE)
+        elif ref in self._own_errors:
+            number, said, trace = self._own_errors[ref]
+            text = f"{text}; attempt {number} failed: {said}"
         if not final and attempt < most and state["phase"] == "open":
             first = backoff[0] if backoff else 0  # a former version had none
             pause = min(first << min(attempt - 1, _DOUBLINGS), max(first, _MOST_BACKOFF))
             self._waiting[ref] = [attempt, self._now + pause, most]
             self._resume()
         else:
+            self._own_errors.pop(ref, None)
             self._give_up(ref, attempt, text, trace)
 
     def _resume(self) -> None:
@@ -436,7 +467,7 @@ class _Instance:
         error = {"type": kind, "ref": ref, "attempt": attempt, "msg": text, "trace": trace}
         state["errors"].append(error)
         _fit(state["errors"], self._rules.max_row // _FREE * 3 // 4)
-        state["phase"], state["waiting"] = "failing", {}
+        state["phase"], state["waiting"], state["own_errors"] = "failing", {}, {}
         state["args"], state["returns"] = None, dict.fromkeys(state["returns"])
         if state["policy"] == FailurePolicy.FAIL_FAST.value:
             for open_ref, (open_attempt, *_) in sorted(state["called"].items()):
@@ -446,10 +477,13 @@ class _Instance:
         self._settle()
 
     def _settle(self) -> None:
-        """Close a failing instance that waits for nothing any more, with its latest error."""
+        """Close a failing instance that waits for nothing any more, with its first error.
+
+        It has made the instance fail; those of calls that were open then have come later.
+        """
         assert self.state is not None
         if not self.state["called"]:
-            error = self.state["errors"][-1]
+            error = self.state["errors"][0]
             self._close(error["type"], **{n: error[n] for n in ("ref", "msg", "trace")})
 
     def _cancel(self, ref: str, attempt: int) -> None:
@@ -547,6 +581,7 @@ class _Instance:
             # results may be large, and nothing waits for them
             "returns": dict.fromkeys(state["returns"]),
             "args": None,
+            "own_errors": {},
         }
 
     # --- what is written --------------------------------------------------------------------
@@ -583,15 +618,32 @@ def _writable(value: object) -> str:
 
 
 def _fit(errors: list[dict[str, Any]], room: int) -> None:
-    """Leave out what errors have too much: traces first, then the oldest, then text."""
+    """Leave out what errors have too much: traces, then errors, then text; of the first one last.
+
+    It is the one that says why the instance has failed.
+    """
     while len(to_json(errors)) > room:
-        traced = next((each for each in errors if each["trace"]), None)
+        traced = next((each for each in (*errors[1:], errors[0]) if each["trace"]), None)
         if traced is not None:
             traced["trace"] = ""
         elif len(errors) > 1:
-            del errors[0]
+            del errors[1]
         else:
             errors[0]["msg"] = errors[0]["msg"][: room // _FREE]
+            return
+
+
+def _fit_own(errors: dict[str, list[Any]], room: int) -> None:
+    """Leave out what attempts' own errors have too much: traces, then text, of the oldest first."""
+    while len(to_json(errors)) > room:
+        traced = next((each for each in errors.values() if each[2]), None)
+        if traced is not None:
+            traced[2] = ""
+        elif len(errors) > 1:
+            del errors[next(iter(errors))]
+        else:
+            (last,) = errors.values()
+            last[1] = last[1][: room // _FREE]
             return
 
 
@@ -650,7 +702,7 @@ class _TermPass:
             name = case_name(self._value(on, path, steps, inputs))
             known = any(name == each for each, _ in cases)
             if not known and otherwise is None:
-                text = f"{path}: no case for {name!r}, and nothing otherwise"
+                text = f"{path}: no case for {describe_value(name)}, and nothing otherwise"
                 raise _TermError(path, text, NO_RESULT)
             self._choices[path] = name if known else OTHERWISE
         name = self._choices[path]
@@ -661,7 +713,10 @@ class _TermPass:
         _, name, body, times, until, most = term
         limit = most if times is None else self._value(times, path, steps, inputs)
         if not isinstance(limit, int) or isinstance(limit, bool):
-            raise _TermError(path, f"{path}: times is {limit!r}, which is no whole number")
+            shown = describe_value(limit)
+            raise _TermError(path, f"{path}: times is {shown}, which is no whole number")
+        if limit < 0:
+            raise _TermError(path, f"{path}: times is {limit}; it has to be 0 or more")
         number, found = self._loops.get(path, 0), None
         if number:
             found = self._returns.get(f"{path}[{number - 1}]")
@@ -678,12 +733,21 @@ class _TermPass:
             self._returns.pop(f"{path}[{number - 1}]", None)
             number += 1
             self._loops[path] = number
-            if until is not None and field_of(found, until, path):
+            if until is not None and self._is_reached(found, until, path):
                 return self._done(path, found)
         if until is not None:
             text = f"{path}: {'.'.join(until)!r} was not reached in {limit} iterations"
             raise _TermError(path, text)
         return self._done(path, found)
+
+    @staticmethod
+    def _is_reached(found: Any, until: Sequence[str], path: str) -> bool:
+        """Whether a field is true; raises a _TermError if it is no truth value."""
+        said = field_of(found, until, path)
+        if said is None or isinstance(said, bool):
+            return bool(said)
+        text = f"{path}: {'.'.join(until)!r} is {describe_value(said)}; it has to be true or false"
+        raise _TermError(path, text)
 
     def _forget_iteration(self, path: str) -> None:
         """Forget what was noted of an iteration that is done, but for its result."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import traceback
 from collections import Counter, deque
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -27,6 +26,7 @@ from headrace.apps.workflow.topics import ANSWER_TIMEOUT, PARTITIONER, client_of
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.records import offset_of
+from headrace.core.user_text import describe_error, message_of, trace_of
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.keyed.codecs import to_json
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
@@ -158,7 +158,8 @@ def _answer_of(call: Assignment, result: Any) -> bytes:
     try:
         message = to_json(return_message(call, result))
     except (TypeError, ValueError, RecursionError) as error:
-        raise CallFailedError(f"{call.process} returned what JSON does not know: {error}") from None
+        text = f"{call.process} returned what JSON does not know: {message_of(error)}"
+        raise CallFailedError(text) from None
     if len(message) > _MOST_BYTES:
         raise CallFailedError(f"the answer has {len(message)} bytes, and {_MOST_BYTES} are allowed")
     return message
@@ -332,7 +333,7 @@ class AssignmentProcessor(BatchProcessor):
             topic=partition.topic,
             partition=partition.partition,
             offset=offset_of(record),
-            error=f"{type(error).__name__}: {error}"[:_TRACE_LENGTH],
+            error=describe_error(error, _TRACE_LENGTH),
         )
 
     def _take(self, job: _Job, batch: _OpenBatch) -> None:
@@ -415,11 +416,11 @@ class AssignmentProcessor(BatchProcessor):
         try:
             message = _answer_of(call, process(call, **call.args))
         except BaseException as error:  # noqa: BLE001 - of a user's code, which may also exit
-            final = isinstance(error, CallFailedError)
-            text = str(error) if final else f"{type(error).__name__}: {error}"
-            trace = "".join(traceback.format_exception(error))[-_TRACE_LENGTH:]
-            text, trace = (each.encode("utf-8", "replace").decode() for each in (text, trace))
-            return to_json(fail_message(call, text[:_TRACE_LENGTH], trace, final=final))
+            # by its type: what it says of its class is users' code as well
+            final = issubclass(type(error), CallFailedError)
+            text = (message_of if final else describe_error)(error, _TRACE_LENGTH)
+            trace = trace_of(error, _TRACE_LENGTH)
+            return to_json(fail_message(call, text, trace, final=final))
         job.outcome = "returned"
         return message
 

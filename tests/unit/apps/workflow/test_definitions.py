@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from headrace.apps.workflow import (
     Assignment,
@@ -41,6 +42,36 @@ _SEVEN: Any = 7
 _INNER: Any = Parallel(b=Call("a"))
 _HALF: Any = 1.5
 _TEXT: Any = "30s"
+_UNHASHABLE: Any = ["a"]
+
+
+class Sly(dict[str, Any]):
+    """Raises as it is asked for what it has."""
+
+    def __init__(self) -> None:
+        super().__init__(x=1)
+
+    @override
+    def items(self) -> Any:
+        raise SystemError("sly")
+
+    @override
+    def __repr__(self) -> str:
+        raise KeyError("sly")
+
+
+def _nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def _within(depth: int) -> Any:
+    term: Any = Call("a")
+    for _ in range(depth):
+        term = Sequence(s=term)
+    return term
 
 
 @pytest.mark.parametrize(
@@ -93,6 +124,18 @@ _TEXT: Any = "30s"
             Choice(Input("x"), {True: Call("a"), "true": Call("b")}),
             "0: 'true' is a second case of the name 'true'; leave one out",
         ),
+        (Loop(Call("a"), until="x..y"), "0: until is 'x..y'; it has to be a field's name"),
+        (Loop(Call("a"), until=_SEVEN), "0: until is 7; it has to be a field's name"),
+        (Call("a", x=Input("x.")), "0: Input('x.'): it has to be a name, or name.field"),
+        (Call("a", x="\ud800"), "0: '\\ud800' is nothing that JSON knows"),
+        (Call("a", x=Sly()), "is nothing that JSON knows: SystemError: sly"),
+        (Call("a", x=_nested(101)), "0: lists and dicts are more than 100 deep"),
+        (Call("a", x=_nested(5_000)), "is nothing that JSON knows: RecursionError"),
+        (_within(60), "terms are more than 60 deep within each other; have fewer"),
+        (_within(5_000), "terms are more than 60 deep within each other; have fewer"),
+        (Call(_UNHASHABLE), "0: there is no process ['a']; known are a, b, w"),
+        (Choice(Input("x"), {_HALF: Call("a")}), "0: has the case 1.5; take a text, a whole"),
+        (Choice(Input("x"), {None: Call("a")}), "0: has the case None; take a text, a whole"),  # type: ignore[dict-item]
         (Call("w"), "w@1 -> w@1: workflows call each other in a ring"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.apps.workflow import Call, DefinitionError, Workflows, commands, topics
+from headrace.apps.workflow import Call, DefinitionError, Input, Workflows, commands, topics
 from headrace.apps.workflow import executor as module
 from headrace.apps.workflow.executor import Executor, NoOutcomeError, ResultsListener, find_outcome
 from headrace.apps.workflow.topics import ReadRefusedError, Topics
@@ -114,6 +114,11 @@ def step(call: Any) -> None:
     del call
 
 
+def takes(call: Any, x: Any) -> None:
+    """Take an argument."""
+    del call, x
+
+
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     """Return topics of a test's own."""
@@ -168,6 +173,48 @@ def test_a_second_start_of_an_instance_that_is_remembered_finds_its_outcome(scen
     with scene.executor() as executor:
         executor.start("work", instance="mine")
         assert executor.result("mine", WAIT) == "first"
+
+
+def _nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("definition", "args", "instance", "words"),
+    [
+        ("other", {}, "i", "there is no workflow 'other'"),
+        (7, {}, "i", "7 is no name of a workflow"),
+        (["work"], {}, "i", "is no name of a workflow"),
+        ("work", {"x": 1}, "i", "x is not used"),
+        ("work", ["x"], "i", r"its arguments are \['x'\]; give a mapping"),
+        ("work", {5: 1}, "i", "its arguments are {5: 1}; give a mapping"),
+        ("args", {"x": "\ud800"}, "i", "argument x: '.ud800' is nothing that JSON knows"),
+        ("args", {"x": float("nan")}, "i", "argument x: nan is nothing that JSON knows"),
+        ("args", {"x": {1}}, "i", r"argument x: \{1\} is nothing that JSON knows"),
+        ("args", {"x": _nested(101)}, "i", "argument x: lists and dicts are more than 100 deep"),
+        ("args", {"x": _nested(100_000)}, "i", "argument x: .* is nothing that JSON knows"),
+        ("work", {}, "", "the id '' cannot be an instance's; take a text of 1 to 500 bytes"),
+        ("work", {}, 5, "the id 5 cannot be"),
+        ("work", {}, b"i", "the id b'i' cannot be"),
+        ("work", {}, "\ud800", "cannot be an instance's"),
+        ("work", {}, "é" * 251, "of 502 bytes cannot be"),
+    ],
+)
+def test_what_cannot_be_started_is_a_definition_error(
+    scene: Scene, definition: Any, args: Any, instance: Any, words: str
+) -> None:
+    """As it is documented, whatever is given; nothing is sent, nor of those before it."""
+    scene.flows.process(takes)
+    scene.flows.define("args", 1, Call("takes", x=Input("x")))
+    with scene.executor() as executor:
+        with pytest.raises(DefinitionError, match=words):
+            executor.start(definition, args, instance=instance)
+        with pytest.raises(DefinitionError, match=words):
+            executor.start_all(definition, [("first", args), (instance, args)])
+    assert scene.started == []
 
 
 def test_a_start_that_may_be_lost_tells_the_id(scene: Scene) -> None:

@@ -203,11 +203,22 @@ def test_a_loop_ends_after_its_times_or_fails_after_the_most() -> None:
     assert flow.ret("i", "0[1]", 2).outcomes()[0]["result"] == 2
     assert flow.start("j", n=0).outcomes(flow.made)[0]["result"] is None
     flow = Flow(reducer(Loop(Call("a"), until="ok", most=1))).start("i")
-    flow.ret("i", "0[0]", {"ok": 0})
+    flow.ret("i", "0[0]", {"ok": False})
     assert flow.outcomes()[0]["msg"] == "0: 'ok' was not reached in 1 iterations"
     for wrong in ("two", True):
         flow = Flow(reducer(Loop(Call("a"), times=Input("n")))).start("i", n=wrong)
         assert flow.outcomes()[0]["msg"] == f"0: times is {wrong!r}, which is no whole number"
+    flow = Flow(reducer(Loop(Call("a"), times=Input("n")))).start("i", n=-1)
+    assert flow.outcomes()[0]["msg"] == "0: times is -1; it has to be 0 or more"
+
+
+@pytest.mark.parametrize("said", ["no", 1, [], {}])
+def test_until_is_a_truth_value(said: Any) -> None:
+    """A text such as ``no`` would end the loop; null is as good as false."""
+    flow = Flow(reducer(Loop(Call("a"), until="done.well"))).start("i")
+    flow.ret("i", "0[0]", {"done": {"well": None}}).ret("i", "0[1]", {"done": {"well": said}})
+    expected = f"0: 'done.well' is {said!r}; it has to be true or false"
+    assert flow.outcomes()[0]["msg"] == expected
 
 
 def test_loops_that_call_nothing_come_to_an_end() -> None:
@@ -376,12 +387,12 @@ def test_a_partial_failure_stays_where_it_is() -> None:
     assert flow.ret("1", "0.0.y").outcomes()[0]["instance"] == "1"
 
 
-def test_the_latest_error_is_the_instance_s() -> None:
+def test_the_first_error_is_the_instance_s() -> None:
     """And all are in the outcome; a failing instance makes no further attempts."""
     flow = Flow(reducer(_TWO_CALLS, attempts=3)).start("1").fail("1", "0.0.x", "first")
     assert flow.fail("1", "0.0.y", "second", final=False).refs == []
     (outcome,) = flow.outcomes()
-    assert outcome["msg"] == "second"
+    assert (outcome["ref"], outcome["msg"]) == ("0.0.x", "first")
     assert [each["msg"] for each in outcome["errors"]] == ["first", "second"]
 
 
@@ -528,6 +539,33 @@ def test_a_call_that_is_not_answered_in_time_is_made_again() -> None:
     (outcome,) = flow.outcomes(flow.test.tick(20_000))
     assert outcome["msg"] == "attempt 2 was not answered in time"
     assert flow.ret("1", "0", attempt=1).made == []
+
+
+@pytest.mark.parametrize("times_out", [1, 2])
+def test_an_attempt_s_own_error_is_kept_where_a_later_one_times_out(times_out: int) -> None:
+    """The outcome has the last answer of a worker, with its trace, and what came after."""
+    call = Call("a").limited(timeout=5, attempts=1 + times_out, backoff=0)
+    flow = Flow(reducer(call)).start("1").fail("1", "0", "no disk", final=False)
+    for number in range(times_out):
+        flow.test.tick(10_000 * (number + 1))
+    (outcome,) = flow.outcomes()
+    last = 1 + times_out
+    text = f"attempt {last} was not answered in time; attempt 1 failed: no disk"
+    assert (outcome["msg"], outcome["trace"]) == (text, "trace")
+    assert outcome["errors"] == [
+        {"type": "PiFailureExceptions", "ref": "0", "attempt": last, "msg": text, "trace": "trace"}
+    ]
+
+
+def test_own_errors_of_attempts_have_little_room() -> None:
+    """However many calls wait for another attempt, with whatever errors."""
+    calls = {f"c{number}": Call("a") for number in range(40)}
+    flow = Flow(reducer(Parallel(**calls)), _LETTERS).start("1")
+    for name in calls:
+        call = Assignment("1", f"0.{name}", 1, "", {})
+        flow.send("1", fail_message(call, name + "\x00" * 9_000, "t" * 9_000, final=False))
+    assert flow.test.dead_letters == []
+    assert len(to_json(flow.test.state("1")["own_errors"])) <= 8192
 
 
 def test_an_answer_after_its_time_counts_while_the_call_is_open() -> None:
@@ -743,7 +781,7 @@ def test_an_instance_of_a_former_version_may_be_nearly_full() -> None:
 
 
 def test_errors_have_room_however_many_there_are() -> None:
-    """Traces are left out first, those of the oldest before others, then the oldest errors."""
+    """Traces are left out first, the oldest before others, then errors; of the first one last."""
     calls = {f"c{number}": Call("a") for number in range(40)}
     flow = Flow(reducer(Parallel(**calls)), _LETTERS).start("1")
     traces = []
@@ -752,11 +790,12 @@ def test_errors_have_room_however_many_there_are() -> None:
         flow.send("1", fail_message(call, name + "é" * 3_000, "t" * 9_000, final=True))
         traces.append([len(each["trace"]) for each in flow.test.state("1")["errors"]])
     assert traces[3] == [4_000] * 4
-    assert traces[5] == [0, 0, 0, 4_000, 4_000, 4_000]
+    assert traces[5] == [4_000, 0, 0, 0, 4_000, 4_000]
     outcome = too_large(flow)
     assert len(to_json(outcome["errors"])) <= 49_152
-    assert outcome["msg"].startswith("c39é")
-    assert [each["ref"] for each in outcome["errors"]] == [f"0.c{n}" for n in range(32, 40)]
+    assert outcome["msg"].startswith("c0é")
+    refs = [each["ref"] for each in outcome["errors"]]
+    assert refs == ["0.c0", *(f"0.c{n}" for n in range(33, 40))]
 
 
 def test_values_that_json_does_not_know_fail_the_instance() -> None:
@@ -767,6 +806,46 @@ def test_values_that_json_does_not_know_fail_the_instance() -> None:
     answer = b'{"type":"Return","instance":"1","ref":"0.0","attempt":1,"obj":"\\ud800"}'
     flow = Flow(reducer(_TWO_STEPS), _LETTERS).start("1").send("1", answer)
     assert "is nothing that JSON knows" in too_large(flow)["msg"]
+
+
+def test_values_that_are_too_deep_fail_the_instance() -> None:
+    """Its state and what it writes could not be read by all."""
+    deep: Any = 1
+    for _ in range(102):
+        deep = [deep]
+    flow = Flow(reducer(Call("a", x=Input("x"))), _LETTERS).start("1", x=deep)
+    assert "lists and dicts more than 100 deep" in too_large(flow)["msg"]
+    flow = Flow(reducer(_TWO_STEPS), _LETTERS).start("1").ret("1", "0.0", deep)
+    assert "what it returned has lists and dicts more than 100 deep" in too_large(flow)["msg"]
+
+
+def test_the_deepest_term_that_is_taken_runs_through() -> None:
+    """With the deepest values in it, and in the one around it."""
+    deep: Any = 1
+    for _ in range(100):
+        deep = [deep]
+    term: Any = Call("a", x=deep)
+    for _ in range(29):
+        term = Sequence(s=term)
+    found = workflows("a")
+    found.define("inner", 1, term)
+    outer: Any = Call("inner")
+    for _ in range(29):
+        outer = Parallel(p=outer)
+    found.define("w", 1, outer)
+    flow = Flow(WorkflowReducer(found.check(), history=True)).start("1")
+    (ref,) = flow.refs
+    (outcome,) = flow.ret("1", ref, deep).outcomes()
+    assert outcome["type"] == "PiEventResult"
+
+
+def test_an_id_that_is_too_long_is_poison() -> None:
+    """Of a start by another producer; an executor refuses it."""
+    long = "x" * 501
+    flow = Flow(reducer(Call("a")), _LETTERS).send(long, start_message(long, "w@1", {}))
+    (letter,) = flow.test.dead_letters
+    said = dict(letter.headers)["headrace.message"] or b""
+    assert b"the instance's id has 501 bytes, and 500 are allowed" in said
 
 
 def test_a_channel_s_limits_are_the_reducer_s() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from structlog.testing import capture_logs
+from typing_extensions import override
 
 from headrace.apps.workflow import Assignment, CallFailedError, Workflows
 from headrace.apps.workflow.worker import (
@@ -98,6 +99,48 @@ class Processes:
         return {"attempts": {call.attempt}}
 
 
+class Meta(type):
+    """A class of classes that says nothing of them."""
+
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise SystemExit("name")
+
+    @property
+    def __module__(cls) -> str:  # type: ignore[override]
+        raise SystemExit("module")
+
+
+class Mute(BaseException, metaclass=Meta):
+    """An exception of which whatever is asked raises."""
+
+    def __init__(self, how: BaseException) -> None:
+        super().__init__()
+        self.how = how
+
+    def _raise(self) -> Any:
+        raise self.how
+
+    @override
+    def __str__(self) -> str:
+        return str(self._raise())
+
+    @override
+    def __repr__(self) -> str:
+        return str(self._raise())
+
+    __class__ = property(_raise)
+    __notes__ = property(_raise)
+
+
+class EndlessError(CallFailedError):
+    """An exception whose text is none that can be written, and has no end."""
+
+    @override
+    def __str__(self) -> str:
+        return "\ud800" + "x" * 5_000_000
+
+
 @contextmanager
 def worker(
     processes: Processes,
@@ -129,6 +172,35 @@ def assignment(process: str, ref: str = "0", attempt: int = 1, **members: Any) -
         "timeout": LONG,
     }
     return message | members
+
+
+@pytest.mark.parametrize(
+    "how", [ValueError("x"), SystemExit(3), KeyboardInterrupt(), RecursionError()]
+)
+def test_an_error_that_cannot_be_told_kills_no_thread(how: BaseException) -> None:
+    """As many of these as there are threads, and the worker goes on; each is answered as failed."""
+    processes, answers = Processes(), Answers()
+
+    def mute(_: Assignment) -> None:
+        raise Mute(how) from ValueError("cause")
+
+    def lies(_: Assignment) -> None:
+        raise EndlessError
+
+    processes.flows.processes |= {"mute": mute, "lies": lies}
+    with worker(processes, answers, threads=2) as found:
+        refs = [str(number) for number in range(6)]
+        calls = [assignment("mute" if int(ref) % 2 else "lies", ref) for ref in refs]
+        future = deliver(found, *calls, assignment("double", "last", args={"n": 2}))
+        assert future.result(WAIT) == BatchResponse.advance()
+    said = {value["ref"]: value for _, value in answers.sent}
+    assert said["last"]["obj"] == 4
+    for ref in refs:
+        assert said[ref]["type"] == "Fail"
+        assert len(to_json(said[ref])) < 20_000
+        assert said[ref]["final"] == (int(ref) % 2 == 0)
+    assert said["1"]["msg"] == f"Mute: (its __str__ raises {type(how).__name__})"
+    assert "in mute" in said["1"]["trace"]
 
 
 def cancel(ref: str = "0", attempt: int = 1) -> dict[str, Any]:
