@@ -109,7 +109,8 @@ class Line:
 
 
 #: The newest release of each line of Spark, each Python beside that of the other targets, and of
-#: brokers the oldest line that is looked after, the first without ZooKeeper, and that of the stack.
+#: brokers the oldest line that is looked after, the first without ZooKeeper, that of the stack, and the
+#: newest.
 LINES = {
     "spark-4.0": Line(SPARK, versions={"pyspark": "4.0.5"}),
     "spark-4.2": Line(SPARK, versions={"pyspark": "4.2.1"}),
@@ -120,6 +121,7 @@ LINES = {
     "python-3.14": Line(UNIT, python="3.14", options=(*NOT_SLOW, *AT_ONCE)),
     "kafka-3.9": Line(KAFKA, broker="3.9.2", options=(*NO_KILLS, *AT_ONCE)),
     "kafka-4.0": Line(KAFKA, broker="4.0.1", options=(*NO_KILLS, *AT_ONCE)),
+    "kafka-4.2": Line(KAFKA, broker="4.2.2", options=(*NO_KILLS, *AT_ONCE)),
     "kafka-4.3": Line(KAFKA, broker="4.3.0", options=(*NO_KILLS, *AT_ONCE)),
 }
 

@@ -182,6 +182,8 @@ def _broker(version: str, size: int) -> JarSet:
 
 #: The brokers of the local stack by version, the one that it has by default first.
 BROKERS = {
+    "4.2.2": _broker("4.2.2", 44),
+    # loses marks of transactions (KAFKA-20734), as 4.3.1 does
     "4.3.0": _broker("4.3.0", 44),
     "4.0.1": _broker("4.0.1", 40),
     "3.9.2": _broker("3.9.2", 46),

@@ -98,14 +98,14 @@ def test_jars_that_are_not_the_pinned_ones_are_refused(cache: Path, maven: FakeM
     maven.contents["b.jar"] = b"tampered"
     with pytest.raises(JarsError, match=r"b\.jar"):
         jars.kafka_jars(_ignore)
-    assert [path.name for path in cache.iterdir()] == ["kafka-4.3.lock"]
+    assert [path.name for path in cache.iterdir()] == ["kafka-4.2.lock"]
 
 
 def test_what_an_interrupted_fetch_left_is_cleared_away(cache: Path, maven: FakeMaven) -> None:
     """A half-filled folder of a killed process is removed and does no harm."""
-    (cache / ".kafka-4.3.0-killed" / "jars").mkdir(parents=True)
+    (cache / ".kafka-4.2.2-killed" / "jars").mkdir(parents=True)
     jars.kafka_jars(_ignore)
-    assert sorted(path.name for path in cache.iterdir()) == ["kafka-4.3.0", "kafka-4.3.lock"]
+    assert sorted(path.name for path in cache.iterdir()) == ["kafka-4.2.2", "kafka-4.2.lock"]
     assert maven.fetched == 1
 
 
@@ -114,8 +114,8 @@ def test_two_processes_do_not_fetch_at_once(cache: Path, maven: FakeMaven) -> No
     cache.mkdir()
     told: list[str] = []
     with (
-        jars._locked(jars.BROKERS["4.3.0"], cache / "kafka-4.3.lock", _ignore, Deadline.after(5)),
-        pytest.raises(JarsError, match=r"kafka-4\.3\.lock"),
+        jars._locked(jars.BROKERS["4.2.2"], cache / "kafka-4.2.lock", _ignore, Deadline.after(5)),
+        pytest.raises(JarsError, match=r"kafka-4\.2\.lock"),
     ):
         jars.kafka_jars(told.append, Deadline.after(0))
     assert told == ["Kafka jars: waiting for another process that is fetching them"]
@@ -128,7 +128,7 @@ def test_who_waited_for_the_lock_takes_what_the_other_fetched(
     """Jars that became whole while this process waited are not fetched a second time."""
     answers = [["a.jar"], []]
     monkeypatch.setattr(jars, "damaged", lambda *_: answers.pop(0))
-    assert jars.kafka_jars(_ignore) == [cache / "kafka-4.3.0" / name for name in _CONTENTS]
+    assert jars.kafka_jars(_ignore) == [cache / "kafka-4.2.2" / name for name in _CONTENTS]
     assert maven.fetched == 0
 
 
@@ -145,7 +145,10 @@ def test_the_cache_is_the_users(environment: dict[str, str], folder: Path) -> No
     assert jars.cache_folder(environment) == folder
 
 
-@pytest.mark.parametrize(("version", "count"), [("4.3.0", 45), ("4.0.1", 41), ("3.9.2", 55)])
+@pytest.mark.parametrize(
+    ("version", "count"),
+    [("4.2.2", 45), ("4.3.0", 45), ("4.0.1", 41), ("3.9.2", 55)],
+)
 def test_every_jar_of_a_broker_is_pinned(version: str, count: int) -> None:
     """The package carries a SHA-256 sum for each jar, Kafka's own among them."""
     sums = jars.pinned_sums(jars.BROKERS[version])
@@ -156,12 +159,12 @@ def test_every_jar_of_a_broker_is_pinned(version: str, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("named", "folder"),
-    [("3.9.2", "kafka-3.9.2"), ("4.0.1", "kafka-4.0.1"), ("", "kafka-4.3.0")],
+    [("3.9.2", "kafka-3.9.2"), ("4.0.1", "kafka-4.0.1"), ("", "kafka-4.2.2")],
 )
 def test_the_broker_is_of_the_version_that_is_named(
     cache: Path, maven: FakeMaven, monkeypatch: pytest.MonkeyPatch, named: str, folder: str
 ) -> None:
-    """Each version has a folder of its own in the cache; without a name it is the newest."""
+    """Each version has a folder of its own in the cache; without a name it is the first."""
     monkeypatch.setenv("HEADRACE_KAFKA_VERSION", named)
     assert {path.parent for path in jars.kafka_jars(_ignore)} == {cache / folder}
     assert [str(each) for each in maven.coordinates] == [
@@ -174,7 +177,7 @@ def test_a_broker_of_another_version_is_refused(
 ) -> None:
     """The error names the variable, its value and the versions that there are."""
     monkeypatch.setenv("HEADRACE_KAFKA_VERSION", "2.8.0")
-    with pytest.raises(JarsError, match=r"HEADRACE_KAFKA_VERSION: .*2\.8\.0.* 4\.3\.0, 4\.0\.1"):
+    with pytest.raises(JarsError, match=r"HEADRACE_KAFKA_VERSION: .*2\.8\.0.* 4\.2\.2, 4\.3\.0"):
         jars.kafka_jars(_ignore)
     assert maven.fetched == 0
 
@@ -223,4 +226,4 @@ def test_the_set_up_is_told_in_one_line_why_there_are_no_jars(
     assert "b.jar" in last
     maven.contents["b.jar"] = _CONTENTS["b.jar"]
     assert jars.main("kafka") == 0
-    assert (cache / "kafka-4.3.0" / "b.jar").exists()
+    assert (cache / "kafka-4.2.2" / "b.jar").exists()
