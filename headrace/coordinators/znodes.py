@@ -90,6 +90,24 @@ class GroupPaths:
         """The node of a partition's committed offset, where offsets are kept in ZooKeeper."""
         return f"{self.root}/offsets/{_encode(partition.topic)}/{partition.partition}"
 
+    @property
+    def begun(self) -> str:
+        """The patterns that the group began with, and parent of the topics."""
+        return f"{self.root}/begun"
+
+    def begun_topic(self, topic: str) -> str:
+        """The node of what the group found of a topic when it began with it."""
+        return f"{self.begun}/{_encode(topic)}"
+
+    @property
+    def fencing(self) -> str:
+        """Parent of the nodes of producers that are just being shut out."""
+        return f"{self.root}/fencing"
+
+    def fencing_turn(self, transactional_id: str) -> str:
+        """The node of one of them, which lives while that lasts."""
+        return f"{self.fencing}/{_encode(transactional_id)}"
+
 
 def producer_prefix(group: str) -> str:
     """Return how the transactional ids of all producers of a group begin."""
@@ -291,6 +309,39 @@ class OffsetDocument:
     def stored(self) -> StoredOffset:
         """Return what the node says as any offset store says it."""
         return StoredOffset(self.offset, self.epoch, self.member, self.topic_id, self.leader_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class BegunTopic:
+    """Content of ``begun/<topic>``: the topic and its partitions when the group began with it."""
+
+    topic_id: str | None
+    partitions: int
+
+    def encode(self) -> bytes:
+        """Return the node's data."""
+        return _encode_fields(partitions=self.partitions, **topic_fields(self.topic_id))
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> BegunTopic:
+        """Parse the node's data."""
+        fields = _Fields(path, data)
+        topic_id = stored_topic(
+            fields.optional("topic_uuid", str), fields.optional("topic_id", str)
+        )
+        return cls(topic_id, fields.at_least("partitions", 0))
+
+
+def encode_patterns(patterns: frozenset[str]) -> bytes:
+    """Return the data of ``begun``."""
+    return _encode_fields(patterns=sorted(patterns))
+
+
+def begun_patterns(path: str, data: bytes) -> frozenset[str] | None:
+    """Parse the data of ``begun``; None: the group has not begun with anything yet."""
+    if not data:
+        return None
+    return frozenset(_Fields(path, data).optional_list_of("patterns", str))
 
 
 # --- JSON ----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.records import TopicPartition, stored_topic, topic_fields
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
+from headrace.kafka.fencing import GroupPartition, fence_producers
 from headrace.kafka.ports import (
     ChangelogMark,
     CommitFailure,
@@ -26,17 +27,13 @@ from headrace.kafka.ports import (
     OffsetTimeoutError,
     StoredOffset,
 )
-from headrace.kafka.transactional_producer import (
-    STUCK_AFTER,
-    GroupPartition,
-    TransactionalProducer,
-    fence_producers,
-)
+from headrace.kafka.transactional_producer import STUCK_AFTER, TransactionalProducer
 from headrace.kafka.truncation import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from headrace.kafka.fencing import Turn
     from headrace.kafka.ports import Commit
 
 
@@ -151,6 +148,7 @@ class KafkaOffsetStore(OffsetStore):
 
     ``quiet``: the client has nothing to say between two requests, so that it need not be served.
     ``produced_in``: the group that owners' producers store offsets in, where it is another one.
+    ``turn`` is taken for each producer that is shut out.
     """
 
     def __init__(
@@ -160,8 +158,10 @@ class KafkaOffsetStore(OffsetStore):
         *,
         quiet: bool = False,
         produced_in: str | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self._group = group
+        self._turn = turn
         self._produced_in = produced_in or group
         self._properties = dict(client_properties)
         self._answers: list[tuple[object, list[ClientPartition]]] = []
@@ -234,7 +234,7 @@ class KafkaOffsetStore(OffsetStore):
         self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
     ) -> None:
         place = GroupPartition(self._produced_in, partition)
-        fence_producers(self._properties, transactional_ids, deadline, place)
+        fence_producers(self._properties, transactional_ids, deadline, place, self._turn)
 
     def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
         """Read past transactions, in the group that producers store offsets in as well."""
@@ -301,11 +301,16 @@ class TransactionalOffsetStore:
     """
 
     def __init__(
-        self, client_properties: Mapping[str, Any], group: str, clock: Clock = SYSTEM_CLOCK
+        self,
+        client_properties: Mapping[str, Any],
+        group: str,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        turn: Turn | None = None,
     ) -> None:
         self._clock = clock
         self._properties = dict(client_properties)
-        self._plain = KafkaOffsetStore(client_properties, group)
+        self._plain = KafkaOffsetStore(client_properties, group, turn=turn)
         self._group = group
         self._member: TransactionalProducer | None = None
         self._ended: deque[str] = deque(maxlen=_MEMBERSHIPS)

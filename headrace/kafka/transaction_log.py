@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +27,13 @@ from headrace.kafka.catalog import KafkaTopicCatalog
 from headrace.kafka.source import read_log
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 #: The topic that coordinators of transactions keep their state in.
 TRANSACTION_LOG = "__transaction_state"
+
+#: The topic that groups' offsets are in.
+OFFSETS_TOPIC = "__consumer_offsets"
 
 #: Seconds in which the brokers have to answer one question.
 _ANSWER_TIMEOUT = 15.0
@@ -97,6 +100,111 @@ class LoggedTransaction:
     updated: int
     started: int | None
     partitions: tuple[TopicPartition, ...]
+
+
+class Decision(Enum):
+    """What became of the last transaction that a producer had on a partition."""
+
+    COMMIT = "commit"
+    """It is to take effect: once that is decided, nothing undoes it."""
+    ABORT = "abort"
+    """It is to leave nothing."""
+    NONE = "none"
+    """No transaction was ever decided there."""
+    UNKNOWN = "unknown"
+    """The log does not say it any more, or may not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What was decided of one id's transactions, by partition.
+
+    A transaction leaves the partitions that it does not have as they are, so the last one of an id
+    says nothing of those. ``elsewhere`` holds for partitions that are not named.
+    """
+
+    partitions: Mapping[TopicPartition, Decision]
+    elsewhere: Decision
+
+    @property
+    def of_group(self) -> Decision:
+        """What was decided of the offsets: a producer of ours stores them in one group only."""
+        found = [each for each in self.partitions if each.topic == OFFSETS_TOPIC]
+        return self.partitions[found[0]] if len(found) == 1 else self.elsewhere
+
+
+#: What is decided of an id that nothing is known of.
+UNDECIDABLE = Decided({}, Decision.UNKNOWN)
+
+_DECISIONS = {
+    TransactionState.PREPARE_COMMIT: Decision.COMMIT,
+    TransactionState.COMPLETE_COMMIT: Decision.COMMIT,
+    TransactionState.PREPARE_ABORT: Decision.ABORT,
+    TransactionState.COMPLETE_ABORT: Decision.ABORT,
+}
+
+
+def decided(history: Iterable[LoggedTransaction | None]) -> Decided:
+    """Return what the log's records of one id, in their order, say; None is one that forgets it.
+
+    Compaction takes the older ones away. Where the first that is there is not the one that began
+    the id, what came before is not known. A commit of ours always has an offset, so one whose
+    partitions are not named any more holds for the group's; of a topic it says nothing. What was
+    decided under another producer id is out of reach.
+    """
+    found: dict[TopicPartition, Decision] = {}
+    elsewhere = Decision.UNKNOWN
+    under_way: tuple[TopicPartition, ...] = ()
+    producer_id: int | None = None
+    is_first = True
+    for each in history:
+        if each is None or each.producer_id != producer_id:
+            found, elsewhere, under_way = {}, Decision.UNKNOWN, ()
+        if each is None:
+            is_first, producer_id = False, None
+            continue
+        if is_first and each.state is TransactionState.EMPTY and each.producer_epoch == 0:
+            elsewhere = Decision.NONE
+        is_first, producer_id = False, each.producer_id
+        decision = _DECISIONS.get(each.state)
+        under_way = each.partitions or under_way
+        if decision is not None:
+            found |= dict.fromkeys(under_way, decision)
+            if decision is Decision.COMMIT and not under_way:
+                elsewhere = decision
+            if not each.state.is_open:
+                under_way = ()
+    return Decided(found, elsewhere)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why readers of committed records get no further in a partition than ``stable``, of ``end``.
+
+    ``going_on`` are the ids of open transactions there. Where there is none, the mark of a decided
+    one was lost, and ``decided`` has the ids that had the partition, with the last decision of
+    each.
+    """
+
+    stable: int
+    end: int
+    going_on: tuple[str, ...] = ()
+    decided: Mapping[str, Decision] = field(default_factory=dict)
+
+    @property
+    def is_for_good(self) -> bool:
+        """Whether waiting does not end it."""
+        return not self.going_on
+
+    def __str__(self) -> str:
+        if self.going_on:
+            who = f"by the open transaction of {', '.join(self.going_on)}"
+        elif self.decided:
+            each = (f"{name}, decided as {what.value}" for name, what in self.decided.items())
+            who = f"for good, as a mark was lost of a transaction of {' or '.join(each)}"
+        else:
+            who = "for good, by a transaction that the log does not name any more"
+        return f"readable up to {self.stable} of {self.end}, held back {who}"
 
 
 class _Bytes:
@@ -190,6 +298,32 @@ def _decoded(transactional_id: str, fields: _Bytes, *, compact: bool) -> LoggedT
     )
 
 
+def log_partition(transactional_id: str, partitions: int) -> int:
+    """Return the partition of the log that has an id: by Java's hash of texts, without its sign."""
+    code = 0
+    encoded = transactional_id.encode("utf-16-be", "surrogatepass")
+    for (unit,) in struct.iter_unpack(">H", encoded):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    # the least number has no positive one, and stands for 0
+    size = 0 if code == _LEAST else min(code, 2 * _LEAST - code)
+    return size % partitions
+
+
+#: Java's least number, without its sign.
+_LEAST = 1 << 31
+
+
+def holder_of(client_properties: Mapping[str, Any], partition: TopicPartition) -> str:
+    """Return what holds readers of committed records up in a partition, as a sentence. Blocks.
+
+    Raises as :class:`TransactionLog` does.
+    """
+    found = TransactionLog(client_properties).holds([partition]).get(partition)
+    return (
+        "no transaction holds it back; its leader brings nothing" if found is None else str(found)
+    )
+
+
 class TransactionLog:
     """Reads the state of transactions from the brokers. Every method blocks.
 
@@ -205,31 +339,88 @@ class TransactionLog:
     def transactions(self) -> dict[str, LoggedTransaction]:
         """Return the last state of each transactional id that the brokers remember."""
         found: dict[str, LoggedTransaction] = {}
-        for key, value in self._records():
-            if value is None:
-                # the id is forgotten
-                name = _Bytes(key)
-                if name.number("h") == 0:
-                    found.pop(name.text(compact=False), None)
-                continue
-            each = decode_transaction(key, value)
-            if each is not None:
-                found[each.transactional_id] = each
+        for name, each in self._entries(range(self._partitions())):
+            if each is None:
+                found.pop(name, None)
+            else:
+                found[name] = each
         return found
 
-    def _records(self) -> Iterator[tuple[bytes, bytes | None]]:
+    def decided(self, transactional_ids: Collection[str]) -> dict[str, Decided]:
+        """Return what was decided of each id's transactions.
+
+        Only the partitions of the log that the ids are in are read.
+        """
+        total = self._partitions()
+        numbers = {log_partition(each, total) for each in transactional_ids} if total else set()
+        history: dict[str, list[LoggedTransaction | None]] = {
+            each: [] for each in transactional_ids
+        }
+        for name, each in self._entries(sorted(numbers)):
+            if name in history:
+                history[name].append(each)
+        return {name: decided(each) for name, each in history.items()}
+
+    def holds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Hold]:
+        """Return of :meth:`held_back` who holds each partition back.
+
+        One that was held back elsewhere before the log was read goes on, and is left out.
+        """
+        before = self.held_back(partitions)
+        if not before:
+            return {}
+        history: dict[str, list[LoggedTransaction | None]] = {}
+        for name, each in self._entries(range(self._partitions())):
+            history.setdefault(name, []).append(each)
+        after = self.held_back(before)
+        made = {name: decided(each).partitions for name, each in history.items()}
+        last = {name: each[-1] for name, each in history.items()}
+        return {
+            partition: Hold(
+                stable,
+                end,
+                tuple(
+                    name
+                    for name, each in last.items()
+                    if each is not None and each.state.is_open and partition in each.partitions
+                ),
+                {name: each[partition] for name, each in made.items() if partition in each},
+            )
+            for partition, (stable, end) in after.items()
+            if stable == before[partition][0]
+        }
+
+    def _partitions(self) -> int:
+        """Return how many partitions the log has; 0: no producer has begun a transaction yet."""
         with closing(KafkaTopicCatalog(self._properties, _GROUP)) as catalog:
             info = catalog.describe([TRANSACTION_LOG], self._soon()).get(TRANSACTION_LOG)
-            if info is None:
-                # no producer has begun a transaction yet; who may not see it would be told so
-                return
-            for number in range(info.partitions):
+            return 0 if info is None else info.partitions
+
+    def _entries(self, numbers: Iterable[int]) -> Iterator[tuple[str, LoggedTransaction | None]]:
+        """Yield ids with each of their states in the order of the log, None: it is forgotten."""
+        for key, value in self._records(numbers):
+            if value is not None:
+                each = decode_transaction(key, value)
+                if each is not None:
+                    yield each.transactional_id, each
+                continue
+            name = _Bytes(key)
+            if name.number("h") == 0:
+                yield name.text(compact=False), None
+
+    def _records(self, numbers: Iterable[int]) -> Iterator[tuple[bytes, bytes | None]]:
+        with closing(KafkaTopicCatalog(self._properties, _GROUP)) as catalog:
+            for number in numbers:
                 partition = TopicPartition(TRANSACTION_LOG, number)
                 low, high = catalog.watermarks(partition, self._soon())
                 for record in read_log(self._properties, _GROUP, partition, low, high):
                     key = record.key()
                     if key is not None:
                         yield key, record.value()
+
+    def held_for_good(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Hold]:
+        """Return of :meth:`holds` what no transaction holds that goes on."""
+        return {each: hold for each, hold in self.holds(partitions).items() if hold.is_for_good}
 
     def held_back(
         self, partitions: Collection[TopicPartition]

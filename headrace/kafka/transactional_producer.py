@@ -1,9 +1,7 @@
-"""The transactional producer of one member epoch, and how former ones are fenced."""
+"""The transactional producer of one member epoch."""
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from threading import Thread
@@ -17,11 +15,10 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
-from headrace.kafka.clients import open_consumer
-from headrace.kafka.ports import CommitFailure, CommitRefusal, OffsetStoreError
+from headrace.kafka.ports import CommitFailure, CommitRefusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace.core.clock import Clock
     from headrace.kafka.columnar.producer import ColumnProducer
@@ -125,13 +122,18 @@ class TransactionalProducer:
         return self._finish(partial(self._settle, deadline), deadline)
 
     def abort(
-        self, entries: list[ClientPartition], group: object, deadline: Deadline
+        self,
+        entries: list[ClientPartition],
+        group: object,
+        deadline: Deadline,
+        produce: Callable[[Producer, Deadline], None] | None = None,
     ) -> CommitFailure | None:
         """Abort a transaction that has offsets, which ends all that this id left in the group.
 
         None: it is aborted. Where the brokers refused the offsets for good, that is logged.
+        ``produce`` as for :meth:`commit`: what the id left in those partitions is ended as well.
         """
-        return self._finish(partial(self._retract, entries, group, deadline), deadline)
+        return self._finish(partial(self._retract, entries, group, deadline, produce), deadline)
 
     def _finish(
         self, work: Callable[[], None], deadline: Deadline, entries: Iterable[ClientPartition] = ()
@@ -193,16 +195,28 @@ class TransactionalProducer:
         self._phase = _Phase.OPEN
         if produce is not None:
             produce(self._producer, deadline)
-        self._producer.send_offsets_to_transaction(entries, group, deadline.left)
+        if entries:
+            self._producer.send_offsets_to_transaction(entries, group, deadline.left)
         self._phase = _Phase.COMMITTING
         self._producer.commit_transaction(deadline.left)
         self._phase = _Phase.READY
         self.undecided = frozenset()
 
-    def _retract(self, entries: list[ClientPartition], group: object, deadline: Deadline) -> None:
+    def _retract(
+        self,
+        entries: list[ClientPartition],
+        group: object,
+        deadline: Deadline,
+        produce: Callable[[Producer, Deadline], None] | None,
+    ) -> None:
         self._settle(deadline)
         self._producer.begin_transaction()
         self._phase = _Phase.OPEN
+        if produce is not None:
+            produce(self._producer, deadline)
+        if not entries:
+            self._settle(deadline)
+            return
         try:
             # the other half is for the abort: the client tries as long as it is let
             self._producer.send_offsets_to_transaction(entries, group, deadline.left / 2)
@@ -256,68 +270,3 @@ _FENCED = frozenset(
 
 def _partitions(entries: Iterable[ClientPartition]) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(entry.topic, entry.partition) for entry in entries)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupPartition:
-    """A group that a producer stored offsets in, and a partition that the group reads.
-
-    Any existing one will do: the brokers mark a group as a whole.
-    """
-
-    group: str
-    partition: TopicPartition
-
-
-def fence_producers(
-    client_properties: Mapping[str, Any],
-    transactional_ids: Collection[str],
-    deadline: Deadline,
-    place: GroupPartition | None = None,
-) -> None:
-    """Begin again under each id, which ends what its producer had open and refuses it from then on.
-
-    A transaction that was being committed is completed first, one that was not is aborted. Blocks;
-    any thread. One short-lived client for each id.
-
-    With a ``place``, a transaction that has an offset there is aborted as well. It ends what the
-    brokers hold for decided though the group was never told, and what else would keep the group's
-    offsets unreadable. Other producers' transactions, and what is committed, stay as they are.
-
-    Raises:
-        OffsetStoreError: a producer may still commit, or the group was not told.
-    """
-    metadata = None if place is None else _metadata(place.group)
-    for transactional_id in sorted(transactional_ids):
-        producer = TransactionalProducer(client_properties, transactional_id, quiet=True)
-        failure = producer.conclude(deadline)
-        if failure is not None:
-            raise OffsetStoreError(
-                f"the former owner's producer {transactional_id!r} cannot be fenced: {failure}; "
-                "until it is, the partitions it had wait. Check that the brokers answer and that "
-                "the user may write to transactional ids of this prefix"
-            )
-        if place is not None:
-            _clear(producer, place, metadata, deadline)
-        log.info("producer_fenced", transactional_id=transactional_id)
-
-
-def _clear(
-    producer: TransactionalProducer, place: GroupPartition, metadata: object, deadline: Deadline
-) -> None:
-    # which offset it is does not matter: nobody will ever read it
-    failure = producer.abort([ClientPartition(*place.partition, 0)], metadata, deadline)
-    if failure is None or failure.refusal is CommitRefusal.MEMBERSHIP:
-        # the second is another owner that began again under the id after us, and does the same
-        return
-    raise OffsetStoreError(
-        f"the former owner's producer {producer.transactional_id!r} is shut out, but what it may "
-        f"have left in doubt in group {place.group} is not: {failure}; until it is, the partitions "
-        "it had wait. Check that the brokers answer and that the user may read the group"
-    )
-
-
-def _metadata(group: str) -> object:
-    """Return what a producer has to know of a group, from a client that asks nobody."""
-    with closing(open_consumer(clients.consumer(clients.silent({}), group))) as consumer:
-        return consumer.consumer_group_metadata()

@@ -38,10 +38,10 @@ from headrace.devstack.java import MINIMUM_JAVA, find_java, java_version
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
 from headrace.kafka.catalog import subscribers
 from headrace.kafka.clients import client_properties
+from headrace.kafka.fencing import fence_producers
 from headrace.kafka.result_transactions import sink_group
 from headrace.kafka.source import KafkaRecordReader
 from headrace.kafka.survey import KafkaSurvey
-from headrace.kafka.transactional_producer import fence_producers
 from headrace.keyed.codecs import partition_of
 from headrace.keyed.topics import changelog_doubts, check_changelog, replica_doubts
 from headrace.spark.settings import spark_settings

@@ -22,9 +22,9 @@ from headrace.core.records import TopicPartition, all_partitions
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.catalog import matching
 from headrace.kafka.clients import client_properties
+from headrace.kafka.fencing import GroupPartition, fence_producers
 from headrace.kafka.result_transactions import sink_group
 from headrace.kafka.transaction_log import TransactionLog
-from headrace.kafka.transactional_producer import GroupPartition, fence_producers
 from headrace.tools.offsets.commands import channel_name, zookeeper_session
 from headrace.tools.offsets.reader import ANSWER_TIMEOUT, ChannelRunningError, RequestError
 

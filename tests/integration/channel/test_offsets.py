@@ -10,8 +10,8 @@ import pytest
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.coordinators.znodes import EpochDocument, GroupPaths
 from headrace.core.clock import Deadline
+from headrace.kafka.fencing import fence_producers
 from headrace.kafka.ports import StoredOffset
-from headrace.kafka.transactional_producer import fence_producers
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.doubts import leave_in_doubt
@@ -110,7 +110,7 @@ def test_a_killed_member_s_producer_is_shut_out(group: Group, session: Session) 
 def test_an_offset_that_stays_in_doubt_is_cleared(
     group: Group, session: Session, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though its former owner ended cleanly: the next one goes on from the offset before."""
+    """Though its former owner ended cleanly: as its producer's last transaction was decided."""
     monkeypatch.setattr("headrace.channel.start.READ_TIMEOUT", 2.0)
     path = GroupPaths(group.name).epoch(group.partition())
     with group.running(Notes(), offsets=TRANSACTIONS):
@@ -119,14 +119,14 @@ def test_an_offset_that_stays_in_doubt_is_cleared(
     former = EpochDocument.decode(path, session.get(path).data)
     assert former.clean_end
     assert former.transactional_id is not None
-    leave_in_doubt(group.broker.address, former.transactional_id, group.name, group.partition(), 7)
+    leave_in_doubt(group.broker.address, former.transactional_id, group.name, group.partition(), 25)
     notes = Notes()
     with group.running(notes, "b", offsets=TRANSACTIONS):
         group.produce(20, start=20)
         log.expect("start_offset_in_doubt", transactional_ids=[former.transactional_id])
-        notes.wait_values(20)
+        notes.wait_values(15)
         eventually(lambda: group.stored() == [StoredOffset(40, 2)])
-    assert notes.records[group.partition()] == list(range(20, 40))
+    assert notes.records[group.partition()] == list(range(25, 40))
     assert EpochDocument.decode(path, session.get(path).data).unfenced == ()
 
 

@@ -22,7 +22,7 @@ import headrace.sinks.kafka
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition, identity_of
 from headrace.kafka import ResultTransactions
-from headrace.kafka.transactional_producer import fence_producers
+from headrace.kafka.fencing import fence_producers
 from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.kafka import KafkaSink
 from headrace.testing.kills import killed_at_every_line

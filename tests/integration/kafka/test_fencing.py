@@ -13,9 +13,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.kafka import KafkaOffsetStore
+from headrace.kafka.fencing import GroupPartition, fence_producers
 from headrace.kafka.ports import OffsetStoreError, OffsetTimeoutError
 from headrace.kafka.result_transactions import sink_group
-from headrace.kafka.transactional_producer import GroupPartition, fence_producers
 from tests.brokers import Broker
 from tests.doubts import leave_in_doubt
 from tests.kafka_sinks import KafkaPlace
@@ -120,12 +120,12 @@ def test_what_a_sink_s_transaction_left_in_doubt_is_cleared(broker: Broker) -> N
     with closing(KafkaPlace(broker)) as place, closing(place.results()) as results:
         assert results.commit([place.share(0, 0, 10, "tx.1")]) == []
         partition, group = TopicPartition(place.source, 0), sink_group(place.group)
-        leave_in_doubt(broker.address, "tx.1", group, partition, 20)
+        leave_in_doubt(broker.address, "tx.2", group, partition, 20)
         with pytest.raises(OffsetTimeoutError):
             results.stored(place.identity(0))
         store = KafkaOffsetStore(place.properties, place.group, produced_in=group)
         with closing(store):
-            store.fence(["tx.1"], partition, Deadline.after(WAIT))
+            store.fence(["tx.2"], partition, Deadline.after(WAIT))
         assert results.stored(place.identity(0)) == 10
 
 

@@ -16,8 +16,8 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import FencedError, ResultRefusedError, StartError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.devstack.wait import wait_for
+from headrace.kafka.fencing import fence_producers
 from headrace.kafka.result_transactions import KafkaResultsError, sink_group
-from headrace.kafka.transactional_producer import fence_producers
 from headrace.sinks.contract import CommitConflictError, OffsetMove, StoredLeaderEpochs
 from headrace.sinks.kafka import KafkaSink
 from headrace.testing.sinks import BatchCommitContract, TransactionalOffsetsContract, micro_batch

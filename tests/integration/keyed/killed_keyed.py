@@ -30,8 +30,8 @@ from headrace.core.records import TopicPartition, identity_of
 from headrace.core.tables import SCHEMA
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.columnar.producer import ColumnProducer
+from headrace.kafka.fencing import fence_producers
 from headrace.kafka.ports import StoredOffset
-from headrace.kafka.transactional_producer import fence_producers
 from headrace.keyed import Fired, Output, at_clock, at_event
 from headrace.keyed.fold import Fold, FoldSettings
 from headrace.keyed.function import KeyedFunction

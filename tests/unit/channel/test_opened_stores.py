@@ -12,7 +12,7 @@ from headrace.config import ChannelConfig
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition
 from headrace.kafka import offsets as module
-from headrace.kafka.transactional_producer import GroupPartition
+from headrace.kafka.fencing import GroupPartition
 from headrace.testing import InMemoryZooKeeper
 from tests.unit.channel.test_sink_fencing import SINK
 
@@ -38,7 +38,7 @@ def test_former_owners_are_shut_out_where_they_stored_offsets(
 ) -> None:
     """What a producer left in doubt is in the channel's group, or in that of its Kafka sink."""
     places: list[GroupPartition | None] = []
-    monkeypatch.setattr(module, "fence_producers", lambda *given: places.append(given[-1]))
+    monkeypatch.setattr(module, "fence_producers", lambda *given: places.append(given[3]))
     channel = ChannelConfig.model_validate(
         {"topics": ["events"], "group": "group", "processor": CUSTOM, **settings}
     )

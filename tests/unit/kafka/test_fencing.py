@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError
 from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
+from headrace.core.errors import KafkaAccessError
 from headrace.core.records import TopicPartition
-from headrace.kafka import transactional_producer
+from headrace.kafka import fencing, transactional_producer
+from headrace.kafka.fencing import GroupPartition, fence_producers
 from headrace.kafka.ports import OffsetStoreError
-from headrace.kafka.transactional_producer import GroupPartition, fence_producers
+from headrace.kafka.transaction_log import OFFSETS_TOPIC, Decided, Decision, Hold
 from tests.unit.kafka.test_transactional import FENCED, TIMED_OUT, Stage
 
 PLACE = GroupPartition("group", TopicPartition("events", 0))
@@ -22,14 +25,65 @@ DENIED = KafkaError(
     KafkaError.GROUP_AUTHORIZATION_FAILED, "may not read the group", txn_requires_abort=True
 )
 ABORTED = ["init", "begin", "send", "abort"]
+COMMITTED = ["init", "begin", "send", "commit"]
+OFFSETS, OUT = TopicPartition(OFFSETS_TOPIC, 7), TopicPartition("out", 3)
+
+
+class Finisher(Stage):
+    """Producers that note what they produce as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.produced: list[TopicPartition] = []
+
+    def produce(self, topic: str, _: object, *, partition: int, **__: object) -> None:
+        """Note it."""
+        self.produced.append(TopicPartition(topic, partition))
+        self._called("produce")
+
+    def flush(self, _: float) -> None:
+        """Note it."""
+        self._called("flush")
+
+
+class Brokers:
+    """What the log says of each id, and whether the group's offsets and topics are in doubt."""
+
+    def __init__(self) -> None:
+        self.decided = Decided({}, Decision.NONE)
+        self.refused: Exception | None = None
+        self.stable, self.answers = True, True
+        self.held: set[TopicPartition] = set()
+
+    def log(self, _: object) -> SimpleNamespace:
+        """Open the log."""
+        return SimpleNamespace(decided=self._decided, held_for_good=self._held)
+
+    def _decided(self, ids: list[str]) -> dict[str, Decided]:
+        if self.refused is not None:
+            raise self.refused
+        return dict.fromkeys(ids, self.decided)
+
+    def _held(self, partitions: list[TopicPartition]) -> dict[TopicPartition, Hold]:
+        return {each: Hold(1, 2) for each in partitions if each in self.held}
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+def stage(monkeypatch: pytest.MonkeyPatch) -> Finisher:
     """Producers that do as they are told."""
-    stage = Stage()
+    stage = Finisher()
     monkeypatch.setattr(transactional_producer, "Producer", stage.producer)
     return stage
+
+
+@pytest.fixture(autouse=True)
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    """Brokers that say what they are told to."""
+    brokers = Brokers()
+    monkeypatch.setattr(fencing, "TransactionLog", brokers.log)
+    monkeypatch.setattr(fencing.Finishing, "_is_stable", lambda _: brokers.stable)
+    monkeypatch.setattr(fencing.Finishing, "_answers", lambda _: brokers.answers)
+    return brokers
 
 
 def fence(*ids: str, place: GroupPartition | None = PLACE) -> None:
@@ -37,7 +91,7 @@ def fence(*ids: str, place: GroupPartition | None = PLACE) -> None:
     fence_producers({"bootstrap.servers": "nowhere"}, ids, Deadline.after(WAIT), place)
 
 
-def test_each_id_is_begun_again_and_aborts_a_transaction(stage: Stage) -> None:
+def test_each_id_is_begun_again_and_aborts_a_transaction(stage: Finisher) -> None:
     """One client for each; without a place it does no more than begin."""
     fence("b", "a")
     assert stage.opened == ["a", "b"]
@@ -46,7 +100,7 @@ def test_each_id_is_begun_again_and_aborts_a_transaction(stage: Stage) -> None:
     assert stage.calls == [*ABORTED * 2, "init"]
 
 
-def test_what_the_user_may_not_do_is_said_and_passed(stage: Stage) -> None:
+def test_what_the_user_may_not_do_is_said_and_passed(stage: Finisher) -> None:
     """The former producer is shut out all the same, and nothing is left open."""
     stage.script["send"] = deque([DENIED])
     with capture_logs() as logs:
@@ -60,7 +114,7 @@ def test_what_the_user_may_not_do_is_said_and_passed(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("call", ["begin", "send", "abort"])
-def test_another_owner_that_does_the_same_is_let(stage: Stage, call: str) -> None:
+def test_another_owner_that_does_the_same_is_let(stage: Finisher, call: str) -> None:
     """It began anew under the id after us: ours is shut out as well, which does no harm."""
     stage.script[call] = deque([FENCED])
     fence("a")
@@ -69,12 +123,111 @@ def test_another_owner_that_does_the_same_is_let(stage: Stage, call: str) -> Non
 
 @pytest.mark.parametrize(
     ("call", "message"),
-    [("init", "'a' cannot be fenced"), ("send", "in group group is not"), ("abort", "is not")],
+    [
+        ("init", "'a' cannot be fenced"),
+        ("send", "in group group is not finished"),
+        ("abort", "is not finished"),
+    ],
 )
-def test_a_time_out_is_an_error(stage: Stage, call: str, message: str) -> None:
+def test_a_time_out_is_an_error(stage: Finisher, call: str, message: str) -> None:
     """Whoever fences tries again: the partitions wait until nothing is in doubt any more."""
     stage.script[call] = deque([TIMED_OUT])
     with pytest.raises(OffsetStoreError, match=message):
         fence("a")
     fence("a")
     assert stage.calls[-len(ABORTED) :] == ABORTED
+
+
+@pytest.mark.parametrize(
+    ("decided", "stable", "calls"),
+    [
+        (Decided({OFFSETS: Decision.COMMIT}, Decision.NONE), False, COMMITTED),
+        (Decided({OFFSETS: Decision.COMMIT}, Decision.NONE), True, ["init"]),
+        (Decided({}, Decision.COMMIT), False, COMMITTED),
+        (Decided({OFFSETS: Decision.ABORT}, Decision.COMMIT), False, ABORTED),
+        (Decided({OUT: Decision.COMMIT}, Decision.NONE), False, ABORTED),
+        (Decided({OUT: Decision.COMMIT}, Decision.UNKNOWN), True, ["init"]),
+    ],
+)
+def test_offsets_in_doubt_are_finished_as_it_was_decided(
+    stage: Finisher, brokers: Brokers, decided: Decided, *, stable: bool, calls: list[str]
+) -> None:
+    """A commit by a commit and only where it is needed, anything else by an abort."""
+    brokers.decided, brokers.stable = decided, stable
+    fence("a")
+    assert stage.calls == calls
+
+
+def test_offsets_of_which_the_decision_is_unknown_are_left_in_doubt(
+    stage: Finisher, brokers: Brokers
+) -> None:
+    """Neither an abort nor a commit is a guess; the error says how it is finished by hand."""
+    brokers.decided, brokers.stable = Decided({}, Decision.UNKNOWN), False
+    with pytest.raises(OffsetStoreError, match="headrace transactions settle"):
+        fence("a")
+    assert stage.calls == ["init"]
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_without_the_right_to_read_the_log_only_a_doubt_stops_a_takeover(
+    stage: Finisher, brokers: Brokers, *, stable: bool
+) -> None:
+    """It is said in either case."""
+    brokers.refused, brokers.stable = KafkaAccessError("may not read"), stable
+    with capture_logs() as logs:
+        if stable:
+            fence("a")
+        else:
+            with pytest.raises(OffsetStoreError, match="transaction_log_unreadable"):
+                fence("a")
+    assert logs[0]["event"] == "transaction_log_unreadable"
+    assert stage.calls == ["init"]
+
+
+def test_a_group_that_does_not_answer_is_not_sent_a_commit(
+    stage: Finisher, brokers: Brokers
+) -> None:
+    """One that was begun and not ended would be aborted, and what was decided with it."""
+    brokers.decided = Decided({OFFSETS: Decision.COMMIT}, Decision.NONE)
+    brokers.stable = brokers.answers = False
+    with pytest.raises(OffsetStoreError, match="coordinator does not answer"):
+        fence("a")
+    assert stage.calls == ["init"]
+
+
+def test_a_commit_that_fails_to_finish_is_never_aborted(stage: Finisher, brokers: Brokers) -> None:
+    """The error has it tried again, from the beginning."""
+    brokers.decided, brokers.stable = Decided({}, Decision.COMMIT), False
+    stage.script["commit"] = deque([TIMED_OUT])
+    with pytest.raises(OffsetStoreError, match="not be finished by a commit"):
+        fence("a")
+    assert stage.calls == COMMITTED
+
+
+def test_topics_are_finished_as_it_was_decided_of_each(stage: Finisher, brokers: Brokers) -> None:
+    """Those that are held back for good, each by an empty record; the offsets before them."""
+    other, free = TopicPartition("state", 0), TopicPartition("state", 1)
+    brokers.decided = Decided(
+        {
+            OFFSETS: Decision.COMMIT,
+            OUT: Decision.COMMIT,
+            other: Decision.ABORT,
+            free: Decision.COMMIT,
+        },
+        Decision.NONE,
+    )
+    brokers.stable, brokers.held = False, {OUT, other}
+    with capture_logs() as logs:
+        fence("a")
+    assert stage.calls == [
+        *COMMITTED,
+        *["begin", "produce", "flush", "commit"],
+        *["begin", "produce", "flush", "abort"],
+    ]
+    assert stage.produced == [OUT, other]
+    finished = [each for each in logs if each["event"] == "transaction_finished"]
+    assert [(each["decision"], each.get("partitions")) for each in finished] == [
+        ("commit", None),
+        ("commit", ["out-3"]),
+        ("abort", ["state-0"]),
+    ]

@@ -5,13 +5,19 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.core.records import TopicPartition
 from headrace.kafka.transaction_log import (
+    OFFSETS_TOPIC,
+    Decision,
     LoggedTransaction,
     TransactionLogError,
     TransactionState,
+    decided,
     decode_transaction,
+    log_partition,
 )
 
 EXPECTED = LoggedTransaction(
@@ -86,3 +92,107 @@ def test_what_is_not_understood_is_refused(value: bytes) -> None:
     """The message names the brokers' own tool."""
     with pytest.raises(TransactionLogError, match="kafka-transactions"):
         decode_transaction(key(), value)
+
+
+OFFSETS = TopicPartition(OFFSETS_TOPIC, 12)
+PLACES = (OFFSETS, TopicPartition("state", 0), TopicPartition("out", 1))
+ENDED = {
+    Decision.COMMIT: (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT),
+    Decision.ABORT: (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT),
+}
+
+
+class Coordinator:
+    """Writes the log of one id as the brokers do, and knows what was decided where."""
+
+    def __init__(self) -> None:
+        self.log: list[LoggedTransaction] = []
+        self.truth: dict[TopicPartition, Decision] = {}
+        self.epoch = -1
+
+    def write(self, state: TransactionState, *partitions: TopicPartition) -> None:
+        """Write a state."""
+        self.log.append(LoggedTransaction("a", state, 4, self.epoch, 1, 2, 3, partitions))
+
+    def begin(self) -> None:
+        """Have a producer begin: the first one, or one that shuts the one before out."""
+        self.epoch += 1
+        self.write(TransactionState.EMPTY)
+
+    def transact(self, partitions: tuple[TopicPartition, ...], decision: Decision) -> None:
+        """Run a transaction, whose partitions become known one after the other."""
+        for count in range(1, len(partitions) + 1):
+            self.write(TransactionState.ONGOING, *partitions[:count])
+        prepare, complete = ENDED[decision]
+        self.write(prepare, *partitions)
+        self.write(complete)
+        self.truth |= dict.fromkeys(partitions, decision)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> Coordinator:
+    """Make up what a producer and those who shut it out did."""
+    found = Coordinator()
+    found.begin()
+    for _ in range(draw(st.integers(0, 5))):
+        if draw(st.booleans()):
+            found.begin()
+        decision = draw(st.sampled_from([Decision.COMMIT, Decision.ABORT]))
+        places = draw(st.lists(st.sampled_from(PLACES[1:]), unique=True))
+        # a commit of ours always has an offset
+        if decision is Decision.COMMIT or draw(st.booleans()):
+            places.append(OFFSETS)
+        if places:
+            found.transact(tuple(places), decision)
+    if draw(st.booleans()):
+        found.begin()
+    return found
+
+
+@given(histories())
+def test_the_whole_log_says_what_was_decided_of_each_partition(made: Coordinator) -> None:
+    """Whatever came after it elsewhere, and where nothing was, that nothing was."""
+    found = decided(made.log)
+    assert found.partitions == made.truth
+    assert found.of_group is made.truth.get(OFFSETS, Decision.NONE)
+
+
+@given(histories(), st.data())
+def test_a_compacted_log_says_the_same_or_that_it_does_not_know(
+    made: Coordinator, data: st.DataObject
+) -> None:
+    """Of what is cleaned the last record is left; a decision is never taken for another."""
+    cleaned = data.draw(st.integers(1, len(made.log)))
+    found = decided(made.log[cleaned - 1 :])
+    assert found.of_group in {made.truth.get(OFFSETS, Decision.NONE), Decision.UNKNOWN}
+    assert found.partitions.items() <= made.truth.items()
+
+
+@pytest.mark.parametrize("end", range(1, 4))
+def test_a_kill_after_the_decision_is_a_commit_and_before_it_is_none(end: int) -> None:
+    """Its owner may be killed at any step: only what was prepared was decided."""
+    made = Coordinator()
+    made.begin()
+    made.transact(PLACES[:1], Decision.COMMIT)
+    step = made.log[: end + 1]
+    assert decided(step).of_group is (Decision.NONE if end == 1 else Decision.COMMIT)
+
+
+def test_what_was_decided_under_another_producer_id_is_out_of_reach() -> None:
+    """An id that was forgotten and begun again has another, whose marks end nothing of before."""
+    made = Coordinator()
+    made.begin()
+    made.transact(PLACES, Decision.COMMIT)
+    again = LoggedTransaction("a", TransactionState.EMPTY, 5, 0, 1, 2, None, ())
+    for found in (decided([*made.log, None]), decided([*made.log, again])):
+        assert (found.partitions, found.of_group) == ({}, Decision.UNKNOWN)
+    assert decided([]).of_group is Decision.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("", 0), ("a", 47), ("headrace.g.one.7", 13), ("polygenelubricants", 0), ("\U0001f600", 49)],
+)
+def test_an_id_is_in_the_partition_that_java_s_hash_says(name: str, number: int) -> None:
+    """The second last has the least number of all as its hash."""
+    assert log_partition(name, 50) == number

@@ -12,7 +12,8 @@ from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
-from headrace.kafka.transactional_producer import GroupPartition, fence_producers
+from headrace.kafka.fencing import GroupPartition, fence_producers
+from headrace.kafka.transaction_log import TRANSACTION_LOG
 from headrace.processors import BatchProcessor, BatchResponse
 from headrace.tools.doctor import checks
 from headrace.tools.doctor.checks import Acl, check_kafka, needed_acls
@@ -93,7 +94,11 @@ def test_without_the_right_to_read_the_group_a_producer_is_shut_out_all_the_same
     """What it may have left in doubt in the group is not cleared, and that is said."""
     topic = guarded.operator.create_topic(1)
     guarded.allow(
-        [Acl("topic", topic, ("Read",)), Acl("transactional-id", "tx", ("Write",), prefixed=True)]
+        [
+            Acl("topic", topic, ("Read",)),
+            Acl("topic", TRANSACTION_LOG, ("Read",)),
+            Acl("transactional-id", "tx", ("Write",), prefixed=True),
+        ]
     )
     properties = guarded.properties
     fence_producers(properties, ["tx.1"], Deadline.after(WAIT))

@@ -1,0 +1,77 @@
+"""Turns at shutting a former owner's producer out: one member after the other."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from threading import Event
+from typing import TYPE_CHECKING
+
+from headrace.coordinators.znodes import GroupPaths
+from headrace.core.errors import HeadraceError
+from headrace.kafka.ports import OffsetStoreError
+from headrace.zookeeper.protocol import NodeExistsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.core.clock import Deadline
+    from headrace.zookeeper.protocol import Session
+
+#: Seconds between two tries to have the turn; shutting out takes some tenths of a second.
+_RETRY = 0.05
+
+
+class FencingTurns:
+    """Keeps members that take over from the same former owner from one another's way.
+
+    Each begins again under the former producer's id, which aborts whatever is open under it: also
+    the transaction by which another just finishes a commit that the brokers had decided. So each
+    has an ephemeral node for it, which ends with its session at the latest. Any thread of one
+    channel; blocks.
+    """
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._paths = GroupPaths(group)
+
+    @contextmanager
+    def __call__(self, transactional_id: str, deadline: Deadline) -> Iterator[None]:
+        """Have the turn while the block runs.
+
+        Raises:
+            OffsetStoreError: another member has it, or ZooKeeper did not answer.
+        """
+        path = self._paths.fencing_turn(transactional_id)
+        if not self._wait_for(path, transactional_id, deadline):
+            raise OffsetStoreError(
+                f"another member is shutting {transactional_id!r} out ({path}); it is tried again"
+            )
+        try:
+            yield
+        finally:
+            # what cannot be deleted ends with the session, and is ours until then
+            with suppress(HeadraceError):
+                self._session.delete(path)
+
+    def _wait_for(self, path: str, transactional_id: str, deadline: Deadline) -> bool:
+        """Take the turn once it is free; False: it was not in time."""
+        try:
+            self._session.ensure(self._paths.fencing)
+            while not self._take(path):
+                if deadline.remaining <= _RETRY:
+                    return False
+                Event().wait(_RETRY)
+        except HeadraceError as error:
+            raise OffsetStoreError(
+                f"{transactional_id!r} is not shut out, as ZooKeeper gives no turn: {error}"
+            ) from error
+        return True
+
+    def _take(self, path: str) -> bool:
+        try:
+            self._session.create(path, ephemeral=True)
+        except NodeExistsError:
+            found = self._session.exists(path)
+            # one channel shuts out one producer at a time: what is there of ours was left
+            return found is not None and found.owner_session == self._session.session_id
+        return True
