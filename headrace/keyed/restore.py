@@ -54,6 +54,9 @@ _LOOK_AGAIN = 10.0
 #: The same while other partitions are fetched, which waits meanwhile.
 _SHORT_ANSWER_TIMEOUT = 0.5
 
+#: Seconds in which a restore has to come nearer to its end, before it is said who holds it up.
+_STALL = 30.0
+
 #: Seconds between two positions that are written while a partition is restored.
 _CHECKPOINT = 5.0
 
@@ -88,6 +91,9 @@ class _Restore:
     problem: str | None = None
     leader_epoch: int | None = None
     lost: str | None = None
+    moved: float = 0.0
+    seen: int = -1
+    is_stalled: bool = False
 
     def progress(self, now: float) -> RestoreProgress:
         """Return how far it is."""
@@ -111,6 +117,10 @@ class Restorer:
     with where that was found to be truncated, None where it was not. What it returns is why rows
     are missing there: then nothing is read, nothing of the local store is dropped, and it is asked
     again later; None: go on.
+
+    ``stalled`` is called on the thread with what holds up a partition that has come no nearer to
+    its end for a while, None once it goes on; ``holder`` is asked for it, on a thread of its own,
+    and may block.
     """
 
     def __init__(
@@ -127,6 +137,8 @@ class Restorer:
         corrupt: Callable[[CorruptStoreError], None],
         troubled: Callable[[Assignment, int, str | None], None] = lambda *_: None,
         refuse: Callable[[Assignment, tuple[int, int], int | None], str | None] = lambda *_: None,
+        stalled: Callable[[Assignment, int, str | None], None] = lambda *_: None,
+        holder: Callable[[TopicPartition], str] = str,
     ) -> None:
         self._name = name
         self._changelog = changelog
@@ -140,6 +152,8 @@ class Restorer:
         self._corrupt = corrupt
         self._troubled = troubled
         self._refuse = refuse
+        self._stalled = stalled
+        self._holder = holder
         self._remake: Callable[[], Iterable[tuple[Assignment, int]] | None] | None = None
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = threading.Event()
@@ -283,6 +297,7 @@ class Restorer:
         if any(each.end is not None for each in self._under_way.values()):
             assert self._source is not None, "opened with the first of them"
             self._take(self._source.fetch(_FETCH_TIMEOUT))
+            self._look_for_stalls()
         elif self._measuring:
             begun = self._clock.monotonic()
             self._measure()
@@ -428,6 +443,51 @@ class Restorer:
                     self._finish(number, restoring, restoring.end)
                     self._unassign(number)
 
+    def _look_for_stalls(self) -> None:
+        """Find out who holds up what comes no nearer to its end."""
+        now = self._clock.monotonic()
+        for number, restoring in self._under_way.items():
+            if restoring.seen != restoring.position or restoring.end is None:
+                restoring.seen, restoring.moved = restoring.position, now
+                if restoring.is_stalled:
+                    restoring.is_stalled = False
+                    self._stalled(restoring.assignment, restoring.attempt, None)
+            elif not restoring.is_stalled and now - restoring.moved >= _STALL:
+                restoring.is_stalled = True
+                threading.Thread(
+                    target=self._ask_who_holds,
+                    args=(number, restoring),
+                    name=f"restore-stall-{self._name}",
+                    daemon=True,
+                ).start()
+
+    def _ask_who_holds(self, number: int, restoring: _Restore) -> None:
+        """Have it told on our thread what holds a partition up. On a thread of its own."""
+        try:
+            held_by = self._holder(self._partition(number))
+        except Exception as error:  # noqa: BLE001 - of the brokers; that it stalled is told all the same
+            held_by = f"who holds it up is not known: {error}"
+        self._commands.put(lambda: self._tell_stall(number, restoring, held_by))
+
+    def _tell_stall(self, number: int, restoring: _Restore, held_by: str) -> None:
+        if self._under_way.get(number) is not restoring or not restoring.is_stalled:
+            return
+        log.error(
+            "restore_stalled",
+            channel=self._name,
+            partition=number,
+            position=restoring.position,
+            end=restoring.end,
+            seconds=round(self._clock.monotonic() - restoring.moved),
+            held_by=held_by,
+        )
+        reason = (
+            f"the restore of {self._partition(number)} has come no further than "
+            f"{restoring.position} of {restoring.end}: {held_by}; headrace transactions list shows "
+            "it, and headrace transactions settle ends what is held back for good"
+        )
+        self._stalled(restoring.assignment, restoring.attempt, reason)
+
     def _take_complaint(self, complaint: str) -> None:
         """Tell of what the client complains, once until it goes on."""
         waiting = [each for each in self._under_way.values() if each.end is not None]
@@ -455,6 +515,8 @@ class Restorer:
     def _finish(self, number: int, restoring: _Restore, end: int) -> None:
         self._store.write((), {number: self._position(end, restoring.leader_epoch)})
         del self._under_way[number]
+        if restoring.is_stalled:
+            self._stalled(restoring.assignment, restoring.attempt, None)
         self._measuring[number] = self._store.measure(number)
         if end > restoring.start:
             log.info(

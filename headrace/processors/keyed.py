@@ -38,6 +38,7 @@ from headrace.kafka.columnar import ColumnarRecordSource
 from headrace.kafka.columnar.library import LibraryMissingError
 from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.kafka.ports import ChangelogMark
+from headrace.kafka.transaction_log import holder_of
 from headrace.keyed.api import Phases
 from headrace.keyed.codecs import DECODERS
 from headrace.keyed.columns import fold_of
@@ -143,6 +144,7 @@ class KeyedParts:
     store: RocksStore
     catalog: Callable[[], KafkaTopicCatalog]
     source: Callable[[], RecordSource]
+    holder: Callable[[TopicPartition], str]
     phases: Phases | None = None
 
 
@@ -259,6 +261,8 @@ class KeyedProcessor(MicroBatchProcessor):
             corrupt=self._rebuild,
             troubled=self._restore_troubled,
             refuse=self._refuse_to_restore,
+            stalled=self._restore_stalled,
+            holder=parts.holder,
         )
         self._restorer.start()
         name = f"ticks-{context.channel}"
@@ -479,6 +483,17 @@ class KeyedProcessor(MicroBatchProcessor):
                 return
         note = _RESTORED if problem is None else f"{_RESTORED}, and that waits: {problem}"
         self.context.restoring.pause(note, partition=assignment.partition)
+
+    def _restore_stalled(self, assignment: Assignment, attempt: int, reason: str | None) -> None:
+        """Have the status say that a restore comes no nearer to its end; None: it goes on."""
+        with self._guard:
+            held = self._held.get(assignment.partition.partition)
+            if held is None or held.assignment is not assignment or held.attempt != attempt:
+                return
+        if reason is None:
+            self.context.stranded.resume(partition=assignment.partition)
+        else:
+            self.context.stranded.pause(reason, partition=assignment.partition)
 
     def _restored(self, assignment: Assignment, attempt: int) -> None:
         """Have a partition go on, unless it came to rest again. On the restorer's thread."""
@@ -927,6 +942,7 @@ def build_keyed(
             {**properties, "isolation.level": "read_uncommitted"}, channel.group
         ),
         source=lambda: _changelog_source(properties, channel.group),
+        holder=lambda partition: holder_of(properties, partition),
         phases=phases,
     )
     return KeyedProcessor(

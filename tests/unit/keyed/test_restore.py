@@ -384,6 +384,59 @@ def test_a_stop_does_not_wait_for_the_next_look(
     assert restorer.stop(Deadline.after(10.0))
 
 
+def test_a_restore_that_comes_no_nearer_to_its_end_is_told_once(store: RocksStore) -> None:
+    """After half a minute, with who holds it up; once it goes on, that is told as well."""
+    log, clock = Log(), StillClock()
+    told, asked, ready = list[str | None](), list[TopicPartition](), list[object]()
+
+    def hold(partition: TopicPartition) -> str:
+        asked.append(partition)
+        return "held back by tx.1"
+
+    restorer = Restorer(
+        "main",
+        Changelog(LOG.topic, "id", 3600.0),
+        store,
+        source=lambda: log,  # type: ignore[arg-type,return-value]  # as much of one as is asked for
+        catalog=log,  # type: ignore[arg-type]  # as above
+        clock=clock,
+        is_busy=lambda _: False,
+        ready=lambda assignment, _: ready.append(assignment),
+        corrupt=lambda error: pytest.fail(str(error)),
+        stalled=lambda _, __, reason: told.append(reason),
+        holder=hold,
+    )
+    with capture_logs() as logs:
+        restorer.start()
+        try:
+            restorer.begin(FakeAssignment(TopicPartition("in", 0)), 1)
+            log.send(0, 40)
+            eventually(lambda: 0 in restorer.progress() and restorer.progress()[0].done == 40)
+            clock.now = 29.0
+            log.send(40, 41)
+            eventually(lambda: restorer._under_way[0].seen == 41)
+            assert told == []
+            clock.now = 59.0
+            eventually(lambda: len(told) == 1)
+            clock.now = 600.0
+            log.send(41, ROWS)
+            eventually(lambda: len(ready) == 1)
+        finally:
+            assert restorer.stop(Deadline.after(10.0))
+    assert asked == [LOG]
+    reason, cleared = told
+    assert reason is not None
+    assert "g.in.state-0 has come no further than 41 of 100: held back by tx.1" in reason
+    assert "headrace transactions settle" in reason
+    assert cleared is None
+    (stalled,) = [each for each in logs if each["event"] == "restore_stalled"]
+    assert (stalled["position"], stalled["end"], stalled["held_by"]) == (
+        41,
+        ROWS,
+        "held back by tx.1",
+    )
+
+
 @pytest.mark.parametrize("pieces", [0, 2, 6])
 def test_the_last_row_of_each_key_is_restored(store: RocksStore, pieces: int) -> None:
     """States, timers and deletions, in columns or not; a row that was cached before is not read."""

@@ -317,6 +317,7 @@ class KeyedDaemon:
             self.store,
             catalog=lambda: Catalog(bench.broker, bench.settings),  # type: ignore[arg-type,return-value]
             source=lambda: Source(bench.broker, bench.gate, bench.waiting),
+            holder=lambda partition: f"{partition} is held back",
             phases=PHASES,
         )
         engine = InlineEngine(function)
