@@ -109,8 +109,8 @@ class Line:
 
 
 #: The newest release of each line of Spark, each Python beside that of the other targets, and of
-#: brokers the oldest line that is looked after, the first without ZooKeeper, that of the stack, and the
-#: newest.
+#: brokers the oldest line that is looked after, the first without ZooKeeper, that of the stack, and
+#: the newest.
 LINES = {
     "spark-4.0": Line(SPARK, versions={"pyspark": "4.0.5"}),
     "spark-4.2": Line(SPARK, versions={"pyspark": "4.2.1"}),

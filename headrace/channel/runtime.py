@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.channel.beginning import GroupBeginning
 from headrace.channel.bounds import Bounds, Until
 from headrace.channel.callbacks import Callbacks
 from headrace.channel.commits import Committer
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.channel.settings import LiveSettings
     from headrace.channel.skips import Skips
     from headrace.config import ChannelConfig
+    from headrace.coordinators.begun_topics import BegunTopics
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.rebalance import Listener
     from headrace.core.clock import Clock, Deadline
@@ -64,13 +66,15 @@ class ChannelPorts:
 
     ``prefetch`` is the part of the memory budget, in bytes, that the source fills by itself.
     ``coordinator`` builds the coordinator for the listener it is to tell. ``pauses`` is where the
-    operator's are kept, while the configuration has them kept.
+    operator's are kept, while the configuration has them kept. ``begun`` is what the group began
+    with.
     """
 
     source: RecordSource
     store: OffsetStore
     catalog: TopicCatalog
     coordinator: Callable[[Listener], Coordinator]
+    begun: BegunTopics
     prefetch: int = 0
     pauses: PauseFile | None = None
     tracer: Tracer = NO_TRACER
@@ -142,6 +146,7 @@ class ChannelRuntime:
             counted=self.subscription.set_topics,
             replaced=self.manager.log_replaced,
             missing=self.manager.topic_missing,
+            begun=GroupBeginning(ports.begun, self.store, clock),
             channel=name,
             clock=clock,
             fail=fail,

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from headrace.core.records import TopicPartition
     from headrace.kafka.ports import TopicCatalog, TopicInfo
 
+    #: Returns with how many partitions the group began with each topic.
+    Begun = Callable[[Subscription, Mapping[str, TopicInfo]], Mapping[str, int]]
+
 
 class GroupSubscription:
     """Tells the coordinator both together, whichever of them changed. Any thread; never blocks."""
@@ -105,7 +108,10 @@ class KnownTopics:
         return identity_of(self._cluster, group, self.topic_id(partition), partition.partition)
 
     def appeared_later(self, partition: TopicPartition) -> bool:
-        """Whether the partition, or its topic as it is now, was made after this channel started."""
+        """Whether the partition, or its topic as it is now, is newer than the group's beginning.
+
+        The group began with the topic then, whether any member ran when the partition came or not.
+        """
         return partition.partition >= self._at_start.get(partition.topic, 0)
 
     def is_missing(self, topic: str) -> bool:
@@ -123,13 +129,18 @@ class KnownTopics:
 
     # --- the thread that looks ------------------------------------------------------------------
 
-    def begin(self, cluster: str, found: Mapping[str, TopicInfo]) -> None:
-        """Take note of the cluster's id and of what there is at the start."""
+    def begin(self, cluster: str, found: Mapping[str, TopicInfo], begun: Mapping[str, int]) -> None:
+        """Take note of the cluster's id, of what there is at the start, and of what is not new."""
         self._cluster = cluster
         self._known = dict(found)
-        self._at_start = self.counts()
+        self._at_start = dict(begun)
 
-    def follow(self, subscription: Subscription, found: Mapping[str, TopicInfo]) -> None:
+    def follow(
+        self,
+        subscription: Subscription,
+        found: Mapping[str, TopicInfo],
+        begun: Mapping[str, int],
+    ) -> None:
         """Take note of another subscription, and of what it covers.
 
         A topic that it brings in begins as at a start of the channel. What only the former one
@@ -138,7 +149,7 @@ class KnownTopics:
         new = found.keys() - self.counts().keys()
         kept = found.keys() | frozenset(subscription.names)
         self.subscription = subscription
-        self._at_start = {**self._at_start, **{name: found[name].partitions for name in new}}
+        self._at_start = {**self._at_start, **{name: begun[name] for name in new}}
         self._known = {**self._known, **found}
         self._gone -= found.keys()
         self._dropped = frozenset(self._known.keys() - kept)
@@ -189,7 +200,8 @@ class TopicWatcher(PeriodicThread):
 
     ``counted`` is told how many partitions all topics have, whenever they are not what they were;
     ``replaced`` of a topic that was created again; ``missing`` of one that counts as deleted: on
-    the watcher's thread and at the start, without blocking.
+    the watcher's thread and at the start, without blocking. ``begun`` is asked with how many
+    partitions the group began with each topic, given those of now, and may block.
     """
 
     def __init__(
@@ -200,11 +212,13 @@ class TopicWatcher(PeriodicThread):
         counted: Callable[[Mapping[str, int]], None],
         replaced: Callable[[str], None],
         missing: Callable[[str], None],
+        begun: Begun,
         channel: str,
         clock: Clock,
         fail: Callable[[BaseException], None],
     ) -> None:
         self._known = known
+        self._begun = begun
         self._catalog = catalog
         self._looking = Lock()
         self._counted, self._replaced, self._missing = counted, replaced, missing
@@ -224,7 +238,7 @@ class TopicWatcher(PeriodicThread):
         subscription = self._known.subscription
         found = self._find(subscription, deadline)
         self._check(subscription, found, frozenset(subscription.names), deadline)
-        self._known.begin(cluster, found)
+        self._known.begin(cluster, found, self._begun(subscription, found))
         self._counted(self._known.counts())
 
     @contextmanager
@@ -245,8 +259,9 @@ class TopicWatcher(PeriodicThread):
             former = frozenset(self._known.subscription.names)
             found = self._find(subscription, deadline)
             self._check(subscription, found, frozenset(subscription.names) - former, deadline)
+            begun = self._begun(subscription, found)
             yield
-            self._known.follow(subscription, found)
+            self._known.follow(subscription, found, begun)
             counts = self._known.counts()
             log.info("topics_changed", channel=self._channel, partitions=counts)
             self._counted(counts)

@@ -20,6 +20,7 @@ from headrace.channel.skips import Skips
 from headrace.channel.states import StopReport
 from headrace.config.derived import rekeying_of
 from headrace.controller.code import CodeBook
+from headrace.coordinators.begun_topics import BegunTopics
 from headrace.coordinators.coordinator import build_coordinator
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -98,6 +99,7 @@ class ProcessResources:
             store=open_offset_store(channel, kafka, self.session, self.clock),
             catalog=KafkaTopicCatalog(kafka, channel.group),
             coordinator=coordinator,
+            begun=BegunTopics(self.session, channel.group),
             prefetch=prefetch,
             pauses=PauseFile(self.directory / f"pauses-{name}.json"),
             tracer=self.tracer,

@@ -10,6 +10,7 @@ from headrace.channel.channel import InboundKafkaChannel
 from headrace.channel.offset_stores import arranged, transactional_prefix
 from headrace.channel.runtime import ChannelPorts
 from headrace.config import ChannelConfig
+from headrace.coordinators.begun_topics import BegunTopics
 from headrace.coordinators.coordinator import build_coordinator
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
@@ -120,6 +121,7 @@ def in_memory_ports(
         store=arranged(config, broker.store(config.group), nodes),
         catalog=broker.catalog(),
         coordinator=coordinator,
+        begun=BegunTopics(registry.session, config.group),
         pauses=pauses,
         tracer=tracer,
         dead_letters=dead_letters or NoDeadLetters(),

@@ -281,7 +281,8 @@ class ChannelConfig(Section):
     """The group whose members share the partitions, and under whose name offsets are kept."""
 
     initial_offset: Hot[Literal["earliest", "latest"]] = "earliest"
-    """Where a partition begins for which the group has no offset."""
+    """Where a partition begins for which the group has no offset. One that came after the group
+    had begun with the topic is read from its first record, whether a member ran then or not."""
 
     offset_out_of_range: Hot[Literal["earliest", "latest", "stop"]] = "earliest"
     """Where reading goes on when the broker no longer has the offset, or stop."""

@@ -266,7 +266,7 @@ def test_offsets_of_a_missing_topic_wait_until_it_is_there(
 ) -> None:
     """One of them in a commit would have the whole fail; and nothing is repaired meanwhile."""
     owned, topic = own(0, SESSION), {"events": TopicInfo("events", "id-1", 2)}
-    bench.topics.begin("cluster", topic)
+    bench.topics.begin("cluster", topic, {"events": 2})
     bench.commit(owned, 5)
     bench.topics.take_in({})
     bench.broker.forget("group", P0)

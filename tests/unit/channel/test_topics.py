@@ -31,6 +31,7 @@ class Bench:
             counted=lambda counts: self.told.append(dict(counts)),
             replaced=lambda topic: self.told.append(("replaced", topic)),
             missing=lambda topic: self.told.append(("missing", topic)),
+            begun=lambda _, found: {name: each.partitions for name, each in found.items()},
             channel="main",
             clock=SYSTEM_CLOCK,
             fail=_fail,
