@@ -15,7 +15,7 @@ from headrace.config import (
     ZooKeeperOffsetsConfig,
     single_sinks,
 )
-from headrace.coordinators.fencing_turns import FencingTurns
+from headrace.coordinators.fencing_locks import FencingLocks
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.coordinators.znodes import producer_prefix
 from headrace.kafka import KafkaOffsetStore, TransactionalOffsetStore
@@ -176,16 +176,16 @@ def open_offset_store(
     is the process's and stays open when the store is closed.
     """
     nodes = ZooKeeperOffsetStore(session, channel.group, clock)
-    turn = FencingTurns(session, channel.group)
+    lock = FencingLocks(session, channel.group)
     match channel.offsets:
         case KafkaOffsetsConfig(fencing="transactions"):
             kafka: OffsetStore = TransactionalOffsetStore(
-                client_properties, channel.group, turn=turn
+                client_properties, channel.group, lock=lock
             )
         case _:
             produced_in = sink_group(channel.group) if sink_is_fenced(channel) else None
             kafka = KafkaOffsetStore(
-                client_properties, channel.group, produced_in=produced_in, turn=turn
+                client_properties, channel.group, produced_in=produced_in, lock=lock
             )
     return arranged(channel, kafka, nodes)
 

@@ -104,7 +104,7 @@ class GroupPaths:
         """Parent of the nodes of producers that are just being shut out."""
         return f"{self.root}/fencing"
 
-    def fencing_turn(self, transactional_id: str) -> str:
+    def fencing_lock(self, transactional_id: str) -> str:
         """The node of one of them, which lives while that lasts."""
         return f"{self.fencing}/{_encode(transactional_id)}"
 

@@ -49,7 +49,7 @@ FINISHED_HEADER = "headrace-finished"
 
 if TYPE_CHECKING:
     #: Keeps others from shutting the same producer out meanwhile.
-    Turn = Callable[[str, Deadline], AbstractContextManager[None]]
+    FencingLock = Callable[[str, Deadline], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def fence_producers(
     transactional_ids: Collection[str],
     deadline: Deadline,
     place: GroupPartition | None = None,
-    turn: Turn | None = None,
+    lock: FencingLock | None = None,
 ) -> None:
     """Begin again under each id, which ends what its producer had open and refuses it from then on.
 
@@ -85,7 +85,7 @@ def fence_producers(
         OffsetStoreError: a producer may still commit, or what it left in doubt is not finished.
     """
     for transactional_id in sorted(transactional_ids):
-        with nullcontext() if turn is None else turn(transactional_id, deadline):
+        with nullcontext() if lock is None else lock(transactional_id, deadline):
             producer = TransactionalProducer(client_properties, transactional_id, quiet=True)
             failure = producer.conclude(deadline)
             if failure is not None:

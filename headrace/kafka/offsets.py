@@ -33,7 +33,7 @@ from headrace.kafka.truncation import first_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.kafka.fencing import Turn
+    from headrace.kafka.fencing import FencingLock
     from headrace.kafka.ports import Commit
 
 
@@ -148,7 +148,7 @@ class KafkaOffsetStore(OffsetStore):
 
     ``quiet``: the client has nothing to say between two requests, so that it need not be served.
     ``produced_in``: the group that owners' producers store offsets in, where it is another one.
-    ``turn`` is taken for each producer that is shut out.
+    ``lock`` is held for each producer that is shut out.
     """
 
     def __init__(
@@ -158,10 +158,10 @@ class KafkaOffsetStore(OffsetStore):
         *,
         quiet: bool = False,
         produced_in: str | None = None,
-        turn: Turn | None = None,
+        lock: FencingLock | None = None,
     ) -> None:
         self._group = group
-        self._turn = turn
+        self._lock = lock
         self._produced_in = produced_in or group
         self._properties = dict(client_properties)
         self._answers: list[tuple[object, list[ClientPartition]]] = []
@@ -234,7 +234,7 @@ class KafkaOffsetStore(OffsetStore):
         self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
     ) -> None:
         place = GroupPartition(self._produced_in, partition)
-        fence_producers(self._properties, transactional_ids, deadline, place, self._turn)
+        fence_producers(self._properties, transactional_ids, deadline, place, self._lock)
 
     def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
         """Read past transactions, in the group that producers store offsets in as well."""
@@ -306,11 +306,11 @@ class TransactionalOffsetStore:
         group: str,
         clock: Clock = SYSTEM_CLOCK,
         *,
-        turn: Turn | None = None,
+        lock: FencingLock | None = None,
     ) -> None:
         self._clock = clock
         self._properties = dict(client_properties)
-        self._plain = KafkaOffsetStore(client_properties, group, turn=turn)
+        self._plain = KafkaOffsetStore(client_properties, group, lock=lock)
         self._group = group
         self._member: TransactionalProducer | None = None
         self._ended: deque[str] = deque(maxlen=_MEMBERSHIPS)

@@ -467,9 +467,9 @@ class Restorer:
             held_by = self._holder(self._partition(number))
         except Exception as error:  # noqa: BLE001 - of the brokers; that it stalled is told all the same
             held_by = f"who holds it up is not known: {error}"
-        self._commands.put(lambda: self._tell_stall(number, restoring, held_by))
+        self._commands.put(lambda: self._report_stall(number, restoring, held_by))
 
-    def _tell_stall(self, number: int, restoring: _Restore, held_by: str) -> None:
+    def _report_stall(self, number: int, restoring: _Restore, held_by: str) -> None:
         if self._under_way.get(number) is not restoring or not restoring.is_stalled:
             return
         log.error(

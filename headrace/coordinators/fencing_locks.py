@@ -1,4 +1,4 @@
-"""Turns at shutting a former owner's producer out: one member after the other."""
+"""Locks under which former owners' producers are shut out: by one member after the other."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from headrace.core.clock import Deadline
     from headrace.zookeeper.protocol import Session
 
-#: Seconds between two tries to have the turn; shutting out takes some tenths of a second.
+#: Seconds between two tries to have the lock; shutting out takes some tenths of a second.
 _RETRY = 0.05
 
 
-class FencingTurns:
+class FencingLocks:
     """Keeps members that take over from the same former owner from one another's way.
 
     Each begins again under the former producer's id, which aborts whatever is open under it: also
@@ -36,12 +36,12 @@ class FencingTurns:
 
     @contextmanager
     def __call__(self, transactional_id: str, deadline: Deadline) -> Iterator[None]:
-        """Have the turn while the block runs.
+        """Hold the lock while the block runs.
 
         Raises:
             OffsetStoreError: another member has it, or ZooKeeper did not answer.
         """
-        path = self._paths.fencing_turn(transactional_id)
+        path = self._paths.fencing_lock(transactional_id)
         if not self._wait_for(path, transactional_id, deadline):
             raise OffsetStoreError(
                 f"another member is shutting {transactional_id!r} out ({path}); it is tried again"
@@ -54,7 +54,7 @@ class FencingTurns:
                 self._session.delete(path)
 
     def _wait_for(self, path: str, transactional_id: str, deadline: Deadline) -> bool:
-        """Take the turn once it is free; False: it was not in time."""
+        """Take the lock once it is free; False: it was not in time."""
         try:
             self._session.ensure(self._paths.fencing)
             while not self._take(path):
@@ -63,7 +63,7 @@ class FencingTurns:
                 Event().wait(_RETRY)
         except HeadraceError as error:
             raise OffsetStoreError(
-                f"{transactional_id!r} is not shut out, as ZooKeeper gives no turn: {error}"
+                f"{transactional_id!r} is not shut out, as ZooKeeper gives no lock: {error}"
             ) from error
         return True
 

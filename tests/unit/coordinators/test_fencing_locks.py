@@ -1,4 +1,4 @@
-"""Turns at shutting a producer out, of members on a ZooKeeper in memory."""
+"""Locks at shutting a producer out, of members on a ZooKeeper in memory."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from threading import Event, Thread
 
 import pytest
 
-from headrace.coordinators.fencing_turns import FencingTurns
+from headrace.coordinators.fencing_locks import FencingLocks
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.kafka.ports import OffsetStoreError
 from headrace.testing import InMemoryZooKeeper
 
 GROUP, ID = "group", "headrace.group.a.3"
-PATH = GroupPaths(GROUP).fencing_turn(ID)
+PATH = GroupPaths(GROUP).fencing_lock(ID)
 WAIT = 10.0
 
 
 def test_one_member_waits_for_another() -> None:
     """The second goes on once the first is done, and the node is gone after it."""
     zookeeper = InMemoryZooKeeper()
-    first, second = (FencingTurns(zookeeper.session(), GROUP) for _ in range(2))
+    first, second = (FencingLocks(zookeeper.session(), GROUP) for _ in range(2))
     done: list[str] = []
     begun = Event()
 
@@ -39,10 +39,10 @@ def test_one_member_waits_for_another() -> None:
     assert zookeeper.node(PATH) is None
 
 
-def test_a_turn_that_is_not_free_in_time_is_an_error() -> None:
-    """It names the producer and the node; another producer's turn is free."""
+def test_a_lock_that_is_not_free_in_time_is_an_error() -> None:
+    """It names the producer and the node; another producer's lock is free."""
     zookeeper = InMemoryZooKeeper()
-    first, second = (FencingTurns(zookeeper.session(), GROUP) for _ in range(2))
+    first, second = (FencingLocks(zookeeper.session(), GROUP) for _ in range(2))
     with first(ID, Deadline.after(WAIT)):
         with pytest.raises(OffsetStoreError, match=rf"shutting '{ID}' out \({PATH}\)"):
             second(ID, Deadline.after(0.1)).__enter__()
@@ -56,10 +56,10 @@ def test_what_was_left_of_the_same_session_is_its_own() -> None:
     """A node that could not be deleted keeps others away, and not the member that made it."""
     zookeeper = InMemoryZooKeeper()
     session = zookeeper.session()
-    turns = FencingTurns(session, GROUP)
-    with turns(ID, Deadline.after(WAIT)):
+    locks = FencingLocks(session, GROUP)
+    with locks(ID, Deadline.after(WAIT)):
         pass
     session.create(PATH, ephemeral=True)
-    with turns(ID, Deadline.after(0.1)):
+    with locks(ID, Deadline.after(0.1)):
         pass
     assert zookeeper.node(PATH) is None
