@@ -18,6 +18,7 @@ from benchmarks.report import not_repeated, say
 NAMES = (
     "passthrough",
     "spark",
+    "rejects",
     "pipeline",
     "realtime",
     "peers",
@@ -36,7 +37,7 @@ NAMES = (
 #: Those of which figures come from several rounds, whose spread a second run has to stay within.
 _BY_ROUND = frozenset(
     {
-        *("passthrough", "spark", "pipeline", "realtime", "peers", "keyed", "workflow"),
+        *("passthrough", "spark", "rejects", "pipeline", "realtime", "peers", "keyed", "workflow"),
         *("coordination", "lifecycle"),
     }
 )

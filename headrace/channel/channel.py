@@ -267,6 +267,7 @@ class InboundKafkaChannel:
                     ProcessorPauseControl(
                         self._runtime.pause_manager, self._clock, PauseReason.STATE
                     ),
+                    self._runtime.dead_letters.send_undecodable,
                 )
             )
             brokers = Deadline.after(patience, self._clock)

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import DeadLetterLimitError, KafkaUnavailableError, UnknownTopicError
-from headrace.core.letter_headers import Failure, LetterHeaders, shortened
+from headrace.core.errors import (
+    DeadLetterLimitError,
+    KafkaUnavailableError,
+    RetryableError,
+    UndecodableRecordError,
+    UnknownTopicError,
+)
+from headrace.core.letter_headers import Failure, LetterHeaders, Stage, shortened
+from headrace.core.misfits import UndecodableRecord, code_of
 from headrace.core.record_runs import UnreadRecord
+from headrace.core.records import offset_of
 from headrace.kafka.ports import DeadLetter, DeadLetterError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.progress import Outstanding
     from headrace.channel.settings import LiveSettings
-    from headrace.config import ChannelConfig
+    from headrace.config import ChannelConfig, DeadLetterConfig
     from headrace.core.clock import Clock
     from headrace.core.letter_headers import LetterNames
-    from headrace.core.records import Record
+    from headrace.core.records import Batch, Record
     from headrace.kafka.ports import DeadLetterStore, RecordReader, TopicCatalog
     from headrace.telemetry.metrics import Metrics
 
@@ -34,10 +46,37 @@ STORE_TIMEOUT = 5.0
 CHECK_TIMEOUT = 15.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a letter is made of. ``timestamp`` is in milliseconds, -1 for none."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    timestamp: int
+
+    @classmethod
+    def of(cls, record: Record) -> _Parts:
+        """Return a record's."""
+        return cls(
+            offset_of(record),
+            record.key(),
+            record.value(),
+            record.headers() or (),
+            record.timestamp()[1],
+        )
+
+
+def _error_of(batch: Batch, record: UndecodableRecord) -> UndecodableRecordError:
+    return UndecodableRecordError(batch.partition, record.offset, record.reason)
+
+
 class DeadLetters:
     """The dead-letter topic of a channel, as the workers and the channel's start use it.
 
-    ``code`` is the processor, whose name is said to whom Kafka Connect's names are for.
+    ``code`` is the processor, whose name is said to whom Kafka Connect's names are for. ``fail``
+    ends the channel.
     """
 
     def __init__(
@@ -51,6 +90,7 @@ class DeadLetters:
         channel: str,
         code: object,
         clock: Clock,
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._settings = settings
         self._store = store
@@ -60,6 +100,7 @@ class DeadLetters:
         self._channel = channel
         self._code = code
         self._clock = clock
+        self._fail = fail
 
     def check(self, config: ChannelConfig, deadline: Deadline) -> None:
         """See whether the topic that ``config`` names exists, if it names one. Blocks.
@@ -103,10 +144,9 @@ class DeadLetters:
                 f"the next is at offset {item.batch.first_offset}, and failed with "
                 f"{type(error).__name__}: {error}; fix what is wrong, or raise the limit"
             )
-        deadline = Deadline.after(STORE_TIMEOUT, self._clock)
-        record = self._record(owned, item, deadline)
-        letter = self._letter(owned, item, error, record, limits.headers)
-        self._store.store(limits.topic, letter, deadline)
+        record = self._record(owned, item, Deadline.after(STORE_TIMEOUT, self._clock))
+        letter = self._letter(item.batch, error, _Parts.of(record), limits.headers)
+        self._store.store(limits.topic, [letter], STORE_TIMEOUT)
         topic = owned.partition.topic
         self._metrics.dead_lettered.labels(self._channel, topic).inc()
         log.error(
@@ -116,6 +156,79 @@ class DeadLetters:
             target=limits.topic,
             attempts=item.batch.attempt,
             error=f"{type(error).__name__}: {error}",
+        )
+
+    def send_undecodable(self, found: Sequence[tuple[Batch, Sequence[UndecodableRecord]]]) -> None:
+        """Put the undecodable records of a micro-batch's batches into the topic, all in one go.
+
+        Return when they are there, before their micro-batch is committed. On the thread that
+        commits; blocks.
+
+        Raises:
+            RetryableError: not all are known to be there. Where that would be too many none was
+                sent, and the channel ends with a DeadLetterLimitError.
+        """
+        section = self._settings.config.on_error.dead_letter
+        if section is None:
+            raise RetryableError(
+                f"channel {self._channel}: undecodable records have no dead-letter topic any more; "
+                "name one in on_error.dead_letter"
+            )
+        offsets = [[each.offset for each in records] for _, records in found]
+        for (batch, records), each in zip(found, offsets, strict=True):
+            self._require_room(batch, records, each, section)
+        letters = [
+            self._letter(batch, _error_of(batch, record), record, section.headers, Stage.VALUE)
+            for batch, records in found
+            for record in records
+        ]
+        try:
+            self._store.store(section.topic, letters, STORE_TIMEOUT)
+        except DeadLetterError as failure:
+            log.warning("dead_letter_failed", channel=self._channel, error=str(failure))
+            raise RetryableError(str(failure)) from failure
+        for (batch, _), each in zip(found, offsets, strict=True):
+            cast("OwnedPartition", batch.assignment).undecodable.note(batch, each)
+            topic = batch.partition.topic
+            self._metrics.dead_lettered.labels(self._channel, topic).inc(len(each))
+        self._say(section.topic, found)
+
+    def _require_room(
+        self,
+        batch: Batch,
+        records: Sequence[UndecodableRecord],
+        offsets: Sequence[int],
+        section: DeadLetterConfig,
+    ) -> None:
+        """Return if all may be sent; else end the channel."""
+        limits = cast("OwnedPartition", batch.assignment).undecodable
+        excess = limits.excess(batch, offsets, section)
+        if excess is None:
+            return
+        offset, which = excess
+        reason = next(each.reason for each in records if each.offset == offset)
+        error = DeadLetterLimitError(
+            f"{batch.partition}: {which} would go to the dead-letter topic {section.topic}; "
+            f"the next is at offset {offset}, and is undecodable: {reason}; fix what is wrong, or "
+            "raise the limit"
+        )
+        self._fail(error)
+        raise RetryableError(str(error)) from error
+
+    def _say(self, target: str, found: Sequence[tuple[Batch, Sequence[UndecodableRecord]]]) -> None:
+        """Log one line for a micro-batch: how many of which kind, and the first of a partition."""
+        codes = Counter(
+            code_of(record.reason) or "DECODER" for _, records in found for record in records
+        )
+        batch, records = found[0]
+        log.warning(
+            "undecodable_records_dead_lettered",
+            channel=self._channel,
+            target=target,
+            records=codes.total(),
+            reasons=dict(codes.most_common()),
+            first=f"{batch.partition}@{records[0].offset}",
+            error=records[0].reason,
         )
 
     def _record(self, owned: OwnedPartition, item: Outstanding, deadline: Deadline) -> Record:
@@ -133,27 +246,28 @@ class DeadLetters:
 
     def _letter(
         self,
-        owned: OwnedPartition,
-        item: Outstanding,
+        batch: Batch,
         error: BaseException,
-        record: Record,
+        record: _Parts | UndecodableRecord,
         names: LetterNames,
+        stage: Stage = Stage.PROCESS,
     ) -> DeadLetter:
+        owned = cast("OwnedPartition", batch.assignment)
         said = {
             "group": self._settings.config.group,
-            "topic": owned.partition.topic,
+            "topic": batch.partition.topic,
             "topic_id": owned.life.topic_id or "",
-            "partition": str(owned.partition.partition),
-            "offset": str(record.offset()),
-            "timestamp": str(record.timestamp()[1]),
+            "partition": str(batch.partition.partition),
+            "offset": str(record.offset),
+            "timestamp": str(record.timestamp),
             "error": type(error).__name__,
             "message": shortened(str(error)),
-            "attempt": str(item.batch.attempt),
+            "attempt": str(batch.attempt),
         }
-        failure = Failure(str(error), error, code=self._code)
+        failure = Failure(str(error), error, stage, self._code)
         ours = LetterHeaders(names, self._settings.config.group).of(said, failure)
-        traced = item.batch.span.headers()
-        return DeadLetter(record.key(), record.value(), [*(record.headers() or ()), *traced, *ours])
+        traced = batch.span.headers()
+        return DeadLetter(record.key, record.value, [*record.headers, *traced, *ours])
 
     def close(self) -> None:
         """Release the client."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING
 
+from headrace.core.records import offset_of
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.channel.buffer import BatchSlice
     from headrace.config import DeadLetterConfig
+    from headrace.core.records import Batch
 
 #: Successive offsets among which ``max_per_thousand`` bounds the letters.
 WINDOW = 1000
@@ -82,3 +88,66 @@ class DeadLetterLimits:
     def _row(self, cut: BatchSlice) -> int:
         """Return how many letters in a row it makes: nothing was answered between them."""
         return self._in_a_row + 1 if cut.start == self._after_letter else 1
+
+
+class UndecodableLimits:
+    """The same for undecodable records of one claim, which are found by the micro-batch.
+
+    For the thread that commits; ``count`` on any.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._offsets: deque[int] = deque()
+        self._in_a_row = 0
+        self._after_letter: int | None = None
+
+    def excess(
+        self, batch: Batch, offsets: Sequence[int], limits: DeadLetterConfig
+    ) -> tuple[int, str] | None:
+        """Return which record of a batch would pass a limit, and which limit; None if none would.
+
+        ``offsets`` are those of its undecodable records. A batch that comes again counts once.
+        """
+        recent = deque(at for at in self._offsets if batch.start - WINDOW < at < batch.start)
+        row = self._in_a_row if self._after_letter == batch.start else 0
+        after = batch.start
+        for offset in offsets:
+            row = row + 1 if _follows(batch, offset, after) else 1
+            if row > limits.max_consecutive:
+                return offset, f"{row} records in a row (max_consecutive: {limits.max_consecutive})"
+            while recent and recent[0] <= offset - WINDOW:
+                recent.popleft()
+            recent.append(offset)
+            if len(recent) > limits.max_per_thousand:
+                return offset, (
+                    f"{len(recent)} records within {WINDOW} offsets "
+                    f"(max_per_thousand: {limits.max_per_thousand})"
+                )
+            after = offset + 1
+        return None
+
+    def note(self, batch: Batch, offsets: Sequence[int]) -> None:
+        """Count the letters of a batch, now that they are in the topic."""
+        row = self._in_a_row if self._after_letter == batch.start else 0
+        after = batch.start
+        for offset in offsets:
+            row = row + 1 if _follows(batch, offset, after) else 1
+            after = offset + 1
+        is_last = bool(offsets) and offsets[-1] == batch.last_offset
+        self._in_a_row = row if is_last else 0
+        self._after_letter = batch.next_offset if is_last else None
+        first = batch.next_offset - WINDOW
+        kept = [at for at in self._offsets if first < at < batch.start]
+        self._offsets = deque([*kept, *(at for at in offsets if at > first)])
+        self.count += len(offsets)
+
+
+def _follows(batch: Batch, offset: int, after: int) -> bool:
+    """Whether no record of the batch lies between an offset and what came before."""
+    if offset == after:
+        return True
+    if batch.last_offset - batch.first_offset + 1 == len(batch):
+        return after <= batch.first_offset == offset
+    at = bisect_left(batch.records, after, key=offset_of)
+    return offset_of(batch.records[at]) == offset

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from headrace.channel.letter_limits import DeadLetterLimits
+from headrace.channel.letter_limits import DeadLetterLimits, UndecodableLimits
 from headrace.channel.life import Life
 from headrace.channel.log_doubt import LogDoubt
 from headrace.channel.pending_commits import PendingCommits
@@ -89,6 +89,7 @@ class OwnedPartition:
         self.hold = WorkerHold()
         self.pending_commits = PendingCommits()
         self.letters = DeadLetterLimits()
+        self.undecodable = UndecodableLimits()
         self.events: deque[PartitionEvent] = deque()
         self._settings = settings
         self._delivery_gate = delivery_gate

@@ -180,6 +180,7 @@ class ChannelRuntime:
             channel=name,
             code=processor,
             clock=clock,
+            fail=fail,
         )
         self.callbacks = Callbacks(processor, name, metrics, clock)
         self._lasting = LastingFailures(environment, is_bounded=until is not None)

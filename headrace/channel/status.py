@@ -70,7 +70,7 @@ def snapshot_of(channel: str, owned: OwnedPartition, clock: Clock) -> PartitionS
         outstanding_batches=len(owned.progress.outstanding),
         attempts=owned.retries.attempts,
         suspect_records=owned.progress.suspect_records,
-        dead_letters=owned.letters.count,
+        dead_letters=owned.letters.count + owned.undecodable.count,
         held_back_seconds=round(held_back, 3) if 0 < held_back < inf else None,
         # it may have begun after ``now``
         callback_seconds=None if callback is None else round(max(0.0, now - callback.since), 3),

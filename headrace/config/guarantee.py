@@ -148,8 +148,12 @@ def _exceptions_of_keyed(processor: KeyedProcessorConfig) -> Iterator[str]:
 
 def _exceptions(channel: ChannelConfig) -> Iterator[str]:
     processor, on_error = channel.processor, channel.on_error
+    letters = on_error.dead_letter
     if isinstance(processor, MicroBatchConfig) and processor.undecodable == "skip":
         yield "records that cannot be decoded are left out"
+    if isinstance(processor, MicroBatchConfig) and processor.undecodable == "dead_letter":
+        assert letters is not None, "the configuration demands a topic"
+        yield f"records that cannot be decoded go to {letters.topic}, at least once"
     match processor:
         case KeyedProcessorConfig():
             yield from _exceptions_of_keyed(processor)
@@ -168,5 +172,5 @@ def _exceptions(channel: ChannelConfig) -> Iterator[str]:
         attempts = on_error.max_attempts
         times = "once" if attempts == 1 else f"{attempts} times"
         yield f"a batch that failed {times} is left out"
-    if on_error.dead_letter is not None:
-        yield f"records that fail by themselves go to {on_error.dead_letter.topic}, at least once"
+    if letters is not None and on_error.policy == "dead_letter":
+        yield f"records that fail by themselves go to {letters.topic}, at least once"

@@ -82,9 +82,11 @@ class Timestamps(Enum):
 FIRST_MICROSECOND = -62_135_596_800_000_000
 LAST_MICROSECOND = 253_402_300_799_999_999
 
-#: Why a record is undecodable, and what to do about it.
-MISFIT = "the value does not fit the decode schema"
-FIX_UNDECODABLE = "fix the schema or the producer, or set the channel to skip undecodable records"
+#: What to do about an undecodable record.
+FIX_UNDECODABLE = (
+    "fix the schema or the producer, write undecodable: dead_letter, or set the channel to skip "
+    "undecodable records"
+)
 
 
 class OnUndecodable(Enum):
@@ -95,6 +97,9 @@ class OnUndecodable(Enum):
 
     SKIP = "skip"
     """The record is left out, counted and logged."""
+
+    DEAD_LETTER = "dead_letter"
+    """The record is left out, and in the dead-letter topic before the others are stored."""
 
 
 @dataclass(frozen=True, slots=True)

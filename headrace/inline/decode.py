@@ -14,11 +14,11 @@ from pyarrow import json
 
 from headrace.core.decoders import decoded_rows
 from headrace.core.errors import ConfigError, UndecodableRecordError
+from headrace.core.misfits import UndecodableRecord, as_spelt, custom_reason, why_undecodable
 from headrace.core.records import TopicPartition
 from headrace.core.tables import (
     FIX_UNDECODABLE,
     KAFKA_COLUMN,
-    MISFIT,
     Decode,
     Decoding,
     OnUndecodable,
@@ -29,6 +29,8 @@ from headrace.inline.json_types import as_read, made
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from headrace.core.misfits import Undecodable
 
 
 _TOKEN = re.compile(r"\s*(?:`(?P<quoted>[^`]+)`|(?P<word>\w+)|(?P<sign>[<>(),:]))")
@@ -175,10 +177,11 @@ _STRICT_FRAME = b'{"v":', b',"list":[', b"]}"
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What the reducer gets, and the offsets of what it does not, by partition."""
+    """What the reducer gets, and what it does not: offsets, or records for the dead letters."""
 
     table: pa.Table
     skipped: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
+    rejected: Undecodable = field(default_factory=dict)
 
 
 def schema_of(kind: Decoding, ddl: str | None) -> pa.Schema:
@@ -204,7 +207,7 @@ class InlineDecoder:
     """
 
     def __init__(self, decode: Decode) -> None:
-        self._skips = decode.on_undecodable is OnUndecodable.SKIP
+        self._treating = decode.on_undecodable
         self._custom = decode.custom
         self._timestamps = decode.timestamps
         self._kind: pa.StructType | None = None
@@ -216,7 +219,7 @@ class InlineDecoder:
     def treating(self, undecodable: OnUndecodable) -> InlineDecoder:
         """Return one with the same schema that treats undecodable records so. Any thread."""
         other = copy(self)
-        other._skips = undecodable is OnUndecodable.SKIP  # noqa: SLF001 - one of our own
+        other._treating = undecodable  # noqa: SLF001 - one of our own
         return other
 
     def apply(self, table: pa.Table) -> Decoded:
@@ -231,9 +234,9 @@ class InlineDecoder:
         rows, bad = self._read(table.column("value").combine_chunks(), self._kind)
         if rows is not None and not bad:
             return Decoded(with_kafka_column(rows, table))
-        if not self._skips:
+        if self._treating is OnUndecodable.FAIL:
             first = min(bad)
-            raise _undecodable(table, first, bad[first])
+            raise _undecodable(table, first, self._reason(table, first, bad[first]))
         kept = pa.array(sorted(set(range(table.num_rows)) - set(bad)), pa.int64())
         part = table.take(kept)
         if rows is None:
@@ -241,7 +244,36 @@ class InlineDecoder:
             assert rows is not None, "what is left was read by itself"
         else:
             rows = rows.take(kept)
-        return Decoded(with_kafka_column(rows, part), _offsets(table, sorted(bad)))
+        readable = with_kafka_column(rows, part)
+        if self._treating is OnUndecodable.SKIP:
+            return Decoded(readable, _offsets(table, sorted(bad)))
+        return Decoded(readable, rejected=self._rejected(table, bad))
+
+    def _rejected(self, table: pa.Table, bad: Mapping[int, str]) -> Undecodable:
+        """Return the records at these positions, and why each is none."""
+        found: dict[TopicPartition, list[UndecodableRecord]] = {}
+        positions = sorted(bad)
+        columns = table.take(pa.array(positions, pa.int64()))
+        times = columns.column("timestamp").cast(pa.int64())
+        columns = columns.set_column(columns.column_names.index("timestamp"), "timestamp", times)
+        for position, row in zip(positions, columns.to_pylist(), strict=True):
+            where = TopicPartition(row["topic"], row["partition"])
+            time = -1 if row["timestamp"] is None else row["timestamp"] // 1000
+            headers = [(each["key"], each["value"]) for each in row["headers"] or ()]
+            reason = self._of_value(row["value"], bad[position])
+            found.setdefault(where, []).append(
+                UndecodableRecord(row["offset"], row["key"], row["value"], headers, time, reason)
+            )
+        return found
+
+    def _reason(self, table: pa.Table, position: int, said: str) -> str:
+        return self._of_value(table.column("value")[position].as_py(), said)
+
+    def _of_value(self, value: bytes | None, said: str) -> str:
+        if self._custom is not None:
+            return custom_reason(said)
+        assert self._kind is not None, "it decodes"
+        return why_undecodable(value, as_spelt(self._kind, self._timestamps))
 
     def _read(
         self, values: pa.Array, kind: pa.StructType
@@ -250,7 +282,7 @@ class InlineDecoder:
         if self._custom is not None:
             return decoded_rows(self._custom, values, kind)
         rows, bad = _rows(values, kind, self._timestamps)
-        return rows, dict.fromkeys(bad, MISFIT)
+        return rows, dict.fromkeys(bad, "")
 
 
 def _rows(

@@ -76,7 +76,7 @@ class InlineEngine:
         decoded = self._decoder.apply(pa.concat_tables(prepared))
         returned = self._function(decoded.table, micro_batch)
         kept = sink.stage(micro_batch, returned, checked)
-        return Staged(kept, decoded.skipped, left_out(returned))
+        return Staged(kept, decoded.skipped, left_out(returned), decoded.rejected)
 
     def decode_as(self, decode: Decode) -> None:
         self._decode = decode

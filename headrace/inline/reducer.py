@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import pyarrow as pa
 
 from headrace.core.imports import load_callable
+from headrace.core.misfits import offsets_of
 from headrace.core.tables import Decode
 from headrace.inline.decode import InlineDecoder
 from headrace.sinks.contract import results_of
@@ -93,6 +94,7 @@ def dry_run(
     """
     decoded = InlineDecoder(decode or Decode()).apply(table)
     result = reducer(decoded.table, dry_run_batch(table, attempt))
+    skipped = {**decoded.skipped, **offsets_of(decoded.rejected)}
     if isinstance(result, Mapping):
-        return DryRunBatch(None, decoded.skipped, results_of(result, checked))
-    return DryRunBatch(checked(result), decoded.skipped)
+        return DryRunBatch(None, skipped, results_of(result, checked))
+    return DryRunBatch(checked(result), skipped)

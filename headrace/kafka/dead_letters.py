@@ -22,7 +22,7 @@ from headrace.kafka.result_transactions import produce_all
 from headrace.kafka.transactional_producer import TransactionalProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from headrace.core.records import ResultRecord
     from headrace.kafka.ports import DeadLetter
@@ -37,6 +37,10 @@ _SETTINGS = {
     "message.timeout.ms": 5_000,
     "message.max.bytes": 100_000_000,
 }
+
+#: Letters that the client is given at once, and their bytes: they are sent within seconds.
+_AT_ONCE = 1000
+_BYTES_AT_ONCE = 4 << 20
 
 #: Seconds of one poll: one of more than 0.2 s lasts its whole time in confluent-kafka from 2.13 on.
 _POLL_INTERVAL = 0.1
@@ -53,27 +57,42 @@ class KafkaDeadLetterStore:
         self._lock = Lock()
         self._producer: Producer | None = None
 
-    def store(self, topic: str, letter: DeadLetter, deadline: Deadline) -> None:
+    def store(self, topic: str, letters: Sequence[DeadLetter], patience: float) -> None:
         producer = self._open()
-        receipt: list[KafkaError | None] = []
+        receipts: list[KafkaError | None] = []
+        # the client gives up what waits in its queue for too long, so not all may wait there
+        for some in _rounds(letters):
+            receipts.clear()
+            for letter in some:
+                self._produce(producer, topic, letter, receipts)
+            deadline, taken = Deadline.after(patience), 0
+            while len(receipts) < len(some) and not deadline.expired:
+                producer.poll(deadline.at_most(_POLL_INTERVAL))
+                if len(receipts) > taken:
+                    deadline, taken = Deadline.after(patience), len(receipts)
+            refused = next((each for each in receipts if each is not None), None)
+            if refused is not None:
+                if refused.fatal():
+                    self._forget(producer)
+                raise _failed(topic, refused.str())
+            if len(receipts) < len(some):
+                raise _failed(topic, "no answer in time")
+
+    @staticmethod
+    def _produce(
+        producer: Producer, topic: str, letter: DeadLetter, receipts: list[KafkaError | None]
+    ) -> None:
+        # the receipts of a round that failed, which may still come, are nobody's any more
         try:
             producer.produce(
                 topic,
                 letter.value,
                 letter.key,
                 headers=list(letter.headers),
-                on_delivery=lambda error, _: receipt.append(error),
+                on_delivery=lambda error, _: receipts.append(error),
             )
         except (BufferError, KafkaException) as error:
             raise _failed(topic, str(error)) from error
-        while not receipt and not deadline.expired:
-            producer.poll(deadline.at_most(_POLL_INTERVAL))
-        if not receipt:
-            raise _failed(topic, "no answer in time")
-        if receipt[0] is not None:
-            if receipt[0].fatal():
-                self._forget(producer)
-            raise _failed(topic, receipt[0].str())
 
     def _open(self) -> Producer:
         with self._lock:
@@ -94,6 +113,20 @@ class KafkaDeadLetterStore:
             if self._producer is not None:
                 self._producer.purge()
                 self._producer = None
+
+
+def _rounds(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    """Yield the letters in their order, as many at a time as the client is given at once."""
+    some: list[DeadLetter] = []
+    size = 0
+    for letter in letters:
+        if some and (len(some) == _AT_ONCE or size > _BYTES_AT_ONCE):
+            yield some
+            some, size = [], 0
+        some.append(letter)
+        size += len(letter.key or b"") + len(letter.value or b"")
+    if some:
+        yield some
 
 
 def _failed(topic: str, reason: str) -> DeadLetterError:

@@ -328,11 +328,14 @@ class DeadLetterError(HeadraceError):
 class DeadLetterStore(Protocol):
     """What puts records into dead-letter topics. Any thread."""
 
-    def store(self, topic: str, letter: DeadLetter, deadline: Deadline) -> None:
-        """Put a record into a topic, and return when all in-sync replicas have it. Blocks.
+    def store(self, topic: str, letters: Sequence[DeadLetter], patience: float) -> None:
+        """Put records into a topic, and return when all in-sync replicas have them. Blocks.
+
+        The brokers may take as long as they need, with no more than ``patience`` seconds between
+        two that they take.
 
         Raises:
-            DeadLetterError: it is not known to be there; it may be, or come there yet.
+            DeadLetterError: not all are known to be there; they may be, or come there yet.
         """
 
     def close(self) -> None:
@@ -356,8 +359,8 @@ class NoDeadLetters:
     Reads no records either.
     """
 
-    def store(self, topic: str, letter: DeadLetter, deadline: Deadline) -> None:
-        del letter, deadline
+    def store(self, topic: str, letters: Sequence[DeadLetter], patience: float) -> None:
+        del letters, patience
         raise DeadLetterError(f"this channel was built without a way to the topic {topic}")
 
     def read(self, partition: TopicPartition, offset: int, deadline: Deadline) -> Record | None:

@@ -11,12 +11,13 @@ from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.core.errors import FatalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from headrace.config import ChannelConfig
     from headrace.core.clock import Deadline
     from headrace.core.errors import PartitionError
+    from headrace.core.misfits import UndecodableRecord
     from headrace.core.records import Assignment, Batch, TopicPartition
     from headrace.keyed.state_reader import StateReader
     from headrace.telemetry.metrics import Metrics, PoolSnapshot
@@ -157,6 +158,11 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
+def _no_letters(found: Sequence[tuple[Batch, Sequence[UndecodableRecord]]]) -> None:
+    """Refuse, as there is no channel: a processor is tried out by itself."""
+    raise FatalError(f"there is no dead-letter topic for records of {len(found)} batches")
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelContext:
     """What a processor may know of the channel it serves, and have it do.
@@ -166,6 +172,10 @@ class ChannelContext:
     ``stranded`` those, or all, whose state cannot be relied on before somebody acts: the process
     is not ready then. ``fail`` ends the channel with an error, and its process with it, where only
     a new one helps: nothing is committed of what is out. Any thread; none of them blocks.
+
+    ``send_undecodable`` alone does: it puts the undecodable records of batches into the
+    dead-letter topic, and returns when they are there. It raises RetryableError where they are not
+    known to be.
     """
 
     channel: str
@@ -177,6 +187,9 @@ class ChannelContext:
     restoring: PauseControl = field(default_factory=NoPauseControl)
     fail: Callable[[BaseException], None] = _raise
     stranded: PauseControl = field(default_factory=NoPauseControl)
+    send_undecodable: Callable[[Sequence[tuple[Batch, Sequence[UndecodableRecord]]]], None] = (
+        _no_letters
+    )
 
 
 class BatchProcessor(ABC):

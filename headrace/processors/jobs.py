@@ -12,8 +12,9 @@ from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch, ranges_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from headrace.core.misfits import UndecodableRecord
     from headrace.core.records import Assignment, Batch
     from headrace.core.spans import Span
     from headrace.processors.pending import PendingBatch
@@ -29,7 +30,8 @@ class Job:
     """One micro-batch between its plan and its commit.
 
     ``number`` counts the jobs of a channel in the order in which their batches were taken.
-    ``staged`` is there once its result is, ``seconds`` is what it took to get there.
+    ``staged`` is there once its result is, ``seconds`` is what it took to get there. Its dead
+    letters are sent once, also where it is committed by itself after that failed with others.
     """
 
     number: int
@@ -38,11 +40,21 @@ class Job:
     span: Span
     staged: Staged = field(init=False)
     seconds: float = 0.0
+    has_sent_letters: bool = False
 
     @property
     def size(self) -> int:
         """What its records take, in bytes."""
         return sum(pending.batch.size for pending in self.batches)
+
+    def rejected(self) -> Iterator[tuple[Batch, Sequence[UndecodableRecord]]]:
+        """Yield its undecodable records that are to be dead letters, by batch."""
+        for pending in self.batches:
+            batch = pending.batch
+            records = self.staged.rejected.get(batch.partition, ())
+            found = [each for each in records if batch.start <= each.offset < batch.next_offset]
+            if found:
+                yield batch, found
 
     @property
     def context(self) -> dict[str, Any]:

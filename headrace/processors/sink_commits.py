@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -37,17 +37,31 @@ _QUIET = 10.0
 #: Offsets that a log event names.
 _NAMED = 5
 
+#: Before the reason for which records are shed, which is no reason to skip.
+_SHED = "shed "
+
+
+@dataclass(slots=True)
+class _Untold:
+    """What is counted of a partition and not logged yet; in monotonic time from when it may be."""
+
+    due: float
+    records: int = 0
+    first: list[int] = field(default_factory=list)
+
 
 class SkippedRecords:
-    """Counts what one channel leaves out for a reason, or sheds. For one thread at a time."""
+    """Counts what one channel leaves out for a reason, and says it now and then. Any thread.
+
+    The lines of the log add up to the metric: what is held back meanwhile is said when its time has
+    come, whether more is left out or not, and at the latest at the end.
+    """
 
     def __init__(self, context: ChannelContext, reason: str = "undecodable") -> None:
         self._context = context
         self._reason = reason
-        self._since: dict[TopicPartition, int] = {}
-        self._due: dict[TopicPartition, float] = {}
-        self._since_shed: dict[TopicPartition, int] = {}
-        self._shed_due: dict[TopicPartition, float] = {}
+        self._lock = threading.Lock()
+        self._untold: dict[tuple[TopicPartition, str], _Untold] = {}
 
     def count(self, skipped: Mapping[TopicPartition, Sequence[int]]) -> None:
         """Count the records left out of a stored micro-batch; ``skipped`` has their offsets."""
@@ -55,40 +69,58 @@ class SkippedRecords:
         for partition, offsets in skipped.items():
             counter = self._context.metrics.skipped.labels(channel, partition.topic, self._reason)
             counter.inc(len(offsets))
-            self._since[partition] = self._since.get(partition, 0) + len(offsets)
-            now = self._context.clock.monotonic()
-            if now >= self._due.get(partition, now):
-                self._due[partition] = now + _QUIET
-                self._warn(partition, offsets)
+            self._hold(partition, self._reason, len(offsets), offsets)
+        self.tell()
 
     def count_shed(self, batch: Batch, shed: ShedRecords) -> None:
         """Count what was shed of a batch that is stored."""
         channel, partition, reason = self._context.channel, batch.partition, shed.reason.value
         self._context.metrics.shed.labels(channel, partition.topic, reason).inc(shed.count)
-        self._since_shed[partition] = self._since_shed.get(partition, 0) + shed.count
-        now = self._context.clock.monotonic()
-        if now >= self._shed_due.get(partition, now):
-            self._shed_due[partition] = now + _QUIET
-            log.warning(
-                "records_shed",
-                reason=reason,
-                channel=channel,
-                topic=partition.topic,
-                partition=partition.partition,
-                records=self._since_shed.pop(partition),
-                offset=batch.start,
-            )
+        self._hold(partition, _SHED + reason, shed.count, [batch.start])
+        self.tell()
 
-    def _warn(self, partition: TopicPartition, offsets: Sequence[int]) -> None:
-        log.warning(
-            "undecodable_records_skipped",
-            reason=self._reason,
-            channel=self._context.channel,
-            topic=partition.topic,
-            partition=partition.partition,
-            records=self._since.pop(partition),
-            first_offsets=list(offsets[:_NAMED]),
-        )
+    def _hold(
+        self, partition: TopicPartition, reason: str, records: int, offsets: Sequence[int]
+    ) -> None:
+        with self._lock:
+            now = self._context.clock.monotonic()
+            untold = self._untold.setdefault((partition, reason), _Untold(now))
+            untold.records += records
+            untold.first += offsets[: _NAMED - len(untold.first)]
+
+    def tell(self, *, all_of_it: bool = False) -> None:
+        """Log what was held back for long enough, or all."""
+        now = self._context.clock.monotonic()
+        with self._lock:
+            ready = [
+                (partition, reason, untold)
+                for (partition, reason), untold in self._untold.items()
+                if all_of_it or now >= untold.due
+            ]
+            for partition, reason, untold in ready:
+                if untold.records:
+                    self._untold[partition, reason] = _Untold(now + _QUIET)
+                else:
+                    # as long as nothing is left out nothing is kept of the partition
+                    del self._untold[partition, reason]
+        for partition, reason, untold in ready:
+            if untold.records:
+                self._warn(partition, reason, untold)
+
+    def _warn(self, partition: TopicPartition, reason: str, untold: _Untold) -> None:
+        fields: dict[str, Any] = {
+            "channel": self._context.channel,
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "records": untold.records,
+        }
+        if reason.startswith(_SHED):
+            name = reason.removeprefix(_SHED)
+            log.warning("records_shed", reason=name, offset=untold.first[0], **fields)
+        else:
+            log.warning(
+                "undecodable_records_skipped", reason=reason, first_offsets=untold.first, **fields
+            )
 
 
 #: Results that are staged and not committed: one in the sink's hand, two that wait. Each holds its
@@ -239,13 +271,17 @@ class SinkCommitter:
         self._time = context.metrics.thread_time(context.channel, ThreadRole.SINK)
 
     def forget(self) -> None:
-        """Serve the thread's time no longer. Any thread."""
+        """Say what was not said yet, and serve the thread's time no longer. Any thread."""
+        for skipped in (self._skipped, self._keyless):
+            skipped.tell(all_of_it=True)
         self._context.metrics.forget_thread(self._time)
 
     def run_once(self) -> bool:
         """Commit what waits, or wait a little for it. Return whether there was anything."""
         jobs = self._line.take(_IDLE_INTERVAL)
         if not jobs:
+            self._skipped.tell()
+            self._keyless.tell()
             return False
         try:
             with self._time.during(ThreadActivity.COMMIT):
@@ -354,6 +390,7 @@ class SinkCommitter:
         batches = [pending.batch for job in jobs for pending in job.batches]
         shed = [pending.shed for job in jobs for pending in job.batches if pending.shed is not None]
         copies = [each for each in shed if each.copies]
+        self._send_letters(jobs)
         try:
             self._sink.commit(
                 [job.staged for job in jobs],
@@ -365,6 +402,15 @@ class SinkCommitter:
         except Exception as error:
             reason = f"the sink did not take the result: {type(error).__name__}: {error}"
             raise SinkFailedError(reason) from error
+
+    def _send_letters(self, jobs: Sequence[Job]) -> None:
+        """Have the dead letters of all in their topic, before anything of the rest is stored."""
+        new = [job for job in jobs if not job.has_sent_letters]
+        found = [each for job in new for each in job.rejected()]
+        if found:
+            self._context.send_undecodable(found)
+        for job in new:
+            job.has_sent_letters = True
 
     def _drop(self, job: Job, error: BaseException | None = None) -> None:
         self._open.end_job(job.micro_batch.id)

@@ -22,6 +22,7 @@ from headrace.sinks.several import SeveralSink
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from headrace.core.misfits import Undecodable
     from headrace.core.records import Batch, ResultRecord, TopicPartition
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Sink
 
@@ -31,12 +32,14 @@ class Staged:
     """A micro-batch that was computed and is not committed yet.
 
     ``kept`` is the sink's own. ``skipped`` has the offsets of undecodable records that were left
-    out, by partition, and ``keyless`` those of records that could not be re-keyed.
+    out, by partition, and ``keyless`` those of records that could not be re-keyed. ``rejected`` are
+    undecodable records that have to be in the dead-letter topic before it is committed.
     """
 
     kept: Any
     skipped: Mapping[TopicPartition, Sequence[int]]
     keyless: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
+    rejected: Undecodable = field(default_factory=dict)
 
 
 class ChannelSink:

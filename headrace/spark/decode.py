@@ -5,21 +5,23 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from headrace.core.decoders import decoded_rows
 from headrace.core.errors import ConfigError, UndecodableRecordError
+from headrace.core.misfits import UndecodableRecord, as_spelt, custom_reason, why_undecodable
 from headrace.core.records import TopicPartition
 from headrace.core.tables import (
     FIX_UNDECODABLE,
     KAFKA_COLUMN,
     KAFKA_FIELDS,
-    MISFIT,
     Decode,
     Decoding,
     OnUndecodable,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace.core.decoders import CustomDecoder
+    from headrace.core.misfits import Undecodable
     from headrace.spark.reducer import Task
 
 _IS_CORRUPT = f"value is not null and (_decoded is null or _decoded.{CORRUPT} is not null)"
@@ -42,16 +45,29 @@ _REASON_LENGTH = 500
 _PLACE = tuple(f"{KAFKA_COLUMN}.{name}" for name in ("topic", "partition", "offset"))
 
 #: The columns that every record is parsed to: what its value was decoded to, why it could not be,
-#: null for what could.
-_DECODED, _WHY = "_decoded", "_why"
+#: null for what could, and the value of what could not.
+_DECODED, _WHY, _VALUE = "_decoded", "_why", "_value"
+
+#: What is told of an undecodable record beside its place.
+_TOLD = (
+    _VALUE,
+    _WHY,
+    f"{KAFKA_COLUMN}.key",
+    f"{KAFKA_COLUMN}.headers",
+    f"unix_millis({KAFKA_COLUMN}.timestamp)",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedFrame:
-    """What the reducer gets of a micro-batch, and the offsets of what it does not, by partition."""
+    """What the reducer gets of a micro-batch, and what it does not.
+
+    That are offsets, or records for the dead-letter topic.
+    """
 
     frame: DataFrame
     skipped: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
+    rejected: Undecodable = field(default_factory=dict)
 
 
 class Decoder:
@@ -65,14 +81,18 @@ class Decoder:
     """
 
     def __init__(self, decode: Decode) -> None:
-        self._skips = decode.on_undecodable is OnUndecodable.SKIP
+        self._treating = decode.on_undecodable
         self._kind, self._custom = decode.kind, decode.custom
         self._json: JsonColumns | None = None
         self._columns = StructType()
+        self._kind_in_arrow: pa.StructType | None = None
         if decode.kind is not Decoding.NONE:
             self._columns = _columns(decode.kind, decode.schema)
         if decode.kind is Decoding.JSON:
             self._json = JsonColumns(self._columns, decode.schema or "", decode.timestamps)
+            with suppress(PySparkException, pa.ArrowException):  # of types that Arrow has not
+                kind = pa.struct(list(arrow_schema(self._columns)))
+                self._kind_in_arrow = as_spelt(kind, decode.timestamps)
         if decode.custom is not None:
             decode.custom.load()
             send_by_value(decode.custom.factory)
@@ -80,7 +100,7 @@ class Decoder:
     def treating(self, undecodable: OnUndecodable) -> Decoder:
         """Return one with the same schema that treats undecodable records so. Any thread."""
         other = copy(self)
-        other._skips = undecodable is OnUndecodable.SKIP  # noqa: SLF001 - one of our own
+        other._treating = undecodable  # noqa: SLF001 - one of our own
         return other
 
     def apply(self, frame: DataFrame) -> DataFrame:
@@ -107,14 +127,51 @@ class Decoder:
             return
         parsed = self._parsed(frame).persist()
         try:
-            bad = sorted(parsed.where(f"{_WHY} is not null").select(*_PLACE, _WHY).collect())
-            if bad and not self._skips:
-                raise _undecodable(*bad[0])
-            yield DecodedFrame(self._readable(parsed), _by_partition(bad))
+            yield self._checked(parsed, parsed.where(f"{_WHY} is not null"))
         finally:
             # a JVM that is gone keeps nothing
             with suppress(Py4JError, OSError):
                 parsed.unpersist()
+
+    def _checked(self, parsed: DataFrame, bad: DataFrame) -> DecodedFrame:
+        """Run the job that parses all records and finds the bad ones among them."""
+        readable = self._readable(parsed)
+        if self._treating is OnUndecodable.SKIP:
+            return DecodedFrame(readable, _offsets(bad.selectExpr(*_PLACE).collect()))
+        if self._treating is OnUndecodable.DEAD_LETTER:
+            records = bad.selectExpr(*_PLACE, *_TOLD).collect()
+            return DecodedFrame(readable, rejected=self._rejected(records))
+        first = bad.orderBy(*_PLACE).limit(1).selectExpr(*_PLACE, _VALUE, _WHY).collect()
+        for topic, partition, offset, value, said in first:
+            raise UndecodableRecordError(
+                TopicPartition(topic, partition),
+                offset,
+                f"{self._reason(value, said)}; {FIX_UNDECODABLE}",
+            )
+        return DecodedFrame(readable)
+
+    def _rejected(self, records: Iterable[Any]) -> Undecodable:
+        found: dict[TopicPartition, list[UndecodableRecord]] = {}
+        for topic, partition, offset, value, said, key, headers, time in records:
+            own = [(name, _bytes(data)) for name, data in headers or ()]
+            found.setdefault(TopicPartition(topic, partition), []).append(
+                UndecodableRecord(
+                    offset,
+                    _bytes(key),
+                    _bytes(value),
+                    own,
+                    -1 if time is None else time,
+                    self._reason(value, said),
+                )
+            )
+        for each in found.values():
+            each.sort(key=attrgetter("offset"))
+        return found
+
+    def _reason(self, value: bytearray | None, said: str) -> str:
+        if self._custom is not None:
+            return custom_reason(said)
+        return why_undecodable(_bytes(value), self._kind_in_arrow)
 
     def _readable(self, parsed: DataFrame) -> DataFrame:
         columns = f"{_DECODED}.*"
@@ -131,12 +188,18 @@ class Decoder:
             read = frame.selectExpr("value", fields, *first)
             for columns in later:
                 read = read.selectExpr("*", *columns)
-            return read.selectExpr(_DECODED, KAFKA_COLUMN, f"if({_IS_CORRUPT}, '', null) as {_WHY}")
+            return read.selectExpr(
+                _DECODED,
+                KAFKA_COLUMN,
+                f"if({_IS_CORRUPT}, '', null) as {_WHY}",
+                f"if({_IS_CORRUPT}, value, null) as {_VALUE}",
+            )
         kind = StructType(
             [
                 StructField(_DECODED, self._columns),
                 StructField(KAFKA_COLUMN, own),
                 StructField(_WHY, StringType()),
+                StructField(_VALUE, BinaryType()),
             ]
         )
         assert self._custom is not None, "there are two kinds"
@@ -160,23 +223,25 @@ def _task(custom: CustomDecoder, schema: pa.Schema) -> Task:
             ]
             own = [batch.column(name) for name in KAFKA_FIELDS]
             fields = pa.StructArray.from_arrays(own, names=list(KAFKA_FIELDS))
-            found = pa.table([rows, fields, pa.array(reasons, pa.string())], names=schema.names)
+            why = pa.array(reasons, pa.string())
+            values = pc.if_else(
+                pc.is_valid(why), batch.column("value"), pa.scalar(None, pa.binary())
+            )
+            found = pa.table([rows, fields, why, values], names=schema.names)
             yield from found.cast(schema).to_batches()
 
     return run
 
 
-def _undecodable(topic: str, partition: int, offset: int, why: str) -> UndecodableRecordError:
-    return UndecodableRecordError(
-        TopicPartition(topic, partition), offset, f"{why or MISFIT}; {FIX_UNDECODABLE}"
-    )
-
-
-def _by_partition(found: Iterable[Any]) -> dict[TopicPartition, list[int]]:
+def _offsets(places: Iterable[Any]) -> dict[TopicPartition, list[int]]:
     offsets: dict[TopicPartition, list[int]] = {}
-    for topic, partition, offset, _ in found:
+    for topic, partition, offset in sorted(places):
         offsets.setdefault(TopicPartition(topic, partition), []).append(offset)
     return offsets
+
+
+def _bytes(data: bytearray | None) -> bytes | None:
+    return None if data is None else bytes(data)
 
 
 def _columns(kind: Decoding, ddl: str | None) -> StructType:

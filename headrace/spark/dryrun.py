@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.core.clock import Deadline
+from headrace.core.misfits import offsets_of
 from headrace.core.tables import Decode, merge
 from headrace.sinks.contract import results_of, rows_of
 from headrace.sinks.micro_batch import DryRunBatch, dry_run_batch
@@ -103,7 +104,8 @@ def dry_run(
             several = isinstance(result, Mapping)
             outputs = results_of(result, _rows) if several else None
             rows = None if several else _rows(result)
-            return DryRunBatch(rows, decoded.skipped, outputs)
+            skipped = {**decoded.skipped, **offsets_of(decoded.rejected)}
+            return DryRunBatch(rows, skipped, outputs)
     except (Py4JError, PySparkException) as error:
         raise failure_of(error, text_of(error)) from error
 

@@ -331,7 +331,8 @@ class SparkEngine:
         assert decoder is not None, "open comes first"
         with decoder.decoded(frame) as decoded:
             returned = self._function(decoded.frame, micro_batch)
-            return Staged(sink.stage(micro_batch, returned, checked), decoded.skipped)
+            kept = sink.stage(micro_batch, returned, checked)
+            return Staged(kept, decoded.skipped, rejected=decoded.rejected)
 
     def cancel(self, micro_batch_id: str) -> None:
         self._opened.cancel(micro_batch_id)

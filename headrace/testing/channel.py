@@ -21,7 +21,7 @@ from headrace.telemetry.metrics import Metrics
 from headrace.testing.zookeeper import InMemoryRegistry, InMemoryZooKeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.channel.bounds import Until
     from headrace.channel.pauses import PauseFile
@@ -171,12 +171,12 @@ class InMemoryDeadLetters:
         self.closed = False
         self._changed = Condition()
 
-    def store(self, topic: str, letter: DeadLetter, deadline: Deadline) -> None:
-        del deadline
+    def store(self, topic: str, letters: Sequence[DeadLetter], patience: float) -> None:
+        del patience
         with self._changed:
             if self.refuse is not None:
                 raise DeadLetterError(self.refuse)
-            self.letters.append((topic, letter))
+            self.letters.extend((topic, letter) for letter in letters)
             self._changed.notify_all()
 
     def said(self, name: str) -> list[str]:

@@ -21,6 +21,7 @@ from benchmarks import (
     passthrough,
     pipeline,
     realtime,
+    rejects,
     soak,
     spark,
     startup,
@@ -79,6 +80,24 @@ def test_spark_counts_the_same_rows_on_both_sides() -> None:
     assert figures["records_tiny"] == load.records
     assert len(figures["ratios_tiny"]) == plan.rounds
     assert figures["ratio"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_rejects_are_answered_for_on_all_sides() -> None:
+    """Each malformed record is skipped, or in the dead-letter topic, without Spark and with it."""
+    plan = rejects.Plan(
+        rounds=1,
+        records=3_000,
+        micro_batch=500,
+        partitions=2,
+        master="local[1]",
+        warm_up=1,
+        shortest=0.0,
+    )
+    figures = json.loads(rejects.run(plan).as_json())
+    assert figures["malformed"] == 90
+    assert figures["dead_letter_over_skip"] == max(figures["arrow_ratio"], figures["spark_ratio"])
 
 
 @pytest.mark.slow

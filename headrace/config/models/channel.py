@@ -133,7 +133,7 @@ class OnErrorConfig(Section):
     """The longest wait between two deliveries."""
 
     dead_letter: Hot[DeadLetterConfig | None] = None
-    """The dead-letter topic, for policy: dead_letter."""
+    """The dead-letter topic, for policy: dead_letter and processor.undecodable: dead_letter."""
 
     def conflicts(self) -> Iterator[FieldConflict]:
         if self.policy == "retry" and self.max_attempts is not None:
@@ -145,12 +145,6 @@ class OnErrorConfig(Section):
         if self.policy == "dead_letter" and self.dead_letter is None:
             yield FieldConflict(
                 ("dead_letter",), "is missing; name a topic, as in {topic: events.dead}"
-            )
-        if self.policy != "dead_letter" and self.dead_letter is not None:
-            yield FieldConflict(
-                ("dead_letter",),
-                f"has no effect with policy: {self.policy}; "
-                "leave it out, or write policy: dead_letter",
             )
         if self.backoff > self.max_backoff:
             yield FieldConflict(
@@ -536,9 +530,25 @@ class ChannelConfig(Section):
         yield from self._reads_itself(("processor", "dead_letter"), chosen.dead_letter)
 
     def _dead_letter_conflicts(self) -> Iterator[FieldConflict]:
-        letters = self.on_error.dead_letter
+        letters, policy = self.on_error.dead_letter, self.on_error.policy
+        chosen = self.processor
+        decodes = isinstance(chosen, MicroBatchConfig)
+        rejects = isinstance(chosen, MicroBatchConfig) and chosen.undecodable == "dead_letter"
         if letters is None:
+            if rejects:
+                yield FieldConflict(
+                    ("on_error", "dead_letter"),
+                    "is missing; processor.undecodable: dead_letter takes a topic from there, as "
+                    "in {topic: events.dead}",
+                )
             return
+        if policy != "dead_letter" and not rejects:
+            other = ", or processor.undecodable: dead_letter" if decodes else ""
+            yield FieldConflict(
+                ("on_error", "dead_letter"),
+                f"has no effect with policy: {policy}; leave it out, or write policy: "
+                f"dead_letter{other}",
+            )
         if self.subscription.covers(letters.topic):
             yield FieldConflict(
                 ("on_error", "dead_letter", "topic"),

@@ -186,8 +186,9 @@ class MicroBatchConfig(Section):
     """How each TIMESTAMP of the schema is spelt in JSON: as text by ISO 8601 (iso), or as a number
     of seconds, milliseconds or microseconds since 1970 in UTC."""
 
-    undecodable: Hot[Literal["fail", "skip"]] = "fail"
-    """What a record that cannot be decoded does: fail its batch, or count and leave it out."""
+    undecodable: Hot[Literal["fail", "skip", "dead_letter"]] = "fail"
+    """What a record that cannot be decoded does: fail its batch; count and leave it out (skip); or
+    leave it out and put it into on_error.dead_letter.topic, all of a micro-batch at once."""
 
     max_records: Hot[Count] = 100_000
     """The most records that one micro-batch is merged of."""
@@ -221,9 +222,10 @@ class MicroBatchConfig(Section):
                 f"is {self.timestamps}, which has no effect with decode: {self.decode}; leave it "
                 "out",
             )
-        if self.decode == "none" and self.undecodable == "skip":
+        if self.decode == "none" and self.undecodable != "fail":
             yield FieldConflict(
-                ("undecodable",), "is skip, which has no effect with decode: none; leave it out"
+                ("undecodable",),
+                f"is {self.undecodable}, which has no effect with decode: none; leave it out",
             )
 
 

@@ -6,6 +6,7 @@ command line cannot be used, and nothing was replayed.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -64,6 +65,15 @@ _Since = Annotated[
     typer.Option(metavar="TIME", help="Only letters of then or later, as 2030-01-01T05:00:00Z."),
 ]
 _Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only letters from before then.")]
+
+
+class Grouping(Enum):
+    """What letters are counted by."""
+
+    ERROR = "error"
+    """The error's class, and the code that its message has."""
+
+
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, a line for a letter.")]
 
 
@@ -84,6 +94,10 @@ def list_(
         bool, typer.Option("--pending", help="Only those that replay would replay.")
     ] = False,
     values: Annotated[bool, typer.Option("--values", help="Show the records' values too.")] = False,
+    by: Annotated[
+        Grouping | None,
+        typer.Option(help="Count the letters by error, and show one of each, with no limit."),
+    ] = None,
     json: _Json = False,
 ) -> None:
     """List dead letters: where each is from, when and why, and whether it was replayed.
@@ -93,6 +107,8 @@ def list_(
     """
     from headrace.tools.dead_letters import commands  # noqa: PLC0415 - takes a second to import
 
+    if by is not None and values:
+        raise typer.BadParameter("has no effect with --by; leave it out", param_hint="--values")
     wanted = _filter(letter, topic, offset, reason, since, until)
     _run(
         config,
@@ -102,6 +118,7 @@ def list_(
             limit,
             pending=pending,
             values=values,
+            by_error=by is not None,
             as_json=json,
         ),
     )

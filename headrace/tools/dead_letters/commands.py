@@ -19,6 +19,7 @@ from headrace.admin.tables import plain_table
 from headrace.config.derived import REKEY_SUFFIX
 from headrace.core.clock import Deadline
 from headrace.core.letter_headers import REPLAYED_HEADER, letter_origin
+from headrace.core.misfits import code_of
 from headrace.core.positions import format_moment
 from headrace.core.records import ResultRecord, TopicPartition, offset_of
 from headrace.kafka import KafkaTopicCatalog
@@ -329,16 +330,20 @@ def list_letters(
     *,
     pending: bool,
     values: bool,
+    by_error: bool,
     as_json: bool,
 ) -> None:
-    """Print the letters that are meant, ``limit`` of them at most."""
+    """Print the letters that are meant, ``limit`` of them at most; or all, counted by error."""
     with _reader(of) as reader:
         found = (
             each
             for each in reader.letters()
             if wanted.fits(each) and not (pending and each.state is not LetterState.PENDING)
         )
-        _print(islice(found, limit), of.redaction, values=values, as_json=as_json)
+        if by_error:
+            _print_errors(found, as_json=as_json)
+        else:
+            _print(islice(found, limit), of.redaction, values=values, as_json=as_json)
         if next(found, None) is not None:
             typer.echo(f"there are more; say --limit, which is {limit}, or a filter", err=True)
         _say_others(reader)
@@ -379,6 +384,60 @@ def _print(letters: Iterable[Letter], redaction: Redaction, *, values: bool, as_
         Console(soft_wrap=True, width=_WIDTH).print(table)
     else:
         typer.echo("no letters")
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Letters of one kind of error: how many, how many are pending, and which is the last."""
+
+    letters: int = 0
+    pending: int = 0
+    last: Letter | None = None
+
+    def add(self, letter: Letter) -> None:
+        """Count one."""
+        self.letters += 1
+        self.pending += letter.state is LetterState.PENDING
+        if self.last is None or letter.time >= self.last.time:
+            self.last = letter
+
+
+def _print_errors(letters: Iterable[Letter], *, as_json: bool) -> None:
+    """Print how many letters there are of each kind of error, most first."""
+    found: dict[str, _Alike] = {}
+    for letter in letters:
+        found.setdefault(error_kind(letter.origin), _Alike()).add(letter)
+    kinds = sorted(found.items(), key=lambda each: (-each[1].letters, each[0]))
+    table = plain_table(
+        "error", "letters", "pending", "last", "letter", "message", right={"letters", "pending"}
+    )
+    for kind, alike in kinds:
+        last = alike.last
+        assert last is not None, "each kind has a letter"
+        named, message = f"{last.partition}:{last.offset}", last.origin.message
+        moment = format_moment(max(0, last.time))
+        if as_json:
+            document = {
+                "error": kind,
+                "letters": alike.letters,
+                "pending": alike.pending,
+                "last": {"letter": named, "time": moment, "message": message},
+            }
+            typer.echo(json.dumps(document))
+            continue
+        counts = (str(alike.letters), str(alike.pending))
+        table.add_row(*map(Text, (kind, *counts, moment, named, _one_line(message or "-"))))
+    if table.row_count:
+        Console(soft_wrap=True, width=_WIDTH).print(table)
+    elif not as_json:
+        typer.echo("no letters")
+
+
+def error_kind(origin: LetterOrigin) -> str:
+    """Return what letters are grouped by: the error's class, and the code in its message."""
+    error = origin.error or ("a timer" if origin.timer else "-")
+    code = code_of(origin.message)
+    return error if code is None else f"{error} [{code}]"
 
 
 def _short(data: bytes | None) -> str:

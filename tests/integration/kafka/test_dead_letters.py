@@ -27,7 +27,7 @@ def test_a_letter_is_there_as_it_was_given(bootstrap_servers: str) -> None:
         DeadLetter(b"", b"x" * 900_000, []),
     ]
     for count, letter in enumerate(letters, start=1):
-        store.store(topic, letter, Deadline.after(30))
+        store.store(topic, [letter], 30)
         assert broker.end(TopicPartition(topic, 0)) == count
     found = broker.read(TopicPartition(topic, 0), 3)
     assert [(m.key(), m.value(), m.headers() or []) for m in found] == [
@@ -45,7 +45,7 @@ def test_threads_share_one_producer(bootstrap_servers: str) -> None:
     topic = broker.create_topic()
 
     def send(number: int) -> None:
-        store.store(topic, DeadLetter(None, b"%d" % number, []), Deadline.after(30))
+        store.store(topic, [DeadLetter(None, b"%d" % number, [])], 30)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(send, range(100)))
@@ -60,7 +60,7 @@ def test_what_is_not_known_to_be_there_is_an_error(bootstrap_servers: str, missi
     address = bootstrap_servers if missing == "topic" else "127.0.0.1:1"
     store = KafkaDeadLetterStore({"bootstrap.servers": address, "log_level": 0})
     with pytest.raises(DeadLetterError, match=r"no\.such\.topic did not take a record"):
-        store.store("no.such.topic", DeadLetter(None, b"v", []), Deadline.after(1))
+        store.store("no.such.topic", [DeadLetter(None, b"v", [])], 1)
     store.close()
 
 

@@ -10,11 +10,12 @@ from deltalake import DeltaTable
 
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.core.tables import Decode, Decoding
+from headrace.core.tables import Decode, Decoding, OnUndecodable
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.delta import DeltaSink
 from headrace.sinks.jsonl import JsonLinesSink
 from headrace.spark.engine import SparkEngine
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, InMemoryDeadLetters, in_memory_channel, running
 from tests.integration.spark.channels import SECONDS
 
@@ -57,6 +58,37 @@ def _fill(broker: InMemoryBroker) -> set[int]:
 
 def _value(number: int) -> bytes:
     return json.dumps({"id": number}).encode()
+
+
+def whole(df: DataFrame, batch: MicroBatch) -> DataFrame:
+    """Return what has an id."""
+    assert batch.records > 0
+    return df.where("id IS NOT NULL").select("id")
+
+
+def test_undecodable_records_are_letters_of_the_first_delivery(
+    spark_runtime: SparkRuntime, tmp_path: Path
+) -> None:
+    """Nothing is bisected for them: the micro-batch that has them is stored without them."""
+    broker, letters, metrics = InMemoryBroker(), InMemoryDeadLetters(), Metrics()
+    expected = _fill(broker) | {0}
+    decode = Decode(Decoding.JSON, "id INT", OnUndecodable.DEAD_LETTER)
+    sink = JsonLinesSink(tmp_path / "lines")
+    processor = MicroBatchProcessor(SparkEngine(spark_runtime, whole, decode), sink)
+    channel = in_memory_channel(
+        processor, broker, dead_letters=letters, metrics=metrics, on_error=ON_ERROR
+    )
+    with running(channel):
+        for partition, end in ((_GOOD, 10), (_BAD, 9)):
+            assert broker.wait_committed("group", partition, end, Deadline.after(SECONDS))
+
+    assert letters.said("offset") == ["7"]
+    assert letters.said("attempt") == ["1"]
+    assert "[NOT_JSON] at byte 0" in letters.said("message")[0]
+    lines = (tmp_path / "lines").read_text().splitlines()
+    assert sorted(json.loads(line)["id"] for line in lines) == sorted(expected)
+    labels = {"channel": "member", "topic": "events"}
+    assert not metrics.registry.get_sample_value("headrace_bisections_total", labels)
 
 
 @pytest.mark.slow

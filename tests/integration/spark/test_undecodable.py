@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from headrace.core.errors import UndecodableRecordError
 from headrace.core.records import TopicPartition
 from headrace.core.tables import Decode, Decoding, OnUndecodable
+from headrace.inline.decode import InlineDecoder
 from headrace.inline.reducer import dry_run as dry_run_inline
+from headrace.spark.arrow_to_spark import ArrowToSpark
+from headrace.spark.decode import Decoder
 from headrace.spark.dryrun import dry_run
-from headrace.testing import records_table
+from headrace.testing import FakeRecord, records_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -186,6 +189,32 @@ def test_each_record_is_answered_for_as_without_spark(
         assert raised.value.offset == without.value.offset
     else:
         of_spark(spark_runtime, values, REDUCERS[name], OnUndecodable.FAIL)
+
+
+def test_letters_are_made_of_the_same_as_without_spark(spark_runtime: SparkRuntime) -> None:
+    """Key, value, headers, time and reason of what is to be a dead letter, in order."""
+    records = [
+        FakeRecord(
+            partition_=place % 2,
+            key_=None if place % 3 else b"k%d" % place,
+            value_=value,
+            headers_=[("h", b"1"), ("h", None)] if place % 4 == 0 else None,
+            timestamp_=1_700_000_000_123 + place,
+        )
+        for place, value in enumerate(VALUES)
+    ]
+    table = records_table(records)
+    decode = Decode(Decoding.JSON, SCHEMA, OnUndecodable.DEAD_LETTER)
+    frame = ArrowToSpark(spark_runtime.new_session()).data_frame(table)
+
+    with Decoder(decode).decoded(frame) as decoded:
+        rows = decoded.frame.count()
+
+    expected = InlineDecoder(decode).apply(table)
+    assert decoded.rejected == expected.rejected
+    assert decoded.skipped == {}
+    assert rows + sum(map(len, decoded.rejected.values())) == len(VALUES)
+    assert rows == expected.table.num_rows
 
 
 def _offset(row: dict[str, Any]) -> int:

@@ -163,6 +163,28 @@ def test_letters_are_listed_with_where_they_are_from(rig: Rig) -> None:
     assert "1 letters of other groups" in table.stderr
 
 
+def test_letters_are_counted_by_error(rig: Rig) -> None:
+    """By class and code, most first, with the last of each; filters hold, and there is no limit."""
+    rig.store(0, *(rig.letter(n, message=f"no row: [TYPE] field {n}") for n in (1, 2, 3)))
+    rig.store(1, rig.letter(4, 1, message="no row: [EMPTY]"), rig.letter(5, 1, error="KeyError"))
+
+    found = rig.listed("--by", "error", "--limit", "1")
+
+    assert [(each["error"], each["letters"], each["pending"]) for each in found] == [
+        ("ValueError [TYPE]", 3, 3),
+        ("KeyError", 1, 1),
+        ("ValueError [EMPTY]", 1, 1),
+    ]
+    assert (found[0]["last"]["letter"], found[0]["last"]["message"]) == (
+        "0:2",
+        "no row: [TYPE] field 3",
+    )
+    assert len(rig.listed("--by", "error", "--reason", "[type]")) == 1
+    lines = rig.run("list", "--by", "error").stdout.splitlines()
+    assert lines[1].split()[:4] == ["ValueError", "[TYPE]", "3", "3"]
+    rig.run("list", "--by", "error", "--values", expect=2)
+
+
 def test_what_is_to_be_redacted_is_not_listed(rig: Rig) -> None:
     """As with a tap: key, headers and members of values; what is replayed is whole."""
     document = json.loads(rig.file.read_text())

@@ -48,6 +48,10 @@ class Log:
         return found if offset in self._offsets else None
 
 
+def _fail(error: BaseException) -> None:
+    raise error
+
+
 def _by_reference(broker: InMemoryBroker, letters: InMemoryDeadLetters, log: Log) -> None:
     """Send the record at 7, of which only the offset is known."""
     owned = owned_partition()
@@ -64,6 +68,7 @@ def _by_reference(broker: InMemoryBroker, letters: InMemoryDeadLetters, log: Log
         channel="main",
         code=None,
         clock=SYSTEM_CLOCK,
+        fail=_fail,
     )
     run = OffsetRun(7, 8, 100)
     batch = Batch(owned, 7, run, 8, 100, 4)

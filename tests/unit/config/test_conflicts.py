@@ -302,9 +302,31 @@ _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
         (
             {"on_error": {"policy": "skip", "dead_letter": {"topic": "dead"}}},
             (
-                "dead_letter has no effect with policy: skip; leave it out, or write policy: "
-                "dead_letter"
+                "on_error.dead_letter has no effect with policy: skip; leave it out, or write "
+                "policy: dead_letter, or processor.undecodable: dead_letter"
             ),
+        ),
+        (
+            {
+                "processor": {
+                    "type": "arrow",
+                    "reducer": "a:b",
+                    "decode": "json",
+                    "schema": "id INT",
+                    "undecodable": "dead_letter",
+                }
+            },
+            (
+                "on_error.dead_letter is missing; processor.undecodable: dead_letter takes a topic "
+                "from there, as in {topic: events.dead}"
+            ),
+        ),
+        (
+            {
+                "processor": {"type": "arrow", "reducer": "a:b", "undecodable": "dead_letter"},
+                "on_error": {"dead_letter": {"topic": "events.dead"}},
+            },
+            "undecodable is dead_letter, which has no effect with decode: none; leave it out",
         ),
         (
             {"topics": ["events", "^ev.*"], "on_error": _DEAD_LETTERS},

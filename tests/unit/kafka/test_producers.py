@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.core.clock import Deadline
 from headrace.kafka import clients, dead_letters, topic_producer, transactional_producer
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.ports import DeadLetter, DeadLetterError
@@ -33,7 +32,7 @@ _SAID = [
 def _letter(given: Mapping[str, Any]) -> None:
     letter = DeadLetter(key=None, value=b"", headers=())
     with pytest.raises(DeadLetterError, match="buffers are full"):
-        KafkaDeadLetterStore(given).store("letters", letter, Deadline.after(1))
+        KafkaDeadLetterStore(given).store("letters", [letter], 1)
 
 
 class _Made:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from headrace.core.records import TopicPartition
+from headrace.processors.admission import Shed, ShedRecords
 from headrace.processors.contract import ChannelContext
 from headrace.processors.sink_commits import SkippedRecords
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeClock
+from headrace.testing.records import FakeAssignment, make_batch
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -27,4 +31,52 @@ def test_every_record_counts_and_few_are_logged() -> None:
 
     assert context.metrics.skipped.labels("channel", "t", "undecodable")._value.get() == 12
     told = [(log["partition"], log["records"], log["first_offsets"]) for log in logs]
-    assert told == [(0, 7, [1, 2, 3, 4, 5]), (1, 1, [9]), (0, 4, [20, 21])]
+    assert told == [(0, 7, [1, 2, 3, 4, 5]), (1, 1, [9]), (0, 4, [8, 9, 20, 21])]
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from([P0, P1]), st.integers(1, 9), st.sampled_from([0, 1, 6, 11]))
+    )
+)
+def test_lines_of_the_log_add_up_to_the_metric(
+    steps: list[tuple[TopicPartition, int, int]],
+) -> None:
+    """However records come, and whether any come after the last: what was held back is said."""
+    clock = FakeClock()
+    context = ChannelContext("channel", "group", Metrics(), clock)
+    skipped = SkippedRecords(context)
+
+    with capture_logs() as logs:
+        for partition, records, seconds in steps:
+            skipped.count({partition: range(records)})
+            clock.advance(seconds)
+        skipped.tell(all_of_it=True)
+
+    counted = context.metrics.skipped.labels("channel", "t", "undecodable")._value.get()
+    assert sum(log["records"] for log in logs) == counted == sum(step[1] for step in steps)
+
+
+def test_what_was_held_back_is_said_though_nothing_follows() -> None:
+    """The last records of a burst are in the log after the pause, and once."""
+    clock = FakeClock()
+    shed = ShedRecords(Shed.NEWEST, 4)
+    skipped = SkippedRecords(ChannelContext("channel", "group", Metrics(), clock))
+
+    with capture_logs() as logs:
+        for offset in range(3):
+            skipped.count({P0: [offset]})
+            skipped.count_shed(make_batch([b"v"], assignment=FakeAssignment(P0)), shed)
+        skipped.tell()
+        assert [(log["event"], log["records"]) for log in logs] == [
+            ("undecodable_records_skipped", 1),
+            ("records_shed", 4),
+        ]
+        clock.advance(11)
+        skipped.tell()
+        skipped.tell(all_of_it=True)
+
+    assert [(log["event"], log["records"]) for log in logs[2:]] == [
+        ("undecodable_records_skipped", 2),
+        ("records_shed", 8),
+    ]

@@ -1,0 +1,79 @@
+"""What is said of a value that cannot be decoded."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.errors import UndecodableRecordError
+from headrace.core.misfits import MISFIT, code_of, custom_reason, why_undecodable
+from headrace.core.tables import Decode, Decoding
+from headrace.inline.decode import InlineDecoder, schema_of
+from headrace.testing import records_table
+
+SCHEMA = (
+    "n INT, b BOOLEAN, d DOUBLE, s STRING, day DATE, at TIMESTAMP, c DECIMAL(5,2), a ARRAY<INT>, "
+    "o STRUCT<x: TINYINT>"
+)
+KIND = pa.struct(list(schema_of(Decoding.JSON, SCHEMA)))
+
+SAID = {
+    b"": "[EMPTY] the value is empty; a JSON object is expected",
+    b" \n ": "[EMPTY] the value is 3 bytes of white space; a JSON object is expected",
+    b"rubbish": '[NOT_JSON] at byte 0: value is expected, found "rubbish"',
+    b'{"n": 1': "[NOT_JSON] at byte 7: ',' delimiter is expected, found the end",
+    '{"s": "ü" 1}'.encode(): "[NOT_JSON] at byte 11: ',' delimiter is expected, found \"1}\"",
+    b'{"n": 1} {}': '[NOT_JSON] at byte 9: extra data, found "{}"',
+    b"[" * 100_000: "[NOT_JSON] the value is nested too deeply to be read",
+    b"null": "[NOT_OBJECT] a JSON object is expected, found null",
+    b"[1]": "[NOT_OBJECT] a JSON object is expected, found a list",
+    b"17": "[NOT_OBJECT] a JSON object is expected, found the number 17",
+    b'{"n": "1"}': '[TYPE] field n: INT is expected, found the text "1"',
+    b'{"n": 1.5}': "[TYPE] field n: INT is expected, found the number 1.5",
+    b'{"n": true}': "[TYPE] field n: INT is expected, found true",
+    b'{"n": 3000000000}': "[RANGE] field n: INT is expected, found the number 3000000000",
+    b'{"n": ' + b"9" * 5000 + b"}": (
+        f"[RANGE] field n: INT is expected, found the number {'9' * 39}…"
+    ),
+    b'{"b": "true"}': '[TYPE] field b: BOOLEAN is expected, found the text "true"',
+    b'{"d": ""}': "[TYPE] field d: DOUBLE is expected, found an empty text",
+    b'{"d": 1e400}': "[RANGE] field d: DOUBLE is expected, found the number 1e400",
+    b'{"s": 5}': "[TYPE] field s: STRING is expected, found the number 5",
+    b'{"day": "tomorrow"}': '[TYPE] field day: DATE is expected, found the text "tomorrow"',
+    b'{"at": 5}': "[TYPE] field at: TIMESTAMP is expected, found the number 5",
+    b'{"c": 1000}': "[RANGE] field c: DECIMAL(5,2) is expected, found the number 1000",
+    b'{"a": {}}': "[TYPE] field a: a list is expected, found an object",
+    b'{"a": [1, null, "x"]}': '[TYPE] field a[2]: INT is expected, found the text "x"',
+    b'{"o": {"x": 128}}': "[RANGE] field o.x: TINYINT is expected, found the number 128",
+    b'{"s": "\xff"}': "[NOT_UTF8] at byte 7: 0xff is no UTF-8",
+    b'{"n": 1, "n": 2}': "[MISFIT] what is wrong with it cannot be told",
+}
+
+
+@pytest.mark.parametrize(("value", "said"), SAID.items(), ids=lambda each: repr(each)[:30])
+def test_a_reason_names_field_expected_and_found(value: bytes, said: str) -> None:
+    """Or the byte, or that it is empty; the arrow decoder refuses the value, and says the same."""
+    with pytest.raises(UndecodableRecordError) as raised:
+        InlineDecoder(Decode(Decoding.JSON, SCHEMA)).apply(records_table([value]))
+
+    assert why_undecodable(value, KIND) == f"{MISFIT}: {said}"
+    assert raised.value.reason.startswith(f"{MISFIT}: {said}; fix the schema or the producer")
+    assert code_of(str(raised.value)) == said[1 : said.index("]")]
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_any_bytes_have_one_reason(value: bytes) -> None:
+    """Whatever comes: a bounded sentence with a code, and never an error."""
+    said = why_undecodable(value, KIND)
+
+    assert code_of(said) is not None
+    assert len(said) < 200
+
+
+def test_a_decoders_own_words_have_a_code() -> None:
+    """So that they are grouped as well."""
+    assert code_of(custom_reason("no header")) == "DECODER"
+    assert code_of("ValueError: x") is None
+    assert code_of(None) is None
