@@ -74,8 +74,16 @@ def why_undecodable(value: bytes | None, kind: pa.StructType | None) -> str:
 
     ``kind`` is None where its fields are of types that are not looked at.
     """
-    found = next(_reasons(value or b"", kind), None)
+    found = misfit(value or b"", kind)
     return f"{MISFIT}: {found or '[MISFIT] what is wrong with it cannot be told'}"
+
+
+def misfit(value: bytes, kind: pa.StructType | None) -> str | None:
+    """Return what is wrong with a value at first sight, None where nothing is.
+
+    A decoder may see it otherwise, in both directions.
+    """
+    return next(_reasons(value, kind), None)
 
 
 def as_spelt(kind: pa.DataType, timestamps: Timestamps) -> Any:

@@ -14,7 +14,13 @@ from pyarrow import json
 
 from headrace.core.decoders import decoded_rows
 from headrace.core.errors import ConfigError, UndecodableRecordError
-from headrace.core.misfits import UndecodableRecord, as_spelt, custom_reason, why_undecodable
+from headrace.core.misfits import (
+    UndecodableRecord,
+    as_spelt,
+    custom_reason,
+    misfit,
+    why_undecodable,
+)
 from headrace.core.records import TopicPartition
 from headrace.core.tables import (
     FIX_UNDECODABLE,
@@ -28,7 +34,7 @@ from headrace.core.tables import (
 from headrace.inline.json_types import as_read, made
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from headrace.core.misfits import Undecodable
 
@@ -232,18 +238,12 @@ class InlineDecoder:
         if self._kind is None:
             return Decoded(table)
         rows, bad = self._read(table.column("value").combine_chunks(), self._kind)
-        if rows is not None and not bad:
+        if not bad:
             return Decoded(with_kafka_column(rows, table))
         if self._treating is OnUndecodable.FAIL:
             first = min(bad)
             raise _undecodable(table, first, self._reason(table, first, bad[first]))
-        kept = pa.array(sorted(set(range(table.num_rows)) - set(bad)), pa.int64())
-        part = table.take(kept)
-        if rows is None:
-            rows, _ = self._read(part.column("value").combine_chunks(), self._kind)
-            assert rows is not None, "what is left was read by itself"
-        else:
-            rows = rows.take(kept)
+        part = table.take(_others(bad, table.num_rows))
         readable = with_kafka_column(rows, part)
         if self._treating is OnUndecodable.SKIP:
             return Decoded(readable, _offsets(table, sorted(bad)))
@@ -275,29 +275,83 @@ class InlineDecoder:
         assert self._kind is not None, "it decodes"
         return why_undecodable(value, as_spelt(self._kind, self._timestamps))
 
-    def _read(
-        self, values: pa.Array, kind: pa.StructType
-    ) -> tuple[pa.StructArray | None, dict[int, str]]:
-        """Return the values as rows, and why some are none; without rows they are read again."""
+    def _read(self, values: pa.Array, kind: pa.StructType) -> tuple[pa.StructArray, dict[int, str]]:
+        """Return the rows of the values that are some, and why others are none, by position."""
         if self._custom is not None:
-            return decoded_rows(self._custom, values, kind)
-        rows, bad = _rows(values, kind, self._timestamps)
-        return rows, dict.fromkeys(bad, "")
+            rows, bad = decoded_rows(self._custom, values, kind)
+            return (rows.take(_others(bad, len(rows))) if bad else rows), bad
+        search = _Search(kind, self._timestamps)
+        search.look(values, pa.array(range(len(values)), pa.int64()))
+        return search.rows(), dict.fromkeys(search.bad, "")
 
 
-def _rows(
-    values: pa.Array, kind: pa.DataType, timestamps: Timestamps
-) -> tuple[pa.StructArray | None, list[int]]:
-    """Return the values as rows; or None, and the positions of those that are none."""
-    rows = _read(values, kind, timestamps)
-    if rows is not None:
-        return rows, []
-    if len(values) == 1:
-        return None, [0]
-    half = len(values) // 2
-    _, first = _rows(values.slice(0, half), kind, timestamps)
-    _, second = _rows(values.slice(half), kind, timestamps)
-    return None, [*first, *(half + position for position in second)]
+def _others(positions: Collection[int], count: int) -> pa.Array:
+    """Return all positions of so many but these."""
+    return pa.array(sorted(set(range(count)).difference(positions)), pa.int64())
+
+
+#: Into how many parts values are divided of which some are none.
+_PARTS = 16
+
+#: Of so many values each is looked at by itself, to tell which are none: reading one takes as long
+#: as looking at twenty.
+_FEW = 256
+
+
+class _Search:
+    """Finds out which of some values are rows; whether one is says Arrow's reader alone."""
+
+    def __init__(self, kind: pa.StructType, timestamps: Timestamps) -> None:
+        self._kind = kind
+        self._timestamps = timestamps
+        self._spelt = as_spelt(kind, timestamps)
+        self.bad: list[int] = []
+        self._places: list[pa.Array] = []
+        self._pieces: list[pa.StructArray] = []
+
+    def rows(self) -> pa.StructArray:
+        """Return the rows in the order of their values."""
+        if not self._pieces:
+            return pa.nulls(0, self._kind)
+        rows = pa.concat_arrays(self._pieces)
+        if len(self._pieces) == 1:
+            return rows
+        return rows.take(pc.sort_indices(pa.concat_arrays(self._places)))
+
+    def look(self, values: pa.Array, places: pa.Array) -> None:
+        """Read values, whose places among all are these, and divide those that are no rows."""
+        if len(values) == 0:
+            return
+        rows = _read(values, self._kind, self._timestamps)
+        if rows is not None:
+            self._pieces.append(rows)
+            self._places.append(places)
+            return
+        if len(values) == 1:
+            self.bad.append(places[0].as_py())
+            return
+        parts = self._by_looks(values) if len(values) <= _FEW else None
+        if parts is None:
+            step = -(-len(values) // _PARTS)
+            for start in range(0, len(values), step):
+                self.look(values.slice(start, step), places.slice(start, step))
+            return
+        for part in parts:
+            self.look(values.take(part), places.take(part))
+
+    def _by_looks(self, values: pa.Array) -> list[pa.Array] | None:
+        """Return the values that look like rows together, and each other one by itself.
+
+        None where all look alike, which tells nothing.
+        """
+        good: list[int] = []
+        others: list[int] = []
+        for place, value in enumerate(values.to_pylist()):
+            looks_well = value is None or misfit(value, self._spelt) is None
+            (good if looks_well else others).append(place)
+        if not good or not others:
+            return None
+        return [pa.array(each, pa.int64()) for each in (good, *([place] for place in others))]
 
 
 def _read(values: pa.Array, kind: pa.DataType, timestamps: Timestamps) -> pa.StructArray | None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import ConfigError, UndecodableRecordError
@@ -236,3 +236,26 @@ def test_a_value_is_decoded_only_if_it_is_a_document_to_python(rest: str) -> Non
     value = '{"id":"a"}' + rest
     if decoded("id STRING", value.encode(), skip=True).table.num_rows:
         assert isinstance(json.loads(value), dict)
+
+
+_MIXED: list[bytes | None] = [
+    b'{"n": 1, "s": "a"}', b"{}", None, b"", b" ", b"rubbish", b'{"n": "1"}', b'{"n": 1, "n": 2}',
+    b'{"n": 1} {"n": 2}', b'{"d": NaN}', b'{"s": "\xff"}', b'{"n": 3000000000}', b"null",
+]  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(_MIXED), min_size=1, max_size=40), st.integers(1, 20))
+def test_values_are_read_together_as_each_is_alone(some: list[bytes | None], times: int) -> None:
+    """Whatever lies beside a value: its row, its place, and whether it is one."""
+    values, schema = some * times, "n INT, s STRING, d DOUBLE"
+    alone = {value: decoded(schema, value, skip=True).table.num_rows for value in set(some)}
+
+    found = decoded(schema, *values, skip=True)
+
+    kept = [place for place, value in enumerate(values) if alone[value]]
+    assert [row["_kafka"]["offset"] for row in found.table.to_pylist()] == kept
+    skipped = [place for place in range(len(values)) if place not in set(kept)]
+    assert found.skipped == ({TopicPartition("events", 0): skipped} if skipped else {})
+    rows = found.table.to_pylist()
+    assert all((row["n"], row["s"]) == (1, "a") for row in rows if row["s"] == "a")
