@@ -17,9 +17,9 @@ from headrace.core.errors import (
     UnknownTopicError,
 )
 from headrace.core.letter_headers import Failure, LetterHeaders, Stage, shortened
-from headrace.core.misfits import UndecodableRecord, code_of
 from headrace.core.record_runs import UnreadRecord
 from headrace.core.records import offset_of
+from headrace.core.undecodable import UndecodableRecord, code_of
 from headrace.kafka.ports import DeadLetter, DeadLetterError
 
 if TYPE_CHECKING:

@@ -14,13 +14,7 @@ from pyarrow import json
 
 from headrace.core.decoders import decoded_rows
 from headrace.core.errors import ConfigError, UndecodableRecordError
-from headrace.core.misfits import (
-    UndecodableRecord,
-    as_spelt,
-    custom_reason,
-    misfit,
-    why_undecodable,
-)
+from headrace.core.misfits import as_spelt, custom_reason, misfit, why_undecodable
 from headrace.core.records import TopicPartition
 from headrace.core.tables import (
     FIX_UNDECODABLE,
@@ -31,12 +25,13 @@ from headrace.core.tables import (
     Timestamps,
     with_kafka_column,
 )
+from headrace.core.undecodable import UndecodableRecord
 from headrace.inline.json_types import as_read, made
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from headrace.core.misfits import Undecodable
+    from headrace.core.undecodable import Undecodable
 
 
 _TOKEN = re.compile(r"\s*(?:`(?P<quoted>[^`]+)`|(?P<word>\w+)|(?P<sign>[<>(),:]))")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 import pyarrow as pa
 
 from headrace.core.imports import load_callable
-from headrace.core.misfits import offsets_of
 from headrace.core.tables import Decode
+from headrace.core.undecodable import offsets_of
 from headrace.inline.decode import InlineDecoder
 from headrace.sinks.contract import results_of
 from headrace.sinks.micro_batch import DryRunBatch, dry_run_batch

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig
     from headrace.core.clock import Deadline
     from headrace.core.errors import PartitionError
-    from headrace.core.misfits import UndecodableRecord
     from headrace.core.records import Assignment, Batch, TopicPartition
+    from headrace.core.undecodable import UndecodableRecord
     from headrace.keyed.state_reader import StateReader
     from headrace.telemetry.metrics import Metrics, PoolSnapshot
 

@@ -14,9 +14,9 @@ from headrace.sinks.micro_batch import MicroBatch, ranges_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.core.misfits import UndecodableRecord
     from headrace.core.records import Assignment, Batch
     from headrace.core.spans import Span
+    from headrace.core.undecodable import UndecodableRecord
     from headrace.processors.pending import PendingBatch
     from headrace.sinks.channel_sink import Staged
 

@@ -42,7 +42,7 @@ _SHED = "shed "
 
 
 @dataclass(slots=True)
-class _Untold:
+class _Unreported:
     """What is counted of a partition and not logged yet; in monotonic time from when it may be."""
 
     due: float
@@ -61,7 +61,7 @@ class SkippedRecords:
         self._context = context
         self._reason = reason
         self._lock = threading.Lock()
-        self._untold: dict[tuple[TopicPartition, str], _Untold] = {}
+        self._unreported: dict[tuple[TopicPartition, str], _Unreported] = {}
 
     def count(self, skipped: Mapping[TopicPartition, Sequence[int]]) -> None:
         """Count the records left out of a stored micro-batch; ``skipped`` has their offsets."""
@@ -70,56 +70,59 @@ class SkippedRecords:
             counter = self._context.metrics.skipped.labels(channel, partition.topic, self._reason)
             counter.inc(len(offsets))
             self._hold(partition, self._reason, len(offsets), offsets)
-        self.tell()
+        self.report()
 
     def count_shed(self, batch: Batch, shed: ShedRecords) -> None:
         """Count what was shed of a batch that is stored."""
         channel, partition, reason = self._context.channel, batch.partition, shed.reason.value
         self._context.metrics.shed.labels(channel, partition.topic, reason).inc(shed.count)
         self._hold(partition, _SHED + reason, shed.count, [batch.start])
-        self.tell()
+        self.report()
 
     def _hold(
         self, partition: TopicPartition, reason: str, records: int, offsets: Sequence[int]
     ) -> None:
         with self._lock:
             now = self._context.clock.monotonic()
-            untold = self._untold.setdefault((partition, reason), _Untold(now))
-            untold.records += records
-            untold.first += offsets[: _NAMED - len(untold.first)]
+            unreported = self._unreported.setdefault((partition, reason), _Unreported(now))
+            unreported.records += records
+            unreported.first += offsets[: _NAMED - len(unreported.first)]
 
-    def tell(self, *, all_of_it: bool = False) -> None:
+    def report(self, *, all_of_it: bool = False) -> None:
         """Log what was held back for long enough, or all."""
         now = self._context.clock.monotonic()
         with self._lock:
             ready = [
-                (partition, reason, untold)
-                for (partition, reason), untold in self._untold.items()
-                if all_of_it or now >= untold.due
+                (partition, reason, unreported)
+                for (partition, reason), unreported in self._unreported.items()
+                if all_of_it or now >= unreported.due
             ]
-            for partition, reason, untold in ready:
-                if untold.records:
-                    self._untold[partition, reason] = _Untold(now + _QUIET)
+            for partition, reason, unreported in ready:
+                if unreported.records:
+                    self._unreported[partition, reason] = _Unreported(now + _QUIET)
                 else:
                     # as long as nothing is left out nothing is kept of the partition
-                    del self._untold[partition, reason]
-        for partition, reason, untold in ready:
-            if untold.records:
-                self._warn(partition, reason, untold)
+                    del self._unreported[partition, reason]
+        for partition, reason, unreported in ready:
+            if unreported.records:
+                self._warn(partition, reason, unreported)
 
-    def _warn(self, partition: TopicPartition, reason: str, untold: _Untold) -> None:
+    def _warn(self, partition: TopicPartition, reason: str, unreported: _Unreported) -> None:
         fields: dict[str, Any] = {
             "channel": self._context.channel,
             "topic": partition.topic,
             "partition": partition.partition,
-            "records": untold.records,
+            "records": unreported.records,
         }
         if reason.startswith(_SHED):
             name = reason.removeprefix(_SHED)
-            log.warning("records_shed", reason=name, offset=untold.first[0], **fields)
+            log.warning("records_shed", reason=name, offset=unreported.first[0], **fields)
         else:
             log.warning(
-                "undecodable_records_skipped", reason=reason, first_offsets=untold.first, **fields
+                "undecodable_records_skipped",
+                reason=reason,
+                first_offsets=unreported.first,
+                **fields,
             )
 
 
@@ -273,15 +276,15 @@ class SinkCommitter:
     def forget(self) -> None:
         """Say what was not said yet, and serve the thread's time no longer. Any thread."""
         for skipped in (self._skipped, self._keyless):
-            skipped.tell(all_of_it=True)
+            skipped.report(all_of_it=True)
         self._context.metrics.forget_thread(self._time)
 
     def run_once(self) -> bool:
         """Commit what waits, or wait a little for it. Return whether there was anything."""
         jobs = self._line.take(_IDLE_INTERVAL)
         if not jobs:
-            self._skipped.tell()
-            self._keyless.tell()
+            self._skipped.report()
+            self._keyless.report()
             return False
         try:
             with self._time.during(ThreadActivity.COMMIT):

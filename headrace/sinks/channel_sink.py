@@ -22,8 +22,8 @@ from headrace.sinks.several import SeveralSink
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace.core.misfits import Undecodable
     from headrace.core.records import Batch, ResultRecord, TopicPartition
+    from headrace.core.undecodable import Undecodable
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Sink
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from headrace.core.decoders import decoded_rows
 from headrace.core.errors import ConfigError, UndecodableRecordError
-from headrace.core.misfits import UndecodableRecord, as_spelt, custom_reason, why_undecodable
+from headrace.core.misfits import as_spelt, custom_reason, why_undecodable
 from headrace.core.records import TopicPartition
 from headrace.core.tables import (
     FIX_UNDECODABLE,
@@ -26,6 +26,7 @@ from headrace.core.tables import (
     Decoding,
     OnUndecodable,
 )
+from headrace.core.undecodable import UndecodableRecord
 from headrace.spark.json_columns import CORRUPT, JsonColumns
 from headrace.spark.reducer import arrow_schema, send_by_value
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace.core.decoders import CustomDecoder
-    from headrace.core.misfits import Undecodable
+    from headrace.core.undecodable import Undecodable
     from headrace.spark.reducer import Task
 
 _IS_CORRUPT = f"value is not null and (_decoded is null or _decoded.{CORRUPT} is not null)"
@@ -49,7 +50,7 @@ _PLACE = tuple(f"{KAFKA_COLUMN}.{name}" for name in ("topic", "partition", "offs
 _DECODED, _WHY, _VALUE = "_decoded", "_why", "_value"
 
 #: What is told of an undecodable record beside its place.
-_TOLD = (
+_DETAILS = (
     _VALUE,
     _WHY,
     f"{KAFKA_COLUMN}.key",
@@ -139,7 +140,7 @@ class Decoder:
         if self._treating is OnUndecodable.SKIP:
             return DecodedFrame(readable, _offsets(bad.selectExpr(*_PLACE).collect()))
         if self._treating is OnUndecodable.DEAD_LETTER:
-            records = bad.selectExpr(*_PLACE, *_TOLD).collect()
+            records = bad.selectExpr(*_PLACE, *_DETAILS).collect()
             return DecodedFrame(readable, rejected=self._rejected(records))
         first = bad.orderBy(*_PLACE).limit(1).selectExpr(*_PLACE, _VALUE, _WHY).collect()
         for topic, partition, offset, value, said in first:

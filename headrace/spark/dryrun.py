@@ -12,8 +12,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.core.clock import Deadline
-from headrace.core.misfits import offsets_of
 from headrace.core.tables import Decode, merge
+from headrace.core.undecodable import offsets_of
 from headrace.sinks.contract import results_of, rows_of
 from headrace.sinks.micro_batch import DryRunBatch, dry_run_batch
 from headrace.spark.arrow_to_spark import ArrowToSpark

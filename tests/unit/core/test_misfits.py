@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import UndecodableRecordError
-from headrace.core.misfits import MISFIT, code_of, custom_reason, why_undecodable
+from headrace.core.misfits import MISFIT, custom_reason, why_undecodable
 from headrace.core.tables import Decode, Decoding
+from headrace.core.undecodable import code_of
 from headrace.inline.decode import InlineDecoder, schema_of
 from headrace.testing import records_table
 

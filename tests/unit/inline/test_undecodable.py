@@ -16,7 +16,7 @@ from headrace.config import ChannelConfig, DeadLetterConfig, KafkaConfig
 from headrace.core.clock import Deadline
 from headrace.core.errors import DeadLetterLimitError
 from headrace.core.letter_headers import read_letter
-from headrace.core.misfits import code_of
+from headrace.core.undecodable import code_of
 from headrace.devstack.wait import wait_for
 from headrace.processors.factory import build_processor
 from headrace.sinks.jsonl import JsonLinesSink

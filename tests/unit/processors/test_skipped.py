@@ -30,8 +30,8 @@ def test_every_record_counts_and_few_are_logged() -> None:
         skipped.count({})
 
     assert context.metrics.skipped.labels("channel", "t", "undecodable")._value.get() == 12
-    told = [(log["partition"], log["records"], log["first_offsets"]) for log in logs]
-    assert told == [(0, 7, [1, 2, 3, 4, 5]), (1, 1, [9]), (0, 4, [8, 9, 20, 21])]
+    said = [(log["partition"], log["records"], log["first_offsets"]) for log in logs]
+    assert said == [(0, 7, [1, 2, 3, 4, 5]), (1, 1, [9]), (0, 4, [8, 9, 20, 21])]
 
 
 @given(
@@ -51,7 +51,7 @@ def test_lines_of_the_log_add_up_to_the_metric(
         for partition, records, seconds in steps:
             skipped.count({partition: range(records)})
             clock.advance(seconds)
-        skipped.tell(all_of_it=True)
+        skipped.report(all_of_it=True)
 
     counted = context.metrics.skipped.labels("channel", "t", "undecodable")._value.get()
     assert sum(log["records"] for log in logs) == counted == sum(step[1] for step in steps)
@@ -67,14 +67,14 @@ def test_what_was_held_back_is_said_though_nothing_follows() -> None:
         for offset in range(3):
             skipped.count({P0: [offset]})
             skipped.count_shed(make_batch([b"v"], assignment=FakeAssignment(P0)), shed)
-        skipped.tell()
+        skipped.report()
         assert [(log["event"], log["records"]) for log in logs] == [
             ("undecodable_records_skipped", 1),
             ("records_shed", 4),
         ]
         clock.advance(11)
-        skipped.tell()
-        skipped.tell(all_of_it=True)
+        skipped.report()
+        skipped.report(all_of_it=True)
 
     assert [(log["event"], log["records"]) for log in logs[2:]] == [
         ("undecodable_records_skipped", 2),
