@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -38,6 +39,66 @@ def rows_of(result: Result) -> pa.Table:
     import pyarrow as pa  # noqa: PLC0415 - as above
 
     return result if isinstance(result, pa.Table) else result.toArrow()
+
+
+#: Spark's names of types, in the JSON of a schema, by what Arrow has in their place.
+_SPARK_TYPES = {
+    "boolean": "bool",
+    "byte": "int8",
+    "short": "int16",
+    "integer": "int32",
+    "long": "int64",
+    "float": "float32",
+    "double": "float64",
+    "string": "string",
+    "binary": "binary",
+    "date": "date32",
+}
+
+
+def schema_of(result: Result) -> pa.Schema | None:
+    """Return the types of the columns, as far as they are known before the job. Runs nothing.
+
+    A column of a DataFrame whose type has no plain counterpart in Arrow is left out.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    if isinstance(result, pa.Table):
+        return result.schema
+    fields = [
+        (each["name"], _arrow_type(each["type"])) for each in result.schema.jsonValue()["fields"]
+    ]
+    return pa.schema([(name, kind) for name, kind in fields if kind is not None])
+
+
+def _arrow_type(kind: Any) -> pa.DataType | None:
+    """Return what Arrow has for a type in Spark's JSON, None where that is not plain."""
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    if isinstance(kind, dict):
+        return _nested_type(kind)
+    if kind in {"timestamp", "timestamp_ntz"}:
+        return pa.timestamp("us", tz="UTC" if kind == "timestamp" else None)
+    if decimal := re.fullmatch(r"decimal\((\d+),(\d+)\)", kind):
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    return pa.type_for_alias(_SPARK_TYPES[kind]) if kind in _SPARK_TYPES else None
+
+
+def _nested_type(kind: dict[str, Any]) -> pa.DataType | None:
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    match kind["type"]:
+        case "array":
+            parts = [_arrow_type(kind["elementType"])]
+            return None if None in parts else pa.list_(*parts)
+        case "map":
+            parts = [_arrow_type(kind["keyType"]), _arrow_type(kind["valueType"])]
+            return None if None in parts else pa.map_(*parts)
+        case "struct":
+            names = [each["name"] for each in kind["fields"]]
+            parts = [_arrow_type(each["type"]) for each in kind["fields"]]
+            return None if None in parts else pa.struct(list(zip(names, parts, strict=True)))
+    return None
 
 
 def results_of(

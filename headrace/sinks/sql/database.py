@@ -16,6 +16,7 @@ from sqlalchemy.exc import (
 )
 
 from headrace.core.errors import ConfigError
+from headrace.sinks.sql.columns import json_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,6 +121,7 @@ class Database:
             engine = sa.create_engine(
                 self.url,
                 connect_args=_connect_args(self.url, timeout),
+                json_serializer=json_of,
                 hide_parameters=True,
                 pool_pre_ping=True,
             )
@@ -209,6 +211,22 @@ def _prepare_if_direct(connection: psycopg.Connection, _: object) -> None:
         connection.rollback()
     if found == (info.backend_pid, info.hostaddr, info.port):
         connection.prepare_threshold = _PREPARED_AFTER
+
+
+@contextmanager
+def explained(connection: Connection) -> Iterator[None]:
+    """Have the database say of statements how it would carry them out, and not do so."""
+
+    def ask(
+        _connection: Connection, _cursor: Any, statement: str, parameters: Any, *_: Any
+    ) -> tuple[str, Any]:
+        return f"EXPLAIN {statement}", parameters
+
+    sa.event.listen(connection, "before_cursor_execute", ask, retval=True)
+    try:
+        yield
+    finally:
+        sa.event.remove(connection, "before_cursor_execute", ask)
 
 
 def gave_way(error: Exception) -> bool:

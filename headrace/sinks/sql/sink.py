@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from headrace.core.columns import load_pandas
 from headrace.core.errors import StartError
@@ -17,13 +17,16 @@ from headrace.sinks.contract import (
     ReplaceRefusedError,
     RowsRefusedError,
     Sink,
+    SinkFailedError,
     are_moved,
     columns_of,
     require_starts,
     rows_of,
+    schema_of,
 )
 from headrace.sinks.origin import ORIGIN, require_covered
 from headrace.sinks.schema import require_no_origin
+from headrace.sinks.sql.columns import is_of_values
 from headrace.sinks.sql.database import TIMEOUT, Database, TableName, brief, gave_way
 from headrace.sinks.sql.offsets import OffsetsTable, OriginsTable
 from headrace.sinks.sql.target import SqlTarget, WriteMode
@@ -82,7 +85,7 @@ def carry_out(database: Database, writes: Sequence[Write]) -> None:
         except SQLAlchemyError as error:
             if _is_stored(database, writes, error, place, may_be=is_commit_asked_for):
                 return
-            if isinstance(error, (DataError, IntegrityError)):
+            if is_of_values(error):
                 raise RowsRefusedError(f"{place}: {brief(error)}") from error
             if not gave_way(error) or attempt == _ATTEMPTS:
                 raise
@@ -209,11 +212,22 @@ class SqlSink(Sink[StagedRows]):
             return StagedRows(micro_batch.id)
         require_no_origin(self._target.place, columns)
         has_origin = self._origins is not None
-        self._target.check([*columns, ORIGIN] if has_origin else columns)
-        rows = self._target.prepare(rows_of(result))
+        expected = [*columns, ORIGIN] if has_origin else columns
+        self._check(expected, schema_of(result))
+        rows = rows_of(result)
+        self._check(expected, rows.schema)
+        rows = self._target.prepare(rows)
         if has_origin:
             rows = rows.append_column(ORIGIN, pa.repeat(micro_batch.id, rows.num_rows))
         return StagedRows(micro_batch.id, rows, micro_batch.ranges)
+
+    def _check(self, columns: Sequence[str], kinds: pa.Schema | None) -> None:
+        try:
+            self._target.check(columns, kinds)
+        except SQLAlchemyError as error:
+            raise SinkFailedError(
+                f"{self._target.place} cannot be asked: {brief(error)}"
+            ) from error
 
     def commit(self, staged: StagedRows, offsets: Sequence[PartitionCommit]) -> None:
         self.commit_all([staged], offsets)

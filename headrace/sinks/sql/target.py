@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 
 from headrace.core.errors import ConfigError, HeadraceError, StartError
+from headrace.sinks.contract import RowsRefusedError
 from headrace.sinks.origin import ORIGIN
 from headrace.sinks.schema import SchemaMismatchError
+from headrace.sinks.sql.columns import bound_type, is_of_types, is_of_values, samples
+from headrace.sinks.sql.database import brief, explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +32,24 @@ if TYPE_CHECKING:
 CHUNK = 2000
 
 #: The dialects whose INSERT can be told what to do with a key that is there.
-_UPSERTS: dict[str, Callable[[sa.Table], postgresql.Insert | sqlite.Insert]] = {
+_UPSERTS: dict[str, Callable[[sa.TableClause], postgresql.Insert | sqlite.Insert]] = {
     "postgresql": postgresql.insert,
     "sqlite": sqlite.insert,
 }
+
+
+#: PostgreSQL's unique constraints that are looked at when the transaction ends, or may be.
+_DEFERRABLE = sa.text(
+    "SELECT c.conname, array_agg(a.attname::text) FROM pg_catalog.pg_constraint c "
+    "JOIN pg_catalog.pg_class t ON t.oid = c.conrelid "
+    "JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace "
+    "JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum = ANY (c.conkey) "
+    "WHERE n.nspname = :schema AND t.relname = :table AND c.condeferrable "
+    "AND c.contype IN ('p', 'u') GROUP BY c.oid, c.conname"
+)
+
+#: The dialects that say of an INSERT how they would carry it out, and do nothing.
+_EXPLAINING = frozenset({"postgresql", "sqlite"})
 
 
 class WriteMode(Enum):
@@ -78,6 +97,7 @@ class SqlTarget:
         if self.upserts and origin:
             raise ConfigError([f"{self.place}: origin goes with mode append, and with no other"])
         self._table: sa.Table | None = None
+        self._taken: deque[pa.Schema] = deque(maxlen=8)
 
     def load(self) -> None:
         """Look at the table again. Blocks.
@@ -88,6 +108,7 @@ class SqlTarget:
             SQLAlchemyError: the database cannot be asked.
         """
         with self._database.transaction() as connection:
+            self._taken.clear()
             self._found = schema, name = self._database.located(connection, self._name)
             try:
                 self._table = sa.Table(
@@ -98,6 +119,7 @@ class SqlTarget:
                     f"{self.place}: there is no such table; create it with the columns of the "
                     "reducer's result"
                 ) from None
+            self._require_immediate(connection)
             if self.upserts and set(self._key) not in self._unique(connection):
                 raise StartError(
                     f"{self.place}: no primary key or unique constraint is on exactly "
@@ -118,6 +140,19 @@ class SqlTarget:
                 "so that all of them do"
             )
 
+    def _require_immediate(self, connection: Connection) -> None:
+        """Raise if PostgreSQL would refuse each upsert, as a constraint on the key may wait."""
+        if not self.upserts or self._database.dialect != "postgresql":
+            return
+        found = connection.execute(_DEFERRABLE, {"schema": self._found[0], "table": self._found[1]})
+        for name, columns in found:
+            if set(columns) == set(self._key):
+                raise StartError(
+                    f"{self.place}: the constraint {name} on {', '.join(self._key)} is DEFERRABLE, "
+                    "by which PostgreSQL upserts nothing; ALTER TABLE ... DROP CONSTRAINT it and "
+                    "ADD one that is not, or use mode append"
+                )
+
     def _unique(self, connection: Connection) -> list[set[str | None]]:
         schema, name = self._found
         found = sa.inspect(connection)
@@ -131,26 +166,83 @@ class SqlTarget:
         ]
         return keys
 
-    def check(self, columns: Sequence[str]) -> None:
+    def check(self, columns: Sequence[str], kinds: pa.Schema | None = None) -> None:
         """Compare a result's columns with the table's, which is looked at again if they differ.
 
+        ``kinds`` has their types, as far as they are known. What is asked of the database is how it
+        would carry out a statement with a value of each type: nothing is written. Blocks.
+
         Raises:
-            SchemaMismatchError: a column is not in the table, or one that it needs is missing.
+            SchemaMismatchError: a column is not in the table, one that it needs is missing, or
+                one takes no value of its type.
+            SQLAlchemyError: the database cannot be asked.
         """
         if self._table is None or self._problems(columns):
             self.load()
         problems = self._problems(columns)
+        if not problems and kinds is not None and kinds not in self._taken:
+            problems = self._refused(kinds)
+            if problems:  # the table may have been changed meanwhile
+                self.load()
+                problems = self._problems(columns) or self._refused(kinds)
+            if not problems:
+                self._taken.append(kinds)
         if problems:
             raise SchemaMismatchError(
                 f"{self.place}: the result does not fit the table: {'; '.join(sorted(problems))}; "
                 "change the reducer or the table"
             )
 
+    def _refused(self, kinds: pa.Schema) -> list[str]:
+        """Return a sentence for each column that takes no value of its type."""
+        if self._database.dialect not in _EXPLAINING:
+            return []
+        known = [(f, found) for f in map(self._as_bound, kinds) if (found := samples(f.type))]
+        with self._database.transaction() as connection:
+            if self._refusal(connection, [(field, found[0]) for field, found in known]) is None:
+                return []
+            problems = []
+            for field, found in known:
+                said = [self._refusal(connection, [(field, sample)]) for sample in found]
+                if None not in said:
+                    kind = self._loaded.c[field.name].type
+                    problems.append(
+                        f"column {field.name!r} of type {_type_name(kind)} takes no "
+                        f"{field.type} ({said[0]})"
+                    )
+        return problems
+
+    def _as_bound(self, field: pa.Field) -> pa.Field:
+        """Return a result's field as :meth:`prepare` makes it."""
+        if pa.types.is_timestamp(field.type):
+            return field.with_type(self._timestamp(field))
+        return field
+
+    def _refusal(
+        self, connection: Connection, row: Sequence[tuple[pa.Field, object]]
+    ) -> str | None:
+        """Return what is said of one row's types, None where they fit. Nothing is written."""
+        statement = self._statement(pa.schema([field for field, _ in row])).inline()
+        values = {field.name: sample for field, sample in row}
+        try:
+            with connection.begin_nested(), explained(connection):
+                connection.execute(statement, values).close()
+        except Exception as error:
+            if is_of_types(error):
+                return brief(error)
+            if not is_of_values(error):
+                raise
+        return None
+
     def _problems(self, columns: Sequence[str]) -> list[str]:
         known = self._loaded.c
         twice = {name for name in columns if columns.count(name) > 1}
         problems = [f"column {name!r} is there twice" for name in twice]
-        problems += [f"column {n!r} is not in the table" for n in columns if n not in known]
+        problems += [
+            f"column {n!r} is not in the table{_twin(n, known.keys())}"
+            for n in columns
+            if n not in known
+        ]
         needed = {column.name for column in known if _is_needed(column)} | {*self._key}
         return problems + [f"column {n!r} is missing" for n in needed if n not in columns]
 
@@ -166,14 +258,30 @@ class SqlTarget:
             RepeatedKeyError: a key is there twice, or is null in part.
         """
         for index, field in enumerate(rows.schema):
-            if pa.types.is_timestamp(field.type) and field.type.tz is not None:
-                kind = self._loaded.c[field.name].type
-                zone = "UTC" if getattr(kind, "timezone", False) else None
-                timestamps = rows.column(index).cast(pa.timestamp("us", tz="UTC"))
-                rows = rows.set_column(
-                    index, field.name, timestamps.cast(pa.timestamp("us", tz=zone))
-                )
+            if pa.types.is_timestamp(field.type):
+                kind = self._timestamp(field)
+                with self._naming(field.name):
+                    timestamps = rows.column(index).cast(pa.timestamp("us", tz=field.type.tz))
+                rows = rows.set_column(index, field.name, timestamps.cast(kind))
         return self._by_key(rows) if self.upserts else rows
+
+    def _timestamp(self, field: pa.Field) -> pa.DataType:
+        """Return the type of a column of times as it is written: moments in UTC."""
+        if field.type.tz is None:
+            return pa.timestamp("us")
+        kind = self._loaded.c[field.name].type
+        return pa.timestamp("us", tz="UTC" if getattr(kind, "timezone", False) else None)
+
+    @contextmanager
+    def _naming(self, column: str) -> Iterator[None]:
+        """Have what is raised for a value say the column, as a RowsRefusedError."""
+        try:
+            yield
+        except (ValueError, ArithmeticError) as error:
+            raise RowsRefusedError(
+                f"{self.place}: column {column!r}: {error}; leave the value out in the reducer, or "
+                "let it make another one"
+            ) from error
 
     def _by_key(self, rows: pa.Table) -> pa.Table:
         """Sort by key: writers that lock rows in one order do not wait for each other."""
@@ -224,18 +332,67 @@ class SqlTarget:
 
     def write(self, connection: Connection, rows: pa.Table) -> None:
         """Insert or upsert the rows in chunks, in the connection's transaction."""
-        statement = self._statement(rows.column_names)
-        for chunk in _chunks(rows):
-            connection.execute(statement, chunk)
+        statement = self._statement(rows.schema)
+        for chunk in self._chunks(rows):
+            try:
+                connection.execute(statement, chunk)
+            except Exception as error:
+                if not is_of_values(error):
+                    raise
+                raise RowsRefusedError(
+                    f"{self.place}: {self._culprit(connection, rows.schema, chunk)}{brief(error)}"
+                ) from error
 
-    def _statement(self, columns: Sequence[str]) -> Insert:
+    def _chunks(self, rows: pa.Table) -> Iterator[list[dict[str, Any]]]:
+        for batch in rows.to_batches(max_chunksize=CHUNK):
+            if not batch.num_rows:
+                continue
+            columns = []
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                with self._naming(name):
+                    columns.append(column.to_pylist())
+            names = batch.schema.names
+            yield [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _culprit(
+        self, connection: Connection, kinds: pa.Schema, chunk: Sequence[dict[str, Any]]
+    ) -> str:
+        """Return the name of a column whose values Python does not hand over, if there is one."""
+        for field in kinds:
+            bound = bound_type(self._loaded.c[field.name], field.type, self._database.dialect)
+            process = bound.dialect_impl(connection.dialect).bind_processor(connection.dialect)
+            if process is None:
+                continue
+            try:
+                for row in chunk:
+                    process(row[field.name])
+            except Exception:  # noqa: BLE001 - what it says is told already
+                return f"column {field.name!r}: "
+        return ""
+
+    def _statement(self, kinds: pa.Schema) -> Insert:
+        columns, dialect = kinds.names, self._database.dialect
+        table = sa.table(
+            self._loaded.name,
+            *(
+                sa.column(field.name, bound_type(self._loaded.c[field.name], field.type, dialect))
+                for field in kinds
+            ),
+            schema=self._loaded.schema,
+        )
         if not self.upserts:
-            return self._loaded.insert()
-        statement = _UPSERTS[self._database.dialect](self._loaded)
+            return sa.insert(table)
+        statement = _UPSERTS[dialect](table)
         others = {n: statement.excluded[n] for n in columns if n not in self._key}
         if not others:
             return statement.on_conflict_do_nothing(index_elements=self._key)
         return statement.on_conflict_do_update(index_elements=self._key, set_=others)
+
+
+def _twin(name: str, known: Sequence[str]) -> str:
+    """Return which column differs from a name in case alone, if there is one."""
+    found = [each for each in known if each.casefold() == name.casefold()]
+    return f" (which has {found[0]!r})" if found else ""
 
 
 def _is_needed(column: sa.Column[Any]) -> bool:
@@ -245,7 +402,8 @@ def _is_needed(column: sa.Column[Any]) -> bool:
     return not (column.nullable or filled or column.computed is not None or counts)
 
 
-def _chunks(rows: pa.Table) -> Iterator[list[dict[str, Any]]]:
-    for batch in rows.to_batches(max_chunksize=CHUNK):
-        if batch.num_rows:
-            yield batch.to_pylist()
+def _type_name(kind: sa.types.TypeEngine[Any]) -> str:
+    try:
+        return str(kind)
+    except SQLAlchemyError:  # one that the dialect has no word for
+        return type(kind).__name__

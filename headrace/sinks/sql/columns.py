@@ -1,0 +1,165 @@
+"""What the columns of a table take: how values are bound, and whose fault a refusal is.
+
+What no value of a type can change is told by the types, before anything is written; whatever else
+is refused is the fault of a row.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: Classes of PostgreSQL's codes that speak of values: data, constraints, WITH CHECK OPTION, limits
+#: such as an index entry's size, routines of the table's owner, and what triggers raise.
+_OF_VALUES = ("22", "23", "44", "54", "38", "39", "P0")
+
+#: What it says where a value's type fits for no value, or only for some: a list is sent by what is
+#: in it.
+_OF_TYPES = frozenset({"42804", "42846"})
+
+#: What it says of a statement that no row can change: types, columns that are always generated,
+#: views that take no rows, what it has not. The other codes of class 42 are rights and names.
+_OF_STATEMENTS = _OF_TYPES | {"428C9", "42883", "42809", "55000", "0A000"}
+
+#: What Python and the drivers raise, without a word of the database's, for a value.
+_OF_PYTHON = (
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+)
+
+
+class JsonText(sa.types.UserDefinedType[str]):
+    """Text that is JSON already, for databases that would store any text in such a column."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Return the name of the type."""
+        return "JSON"
+
+    def bind_processor(self, dialect: sa.Dialect) -> Callable[[str | None], str | None]:  # noqa: ARG002 - the same for all
+        """Return what looks at each value; it raises ValueError for text that is no JSON."""
+
+        def checked(text: str | None) -> str | None:
+            if text is not None:
+                json.loads(text, parse_constant=_refuse)
+            return text
+
+        return checked
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def json_of(value: object) -> str:
+    """Return a structure as JSON, which has no word for numbers that are none."""
+    return json.dumps(value, allow_nan=False)
+
+
+def bound_type(column: sa.Column[Any], kind: pa.DataType, dialect: str) -> sa.types.TypeEngine[Any]:
+    """Return the type by which values of an Arrow type are given to a column.
+
+    Text goes to PostgreSQL as text, and its columns read it as they read a literal. A null is SQL's
+    null for each column; JSON's is the text, or comes inside of a structure.
+    """
+    own = column.type
+    if is_text(kind):
+        if dialect == "postgresql" and (isinstance(own, sa.Enum) or not isinstance(own, sa.String)):
+            return sa.types.NullType()
+        if isinstance(own, sa.JSON):
+            return JsonText()
+    return type(own)(none_as_null=True) if isinstance(own, sa.JSON) else own
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of an Arrow type are text."""
+    if pa.types.is_dictionary(kind):
+        return is_text(kind.value_type)
+    return any(
+        is_one(kind)
+        for is_one in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    )
+
+
+_SAMPLES: tuple[tuple[Callable[[pa.DataType], bool], tuple[Any, ...]], ...] = (
+    (pa.types.is_boolean, (True,)),
+    (pa.types.is_integer, (1, 0)),
+    (pa.types.is_floating, (1.0, 0.5)),
+    (pa.types.is_decimal, (Decimal(1), Decimal("0.5"))),
+    (is_text, ("1", "x", "null")),
+    (pa.types.is_binary, (b"1",)),
+    (pa.types.is_large_binary, (b"1",)),
+    (pa.types.is_fixed_size_binary, (b"1",)),
+    (pa.types.is_date, (date(2020, 1, 1),)),
+    (pa.types.is_time, (time(1, 2),)),
+    (pa.types.is_duration, (timedelta(1),)),
+)
+
+
+def samples(kind: pa.DataType) -> Sequence[Any]:
+    """Return values of an Arrow type as its rows have them in Python; none of a type not known."""
+    if pa.types.is_dictionary(kind):
+        return samples(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return (datetime(2020, 1, 1, tzinfo=None if kind.tz is None else UTC),)
+    if pa.types.is_struct(kind):
+        fields = [(field.name, samples(field.type)) for field in kind]
+        return ({name: found[0] if found else None for name, found in fields},)
+    if pa.types.is_map(kind):
+        keys, values = samples(kind.key_type), samples(kind.item_type)
+        return ([(key, values[0] if values else None) for key in keys[:1]],)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return tuple([value] for value in samples(kind.value_type))
+    return next((found for is_one, found in _SAMPLES if is_one(kind)), ())
+
+
+def is_of_values(error: BaseException) -> bool:
+    """Whether a write that failed may succeed with other values: a row is at fault.
+
+    What the types refuse is told before, so that a type that is refused here is so for some values.
+    """
+    if isinstance(error, DBAPIError):
+        code = _code(error)
+        if isinstance(error, DataError | IntegrityError) or code in _OF_TYPES:
+            return True
+        return code.startswith(_OF_VALUES) if code else _is_of_binding(error)
+    if isinstance(error, StatementError):
+        return isinstance(error.orig, _OF_PYTHON)
+    return isinstance(error, _OF_PYTHON) and not isinstance(error, SQLAlchemyError)
+
+
+def is_of_types(error: BaseException) -> bool:
+    """Whether a statement with a sample value failed for the value's type, or for the column."""
+    if isinstance(error, DBAPIError):
+        code = _code(error)
+        return code in _OF_STATEMENTS if code else _is_of_binding(error) or _is_generated(error)
+    return is_of_values(error)
+
+
+def _code(error: DBAPIError) -> str:
+    return getattr(error.orig, "sqlstate", None) or ""
+
+
+def _is_of_binding(error: DBAPIError) -> bool:
+    """Whether a driver could not hand a value over; the database was not asked."""
+    said = str(error.orig)
+    return said.startswith(("Error binding parameter", "cannot adapt type", "cannot dump"))
+
+
+def _is_generated(error: DBAPIError) -> bool:
+    said = str(error.orig)
+    return said.startswith(("cannot INSERT into generated column", "cannot modify"))
