@@ -35,6 +35,22 @@ SELECTORS = {
     "topic": f'{_CHANNEL}, topic=~"$topic"',
 }
 
+#: What is marked on every curve: its name, colour, expression and text.
+ANNOTATIONS = (
+    (
+        "Reloads",
+        "blue",
+        "sum by (instance, outcome) (increase(headrace_config_reloads_total{<process>}[1m])) > 0",
+        "{{instance}}: configuration {{outcome}}",
+    ),
+    (
+        "Rebalances",
+        "orange",
+        "sum by (channel) (increase(headrace_rebalances_total{<channel>}[1m])) > 0",
+        "{{channel}}: the group was rebalanced",
+    ),
+)
+
 WIDTH = 24
 _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -106,9 +122,23 @@ def dashboard() -> dict[str, Any]:
         "time": {"from": "now-3h", "to": "now"},
         "timezone": "browser",
         "templating": {"list": _variables()},
-        "annotations": {"list": []},
+        "annotations": {"list": [_annotation(*each) for each in ANNOTATIONS]},
         "links": [],
         "panels": _panels(),
+    }
+
+
+def _annotation(name: str, color: str, expression: str, text: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "enable": True,
+        "hide": False,
+        "iconColor": color,
+        "datasource": _DATASOURCE,
+        "expr": _complete(expression),
+        "step": "60s",
+        "titleFormat": name,
+        "textFormat": text,
     }
 
 

@@ -19,6 +19,7 @@ from headrace.admin.document import Described, Document, Number, Offset, Sendabl
 from headrace.admin.models import ApiError, PauseStatus, SkipStatus, described, unknown
 from headrace.admin.ports import ProcessPhase
 from headrace.admin.reads import ChannelName, find_channel
+from headrace.admin.rejects import KINDS, RejectsStatus
 from headrace.admin.status import pause_status, skip_status
 from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.core.clock import Clock, Deadline
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.admin.auth import Caller
     from headrace.admin.loglevels import LogLevels
     from headrace.admin.ports import Controller, Deployment, Process
+    from headrace.admin.rejects import Rejects
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.events import SeekResult
     from headrace.core.positions import Target
@@ -93,6 +95,15 @@ class SkipAnswer(SkipStatus):
     """How often in a row it had failed."""
     last_error: SendableText | None
     """The last error of the partition."""
+
+
+class AcknowledgeAnswer(Document):
+    """Records that somebody has taken care of, or has seen."""
+
+    acknowledged: dict[str, Number]
+    """How many of each kind were acknowledged just now."""
+    rejects: RejectsStatus
+    """What is left, and who acknowledged last."""
 
 
 class LogLevelAnswer(Document):
@@ -182,6 +193,7 @@ Topic = Annotated[str, Field(min_length=1, max_length=249, pattern=_PRINTABLE)]
 Partition = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
 #: No log gets there, and every JSON reader has such numbers exactly.
 SeekOffset = Annotated[int, Field(strict=True, ge=0, le=2**53)]
+RecordCount = Annotated[int, Field(strict=True, ge=0, le=2**53)]
 Reason = Annotated[str, Field(max_length=1000, pattern=_PRINTABLE)]
 Logger = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.]+$")]
 Who = Annotated[str, Field(min_length=1, max_length=200, pattern=_PRINTABLE)]
@@ -290,6 +302,20 @@ class SkipRequest(Change):
     """Whether it may be a record that is not in the batch that is out or fails."""
 
 
+class AcknowledgeRequest(Change):
+    """What was passed over or set aside, as somebody has seen it; what came later stays open.
+
+    Without any count all that there is at this moment.
+    """
+
+    dead_letters: RecordCount | None = None
+    """So many dead letters; null: none, where another count is given."""
+    skipped_records: RecordCount | None = None
+    """So many records that were passed over; null as before."""
+    set_aside: RecordCount | None = None
+    """So many records and timers of a channel with state; null as before."""
+
+
 class LogLevelRequest(Change):
     """How much is logged."""
 
@@ -337,9 +363,11 @@ class Changes:
         deployment: Deployment | None,
         *,
         log_levels: LogLevels,
+        rejects: Rejects,
         clock: Clock,
     ) -> None:
         self._controller = controller
+        self._rejects = rejects
         self._deployment = deployment
         self._process = process
         self._log_levels = log_levels
@@ -386,6 +414,28 @@ class Changes:
                 resumed=None if ended is None else pause_status(ended),
                 pauses=[pause_status(each) for each in channel.pauses],
             )
+
+    def acknowledge(
+        self,
+        request: Request,
+        name: ChannelName,
+        body: Annotated[AcknowledgeRequest, Body()] = AcknowledgeRequest(),  # noqa: B008 - frozen
+    ) -> AcknowledgeAnswer:
+        """Take it that somebody has seen what was passed over or set aside."""
+        with audited(Asked("acknowledge", request.scope["caller"], body, name)) as asked:
+            channel = find_channel(self._controller, name)
+            given = {kind: getattr(body, kind) for kind in KINDS}
+            counts = {kind: count for kind, count in given.items() if count is not None}
+            try:
+                done = self._rejects.acknowledge(channel.name, counts or given, asked.by)
+            except OSError as error:
+                raise ApiError(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    "not_saved",
+                    f"it cannot be written to state_dir: {error.strerror}; nothing is acknowledged",
+                    next_step="make room on the disk, or correct the rights of state_dir",
+                ) from error
+            return AcknowledgeAnswer(acknowledged=done, rejects=self._rejects.of(channel.name))
 
     def seek(self, request: Request, name: ChannelName, body: SeekRequest) -> SeekAnswer:
         """Have a partition of a paused channel go on at an offset, in the sink as well."""
@@ -521,6 +571,13 @@ class Changes:
 
         add("channels/{name}/pause", self.pause, "Pause a channel or a partition", 404, 409)
         add("channels/{name}/resume", self.resume, "End a pause", 404, 409)
+        add(
+            "channels/{name}/acknowledge",
+            self.acknowledge,
+            "Acknowledge records that were passed over or set aside",
+            404,
+            503,
+        )
         add("channels/{name}/seek", self.seek, "Move a paused partition", 404, 409, 503)
         add("channels/{name}/reset", self.reset, "Move paused partitions", 404, 409, 503)
         add("channels/{name}/skip", self.skip, "Leave a record out", 404, 409)

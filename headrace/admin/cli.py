@@ -1,4 +1,4 @@
-"""``headrace status|top|tap|pause|resume|seek|skip|reload|loglevel|stop``, and ``headrace health``.
+"""``headrace status|top|tap|pause|resume|acknowledge|seek|skip|reload|loglevel|stop|health``.
 
 Exit codes: 0 done; 1 refused or failed, and the message says why; 2 the configuration or the
 command line cannot be used; 3 the process does not run, or does not answer; 4 asked for, but not
@@ -132,7 +132,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     for panel, commands in (
         (Panel.WATCH, (status, top, tap)),
-        (Panel.OPERATE, (pause, resume, seek, skip, loglevel)),
+        (Panel.OPERATE, (pause, resume, seek, skip, acknowledge, loglevel)),
         (Panel.RUN, (reload, stop)),
     ):
         for command in commands:
@@ -316,6 +316,38 @@ def resume(
         "of": of,
     }
     return commands.channel_change("resume", channel, body, as_json=json, say=_say_resumed)
+
+
+def acknowledge(
+    channel: _Channel = None,
+    dead_letters: Annotated[
+        int | None,
+        typer.Option("--dead-letters", metavar="N", min=0, help="So many dead letters."),
+    ] = None,
+    skipped: Annotated[
+        int | None,
+        typer.Option("--skipped", metavar="N", min=0, help="So many records passed over."),
+    ] = None,
+    set_aside: Annotated[
+        int | None,
+        typer.Option(
+            "--set-aside", metavar="N", min=0, help="So many that a channel with state set aside."
+        ),
+    ] = None,
+    *,
+    json: _Json = False,
+) -> Command:
+    """Take dead letters, skipped and set-aside records as seen: all that there are, or so many.
+
+    Those that come later are shown again. It survives a restart.
+    """
+    from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    counts = {"dead_letters": dead_letters, "skipped_records": skipped, "set_aside": set_aside}
+    body = {kind: count for kind, count in counts.items() if count is not None}
+    return commands.channel_change(
+        "acknowledge", channel, body, as_json=json, say=_say_acknowledged
+    )
 
 
 def seek(
@@ -508,6 +540,15 @@ def _say_resumed(name: str, answer: Any) -> str:
     said = f"{name} had no such pause" if answer["resumed"] is None else f"{name} resumed"
     left = [f"{p['reason']} by {p['by']}" for p in answer["pauses"]]
     return f"{said}; others go on: {', '.join(left)}" if left else said
+
+
+def _say_acknowledged(name: str, answer: Any) -> str:
+    done = [
+        f"{count} {kind.replace('_', ' ')}"
+        for kind, count in answer["acknowledged"].items()
+        if count
+    ]
+    return f"{name}: acknowledged {', '.join(done) or 'nothing, as there is nothing open'}"
 
 
 def _say_moved(_name: str, answer: Any) -> str:

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
+from statistics import fmean
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,12 @@ INTERVAL = 5.0
 #: Samples that a rate looks back: a minute.
 WINDOW = 12
 
+#: Samples over which the trend of a lag is taken: five minutes.
+TREND = 60
+
+#: Seconds of records that may be under way in a channel that has caught up.
+_UNDER_WAY = 1.0
+
 #: Samples kept: an hour, about 250 kB for each channel.
 KEPT = 720
 
@@ -116,6 +123,18 @@ class Sample:
     def spent(self) -> dict[str, float]:
         """Return the seconds by stage."""
         return dict(zip(self.stages, self.seconds, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """How a channel's lag moves. ``per_s`` is in records a second: below 0 it gets less.
+
+    ``catch_up`` is the seconds until none is left, if it goes on so; None where it does not get
+    less.
+    """
+
+    per_s: float
+    catch_up: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +206,18 @@ class Rates:
             before = samples[-min(WINDOW, len(samples))]
         return _rate(records - before.records, self._clock.monotonic() - before.at)
 
+    def trend(self, name: str, lag: int, records_per_s: float) -> Trend:
+        """Return how the lag of a channel moved in the last minutes, which is ``lag`` now.
+
+        It is the slope of the line that fits the samples best: single bursts do not turn it.
+        """
+        with self._lock:
+            samples = list(self._channels.get(name, ()))[-TREND:]
+        slope = _slope([(sample.at, sample.lag) for sample in samples])
+        if lag <= records_per_s * _UNDER_WAY:
+            return Trend(slope, 0.0)
+        return Trend(slope, round(lag / -slope, 1) if slope < 0 else None)
+
     def of_partition(self, held: PartitionSnapshot) -> float:
         """Return how many offsets a second the position moved on, over the last minute."""
         claim, now = _claim(held), self._clock.monotonic()
@@ -236,6 +267,19 @@ class Rates:
             name: [_point(*pair) for pair in pairwise(each) if round(pair[1].time, 3) > after]
             for name, each in samples.items()
         }
+
+
+def _slope(points: list[tuple[float, int]]) -> float:
+    """Return the slope of the line of least squares, 0 where there is none."""
+    if len(points) < 2:  # noqa: PLR2004 - a line
+        return 0.0
+    times = [at - points[0][0] for at, _ in points]
+    time, lag = fmean(times), fmean(each for _, each in points)
+    spread = sum((at - time) ** 2 for at in times)
+    if not spread:
+        return 0.0
+    pairs = zip(times, points, strict=True)
+    return round(sum((at - time) * (each - lag) for at, (_, each) in pairs) / spread, 3)
 
 
 def _claim(held: PartitionSnapshot) -> _Claim:

@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse
 from headrace.admin.configuration import ConfigSummary
 from headrace.admin.document import Document, Number, Offset, Seconds, SendableText
 from headrace.admin.ports import ProcessPhase
+from headrace.admin.rejects import RejectsStatus
 from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.channel.states import ChannelState, PartitionState
 from headrace.config import DeliveryGuarantee
@@ -161,7 +162,7 @@ class PartitionStatus(Document):
     lag_s: Seconds | None
     """For how long the next record has been waiting to be answered."""
     sink_age_s: Seconds | None
-    """The age of the newest record that was answered for good."""
+    """The age of the newest record that was answered for good. It rises where nothing comes."""
     records_per_s: Seconds
     """How fast the position moved in the last minute."""
     suspect_records: Number
@@ -226,6 +227,11 @@ class Totals(Document):
     """Changes of what this member is to have."""
     lag: Number
     """Records between the committed offsets and the ends, of all partitions held."""
+    lag_per_s: float = 0.0
+    """By how many records a second that changed over the last five minutes; below 0: it got
+    less."""
+    catch_up_s: Seconds | None = None
+    """The seconds until none is left, if it goes on so; 0: it has caught up, null: it does not."""
     held_bytes: Number
     """Bytes fetched and not yet answered."""
     partitions: dict[PartitionState, Number]
@@ -345,6 +351,8 @@ class ChannelStatus(Document):
     """Records that are to be left out and that no commit is past yet."""
     totals: Totals
     """It in numbers."""
+    rejects: RejectsStatus | None = None
+    """Records that were passed over or set aside, and that nobody has acknowledged yet."""
     stages: list[StageStatus]
     """What its batches' time goes into."""
     threads: list[ThreadsStatus]
@@ -358,6 +366,10 @@ class ChannelStatus(Document):
     """What its processor's own threads are doing; null: none."""
     partitions: list[PartitionStatus]
     """The partitions it holds, by topic and number."""
+
+
+#: Where it stands what to do about what is wrong.
+RUNBOOKS = "https://github.com/headrace/headrace/blob/main/docs/runbooks.md"
 
 
 class Status(Document):
@@ -377,6 +389,8 @@ class Status(Document):
     """Why it is not."""
     config: ConfigSummary | None = None
     """How the file and what runs compare; null: this process takes up no changes."""
+    runbooks: str = RUNBOOKS
+    """The page that says what to do."""
     channels: list[ChannelStatus]
     """The channels, by name; during the start those that were opened so far."""
 

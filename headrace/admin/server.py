@@ -20,6 +20,7 @@ from headrace.admin.loglevels import LogLevels
 from headrace.admin.models import handle_errors
 from headrace.admin.page_files import SafeHeaders, page_routes
 from headrace.admin.reads import Reads
+from headrace.admin.rejects import FILE, Rejects
 from headrace.admin.status import StatusBuilder
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.errors import StartError
@@ -49,11 +50,13 @@ def create_app(
     rates: Rates,
     rules: Rules,
     log_levels: LogLevels,
+    rejects: Rejects | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> FastAPI:
     """Return the application. It starts no thread and opens nothing.
 
-    Without a ``deployment`` there is no reload.
+    Without a ``deployment`` there is no reload. Without ``rejects`` what is acknowledged does not
+    outlive the application.
     """
     # pages with documentation load their scripts from elsewhere
     app = FastAPI(
@@ -66,8 +69,14 @@ def create_app(
     handle_errors(app)
     # the guard has looked at the token by then: this is for the OpenAPI document
     bearer = Depends(HTTPBearer(auto_error=False, description="The token of the process."))
-    builder = StatusBuilder(controller, process, deployment, rates=rates, clock=clock)
-    changes = Changes(controller, process, deployment, log_levels=log_levels, clock=clock)
+    if rejects is None:
+        rejects = Rejects(None, controller, clock)
+    builder = StatusBuilder(
+        controller, process, deployment, rates=rates, rejects=rejects, clock=clock
+    )
+    changes = Changes(
+        controller, process, deployment, log_levels=log_levels, rejects=rejects, clock=clock
+    )
     reads = Reads(controller, process, builder, clock)
     guarded = partial(rules.needs_proof, "GET")
     app.include_router(reads.router(bearer, guarded), tags=["look"])
@@ -106,6 +115,7 @@ class AdminServer:
         token = self._folder.token() if config.token is None else config.token.get_secret_value()
         run_token = secrets.token_urlsafe(32)
         self._rates = Rates(controller, clock)
+        self._rejects = Rejects(self._folder.path / FILE, controller, clock)
         self._log_levels = LogLevels()
         app = create_app(
             controller,
@@ -114,6 +124,7 @@ class AdminServer:
             rates=self._rates,
             rules=Rules.of(config, token, run_token),
             log_levels=self._log_levels,
+            rejects=self._rejects,
             clock=clock,
         )
         certificate = None if config.tls is None else Certificate(config.tls)
@@ -186,6 +197,7 @@ class AdminServer:
         while True:
             try:
                 self._rates.sample()
+                self._rejects.sample()
             except Exception:
                 log.exception("admin_sample_failed")
             if self._stopping.wait(INTERVAL):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.admin.ports import Controller, Deployment, Process
+    from headrace.admin.rejects import Rejects
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.channel.pauses import Pause
     from headrace.channel.skips import Skip
@@ -116,9 +117,11 @@ class StatusBuilder:
         deployment: Deployment | None,
         *,
         rates: Rates,
+        rejects: Rejects,
         clock: Clock,
     ) -> None:
         self._controller = controller
+        self._rejects = rejects
         self._deployment = deployment
         self._process = process
         self._rates = rates
@@ -165,6 +168,7 @@ class StatusBuilder:
             pauses=[pause_status(pause) for pause in pauses],
             skips=[skip_status(skip) for skip in channel.skips],
             totals=self._totals(channel.name, held, done),
+            rejects=self._rejects.of(channel.name),
             stages=self._rates.stages(channel.name, done),
             threads=[
                 d.ThreadsStatus(role=role, parts=parts)
@@ -283,16 +287,21 @@ class StatusBuilder:
         )
 
     def _totals(self, name: str, held: list[PartitionSnapshot], done: ChannelSummary) -> d.Totals:
+        lag = sum(each.lag_records or 0 for each in held)
+        rate = self._rates.of_channel(name, done.records)
+        trend = self._rates.trend(name, lag, rate)
         return d.Totals(
             records=int(done.records),
-            records_per_s=self._rates.of_channel(name, done.records),
+            records_per_s=rate,
             skipped_records=int(done.skipped),
             shed_records=int(done.shed),
             dead_letters=int(done.dead_letters),
             errors=int(done.errors),
             commit_failures=int(done.commit_failures),
             rebalances=int(done.rebalances),
-            lag=sum(each.lag_records or 0 for each in held),
+            lag=lag,
+            lag_per_s=trend.per_s,
+            catch_up_s=trend.catch_up,
             held_bytes=sum(each.held_bytes for each in held),
             partitions=dict(Counter(PartitionState(each.state) for each in held)),
         )

@@ -66,7 +66,7 @@ def _show_channel(channel: dict[str, Any], console: Console) -> None:
             f" · group {channel['group']} (",
             state_word(member["state"]),
             f") · {totals['records_per_s']:g} records/s · lag {totals['lag']} · "
-            f"{channel['delivery']}",
+            f"{_catches_up(totals)}{channel['delivery']}",
         )
     )
     if channel["failure"]:
@@ -79,10 +79,32 @@ def _show_channel(channel: dict[str, Any], console: Console) -> None:
         console.print(_partitions(channel["partitions"]))
 
 
+def catch_up(lag: int, seconds: float | None, per_s: float) -> Text:
+    """Return in a few characters when a lag will be gone, or that it does not get less."""
+    if not lag or seconds == 0:
+        return Text("-")
+    if seconds is not None:
+        return Text(f"in {duration(seconds)}")
+    return Text("falls back", style="red") if per_s > 0 else Text("no", style="yellow")
+
+
+def _catches_up(totals: dict[str, Any]) -> str:
+    seconds, per_s = totals.get("catch_up_s"), totals.get("lag_per_s", 0.0)
+    if not totals["lag"] or seconds == 0:
+        return ""
+    if seconds is not None:
+        return f"catches up in {duration(seconds)} · "
+    return f"falls back by {per_s:g} records/s · " if per_s > 0 else ""
+
+
 def _numbers(channel: dict[str, Any]) -> Iterable[str]:
     """Yield what there is to say of shed records, of keys by phase, and of a pool."""
     if shed := channel["totals"]["shed_records"]:
         yield f"shed: {shed} records"
+    rejects = channel.get("rejects") or {}
+    kinds = ("dead_letters", "skipped_records", "set_aside")
+    if said := [f"{kind.replace('_', ' ')} {rejects[kind]}" for kind in kinds if rejects.get(kind)]:
+        yield f"not acknowledged: {' · '.join(said)}"
     # a process of a former version has neither
     state, pool = channel.get("state_by_key") or {}, channel.get("pool")
     if phases := state.get("phases"):

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from headrace.admin.client import UnreachableError
-from headrace.admin.tables import duration, plain_table, state_word
+from headrace.admin.tables import catch_up, duration, plain_table, state_word
 from headrace.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -120,6 +120,9 @@ class Top:
                 "failure": channel["failure"],
                 "lag": totals["lag"],
                 "lag_s": max(waits, default=None),
+                # a process of a former version has neither
+                "catch_up_s": totals.get("catch_up_s"),
+                "lag_per_s": totals.get("lag_per_s", 0.0),
                 "records_per_s": rate,
                 "batches_per_s": stages.get(_BATCHES, 0.0),
                 "errors": totals["errors"],
@@ -135,7 +138,17 @@ class Top:
             }
 
     def _channels(self, found: dict[str, Any]) -> Table:
-        numbers = ("lag", "waits", "records/s", "batches/s", "errors", "dead", "skipped", "MiB")
+        numbers = (
+            "lag",
+            "waits",
+            "catches up",
+            "records/s",
+            "batches/s",
+            "errors",
+            "dead",
+            "skipped",
+            "MiB",
+        )
         table = plain_table("channel", "state", *numbers, "partitions", right={*numbers})
         for each in self._figures(found):
             table.add_row(
@@ -143,6 +156,7 @@ class Top:
                 state_word(each["state"]),
                 f"{each['lag']:,}",
                 _seconds(each["lag_s"]),
+                catch_up(each["lag"], each["catch_up_s"], each["lag_per_s"]),
                 f"{each['records_per_s']:,.1f}",
                 f"{each['batches_per_s']:,.1f}",
                 *(_count(each[name]) for name in ("errors", "dead_letters", "skipped_records")),

@@ -9,6 +9,7 @@ from math import sin
 
 from headrace.admin import history, status
 from headrace.admin import models as d
+from headrace.admin.rejects import RejectsStatus
 from headrace.channel.pauses import PauseMode
 from headrace.channel.states import ChannelState, PartitionState
 from headrace.config import DeliveryGuarantee
@@ -53,6 +54,8 @@ class Made:
     lag: int = 40
     growing: bool = False
     late: float = 0.0
+    lag_per_s: float = 0.0
+    rejects: tuple[int, int, int] = (0, 0, 0)
     processor: str = "spark"
     unowned: int = 0
     state_by_key: d.StateTotals | None = None
@@ -164,7 +167,8 @@ def channel_of(made: Made) -> d.ChannelStatus:
         paused=any(p.topic is None for p in made.pauses),
         pauses=list(made.pauses),
         skips=[],
-        totals=_totals(partitions, 0 if rests else made.records_per_s),
+        totals=_totals(made, partitions, 0 if rests else made.records_per_s),
+        rejects=_rejects(made),
         stages=[_at_rest(each[0]) if rests else _stage(*each) for each in _STAGES],
         threads=[d.ThreadsStatus(role=role, parts=parts) for role, parts in _THREADS.items()],
         conditions={"unowned": made.unowned} if made.unowned else {},
@@ -174,7 +178,21 @@ def channel_of(made: Made) -> d.ChannelStatus:
     )
 
 
-def _totals(partitions: list[d.PartitionStatus], records_per_s: float) -> d.Totals:
+def _rejects(made: Made) -> RejectsStatus:
+    letters, skipped, set_aside = made.rejects
+    return RejectsStatus(
+        dead_letters=letters,
+        skipped_records=skipped,
+        set_aside=set_aside,
+        acknowledged=0,
+        acknowledged_by=None,
+        acknowledged_at=None,
+    )
+
+
+def _totals(made: Made, partitions: list[d.PartitionStatus], records_per_s: float) -> d.Totals:
+    lag = sum(each.lag or 0 for each in partitions)
+    falls = made.lag_per_s < 0
     return d.Totals(
         records=812_334_120,
         records_per_s=records_per_s,
@@ -184,7 +202,9 @@ def _totals(partitions: list[d.PartitionStatus], records_per_s: float) -> d.Tota
         errors=sum(each.attempts for each in partitions) + 3,
         commit_failures=0,
         rebalances=4,
-        lag=sum(each.lag or 0 for each in partitions),
+        lag=lag,
+        lag_per_s=made.lag_per_s,
+        catch_up_s=lag / -made.lag_per_s if falls else None,
         held_bytes=sum(each.held_bytes for each in partitions),
         partitions=dict(Counter(each.state for each in partitions)),
     )

@@ -263,8 +263,26 @@ def large() -> Process:
 
 def late() -> Process:
     """A channel with an arrow reducer that has fallen back for an hour, ever further."""
-    behind = replace(_CLICKS, processor="arrow", lag=90_000, late=3240)
+    behind = replace(_CLICKS, processor="arrow", lag=90_000, late=3240, lag_per_s=12.0)
     return Process([behind, _FLIGHTS], events=list(_USUAL))
+
+
+def catching_up() -> Process:
+    """The same channel, whose lag falls: it has been late for as long."""
+    behind = replace(_CLICKS, processor="arrow", lag=90_000, late=3240, lag_per_s=-900.0)
+    return Process([behind, _FLIGHTS], events=list(_USUAL))
+
+
+def rejecting() -> Process:
+    """All is well, but for records that nobody has looked at yet."""
+    rejects = replace(_FLIGHTS, rejects=(6134, 8291, 0))
+    return Process([_CLICKS, rejects], events=list(_USUAL))
+
+
+def ten_channels() -> Process:
+    """As many channels as a process may well have."""
+    made = [replace(_CLICKS, name=f"clicks-{n}", records_per_s=100 + n) for n in range(10)]
+    return Process(made, events=list(_USUAL))
 
 
 def restoring() -> Process:
@@ -335,6 +353,9 @@ SCENES = {
     "failing": failing,
     "large": large,
     "late": late,
+    "catching up": catching_up,
+    "rejecting": rejecting,
+    "ten channels": ten_channels,
     "restoring": restoring,
     "workflows": workflows,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import contextmanager
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -32,18 +32,30 @@ WAIT = 20.0
 class Stage:
     """Serves the page and what ``process``, which may be replaced at any time, answers.
 
-    ``asked`` has the paths of the API that were asked for.
+    ``asked`` has the paths of the API that were asked for, ``posted`` those that something was sent
+    to, with who and what. ``token`` is what changes take.
     """
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self.url = ""
         self.asked: list[str] = []
+        self.posted: list[tuple[str, Any]] = []
+        self.token = "the-token"
 
     def app(self) -> Starlette:
         """Return the application."""
         api = Route("/api/{path:path}", self._answer)
-        return Starlette(routes=[*page_routes(), api], middleware=[Middleware(SafeHeaders)])
+        changes = Route("/api/{path:path}", self._change, methods=["POST"])
+        return Starlette(
+            routes=[*page_routes(), changes, api], middleware=[Middleware(SafeHeaders)]
+        )
+
+    async def _change(self, request: Request) -> Response:
+        if request.headers.get("Authorization") != f"Bearer {self.token}":
+            return JSONResponse({"message": "no such token"}, status_code=401)
+        self.posted.append((request.url.path, await request.json()))
+        return JSONResponse({})
 
     async def _answer(self, request: Request) -> Response:
         self.asked.append(request.url.path)

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.web.scenes import SCENES, failing, healthy, large, late, paused, restoring, workflows
+from tests.web.scenes import (
+    SCENES,
+    catching_up,
+    failing,
+    healthy,
+    large,
+    late,
+    paused,
+    rejecting,
+    restoring,
+    ten_channels,
+    workflows,
+)
 from tests.web.visit import accessibility, overflow, rows, until
 
 if TYPE_CHECKING:
@@ -171,10 +184,80 @@ def test_a_channel_that_is_late_and_falls_back_is_to_be_looked_at(
     stage.process = late()
     page = visits.open(stage.url)
     until(page, lambda: page.inner_text("#verdict-title") == "1 thing to look at")
-    assert "clicks is 54 min late, and falls further back" in page.inner_text("#problems li")
+    assert "clicks is 62 min late, and falls further back" in page.inner_text("#problems li")
     stages = page.locator(".stages").all_inner_texts()
     assert ["Spark: reduce" in text for text in stages] == [False, True]
     assert all("reduce" in text and "write, commit" in text for text in stages)
+
+
+def test_a_channel_that_catches_up_is_not_said_to_fall_back(stage: Stage, visits: Visits) -> None:
+    """As late as before, its lag gets less: the page says how long that takes."""
+    stage.process = catching_up()
+    page = visits.open(stage.url)
+    until(page, lambda: page.inner_text("#verdict-title") == "1 thing to look at")
+    said = page.inner_text("#problems li")
+    assert "catches up in about 10 min" in said
+    assert "falls" not in said
+    assert "10 min" in page.locator("#overview tr", has_text="clicks").inner_text()
+
+
+def test_a_sink_is_not_behind_where_nothing_is_left_to_read(stage: Stage, visits: Visits) -> None:
+    """The age of its newest record says nothing of a channel that has no lag."""
+    stage.process = healthy()
+    stage.process.channels = [replace(each, lag=0) for each in stage.process.channels]
+    page = visits.open(stage.url)
+    page.wait_for_selector("#partitions tbody tr")
+    behind = page.locator(".numbers div", has_text="sink is behind by").locator("dd")
+    lags = page.locator(".numbers div", has_text="records behind").locator("dd")
+    for lag, said in zip(lags.all_inner_texts(), behind.all_inner_texts(), strict=True):
+        assert (lag == "0") == (said == "nothing")
+
+
+def test_rejected_records_are_an_item_until_they_are_acknowledged(
+    stage: Stage, visits: Visits
+) -> None:
+    """The button sends the counts that were shown, once the token is there."""
+    stage.process = rejecting()
+    page = visits.open(stage.url)
+    visits.expect_failures()
+    until(page, lambda: page.inner_text("#verdict-title") == "1 thing to look at")
+    item = page.locator("#problems li")
+    assert "flights: 6,134 dead letters, 8,291 skipped records" in item.inner_text()
+    assert "headrace acknowledge flights" in item.locator("code").inner_text()
+    assert "docs/runbooks.md#" in (item.locator("a").get_attribute("href") or "")
+    item.get_by_role("button", name="Acknowledge").click()
+    page.fill("#token-value", "wrong")
+    page.press("#token-value", "Enter")
+    item.get_by_role("button", name="Acknowledge").click()
+    page.wait_for_selector("#token-wrong:not([hidden])")
+    page.fill("#token-value", stage.token)
+    page.press("#token-value", "Enter")
+    item.get_by_role("button", name="Acknowledge").click()
+    until(page, lambda: bool(stage.posted))
+    path, counts = stage.posted[0]
+    assert path == "/api/v1/channels/flights/acknowledge"
+    assert counts == {"dead_letters": 6134, "skipped_records": 8291}
+    stage.process = healthy()
+    until(page, lambda: page.inner_text("#verdict-title") == "All is well")
+
+
+def test_ten_channels_are_a_table_whose_rows_open(stage: Stage, visits: Visits) -> None:
+    """All ten are seen at a glance; the details of one come on demand, and go again."""
+    stage.process = ten_channels()
+    page = visits.open(stage.url)
+    page.wait_for_selector("#overview tbody tr")
+    assert page.locator("#overview tbody tr").count() == 10
+    bottom = page.locator("#overview").bounding_box()
+    assert bottom is not None
+    assert bottom["height"] < 500
+    assert page.locator(".panel.channel").count() == 0
+    button = page.get_by_role("button", name="clicks-3", exact=True)
+    button.click()
+    assert page.locator(".panel.channel h3").all_inner_texts() == ["clicks-3"]
+    assert button.get_attribute("aria-expanded") == "true"
+    assert accessibility(page) == []
+    button.click()
+    assert page.locator(".panel.channel").count() == 0
 
 
 def test_a_command_is_copied(stage: Stage, visits: Visits) -> None:

@@ -2,14 +2,15 @@
 import { chart, sparkline } from "./chart.js";
 import { gridOf } from "./cells.js";
 import { change, each, make, say, show, updating } from "./dom.js";
-import { bytes, many, percent, rate, seconds, short, whole, words } from "./format.js";
+import { age, bytes, many, percent, rate, seconds, short, whole, words } from "./format.js";
 import { highest } from "./model.js";
 
 const NUMBERS = [
   [() => "records a second", ({ channel }) => rate(channel.totals.records_per_s)],
   [() => "records behind", ({ channel }) => short(channel.totals.lag)],
   [() => "longest wait", ({ channel }) => seconds(highest(channel.partitions, (each) => each.lag_s))],
-  [() => "sink is behind by", ({ channel }) => seconds(sinkAge(channel))],
+  [() => "catches up in", ({ channel }) => catchUp(channel.totals)],
+  [() => "sink is behind by", ({ channel }) => (channel.totals.lag ? seconds(sinkAge(channel)) : "nothing")],
   [({ partitions }) => `of ${many(partitions.length, "partition")} here`, ({ channel }) => whole(channel.partitions.length)],
   [() => "held in memory", ({ channel }) => bytes(channel.totals.held_bytes)],
   [() => "errors since start", ({ channel }) => short(channel.totals.errors)],
@@ -64,8 +65,57 @@ function numbersOf(list) {
   return { element, update };
 }
 
+/** How long it takes until nothing is left to read. */
+function catchUp({ lag, lag_per_s: trend, catch_up_s: left }) {
+  if (!lag || left === 0) return "caught up";
+  if (left !== null) return age(left);
+  return trend > 0 ? "falls back" : "–";
+}
+
+/** The heads of the table, and what a row says; what is not a number stands at the left. */
+const COLUMNS = [
+  ["State", (channel) => stateOf(channel), false],
+  ["Records a second", ({ totals }) => rate(totals.records_per_s)],
+  ["Records behind", ({ totals }) => short(totals.lag)],
+  ["Longest wait", ({ partitions }) => seconds(highest(partitions, (each) => each.lag_s))],
+  ["Catches up in", ({ totals }) => catchUp(totals)],
+  ["To acknowledge", ({ rejects }) => short(rejects ? rejects.dead_letters + rejects.skipped_records + rejects.set_aside : 0)],
+  ["Errors", ({ totals }) => short(totals.errors)],
+  ["Partitions", ({ partitions, topics }) => `${whole(partitions.length)} of ${whole(Object.values(topics).reduce((sum, count) => sum + count, 0))}`],
+];
+
+const stateOf = (channel) => (channel.paused && channel.state === "running" ? "paused" : channel.state);
+
+/** A line for each channel; `onToggle(name)` opens or closes its details. */
+export function channelTable(onToggle) {
+  const body = make("tbody", {});
+  const heads = ["Channel", ...COLUMNS.map(([head]) => head)];
+  const isNumber = (index) => index > 0 && COLUMNS[index - 1][2] !== false;
+  const element = make(
+    "table",
+    { class: "data" },
+    make("caption", { class: "unseen" }, "Channels of this process"),
+    make("thead", {}, make("tr", {}, ...heads.map((text, index) => make("th", { scope: "col", class: isNumber(index) ? "number" : null }, text)))),
+    body,
+  );
+  function update(channels, isOpen) {
+    each(body, channels, ({ name }) => name, ({ name }) => {
+      const button = make("button", { type: "button", class: "quiet", on: { click: () => onToggle(name) } }, name);
+      const cells = COLUMNS.map((_, index) => make("td", { class: isNumber(index + 1) ? "number" : null }));
+      const chip = make("span", { class: "chip" });
+      cells[0].append(chip);
+      return updating(make("tr", {}, make("th", { scope: "row" }, button), ...cells), (channel) => {
+        change(button, { "aria-expanded": String(isOpen(channel.name)) });
+        COLUMNS.forEach(([, read], index) => say(index ? cells[index] : chip, read(channel)));
+        change(chip, { "data-state": channel.paused ? "paused" : channel.state });
+      });
+    });
+  }
+  return { element, update };
+}
+
 function sinkAge(channel) {
-  const ages = channel.partitions.map((each) => each.sink_age_s).filter((value) => value !== null);
+  const ages = channel.partitions.filter((each) => each.lag > 0).map((each) => each.sink_age_s).filter((value) => value !== null);
   return ages.length ? Math.min(...ages) : null;
 }
 
@@ -103,7 +153,7 @@ export function channelPanel(onPick) {
     const { channel, points, end } = data;
     change(element, { "data-state": channel.paused ? "paused" : channel.state });
     say(name, channel.name);
-    say(state, channel.paused && channel.state === "running" ? "paused" : channel.state);
+    say(state, stateOf(channel));
     change(state, { "data-state": channel.paused ? "paused" : channel.state });
     say(about, `group ${channel.group} · ${channel.processor} → ${channel.sink ?? "no sink"} · ${channel.delivery}`);
     const lease = channel.member.lease_s;

@@ -145,6 +145,31 @@ export class Live {
     return answer.json();
   }
 
+  /** Take so many records of a channel as seen. Returns null, "refused", or why it was not done. */
+  async acknowledge(channel, counts) {
+    if (!this.token) return "refused";
+    try {
+      const answer = await fetch(`/api/v1/channels/${encodeURIComponent(channel)}/acknowledge`, {
+        method: "POST",
+        headers: { Authorization: `Bearer ${this.token}`, "Content-Type": "application/json" },
+        body: JSON.stringify(counts),
+        credentials: "omit",
+        redirect: "error",
+        signal: AbortSignal.timeout(PATIENCE),
+      });
+      if (answer.status === 401) {
+        this.configRefused = true;
+        return "refused";
+      }
+      if (!answer.ok) return await messageOf(answer);
+    } catch (error) {
+      return error.message;
+    }
+    this._due = {};
+    this.now();
+    return null;
+  }
+
   async _status() {
     const status = await this._get("/api/v1/status");
     const before = this.parts.status;

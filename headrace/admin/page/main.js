@@ -4,7 +4,7 @@ import { age, clock } from "./format.js";
 import { Live } from "./live.js";
 import { partitionsOf, problemsOf } from "./model.js";
 import { startColors } from "./cells.js";
-import { channelPanel } from "./channels.js";
+import { channelPanel, channelTable } from "./channels.js";
 import { PartitionTable } from "./partitions.js";
 import { EventList, Verdict, titleOf, updateConfig, updateFacts, updateGroup } from "./sections.js";
 import { startTheme } from "./theme.js";
@@ -15,7 +15,11 @@ const OLD = 5000;
 const live = new Live(render, renderState);
 const table = new PartitionTable();
 const events = new EventList();
-const verdict = new Verdict(({ find }) => table.find({ text: find }));
+const verdict = new Verdict(({ find }) => table.find({ text: find }), acknowledge);
+const overview = channelTable(toggle);
+/** Channels whose details somebody opened or closed; of up to so many they are open without that. */
+const chosen = new Map();
+const OPEN = 2;
 let connection = "waiting";
 let answeredRefusals = 0;
 
@@ -35,7 +39,9 @@ function render(parts) {
     points: history[channel.name] ?? [],
     partitions: partitions.filter((partition) => partition.channel === channel.name),
   }));
-  each(byId("channels"), panels, ({ channel }) => channel.name, () =>
+  const isOpen = (name) => chosen.get(name) ?? panels.length <= OPEN;
+  overview.update(status.channels, isOpen);
+  each(byId("channels"), panels.filter(({ channel }) => isOpen(channel.name)), ({ channel }) => channel.name, () =>
     channelPanel((wanted) => table.find(wanted)),
   );
   table.update(partitions);
@@ -43,6 +49,17 @@ function render(parts) {
   updateGroup(members);
   updateConfig(status, config, Boolean(live.token), askToken);
   show(byId("all"), true);
+}
+
+function toggle(name) {
+  chosen.set(name, !(chosen.get(name) ?? live.parts.status.channels.length <= OPEN));
+  render(live.parts);
+}
+
+async function acknowledge({ channel, counts }) {
+  const problem = await live.acknowledge(channel, counts);
+  if (problem === "refused") askToken();
+  else announce(problem ? `Not acknowledged: ${problem}` : "Acknowledged");
 }
 
 function stateOf() {
@@ -103,6 +120,7 @@ function startToken() {
   byId("token-cancel").addEventListener("click", close);
 }
 
+byId("overview").append(overview.element);
 startTheme();
 startToken();
 startColors(() => live.parts.status && render(live.parts));

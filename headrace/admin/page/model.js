@@ -1,5 +1,5 @@
 // From what the process answers to what the page shows: pure functions, no document.
-import { age, many, seconds, short, whole, words } from "./format.js";
+import { age, many, rate, seconds, short, whole, words } from "./format.js";
 
 /**
  * What a partition looks like, the most urgent first. `failing` is any state in which the batch that
@@ -17,10 +17,13 @@ const STILL = 60;
 /** Seconds after which a running callback is worth a look. */
 const LONG_CALL = 60;
 
+/** What the kinds of records are called that somebody has to acknowledge. */
+const REJECTED = { dead_letters: "dead letter", skipped_records: "skipped record", set_aside: "record set aside" };
+
 /** How a lag has to grow within ten minutes to be said: so many times, and so many records. */
 const GROWTH = { window: 600000, times: 2, records: 5000 };
 
-/** When a channel is late: by so many seconds, and by more than it was ten minutes ago. */
+/** When a channel is late: by so many seconds. */
 const LATE = 300;
 
 export function lookOf(partition) {
@@ -55,7 +58,7 @@ export function highest(items, value) {
   return known.length ? Math.max(...known) : null;
 }
 
-/** What somebody should know, the worst first: {rank, what, why, command, find}. */
+/** What somebody should know, the worst first: {rank, what, why, command, find, runbook, acknowledge}. */
 export function problemsOf({ status, members, history }) {
   const partitions = partitionsOf(status, members);
   const found = [
@@ -66,6 +69,7 @@ export function problemsOf({ status, members, history }) {
     ]),
     ...configProblems(status.config),
   ];
+  for (const item of found) if (item.runbook) item.runbook = `${status.runbooks}#${item.runbook}`;
   return found.sort((a, b) => RANKS.indexOf(a.rank) - RANKS.indexOf(b.rank));
 }
 
@@ -79,6 +83,7 @@ function* processProblems(status) {
       rank: "broken",
       what: `The ZooKeeper session is ${zookeeper.state}`,
       why: `Nothing new is delivered or committed until it is back. Servers: ${zookeeper.hosts.join(", ")}.`,
+      runbook: "headracesessionsuspended",
     };
   }
   if (spark && !spark.running && process.phase === "running") {
@@ -100,9 +105,13 @@ function* channelProblems(channel, status, history) {
   }
   for (const [condition, why] of CONDITIONS) {
     const count = conditions?.[condition];
-    if (count) yield { rank: "look", what: `${name}: ${many(count, "partition")} ${condition}`, why, find: `${name} unowned` };
+    if (count) {
+      const page = condition === "unowned" ? "headracepartitionsunowned" : "headracegroupdisagrees";
+      yield { rank: "look", what: `${name}: ${many(count, "partition")} ${condition}`, why, find: `${name} unowned`, runbook: page };
+    }
   }
   yield* pauseProblems(channel, status.process.config_file);
+  yield* rejectProblems(channel, status.process.config_file);
   for (const skip of channel.skips ?? []) {
     yield {
       rank: "wanted",
@@ -111,14 +120,19 @@ function* channelProblems(channel, status, history) {
       find: `${skip.topic}-${skip.partition}`,
     };
   }
-  const late = lateness(history[name] ?? []);
-  const growth = late ? null : lagGrowth(history[name] ?? []);
-  if (late && state === "running" && !channel.paused) {
+  const { lag, lag_per_s: trend, catch_up_s: left } = channel.totals;
+  const late = highest(channel.partitions, (each) => each.lag_s) ?? 0;
+  const growth = late > LATE ? null : lagGrowth(history[name] ?? []);
+  if (late > LATE && lag > 0 && left !== 0 && state === "running" && !channel.paused) {
+    const gains = left === null ? (trend > 0 ? "falls further back" : "does not catch up") : `catches up in about ${age(left)}`;
     yield {
       rank: "look",
-      what: `${name} is ${age(late.to)} late, and falls further back`,
-      why: `Its longest wait was ${age(late.from)} ${age(late.seconds)} ago; ${short(channel.totals.lag)} records are behind.`,
+      // without numbers that change: the item stays the same one
+      key: `${name} late`,
+      what: `${name} is ${age(late)} late, and ${gains}`,
+      why: `${short(lag)} records are behind, ${trend > 0 ? "more" : "less"} by ${rate(Math.abs(trend))} a second over the last minutes.`,
       find: name,
+      runbook: "headracelaggrowing",
     };
   }
   if (growth && state === "running" && !channel.paused) {
@@ -126,8 +140,26 @@ function* channelProblems(channel, status, history) {
       rank: "look",
       what: `${name} falls behind`,
       why: `Its lag grew from ${whole(growth.from)} to ${whole(growth.to)} records in ${seconds(growth.seconds)}.`,
+      runbook: "headracelaggrowing",
     };
   }
+}
+
+/** What was passed over or set aside is an item until somebody has seen it. */
+function* rejectProblems({ name, rejects }, file) {
+  const open = Object.entries(REJECTED)
+    .filter(([kind]) => rejects?.[kind] > 0)
+    .map(([kind, noun]) => ({ kind, count: rejects[kind], text: many(rejects[kind], noun).replace("record set asides", "records set aside") }));
+  if (!open.length) return;
+  yield {
+    rank: "look",
+    key: `${name} rejects`,
+    what: `${name}: ${open.map(({ text }) => text).join(", ")}`,
+    why: "Until somebody acknowledges them, also after a restart.",
+    command: `headrace acknowledge ${name} -c ${quoted(file)}`,
+    acknowledge: { channel: name, counts: Object.fromEntries(open.map(({ kind, count }) => [kind, count])) },
+    runbook: rejects.skipped_records ? "headracerecordsskipped" : "headracedeadletters",
+  };
 }
 
 const CONDITIONS = [
@@ -174,6 +206,7 @@ function* partitionProblems(channel, partitions) {
         : `${name}: ${many(failing.length, "partition")} fail`,
       why: `${failing.length === 1 ? "" : `${worst.name} at ${batchOf(worst)}: `}${many(worst.attempts, "attempt")} so far. ${worst.last_error ?? ""}`,
       find: failing.length === 1 ? worst.name : `${name} failing`,
+      runbook: "headraceprocessorfailing",
     };
   }
   const long = partitions.filter((each) => each.callback_s > LONG_CALL);
@@ -194,6 +227,7 @@ function* partitionProblems(channel, partitions) {
       what: `${name}: ${many(still.length, "partition")} with records ${still.length === 1 ? "stands" : "stand"} still`,
       why: `${worst.name} has waited ${age(worst.lag_s)}; ${short(worst.lag)} records are behind.`,
       find: still.length === 1 ? worst.name : name,
+      runbook: "headracepartitionstalled",
     };
   }
 }
@@ -225,13 +259,6 @@ function* configProblems(config) {
 function recent(points) {
   const last = points.at(-1);
   return [points.find((point) => point.time >= last.time - GROWTH.window), last];
-}
-
-function lateness(points) {
-  if (points.length < 2) return null;
-  const [first, last] = recent(points);
-  const falls = last.lag_s > LATE && last.lag_s > first.lag_s;
-  return falls ? { from: first.lag_s, to: last.lag_s, seconds: (last.time - first.time) / 1000 } : null;
 }
 
 function lagGrowth(points) {

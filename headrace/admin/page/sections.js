@@ -7,8 +7,9 @@ const MARKS = { broken: "✕", look: "!", wanted: "❚❚" };
 
 /** The sentence that stands first, and below it what is wrong. */
 export class Verdict {
-  constructor(onFind) {
+  constructor(onFind, onAcknowledge) {
     this._onFind = onFind;
+    this._onAcknowledge = onAcknowledge;
     this._said = null;
     this._old = false;
   }
@@ -30,7 +31,7 @@ export class Verdict {
     this._heading = titleOf(problems);
     this._title();
     say(byId("verdict-text"), summary(status));
-    each(byId("problems"), problems, (item) => `${item.rank} ${item.what}`, () => this._item());
+    each(byId("problems"), problems, (item) => `${item.rank} ${item.key ?? item.what}`, () => this._item());
     for (const row of byId("problems").children) row.showPeriod(now);
     if (this._said !== null && this._said !== this._heading) announce(this._heading);
     this._said = this._heading;
@@ -42,8 +43,10 @@ export class Verdict {
     const why = make("span", {});
     const when = make("span", { class: "muted" });
     const find = make("button", { type: "button", class: "quiet", on: { click: () => this._onFind(row.item) } }, "Show");
+    const acknowledge = make("button", { type: "button", class: "quiet", on: { click: () => this._onAcknowledge(row.item.acknowledge) } }, "Acknowledge");
+    const page = make("a", { rel: "noopener noreferrer", target: "_blank" }, "Runbook");
     const command = copyable();
-    const row = make("li", {}, mark, make("p", {}, what, " ", why, " ", when), find, command.element);
+    const row = make("li", {}, mark, make("p", {}, what, " ", why, " ", when, " ", page), find, acknowledge, command.element);
     row.showPeriod = (now) => say(when, period(row.item, now));
     return updating(row, (item) => {
       row.item = item;
@@ -52,6 +55,9 @@ export class Verdict {
       say(what, item.what);
       say(why, item.why ?? "");
       show(find, Boolean(item.find));
+      show(acknowledge, Boolean(item.acknowledge));
+      show(page, Boolean(item.runbook));
+      change(page, { href: item.runbook, "aria-label": item.runbook ? `Runbook: ${item.what}` : null });
       show(command.element, Boolean(item.command));
       command.update(item.command ?? "");
     });

@@ -35,12 +35,14 @@ class ChannelSummary:
     """One channel since the start, its running threads, and its group.
 
     ``stages`` are those that were done at least once, ``threads`` the seconds by role and
-    activity, ``conditions`` the partitions of the group that somebody has to look at.
+    activity, ``conditions`` the partitions of the group that somebody has to look at. ``left_out``
+    are those of ``skipped`` that an operator asked for.
     """
 
     records: float
     batches: float
     skipped: float
+    left_out: float
     shed: float
     dead_letters: float
     errors: float
@@ -59,6 +61,7 @@ class Summary:
             "records": _counted(metrics.records),
             "batches": _counted(metrics.batches),
             "skipped": _counted(metrics.skipped),
+            "left_out": _counted(metrics.skipped, reason="operator"),
             "shed": _counted(metrics.shed),
             "dead_letters": _counted(metrics.dead_lettered),
             "errors": _counted(metrics.errors),
@@ -79,11 +82,11 @@ class Summary:
         )
 
 
-def _counted(counter: Counter) -> dict[str, float]:
-    """Return the sum of a counter by channel, over all its other labels."""
+def _counted(counter: Counter, **labels: str) -> dict[str, float]:
+    """Return the sum of a counter by channel, over all other labels than ``labels``."""
     counts: defaultdict[str, float] = defaultdict(float)
     for sample in _samples(counter):
-        if sample.name.endswith("_total"):
+        if sample.name.endswith("_total") and labels.items() <= sample.labels.items():
             counts[sample.labels["channel"]] += sample.value
     return dict(counts)
 

@@ -13,6 +13,7 @@ from headrace.admin.auth import Rules
 from headrace.admin.history import Rates
 from headrace.admin.loglevels import LogLevels
 from headrace.admin.ports import LocalProcess, ProcessPhase
+from headrace.admin.rejects import Rejects
 from headrace.admin.server import create_app
 from headrace.config import Config
 from headrace.controller.reports import ConfigStatus, PendingChange, ReloadOutcome, ReloadReport
@@ -133,6 +134,7 @@ class Scene:
         self.controller = InMemoryController(broker)
         self.process = LocalProcess(Path("headrace.yaml"), self._stop)
         self.rates = Rates(self.controller, SYSTEM_CLOCK)
+        self.rejects = Rejects(None, self.controller, SYSTEM_CLOCK)
         self.stops: list[str] = []
         self.deployment = InMemoryDeployment()
         self.client = Client(
@@ -143,6 +145,7 @@ class Scene:
                 rates=self.rates,
                 rules=Rules(TOKEN, open_reads, frozenset({"localhost"})),
                 log_levels=LogLevels(),
+                rejects=self.rejects,
             )
         )
         self.process.become(ProcessPhase.RUNNING)
@@ -153,6 +156,7 @@ class Scene:
         vars(self.process).update(vars(LocalProcess(Path("headrace.yaml"), self._stop)))
         vars(self.deployment).update(vars(InMemoryDeployment()))
         vars(self.rates).update(vars(Rates(self.controller, SYSTEM_CLOCK)))
+        vars(self.rejects).update(vars(Rejects(None, self.controller, SYSTEM_CLOCK)))
         self.stops.clear()
         self.process.become(ProcessPhase.RUNNING)
         return self

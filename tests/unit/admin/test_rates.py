@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headrace.admin.history import INTERVAL, KEPT, Rates
+import pytest
+
+from headrace.admin.history import INTERVAL, KEPT, Rates, Sample
 from headrace.telemetry.logs.recent import keep
 from headrace.telemetry.metrics import Summary
 from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
@@ -96,3 +99,37 @@ def test_recent_events_are_served_with_the_process_they_are_of(scene: Scene) -> 
     assert last["fields"] == {"channel": "member", "epoch": 4}
     rest = scene.client.get("/api/v1/events", params={"after": last["number"]}).json()
     assert (rest["events"], rest["pid"]) == ([], found["pid"])
+
+
+def _lags(scene: Scene, lags: list[int]) -> Rates:
+    clock = FakeClock()
+    rates = Rates(scene.controller, clock)
+    samples = (Sample(INTERVAL * n, INTERVAL * n, 0.0, lag) for n, lag in enumerate(lags))
+    rates._channels["member"] = deque(samples, maxlen=KEPT)
+    return rates
+
+
+def test_a_lag_that_falls_says_when_it_is_gone(scene: Scene) -> None:
+    """From 200,000 to 19,000 in five minutes, with a burst in between: half a minute is left."""
+    lags = [200_000 - 3068 * n + (9000 if n == 40 else 0) for n in range(60)]
+    trend = _lags(scene, lags).trend("member", lags[-1], 700.0)
+    assert -640 < trend.per_s < -590
+    assert trend.catch_up is not None
+    assert 28 < trend.catch_up < 34
+
+
+@pytest.mark.parametrize(
+    ("lags", "lag", "rate", "catch_up"),
+    [
+        ([10_000 + 50 * n for n in range(60)], 12_950, 100.0, None),
+        ([500] * 60, 500, 100.0, None),
+        ([500] * 60, 500, 900.0, 0.0),
+        ([], 500, 100.0, None),
+        ([7], 0, 0.0, 0.0),
+    ],
+)
+def test_a_lag_that_does_not_fall_has_no_end(
+    scene: Scene, lags: list[int], lag: int, rate: float, catch_up: float | None
+) -> None:
+    """It rises or rests; what a second of records is under way counts as caught up."""
+    assert _lags(scene, lags).trend("member", lag, rate).catch_up == catch_up

@@ -75,7 +75,8 @@ def test_each_metric_is_one_that_is_declared(place: str) -> None:
     """Names, labels and values of labels are those of headrace.telemetry.metrics."""
     expression = expressions()[place]
     metrics = _METRIC.findall(expression)
-    assert metrics
+    # what Prometheus itself says of our alerts has none of ours
+    assert metrics or 'ALERTS{alertname=~"Headrace.*"' in expression
     for name, matchers in metrics:
         spec = DECLARED.get(name) or DECLARED.get(re.sub("_(bucket|sum|count)$", "", name))
         assert spec is not None or name in OTHERS, name
