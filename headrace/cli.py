@@ -26,6 +26,7 @@ from headrace.tools.groups.cli import group
 from headrace.tools.init import init
 from headrace.tools.offsets.cli import app as offsets
 from headrace.tools.state.cli import app as state
+from headrace.tools.topics.cli import app as topics
 from headrace.tools.transactions.cli import app as transactions
 from headrace.version import VERSION
 
@@ -59,6 +60,7 @@ for panel, name, commands in (
     (Panel.OPERATE, "dead-letters", dead_letters),
     (Panel.OPERATE, "transactions", transactions),
     (Panel.CONFIGURE, "connector", connector),
+    (Panel.CONFIGURE, "topics", topics),
     (Panel.APPLICATIONS, "collector", collector),
     (Panel.APPLICATIONS, "workflow", workflow),
     (Panel.APPLICATIONS, "elements", elements),

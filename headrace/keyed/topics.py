@@ -156,7 +156,7 @@ def open_changelog(
                 f"and with {partitions} partitions, or set processor.internal.create"
             )
         wanted = NewTopic(name, partitions, CHANGELOG_SETTINGS, replication_factor)
-        info = _created(catalog, wanted, deadline)
+        info = create_topic(catalog, wanted, deadline)
     else:
         info = found[name]
         if grows and create and info.partitions < partitions:
@@ -232,8 +232,13 @@ def replica_doubts(replicas: int | None, settings: Mapping[str, str]) -> Iterato
         )
 
 
-def _created(catalog: KafkaTopicCatalog, wanted: NewTopic, deadline: Deadline) -> TopicInfo:
-    """Create a topic unless somebody else does, and return it once the brokers know it."""
+def create_topic(catalog: KafkaTopicCatalog, wanted: NewTopic, deadline: Deadline) -> TopicInfo:
+    """Create a topic unless another process does, and return it once the brokers know it. Blocks.
+
+    Raises:
+        StartError: the brokers refuse it, or it is not there at the deadline.
+        KafkaUnavailableError: no broker answered by the deadline.
+    """
     if catalog.create(wanted, deadline):
         log.info("topic_created", topic=wanted.name, partitions=wanted.partitions)
     while True:
@@ -297,7 +302,7 @@ def open_by_key(
             "segment.bytes": str(50 << 20),
             "max.message.bytes": str(max(map(int, sizes), default=1 << 20) + _LARGER_BY),
         }
-        _created(catalog, NewTopic(name, count, settings, replication_factor), deadline)
+        create_topic(catalog, NewTopic(name, count, settings, replication_factor), deadline)
         return
     if partitions is not None and found.partitions != partitions:
         raise StartError(
