@@ -20,6 +20,7 @@ from headrace.core.letter_headers import Failure, LetterHeaders, Stage, shortene
 from headrace.core.record_runs import UnreadRecord
 from headrace.core.records import offset_of
 from headrace.core.undecodable import UndecodableRecord, code_of
+from headrace.kafka.catalog import meant
 from headrace.kafka.ports import DeadLetter, DeadLetterError
 
 if TYPE_CHECKING:
@@ -114,9 +115,10 @@ class DeadLetters:
             return
         look_deadline = Deadline.after(deadline.at_most(CHECK_TIMEOUT), self._clock)
         if wanted.topic not in self._catalog.describe([wanted.topic], look_deadline):
+            near = meant(self._catalog, [wanted.topic], look_deadline)
             raise UnknownTopicError(
-                f"channel {self._channel}: no dead-letter topic {wanted.topic} on the broker; "
-                f"create it, or correct channels.{self._channel}.on_error.dead_letter.topic"
+                f"channel {self._channel}: no dead-letter topic {wanted.topic} on the broker"
+                f"{near}; create it, or correct channels.{self._channel}.on_error.dead_letter.topic"
             )
 
     def recheck(self, config: ChannelConfig, deadline: Deadline) -> None:

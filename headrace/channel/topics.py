@@ -12,13 +12,12 @@ import structlog
 from headrace.coordinators.coordinator import member_info
 from headrace.core.clock import Clock, Deadline
 from headrace.core.errors import HeadraceError, KafkaUnavailableError, UnknownTopicError
-from headrace.core.hints import did_you_mean
 from headrace.core.records import identity_of
 from headrace.core.supervision import PeriodicThread
-from headrace.kafka.catalog import matching
+from headrace.kafka.catalog import matching, meant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from headrace.config import ChannelConfig
     from headrace.config.subscription import Subscription
@@ -280,19 +279,11 @@ class TopicWatcher(PeriodicThread):
         if missing:
             raise UnknownTopicError(
                 f"channel {self._channel}: no topic {', '.join(missing)} on the broker"
-                f"{self._near(missing, deadline)}; create it, or correct "
+                f"{meant(self._catalog, missing, deadline)}; create it, or correct "
                 f"channels.{self._channel}.topics"
             )
         for pattern in subscription.fruitless(found):
             log.warning("no_topic_matches", channel=self._channel, pattern=pattern)
-
-    def _near(self, missing: Collection[str], deadline: Deadline) -> str:
-        """Return which topics may have been meant, as far as this user may see them."""
-        try:
-            there = sorted(self._catalog.names(deadline))
-        except HeadraceError:
-            return ""
-        return did_you_mean(missing, there)
 
     def _wake_up(self) -> None:
         self._known.look()

@@ -16,7 +16,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, and
 from confluent_kafka.admin import NewTopic as ClientTopic  # type: ignore[attr-defined]  # as above
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaAccessError, KafkaUnavailableError, StartError
+from headrace.core.errors import (
+    HeadraceError,
+    KafkaAccessError,
+    KafkaUnavailableError,
+    StartError,
+)
+from headrace.core.hints import did_you_mean
 from headrace.core.records import kafkas_topic_id, offset_of
 from headrace.kafka import clients
 from headrace.kafka.clients import is_denied
@@ -49,6 +55,17 @@ def matching(
     found = sorted(name for name in catalog.names(deadline) if subscription.matches(name))
     described = catalog.describe(found, deadline)
     return {name: info for name, info in described.items() if not info.internal}
+
+
+def meant(catalog: TopicCatalog, missing: Collection[str], deadline: Deadline) -> str:
+    """Return which topics may have been meant by names of none, to follow a sentence. Blocks.
+
+    That is "" where nothing is near, or the brokers do not answer: it is a hint only.
+    """
+    try:
+        return did_you_mean(missing, sorted(catalog.names(deadline)))
+    except HeadraceError:
+        return ""
 
 
 def subscribers(

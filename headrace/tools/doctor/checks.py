@@ -32,6 +32,7 @@ from headrace.config.subscription import is_pattern
 from headrace.coordinators.znodes import GroupPaths, producer_prefix
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, ImportPathError, KafkaUnavailableError, StartError
+from headrace.core.hints import did_you_mean
 from headrace.core.imports import load_callable, load_factory
 from headrace.core.records import TopicPartition
 from headrace.devstack.java import MINIMUM_JAVA, find_java, java_version
@@ -563,7 +564,9 @@ def _channel(name: str, channel: ChannelConfig, clients: _Clients) -> Iterator[F
     check = f"topics of channel {name}"
     try:
         found = _topics(channel, clients.catalog)
-        yield from judge_topics(check, channel, found, clients.made)
+        is_whole = found.keys() >= set(channel.subscription.names)
+        known = () if is_whole else sorted(clients.catalog.names(Deadline.after(TIMEOUT)))
+        yield from judge_topics(check, channel, found, clients.made, known)
         yield from check_written(name, channel, clients.catalog, clients.made)
         yield from check_internal(name, channel, clients.catalog)
         partitions = [
@@ -607,14 +610,18 @@ def judge_topics(
     channel: ChannelConfig,
     found: Mapping[str, TopicInfo],
     made: Collection[str] = (),
+    known: Collection[str] = (),
 ) -> Iterator[Finding]:
-    """Say what the topics that were found mean for the channel; ``made`` come at the start."""
+    """Say what the topics that were found mean for the channel; ``made`` come at the start.
+
+    ``known`` are all that there are, one of which may have been meant.
+    """
     for name in channel.subscription.names:
         if name not in found and name in made:
             yield ok(check, f"{name} is created at the start")
         elif name not in found:
             advice = "create it, or correct the name; or this user may not describe it (see below)"
-            yield error(check, f"{name} does not exist", advice)
+            yield error(check, f"{name} does not exist{did_you_mean([name], known)}", advice)
     for pattern in channel.subscription.fruitless(found):
         advice = "the channel waits for the first one; this user sees only what it may describe"
         yield warning(check, f"no topic matches {pattern}", advice)

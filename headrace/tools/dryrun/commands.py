@@ -31,6 +31,7 @@ from headrace.core.records import Batch, Record, TopicPartition, offset_of
 from headrace.core.tables import SCHEMA, table_of
 from headrace.inline.reducer import dry_run, load_arrow_reducer
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog
+from headrace.kafka.catalog import meant
 from headrace.kafka.clients import client_properties
 from headrace.processors.factory import reducer_of
 from headrace.processors.micro_batch_processor import decode
@@ -249,7 +250,8 @@ def _require(wanted: Range, properties: Mapping[str, Any]) -> None:
     catalog, deadline = KafkaTopicCatalog(properties, _GROUP), Deadline.after(_PATIENCE)
     known = catalog.describe([topic], deadline).get(topic)
     if known is None:
-        raise RequestError([f"topic {topic} does not exist on the brokers"])
+        near = meant(catalog, [topic], deadline)
+        raise RequestError([f"topic {topic} does not exist on the brokers{near}"])
     if number >= known.partitions:
         raise RequestError(
             [f"topic {topic} has no partition {number}; it has {known.partitions}, from 0 on"]

@@ -407,7 +407,8 @@ def test_the_topic_has_to_exist(broker: InMemoryBroker) -> None:
     """A channel does not start without it, and its store is closed all the same."""
     letters = InMemoryDeadLetters()
     channel = channel_of(Recorder(), broker, letters)
-    with pytest.raises(UnknownTopicError, match=r"no dead-letter topic events\.dead"):
+    hint = r"no dead-letter topic events\.dead on the broker; did you mean events\?"
+    with pytest.raises(UnknownTopicError, match=hint):
         channel.start(Deadline.after(PATIENCE))
     assert letters.closed
     assert broker.committed("group", P0) is None

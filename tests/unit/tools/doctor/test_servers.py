@@ -170,6 +170,8 @@ def test_topics_have_to_exist_and_to_have_ids(tmp_path: Path) -> None:
     channel = config(tmp_path, {"topics": ["flights", "^alerts"]}).channels["flights"]
     flights = TopicInfo("flights", "AAAAAAAAAAAAAAAAAAAAAA", 8, internal=False)
     assert [f.level for f in judge_topics("t", channel, {})] == [Level.ERROR, Level.WARNING]
+    (first, _) = judge_topics("t", channel, {}, known=["flihgts", "orders"])
+    assert first.seen == "flights does not exist; did you mean flihgts?"
     old = bad(judge_topics("t", channel, {"flights": flights}))
     assert [f.level for f in old] == [Level.WARNING, Level.ERROR]
     assert "Kafka 2.8" in old[1].advice
