@@ -319,7 +319,8 @@ class ResultTransactions:
     Within one process the lock puts the comparison of offsets and the transaction in one step.
 
     Any thread; every call blocks. ``timeout`` bounds a transaction, in seconds. ``columns`` is what
-    produces results in columns; without it they go one by one.
+    produces results in columns; without it they go one by one. ``own_id`` is the producer of moves
+    without a claim, one of its own by default.
 
     Raises:
         KafkaUnavailableError, OffsetStoreError: by a reading, where the brokers did not answer.
@@ -334,6 +335,7 @@ class ResultTransactions:
         timeout: float = TIMEOUT,
         clock: Clock = SYSTEM_CLOCK,
         columns: type[ColumnProducer] | None = None,
+        own_id: str | None = None,
     ) -> None:
         # offsets in open transactions are to be waited for, whatever else is read here
         self._properties = {**client_properties, "isolation.level": "read_committed"}
@@ -348,7 +350,7 @@ class ResultTransactions:
         self._producer: TransactionalProducer | None = None
         self._ended: deque[str] = deque(maxlen=_MEMBERSHIPS)
         #: For moves without a claim. Nobody shuts it out: the hold on the group keeps others away.
-        self._own_id = f"headrace.{group}.{member}.{uuid4().hex[:8]}"
+        self._own_id = own_id or f"headrace.{group}.{member}.{uuid4().hex[:8]}"
 
     def require(self, topic: str) -> None:
         """Return if a topic exists.

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.config.derived import changelog_name
+from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
+from headrace.core.records import TopicPartition, identity_of
 from headrace.kafka.catalog import NewTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from headrace.core.clock import Deadline
     from headrace.kafka.catalog import KafkaTopicCatalog
-    from headrace.kafka.ports import ChangelogMark, TopicInfo
+    from headrace.kafka.ports import ChangelogMark, StoredOffset, TopicCatalog, TopicInfo
     from headrace.keyed.store import Position
 
 log = structlog.get_logger(__name__)
@@ -78,6 +79,46 @@ def lost_rows(
     return f"{name} {lost}. States would begin from nothing; {_CURE}"
 
 
+def found_lost(
+    catalog: TopicCatalog,
+    changelog: Changelog,
+    group: str,
+    topic: str,
+    *,
+    partitions: int | None,
+    stored: Callable[[Collection[str], Deadline], Mapping[str, StoredOffset]],
+) -> Iterator[str]:
+    """Yield what is lost of a state, or would be split, as far as the brokers can say it. Blocks.
+
+    ``changelog`` has no id where it does not exist. ``partitions`` are those that the state should
+    be for; None: any number will do. ``stored`` returns what is stored for partitions, by their
+    identities.
+
+    Raises:
+        KafkaUnavailableError: no broker answered.
+    """
+    deadline = Deadline.after(_LOOK_TIMEOUT)
+    info = catalog.describe([topic], deadline)[topic]
+    cluster = catalog.cluster_id(deadline)
+    names = {n: identity_of(cluster, group, info.topic_id, n) for n in range(info.partitions)}
+    found = stored(list(names.values()), deadline)
+    marks = {n: found[name].changelog for n, name in names.items() if name in found}
+    counts = {mark.partitions for mark in marks.values() if mark is not None}
+    if partitions is not None and (others := counts - {partitions}):
+        yield split_keys(topic, partitions, min(others), changelog.topic)
+    committed = {n: mark for n, mark in marks.items() if found[names[n]].commits}
+    if not changelog.topic_id:
+        ids = {mark.topic_id for mark in committed.values() if mark is not None}
+        yield from (gone_changelog(replace(changelog, topic_id=each)) for each in sorted(ids))
+        return
+    for number, mark in committed.items():
+        if mark is None or number >= changelog.partitions:
+            continue
+        bounds = catalog.watermarks(TopicPartition(changelog.topic, number), deadline)
+        if reason := lost_rows(changelog, number, mark, None, bounds):
+            yield reason
+
+
 def gone_changelog(changelog: Changelog, now: str | None = None) -> str:
     """Return what is said of a changelog that was deleted, and perhaps made again with an id."""
     what = "was deleted" if now is None else f"was deleted and made again, with the id {now}"
@@ -109,6 +150,9 @@ DELETE_RETENTION_MS = 7 * 24 * 3600 * 1000
 
 #: Less than so much is doubtful: a process may be away for longer without anybody's doing.
 _SHORT_RETENTION_MS = 3600 * 1000
+
+#: Seconds in which the brokers have to say what there is of a state.
+_LOOK_TIMEOUT = 30.0
 
 #: Seconds between two questions about a topic that was just created.
 _RETRY = 0.1

@@ -346,7 +346,8 @@ class KeyedProcessor(MicroBatchProcessor):
             if there.topic_id != changelog.topic_id:
                 reason = gone_changelog(changelog, there.topic_id)
             elif self._settings.key in FIXED_KEYS:
-                self._have_as_many(there, read, deadline)
+                if closely:
+                    self._have_as_many(there, read, deadline)
             elif read is not None and read.partitions != changelog.partitions:
                 reason = split_keys(topic, read.partitions, changelog.partitions, changelog.topic)
             elif closely or self._blocked is not None:
@@ -362,12 +363,14 @@ class KeyedProcessor(MicroBatchProcessor):
     def _have_as_many(self, there: TopicInfo, read: TopicInfo | None, deadline: Deadline) -> None:
         """Give the changelog of keys that are those of partitions as many as the input has."""
         assert self._catalog is not None, "open comes first"
-        if (
-            read is not None
-            and there.partitions < read.partitions
-            and self._settings.internal.create
-        ):
+        create = self._settings.internal.create
+        if read is None or there.partitions >= read.partitions or not create:
+            return
+        try:
             self._catalog.grow(there.name, read.partitions, deadline)
+        except HeadraceError as error:
+            log.warning("topic_not_grown", topic=there.name, error=str(error))
+        else:
             log.info("topic_grown", topic=there.name, partitions=read.partitions)
 
     def _block(self, reason: str | None) -> None:

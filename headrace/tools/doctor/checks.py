@@ -28,6 +28,7 @@ from headrace.config import (
     single_sinks,
 )
 from headrace.config.derived import changelog_name
+from headrace.config.models.processor import FIXED_KEYS
 from headrace.config.subscription import is_pattern
 from headrace.coordinators.znodes import GroupPaths, producer_prefix
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
@@ -36,15 +37,22 @@ from headrace.core.hints import did_you_mean
 from headrace.core.imports import load_callable, load_factory
 from headrace.core.records import TopicPartition
 from headrace.devstack.java import MINIMUM_JAVA, find_java, java_version
-from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog
+from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.catalog import subscribers
 from headrace.kafka.clients import client_properties
 from headrace.kafka.fencing import fence_producers
+from headrace.kafka.ports import TopicInfo
 from headrace.kafka.result_transactions import sink_group
 from headrace.kafka.source import KafkaRecordReader
 from headrace.kafka.survey import KafkaSurvey
 from headrace.keyed.codecs import partition_of
-from headrace.keyed.topics import changelog_doubts, check_changelog, replica_doubts
+from headrace.keyed.topics import (
+    Changelog,
+    changelog_doubts,
+    check_changelog,
+    found_lost,
+    replica_doubts,
+)
 from headrace.spark.settings import spark_settings
 from headrace.tools.doctor.finding import error, ok, warning
 from headrace.tools.doctor.machine import existing
@@ -56,7 +64,7 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig, Config, KafkaConfig, SparkConfig, ZooKeeperConfig
     from headrace.core.records import Record
-    from headrace.kafka.ports import TopicCatalog, TopicInfo
+    from headrace.kafka.ports import StoredOffset, TopicCatalog
     from headrace.spark.dryrun import SparkCheck
     from headrace.spark.settings import SparkSettings
     from headrace.tools.doctor.finding import Finding
@@ -120,7 +128,8 @@ def _of_own_topics(channel: ChannelConfig) -> Iterator[Acl]:
     match chosen:
         case config.KeyedProcessorConfig():
             changelog = changelog_name(channel.group, channel.topics[0])
-            made = create if chosen.internal.create else ()
+            grows = ("Alter",) if chosen.key in FIXED_KEYS else ()
+            made = (*create, *grows) if chosen.internal.create else ()
             yield Acl("topic", changelog, (*made, "DescribeConfigs", "Read", "Write"))
             if chosen.internal.purge_input is not None:
                 yield Acl("topic", channel.topics[0], ("Delete",))
@@ -569,6 +578,9 @@ def _channel(name: str, channel: ChannelConfig, clients: _Clients) -> Iterator[F
         yield from judge_topics(check, channel, found, clients.made, known)
         yield from check_written(name, channel, clients.catalog, clients.made)
         yield from check_internal(name, channel, clients.catalog)
+        offsets = ResultTransactions(clients.properties, channel.group, clients.member)
+        with closing(offsets):
+            yield from check_state(name, channel, clients.catalog, offsets.last_entries)
         partitions = [
             TopicPartition(t.name, n) for t in found.values() for n in range(t.partitions)
         ]
@@ -670,6 +682,33 @@ def check_internal(
         yield warning(check, f"{topic}: {seen}", advice)
     if not doubts:
         yield ok(check, f"{topic} is compacted, or keeps its records, on several brokers")
+
+
+def check_state(
+    name: str,
+    channel: ChannelConfig,
+    catalog: TopicCatalog,
+    stored: Callable[[Collection[str], Deadline], Mapping[str, StoredOffset]],
+) -> Iterator[Finding]:
+    """Say what is lost of a channel's state, or would be split by more partitions of its input."""
+    chosen = channel.processor
+    if not isinstance(chosen, config.KeyedProcessorConfig):
+        return
+    topic, name_of_state = channel.topics[0], changelog_name(channel.group, channel.topics[0])
+    found = catalog.describe([topic, name_of_state], Deadline.after(TIMEOUT))
+    if topic not in found:
+        return
+    there = found.get(name_of_state, TopicInfo(name_of_state, "", 0))
+    for problem in found_lost(
+        catalog,
+        Changelog(there.name, there.topic_id, 0.0, there.partitions),
+        channel.group,
+        topic,
+        partitions=None if chosen.key in FIXED_KEYS else found[topic].partitions,
+        stored=stored,
+    ):
+        seen, _, advice = problem.partition(". ")
+        yield error(f"state of channel {name}", seen, advice)
 
 
 def check_written(

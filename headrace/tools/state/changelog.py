@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
+    from headrace.kafka.ports import TopicInfo
+
 
 class StateRequestError(RequestError):
     """What was asked for does not fit the channel, its topics or the file. Nothing was changed."""
@@ -62,11 +64,21 @@ class ChangelogTable:
         self.catalog.close()
 
     @property
+    def exists(self) -> bool:
+        """Whether there is such a topic."""
+        return self.topic in self.catalog.describe([self.topic], self._soon())
+
+    @property
     def partitions(self) -> int:
-        """How many partitions there are.
+        """How many partitions there are; see :attr:`info`."""
+        return self.info.partitions
+
+    @property
+    def info(self) -> TopicInfo:
+        """The topic.
 
         Raises:
-            RequestError: there is no such topic.
+            RequestError: there is none.
         """
         found = self.catalog.describe([self.topic], self._soon())
         if self.topic not in found:
@@ -74,16 +86,19 @@ class ChangelogTable:
                 f"topic {self.topic}, the state of group {self._group}, does not exist; "
                 "start the channel once, or create it with headrace state topics --create"
             )
-        return found[self.topic].partitions
+        return found[self.topic]
 
     def ends(self, number: int) -> tuple[int, int]:
         """Return the first offset of a partition and where it ends."""
         return self.catalog.watermarks(TopicPartition(self.topic, number), self._soon())
 
-    def records(self, number: int) -> Iterator[tuple[bytes, Logged]]:
-        """Yield all records of a partition up to its present end, in their order."""
+    def records(
+        self, number: int, ends: tuple[int, int] | None = None
+    ) -> Iterator[tuple[bytes, Logged]]:
+        """Yield all records of a partition up to its present end, or between two, in order."""
         partition = TopicPartition(self.topic, number)
-        for record in read_log(self._properties, self._group, partition, *self.ends(number)):
+        bounds = ends or self.ends(number)
+        for record in read_log(self._properties, self._group, partition, *bounds):
             key = record.key()
             if key is not None:
                 yield key, Logged(offset_of(record), row_of(record))
@@ -96,9 +111,9 @@ class ChangelogTable:
                 found = logged.row
         return found
 
-    def rows(self, number: int) -> dict[bytes, StoredRow]:
+    def rows(self, number: int, ends: tuple[int, int] | None = None) -> dict[bytes, StoredRow]:
         """Return the rows of a partition, by the order of the keys' bytes."""
-        last = dict(self.records(number))
+        last = dict(self.records(number, ends))
         return {key: row for key in sorted(last) if (row := last[key].row) is not None}
 
     def _soon(self) -> Deadline:

@@ -1,4 +1,4 @@
-"""``headrace state get|list|export|import|forget|release|verify|topics``.
+"""``headrace state get|list|export|import|forget|release|verify|restore|repartition|topics``.
 
 Exit codes: 0 done; 1 no such key, keys that differ, or failed, and the message says what was
 changed; 2 the configuration, the command line or the file cannot be used; 3 the process does not
@@ -183,6 +183,72 @@ def verify(config: ConfigFile, channel: _Channel = None) -> None:
 
 
 @app.command()
+def restore(
+    config: ConfigFile,
+    channel: _Channel = None,
+    *,
+    from_store: Annotated[
+        bool,
+        typer.Option("--from-store", help="Write what the local store of this machine has."),
+    ] = False,
+) -> None:
+    """Write the local store to a changelog that lost its rows, in one transaction.
+
+    It takes a stopped channel, on the machine that had the partitions last. What the changelog has
+    is left as it is.
+
+    Exit codes: 0 nothing is missing any more; 1 the store here is not of the last commit of some
+    partitions, which are named, or it failed; 2 the configuration cannot be used, or no state was
+    kept here; 3 a process runs.
+    """
+    if not from_store:
+        raise typer.BadParameter(
+            "say what is to be written: --from-store, what the local store has",
+            param_hint="--from-store",
+        )
+
+    def command(loaded: Config) -> int:
+        _commands()
+        from headrace.tools.state import rescue  # noqa: PLC0415 - takes a second to import
+
+        return rescue.restore_from_store(loaded, channel)
+
+    _run(config, command)
+
+
+@app.command()
+def repartition(
+    config: ConfigFile,
+    channel: _Channel = None,
+    partitioner: Annotated[
+        Literal["murmur2", "consistent"] | None,
+        typer.Option(help="How producers spread keys, where the states do not say it."),
+    ] = None,
+    *,
+    rewrite: Annotated[
+        bool,
+        typer.Option(
+            "--rewrite",
+            help="Write unread records again to the input, each where its key belongs.",
+        ),
+    ] = False,
+) -> None:
+    """Move each key's state to where it belongs, after the input got more partitions.
+
+    It takes a stopped channel, and gives the changelog as many partitions as the input has. All is
+    one transaction: ended anywhere, it can be run again.
+    """
+
+    def command(loaded: Config) -> None:
+        _commands()
+        from headrace.tools.state import repartition as moving  # noqa: PLC0415 - as above
+
+        moving.repartition(loaded, channel, partitioner=partitioner, rewrite=rewrite)
+
+    _run(config, command)
+
+
+@app.command()
 def topics(
     config: ConfigFile,
     channel: _Channel = None,
@@ -191,7 +257,11 @@ def topics(
         bool, typer.Option("--create", help="Create the changelog where it does not exist.")
     ] = False,
 ) -> None:
-    """Check the changelog topics: partitions, compaction, how long deletions are kept."""
+    """Check the changelog topics: partitions, compaction, how long deletions are kept, lost rows.
+
+    Exit codes: 0 they have what was committed; 1 they have not, or would lose it, and it is said
+    what to do; 2 the configuration cannot be used.
+    """
     _run(config, lambda loaded: _commands().topics(loaded, channel, create=create))
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
@@ -16,29 +14,22 @@ import typer
 from headrace.admin.commands import print_key, print_keys
 from headrace.admin.state import described_key
 from headrace.config import KeyedProcessorConfig
-from headrace.config.derived import changelog_name
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError, StartError
+from headrace.core.errors import HeadraceError
 from headrace.core.positions import format_moment
-from headrace.core.records import ResultRecord, TopicPartition, identity_of
-from headrace.kafka import ResultTransactions
-from headrace.kafka.clients import client_properties
-from headrace.kafka.result_transactions import CountedMove
+from headrace.core.records import TopicPartition, identity_of
 from headrace.keyed.fold import KeyRow
-from headrace.keyed.sink import EXTRA_HEADER
 from headrace.keyed.state import Progress
 from headrace.keyed.state_reader import FoundKey
 from headrace.keyed.store import RocksStore, StoredRow
-from headrace.keyed.topics import CHANGELOG_SETTINGS, changelog_doubts, open_changelog
-from headrace.tools.offsets.commands import access, channel_name
-from headrace.tools.offsets.hold import holding, own_name
-from headrace.tools.offsets.plan import (
-    COMMIT_TIMEOUT,
-    FENCE_TIMEOUT,
-    refuse_subscribers,
-    while_held,
+from headrace.keyed.topics import (
+    CHANGELOG_SETTINGS,
+    changelog_doubts,
+    found_lost,
+    open_changelog,
 )
-from headrace.tools.offsets.reader import ANSWER_TIMEOUT, ChannelRunningError
+from headrace.tools.offsets.reader import ANSWER_TIMEOUT
+from headrace.tools.state.change import StateOf, changing, choose
 from headrace.tools.state.changelog import (
     ChangelogTable,
     FileHead,
@@ -51,14 +42,13 @@ from headrace.tools.state.changelog import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
-    from headrace.config import ChannelConfig, Config
+    from headrace.config import Config
     from headrace.kafka.ports import StoredOffset
-    from headrace.tools.offsets.commands import Access
-    from headrace.tools.offsets.hold import Hold
-    from headrace.tools.offsets.reader import Cluster, PartitionOffsets
+    from headrace.tools.offsets.reader import PartitionOffsets
 
-EXIT_DIFFERENT = 1
+EXIT_DIFFERENT = EXIT_LOST = 1
 
 #: Seconds in which a partition's rows have to be stored, in one transaction.
 _TRANSACTION_TIMEOUT = 600.0
@@ -68,78 +58,6 @@ _SHOWN = 10
 
 #: How often a partition is read again that is written to meanwhile.
 _TRIES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class StateOf:
-    """A channel with state. ``input`` is the topic that it reads."""
-
-    name: str
-    config: Config
-    channel: ChannelConfig
-    processor: KeyedProcessorConfig
-    input: str
-
-    @classmethod
-    def of(cls, config: Config, channel: str | None) -> StateOf:
-        """Return the channel that is meant: the one named, or the only one with state.
-
-        Raises:
-            StateRequestError: there is none, or it keeps no state.
-        """
-        kept = [
-            name
-            for name, each in config.channels.items()
-            if isinstance(each.processor, KeyedProcessorConfig)
-        ]
-        name = kept[0] if channel is None and len(kept) == 1 else channel_name(config, channel)
-        chosen = config.channels[name]
-        if not isinstance(chosen.processor, KeyedProcessorConfig):
-            raise StateRequestError(
-                f"channel {name} keeps no state: its processor is of type "
-                f"{chosen.processor.type}; " + _choose(kept)
-            )
-        return cls(name, config, chosen, chosen.processor, chosen.topics[0])
-
-    @property
-    def properties(self) -> dict[str, Any]:
-        """What clients of the brokers are made with."""
-        return dict(client_properties(self.config.kafka))
-
-    @property
-    def topic(self) -> str:
-        """The changelog."""
-        return changelog_name(self.channel.group, self.input)
-
-    def key(self, text: str, *, is_hex: bool) -> bytes:
-        """Return the bytes of a key that is named.
-
-        Raises:
-            StateRequestError: it is to be in hexadecimal digits, and is not.
-        """
-        if not is_hex and self.processor.keys != "bytes":
-            return text.encode("utf-8", "surrogateescape")
-        try:
-            return bytes.fromhex(text)
-        except ValueError as error:
-            raise StateRequestError(
-                f"{text} is not in hexadecimal digits, two for each byte; give the key's bytes as "
-                "in 6b6579, for key"
-            ) from error
-
-    def changelog(self) -> ChangelogTable:
-        """Return the changelog, to be closed."""
-        return ChangelogTable(self.properties, self.channel.group, self.topic)
-
-    def transactions(self) -> ResultTransactions:
-        """Return what stores rows and offsets, to be closed."""
-        return ResultTransactions(
-            self.properties, self.channel.group, own_name(), timeout=_TRANSACTION_TIMEOUT
-        )
-
-
-def _choose(names: list[str]) -> str:
-    return f"choose from {', '.join(names)}" if names else "no channel of this file is keyed"
 
 
 # --- looking -------------------------------------------------------------------------------------
@@ -293,108 +211,6 @@ def _output(file: Path) -> Iterator[Any]:
 # --- changes of a stopped channel ----------------------------------------------------------------
 
 
-class StateChange:
-    """Changes rows and offsets of a stopped channel, each partition in one transaction."""
-
-    def __init__(
-        self, state: StateOf, opened: Access, hold: Hold, found: list[PartitionOffsets]
-    ) -> None:
-        self._state = state
-        self._opened = opened
-        self._hold = hold
-        self.found = found
-
-    def rows(self, changelog: ChangelogTable, found: PartitionOffsets) -> dict[bytes, StoredRow]:
-        """Return what there is of a partition, while the group stays held."""
-        return while_held(self._hold, lambda: changelog.rows(found.partition.partition))
-
-    def commit(
-        self,
-        transactions: ResultTransactions,
-        found: PartitionOffsets,
-        rows: Iterable[tuple[bytes, StoredRow | None]],
-        offset: int | None,
-        stream_time: int | None,
-    ) -> None:
-        """Store rows and an offset of a partition, both or neither; None: it stays where it is."""
-        number = found.partition.partition
-        stored = transactions.stored_entry(found.identity)
-        start = (stored.offset if stored is not None else found.low) if offset is None else offset
-        move = CountedMove(
-            found.identity,
-            found.partition,
-            start if stored is None else stored.offset,
-            start,
-            None,
-            None,
-            0 if stored is None else stored.commits or 0,
-            stream_time,
-        )
-        records = (_record(self._state.topic, number, key, row) for key, row in rows)
-        self._hold.confirm()
-        conflicts = while_held(self._hold, lambda: transactions.commit([move], records))
-        if conflicts:
-            raise HeadraceError(
-                f"{found.partition}: somebody else stored an offset meanwhile ({conflicts[0]}); "
-                "see who writes in the group, and run the command again"
-            )
-        self._store_in_group(found, start)
-
-    def _store_in_group(self, found: PartitionOffsets, offset: int) -> None:
-        """Have the group's own offset say the same; the one beside the state counts."""
-        self._hold.confirm()
-        commit = self._hold.commit(found.partition, offset, found.topic_id)
-        deadline = Deadline.after(min(COMMIT_TIMEOUT, self._hold.remaining()))
-        failures = self._opened.group.store.commit({found.partition: commit}, deadline)
-        if failures:
-            named = "; ".join(f"{partition}: {why}" for partition, why in failures.items())
-            typer.echo(f"the group's own offset is not known to be stored: {named}", err=True)
-
-
-def _record(topic: str, number: int, key: bytes, row: StoredRow | None) -> ResultRecord:
-    if row is None:
-        return ResultRecord(topic, None, key, None, number)
-    headers = None if row.extra is None else [(EXTRA_HEADER, row.extra)]
-    return ResultRecord(topic, row.state or b"", key, headers, number)  # type: ignore[arg-type]
-
-
-@contextmanager
-def _changing(state: StateOf) -> Iterator[tuple[StateChange, ResultTransactions, ChangelogTable]]:
-    """Hold the group of a stopped channel while its state is changed.
-
-    Raises:
-        ChannelRunningError: somebody consumes in the group; nothing was changed.
-    """
-    with (
-        access(state.config, state.channel) as opened,
-        state.changelog() as changelog,
-        closing(state.transactions()) as transactions,
-    ):
-        cluster = opened.reader.cluster([state.input])
-        partitions = _matching_partitions(state, cluster, changelog)
-        with holding(opened.group.session, state.channel, partitions, SYSTEM_CLOCK) as hold:
-            refuse_subscribers(opened.group)
-            hold.fence(opened.group.store, Deadline.after(FENCE_TIMEOUT))
-            group = state.channel.group
-            found = [opened.reader.of(each, cluster, group) for each in partitions]
-            hold.raise_above(found)
-            yield StateChange(state, opened, hold, found), transactions, changelog
-
-
-def _matching_partitions(
-    state: StateOf, cluster: Cluster, changelog: ChangelogTable
-) -> list[TopicPartition]:
-    if state.input not in cluster.topics:
-        raise StateRequestError(f"topic {state.input} does not exist on the brokers")
-    count = changelog.partitions
-    if len(cluster.partitions) != count:
-        raise StateRequestError(
-            f"{state.input} has {len(cluster.partitions)} partitions and {state.topic} "
-            f"{count}: keys would be looked for in the wrong ones"
-        )
-    return cluster.partitions
-
-
 def import_state(
     config: Config, channel: str | None, path: Path, *, replace_rows: bool, offsets: str
 ) -> None:
@@ -403,7 +219,7 @@ def import_state(
     file = StateFile.open(path)
     for _ in file.rows():
         pass  # all of it is read before anything is changed
-    with _changing(state) as (change, transactions, changelog):
+    with changing(state) as (change, transactions, changelog):
         wanted = {
             found.partition.partition: _offset_for(file, found, offsets) for found in change.found
         }
@@ -463,7 +279,7 @@ def forget(config: Config, channel: str | None, to: str | None, *, yes: bool) ->
         f"Delete all of {state.topic}, and have {state.name} begin again at the {where} offset?"
     ):
         raise StateRequestError("nothing was changed")
-    with _changing(state) as (change, transactions, changelog):
+    with changing(state) as (change, transactions, changelog):
         for found in change.found:
             keys = change.rows(changelog, found)
             offset = found.low if where == "earliest" else found.high
@@ -475,7 +291,7 @@ def release(config: Config, channel: str | None, key: str, *, is_hex: bool) -> N
     """End the quarantine of a key; it keeps the state and timers that it had."""
     state = StateOf.of(config, channel)
     name = state.key(key, is_hex=is_hex)
-    with _changing(state) as (change, transactions, changelog):
+    with changing(state) as (change, transactions, changelog):
         for found in change.found:
             stored = change.rows(changelog, found).get(name)
             if stored is None:
@@ -486,7 +302,7 @@ def release(config: Config, channel: str | None, key: str, *, is_hex: bool) -> N
             free = without_quarantine(row)
             entry = transactions.stored_entry(found.identity)
             time = None if entry is None else entry.stream_time
-            change.commit(transactions, found, [(name, free)], None, time)
+            change.commit(transactions, found, [(name, free)], None, time, whole=False)
             typer.echo(f"{found.partition}: key {key} is released: {row.quarantined}")
             return
     raise StateRequestError(
@@ -508,18 +324,7 @@ def without_quarantine(row: KeyRow) -> StoredRow | None:
 def verify(config: Config, channel: str | None) -> int:
     """Compare the local store of a stopped process with the changelog; return the exit code."""
     state = StateOf.of(config, channel)
-    folder = Path(config.state_dir) / config.instance_id / "keyed" / state.name / "db"
-    if not folder.exists():
-        raise StateRequestError(
-            f"{folder} does not exist: no process of this configuration kept state here"
-        )
-    store = RocksStore(folder)
-    try:
-        store.open()
-    except StartError as error:
-        raise ChannelRunningError(
-            f"{error}. Of a running process, see headrace state list, or stop it to verify"
-        ) from error
+    store = state.open_store()
     differing = 0
     with closing(store), state.changelog() as changelog:
         info = changelog.catalog.describe([state.topic], Deadline.after(ANSWER_TIMEOUT))
@@ -547,7 +352,8 @@ def verify(config: Config, channel: str | None) -> int:
                 typer.echo(f"  {key!r}")
     if differing:
         typer.echo(
-            f"{differing} keys differ: delete {folder}, and the next start reads the changelog",
+            f"{differing} keys differ: delete {state.store_folder}, and the next start reads the "
+            "changelog",
             err=True,
         )
     return EXIT_DIFFERENT if differing else 0
@@ -590,27 +396,40 @@ def compared(store: RocksStore, changelog: ChangelogTable, number: int, position
     return Compared(keys + len(left), sorted(wrong), unsure)
 
 
-def topics(config: Config, channel: str | None, *, create: bool) -> None:
-    """Say what the internal topics are, created where that is wanted."""
+def topics(config: Config, channel: str | None, *, create: bool) -> int:
+    """Say what the internal topics are, created where that is wanted; return the exit code."""
     names = [channel] if channel is not None else _all(config)
+    lost = False
     for name in names:
         state = StateOf.of(config, name)
         internal = state.processor.internal
-        with state.changelog() as changelog:
+        with state.changelog() as changelog, closing(state.transactions()) as stored:
             deadline = Deadline.after(ANSWER_TIMEOUT)
-            open_changelog(
+            known = open_changelog(
                 changelog.catalog,
                 state.channel.group,
                 state.input,
                 deadline,
                 create=create,
                 replication_factor=internal.replication_factor,
+                grows=state.has_fixed_keys,
             )
             settings = changelog.catalog.settings(state.topic, Deadline.after(ANSWER_TIMEOUT))
             shown = ", ".join(f"{key}={settings.get(key)}" for key in CHANGELOG_SETTINGS)
             typer.echo(f"{name}: {state.topic}, {changelog.partitions} partitions, {shown}")
             for doubt in changelog_doubts(settings, state.processor.state.max_row):
                 typer.echo(f"warning: {state.topic}: {doubt}")
+            for problem in found_lost(
+                changelog.catalog,
+                known,
+                state.channel.group,
+                state.input,
+                partitions=None if state.has_fixed_keys else known.partitions,
+                stored=stored.last_entries,
+            ):
+                lost = True
+                typer.echo(f"error: {problem}")
+    return EXIT_LOST if lost else 0
 
 
 def _all(config: Config) -> list[str]:
@@ -620,5 +439,5 @@ def _all(config: Config) -> list[str]:
         if isinstance(each.processor, KeyedProcessorConfig)
     ]
     if not kept:
-        raise StateRequestError(_choose(kept))
+        raise StateRequestError(choose(kept))
     return kept

@@ -114,7 +114,7 @@ def test_a_running_channel_is_looked_at_and_not_changed(site: Site) -> None:
     assert len(exported.read_text(encoding="utf-8").splitlines()) == 1 + len(KEYS) + 2
     for command in (("import", str(exported)), ("forget", "--yes"), ("release", key)):
         assert f"group {site.group} has members: one" in rig.run(*command, expect=3).stderr
-    assert "stop it to verify" in rig.run("verify", expect=3).stderr
+    assert "stop it first" in rig.run("verify", expect=3).stderr
     assert f"{site.group}.{site.topic}.state, 2 partitions" in rig.run("topics").stdout
     assert rig.listed() == all_at(2)
     rig.stop(daemon)

@@ -7,7 +7,8 @@ import pytest
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import KafkaUnavailableError, ZooKeeperUnavailableError
-from headrace.kafka.ports import TopicInfo
+from headrace.core.records import TopicPartition
+from headrace.kafka.ports import ChangelogMark, StoredOffset, TopicInfo
 from headrace.keyed.topics import CHANGELOG_SETTINGS
 from headrace.testing import InMemoryBroker
 from headrace.testing.records import FakeRecord
@@ -16,6 +17,7 @@ from headrace.tools.doctor.checks import (
     check_internal,
     check_retention,
     check_stamps,
+    check_state,
     check_written,
     check_zookeeper,
     judge,
@@ -254,6 +256,51 @@ def test_what_may_lose_state_is_told(
     assert found.level is level
     assert words in found.seen
     assert found.advice or level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        ("none", ""),
+        ("deleted", "was deleted, and had the id id-2"),
+        ("made again", "is another topic than the one with its rows"),
+        ("cut", "begins at offset 2, and its rows began at 0"),
+        ("more partitions", "has 3 partitions, and the state in g.in.state is for 2"),
+    ],
+)
+def test_what_a_state_has_lost_is_told(tmp_path: Path, harm: str, words: str) -> None:
+    """By what the offset says of the changelog, whether the channel runs or not."""
+    broker = InMemoryBroker()
+    for topic in ("in", "g.in.state"):
+        broker.create_topic(topic, 2)
+    log = TopicPartition("g.in.state", 0)
+    broker.produce(log, b"1", b"2", b"3")
+    mark = ChangelogMark("id-2", 0, 2, has_rows=True)
+    if harm in {"deleted", "made again"}:
+        broker.delete_topic("g.in.state")
+    if harm == "made again":
+        broker.create_topic("g.in.state", 2)
+    if harm == "cut":
+        broker.expire(log, 2)
+    if harm == "more partitions":
+        broker.create_topic("in", 3)
+
+    def stored(names: Collection[str], deadline: Deadline) -> dict[str, StoredOffset]:
+        """Return an offset of the first partition."""
+        del deadline
+        return {
+            name: StoredOffset(3, 0, commits=3, changelog=mark)
+            for name in names
+            if name.endswith("/0")
+        }
+
+    keyed = {"type": "keyed", "engine": "inline", "reducer": "m:f"}
+    changes = {"processor": keyed, "topics": ["in"], "group": "g", "sink": None}
+    channel = config(tmp_path, changes).channels["flights"]
+    found = list(check_state("flights", channel, broker.catalog(), stored))
+    assert [each.level for each in found] == [Level.ERROR] * bool(words)
+    assert words in " ".join(each.seen for each in found)
+    assert all("headrace state" in each.advice for each in found)
 
 
 def test_the_topic_for_what_is_shed_has_to_exist(tmp_path: Path) -> None:
