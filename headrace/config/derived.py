@@ -221,6 +221,6 @@ def _reading_by_key(channel: ChannelConfig) -> ChannelConfig:
             "topics": (made,),
             "initial_offset": "earliest",
             "coordinator": coordinator,
-            "processor": chosen.model_copy(update={"key": "record", "internal": internal}),
+            "processor": chosen.by_key(internal),
         }
     )

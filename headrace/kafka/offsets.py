@@ -118,7 +118,7 @@ def _changelog(document: Any) -> ChangelogMark | None:
         or not isinstance(has_rows, bool)
     ):
         return None
-    return ChangelogMark(topic_id, start, partitions, has_rows)
+    return ChangelogMark(topic_id, start, partitions, has_rows, _text(document.get("key")))
 
 
 def _text(value: Any) -> str | None:

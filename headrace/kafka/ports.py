@@ -106,12 +106,14 @@ class ChangelogMark:
 
     ``start`` is the first offset that has to be there, and ``partitions`` how many the input had
     when state was first committed. ``has_rows``: whether a row of this partition was ever written.
+    ``key`` is where facts have their key from, None where that was not said.
     """
 
     topic_id: str
     start: int
     partitions: int
     has_rows: bool
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from headrace.core.records import TopicPartition, identity_of
 from headrace.kafka.catalog import NewTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from headrace.kafka.catalog import KafkaTopicCatalog
     from headrace.kafka.ports import ChangelogMark, StoredOffset, TopicCatalog, TopicInfo
@@ -77,6 +77,21 @@ def lost_rows(
     else:
         return None
     return f"{name} {lost}. States would begin from nothing; {_CURE}"
+
+
+def require_key(marks: Iterable[ChangelogMark], key: str, changelog: str) -> None:
+    """Return if a state is of facts by this key, as far as the offsets say it.
+
+    Raises:
+        StartError: it is of another one.
+    """
+    former = sorted({mark.key for mark in marks if mark.key is not None} - {key})
+    if former:
+        raise StartError(
+            f"the state in {changelog} is of key: {former[0]}, and the channel has key: {key} now: "
+            "states and outputs of both would be mixed. Take another group, which begins from "
+            f"nothing, or set key back to {former[0]}; headrace state forget deletes what there is"
+        )
 
 
 def found_lost(

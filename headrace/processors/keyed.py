@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
@@ -56,6 +56,7 @@ from headrace.keyed.topics import (
     gone_changelog,
     lost_rows,
     open_changelog,
+    require_key,
     split_keys,
     truncated_rows,
 )
@@ -237,7 +238,7 @@ class KeyedProcessor(MicroBatchProcessor):
                 max_row=self._settings.state.max_row,
                 grows=self._settings.key in FIXED_KEYS,
             )
-            self._require_first_number(Deadline.after(START_TIMEOUT, context.clock))
+            self._require_same(Deadline.after(START_TIMEOUT, context.clock))
             parts.sink.require = self._require_topics
             try:
                 parts.store.open()
@@ -289,24 +290,23 @@ class KeyedProcessor(MicroBatchProcessor):
 
     # --- topics -----------------------------------------------------------------------------
 
-    def _require_first_number(self, deadline: Deadline) -> None:
-        """Return if the input has as many partitions as when state was first committed.
+    def _require_same(self, deadline: Deadline) -> None:
+        """Return if key and number of partitions are those of when state was first committed.
 
         Raises:
-            StartError: it has not, or no broker answered.
+            StartError: they are not, or no broker answered.
         """
         assert self._catalog is not None, "opened before"
         assert self._changelog is not None, "as above"
-        if self._settings.key in FIXED_KEYS:
-            return
         topic, group = self._channel.topics[0], self._channel.group
         info = self._catalog.describe([topic], deadline)[topic]
         cluster = self._catalog.cluster_id(deadline)
         names = [identity_of(cluster, group, info.topic_id, n) for n in range(info.partitions)]
         stored = self._parts.sink.last_stored(names, deadline)
         marks = [each.changelog for each in stored.values() if each.changelog is not None]
+        require_key(marks, self._settings.facts_key, self._changelog.topic)
         others = {each.partitions for each in marks} - {info.partitions}
-        if others:
+        if others and self._settings.key not in FIXED_KEYS:
             words = split_keys(topic, info.partitions, min(others), self._changelog.topic)
             raise StartError(words)
 
@@ -430,9 +430,12 @@ class KeyedProcessor(MicroBatchProcessor):
             else:
                 reason = lost_rows(changelog, number, mark, position, bounds)
         self._strand(assignment, reason)
+        key = self._settings.facts_key
         if reason is None and mark is None:
             (low, high), count = bounds, changelog.partitions
-            sink.set_mark(number, ChangelogMark(changelog.topic_id, low, count, high > low))
+            sink.set_mark(number, ChangelogMark(changelog.topic_id, low, count, high > low, key))
+        elif reason is None and mark is not None and mark.key is None:
+            sink.set_mark(number, replace(mark, key=key))
         return reason
 
     # --- partitions -------------------------------------------------------------------------

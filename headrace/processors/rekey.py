@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.config import KafkaSinkConfig, RekeyProcessorConfig
+from headrace.config.derived import REKEY_SUFFIX, changelog_name, is_by_key
 from headrace.core.clock import Deadline
 from headrace.core.extras import Extra, required
 from headrace.core.imports import load_callable
 from headrace.core.letter_headers import LetterHeaders
+from headrace.core.records import identity_of
 from headrace.inline.engine import InlineEngine
 from headrace.kafka import KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties
 from headrace.keyed.rekey import Rekey, RekeyFunction, RekeySettings, RekeySink
-from headrace.keyed.topics import open_by_key
+from headrace.keyed.topics import open_by_key, require_key
 from headrace.processors.micro_batch_processor import (
     JOB_SHARE,
     MicroBatchProcessor,
@@ -23,7 +25,7 @@ from headrace.processors.micro_batch_processor import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headrace.config import ChannelConfig, KafkaConfig
     from headrace.processors.engine import Engine
@@ -74,6 +76,7 @@ def build_rekey(
                 replication_factor=chosen.internal.replication_factor,
                 partitions=chosen.internal.partitions,
             )
+            _require_key(catalog, properties, channel, topic)
         if chosen.dead_letter is not None:
             transactions.require(chosen.dead_letter)
 
@@ -94,3 +97,24 @@ def build_rekey(
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
     )
+
+
+def _require_key(
+    catalog: KafkaTopicCatalog, properties: Mapping[str, Any], channel: ChannelConfig, topic: str
+) -> None:
+    """Return if the state that is made of a by-key topic is of facts by the channel's key.
+
+    Raises:
+        StartError: it is of another one; or no broker answered.
+    """
+    group, chosen = channel.group.removesuffix(REKEY_SUFFIX), channel.processor
+    assert isinstance(chosen, RekeyProcessorConfig), "another processor is built elsewhere"
+    if not is_by_key(group, topic):
+        return
+    deadline = Deadline.after(START_TIMEOUT)
+    info, cluster = catalog.describe([topic], deadline)[topic], catalog.cluster_id(deadline)
+    names = [identity_of(cluster, group, info.topic_id, n) for n in range(info.partitions)]
+    with closing(ResultTransactions(properties, group, channel.group)) as transactions:
+        stored = transactions.last_entries(names, deadline).values()
+    marks = [each.changelog for each in stored if each.changelog is not None]
+    require_key(marks, chosen.key, changelog_name(group, topic))

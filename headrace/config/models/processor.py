@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Hot, Rebuilds, Restarts, Section
@@ -38,6 +38,7 @@ from headrace.core.letter_headers import LetterNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Self
 
 
 _FIELDS = {
@@ -492,6 +493,19 @@ class KeyedProcessorConfig(Section):
     def decoder(self) -> CustomDecoding | None:
         """The decoder of users' own, None where the decoding is one of ours."""
         return CustomDecoding.of(self.value, self.decoder_options)
+
+    _rekeyed_by: str | None = PrivateAttr(None)
+
+    @property
+    def facts_key(self) -> str:
+        """Where facts have their key from, also where their records come by that key."""
+        return self._rekeyed_by or self.key
+
+    def by_key(self, internal: InternalTopicsConfig) -> Self:
+        """Return the same for records that come by the key."""
+        made = self.model_copy(update={"key": "record", "internal": internal})
+        made._rekeyed_by = self.key  # noqa: SLF001 - another of the same
+        return made
 
     def conflicts(self) -> Iterator[FieldConflict]:
         if (self.reducer is None) == (self.factory is None):

@@ -225,7 +225,8 @@ class StateChange:
         ``written``: rows are written with that.
         """
         info, (low, high) = self._changelog.info, self._changelog.ends(number)
-        return ChangelogMark(info.topic_id, low, info.partitions, written or high > low)
+        key = self._state.processor.facts_key
+        return ChangelogMark(info.topic_id, low, info.partitions, written or high > low, key)
 
     def store_in_group(self, found: PartitionOffsets, offset: int) -> None:
         """Have the group's own offset say the same; the one beside the state counts."""
@@ -248,13 +249,13 @@ def record_of(topic: str, number: int, key: bytes, row: StoredRow | None) -> Res
 
 @contextmanager
 def changing(
-    state: StateOf, *, anew: bool = False
+    state: StateOf, *, may_differ: bool = False
 ) -> Iterator[tuple[StateChange, ResultTransactions, ChangelogTable]]:
     """Hold the group of a stopped channel while its state is changed.
 
-    What a command that was ended in between had open is undone first. ``anew``: a changelog that
-    does not exist is created, where the configuration lets it be; and input and changelog need not
-    have as many partitions.
+    What a command that was ended in between had open is undone first. ``may_differ``: a changelog
+    that does not exist is created, where the configuration lets it be; and input and changelog need
+    not have as many partitions.
 
     Raises:
         ChannelRunningError: somebody consumes in the group; nothing was changed.
@@ -267,7 +268,7 @@ def changing(
         cluster = opened.reader.cluster([state.input])
         if state.input not in cluster.topics:
             raise StateRequestError(f"topic {state.input} does not exist on the brokers")
-        if not anew:
+        if not may_differ:
             _require_as_many(state, cluster, changelog)
         partitions = cluster.partitions
         with holding(opened.group.session, state.channel, partitions, SYSTEM_CLOCK) as hold:
@@ -275,7 +276,7 @@ def changing(
             hold.fence(opened.group.store, Deadline.after(FENCE_TIMEOUT))
             own = [state.transactional_id]
             fence_producers(state.properties, own, Deadline.after(FENCE_TIMEOUT))
-            if anew and not changelog.exists:
+            if may_differ and not changelog.exists:
                 _create(state, changelog)
             group = state.channel.group
             found = [opened.reader.of(each, cluster, group) for each in partitions]

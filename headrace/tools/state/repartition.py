@@ -107,6 +107,7 @@ class Repartition:
         self._unread = unread
         #: Where each partition of the changelog begins and ends, without what is written here.
         self.ends = {n: changelog.ends(n) for n in range(numbers.after)}
+        self.key = state.processor.facts_key
         self.moved = self.kept = self.rewritten = 0
 
     def look(self, names: Sequence[str]) -> dict[str, Seen]:
@@ -212,7 +213,7 @@ def repartition(
     state = StateOf.of(config, channel)
     with (
         _re_keying_held(state),
-        changing(state, anew=True) as (change, transactions, changelog),
+        changing(state, may_differ=True) as (change, transactions, changelog),
     ):
         stored = {
             found.partition.partition: entry
@@ -369,7 +370,9 @@ def _mark(
     low, high = task.ends[number]
     known = stored[number].changelog if number in stored else None
     first = low if known is None else known.start
-    return ChangelogMark(topic_id, first, len(task.ends), high > first or number in arrivals)
+    has_rows = high > first or number in arrivals
+    key = task.key if known is None else known.key
+    return ChangelogMark(topic_id, first, len(task.ends), has_rows, key)
 
 
 def _move(

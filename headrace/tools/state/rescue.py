@@ -57,7 +57,7 @@ def restore_from_store(config: Config, channel: str | None) -> int:
     """
     state = StateOf.of(config, channel)
     with (
-        changing(state, anew=True) as (change, transactions, changelog),
+        changing(state, may_differ=True) as (change, transactions, changelog),
         closing(state.open_store()) as store,
     ):
         lost = []

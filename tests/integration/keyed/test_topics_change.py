@@ -201,6 +201,26 @@ def test_a_by_key_topic_with_more_partitions_keeps_each_key_together(site: Site)
     assert all(sorted(found) == list(range(1, len(found) + 1)) for found in counts.values())
 
 
+def test_another_field_as_key_is_refused_with_the_same_group(site: Site) -> None:
+    """Nothing is written by it, and both keys are named; the former one goes on."""
+    rig = Rig(site, {"key": "value.customer.id", "value": "json"})
+    daemon = rig.start()
+    send(site, orders(50, 1))
+    arrived(site, daemon, rig.output, 50)
+    rig.stop(daemon)
+    channel = rig.config["channels"]["main"]
+    other = {**channel, "processor": {**channel["processor"], "key": "value.id"}}
+    refused = site.daemon({**rig.config, "channels": {"main": other}}).start()
+    assert refused.wait() != 0
+    said = "is of key: value.customer.id, and the channel has key: value.id now"
+    assert said in refused.text()
+    again = rig.start()
+    send(site, orders(50, 2))
+    arrived(site, again, rig.output, 100)
+    rig.stop(again)
+    assert len(rows(site, rig.output)) == 100
+
+
 def members(rig: Rig) -> bool:
     """Whether the groups still have the member that was killed."""
     config = load(rig.file)

@@ -61,6 +61,16 @@ channels:
 """
 
 
+def test_check_says_of_which_key_a_state_is(tmp_path: Path) -> None:
+    """That of the file, also where the records come by it; and what becomes of it with another."""
+    path = tmp_path / "headrace.yaml"
+    path.write_text(_CONTINUED)
+    result = CliRunner().invoke(APP, ["check", "-c", str(path)])
+    (orders,) = [line for line in result.stdout.splitlines() if line.startswith("orders: ")]
+    assert "its state in status.orders.by-key.state is of key: value" in orders
+    assert "another key takes another group" in orders
+
+
 def test_check_says_which_channels_a_channel_goes_on_from(tmp_path: Path) -> None:
     """Whoever writes a topic that is read is named: re-keying, outputs, dead letters, states."""
     path = tmp_path / "headrace.yaml"

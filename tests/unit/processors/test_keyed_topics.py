@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -297,3 +298,26 @@ def test_keys_that_are_those_of_partitions_are_split_by_no_number_of_them(
     bench.broker.create_topic(INPUT, PARTITIONS + 2)
     with bench.daemon(key=key) as daemon:
         daemon.send(daemon.assign(PARTITIONS + 1), b"d")
+
+
+# --- another key ---------------------------------------------------------------------------------
+
+
+def test_a_state_of_another_key_is_not_added_to(bench: KeyedBench) -> None:
+    """A start with the same group is refused, and names both; one that does not say it goes on."""
+    with bench.daemon(key="partition") as daemon:
+        daemon.send(daemon.assign(0), b"a")
+        (stored,) = bench.stored.values()
+        assert stored.changelog is not None
+        assert stored.changelog.key == "partition"
+    words = "is of key: partition, and the channel has key: record now"
+    with pytest.raises(StartError, match=words), bench.daemon():
+        pass
+    identity, stored = next(iter(bench.stored.items()))
+    assert stored.changelog is not None
+    bench.stored[identity] = replace(stored, changelog=replace(stored.changelog, key=None))
+    with bench.daemon() as daemon:
+        daemon.send(daemon.assign(0), b"a")
+    (stored,) = bench.stored.values()
+    assert stored.changelog is not None
+    assert stored.changelog.key == "record"

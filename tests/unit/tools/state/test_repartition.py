@@ -17,7 +17,7 @@ from headrace.tools.state.repartition import PARTITIONERS, Numbers, Repartition,
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-STATE: Any = SimpleNamespace(input="in")
+STATE: Any = SimpleNamespace(input="in", processor=SimpleNamespace(facts_key="record"))
 
 
 class Table:
