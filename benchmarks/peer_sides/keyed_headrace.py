@@ -30,7 +30,7 @@ from headrace.spark.runtime import SparkRuntime
 from headrace.spark.settings import spark_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from headrace.config import Config
     from headrace.core.errors import SinkConflictError
@@ -104,6 +104,11 @@ class PlainProducer:
 
     def stored_entry(self, identity: str) -> None:
         """Keep no offset."""
+
+    def last_entries(self, identities: Collection[str], deadline: Deadline) -> dict[str, Any]:
+        """Keep none."""
+        del identities, deadline
+        return {}
 
     def commit(
         self, moves: Sequence[CountedMove], records: Results = ()
