@@ -44,6 +44,10 @@ def identity_of(cluster: str, group: str, topic_id: str, partition: int) -> str:
     return f"{cluster}/{group}/{topic_id}/{partition}"
 
 
+#: How the key begins of the empty record by which a transaction is finished in a topic. It says
+#: nothing but that: no reader of ours takes it for a fact.
+FINISHED_KEY = b"headrace-finished:"
+
 #: Characters of a topic id: 16 bytes in base64, without padding.
 _TOPIC_ID_LENGTH = 22
 

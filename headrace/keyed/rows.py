@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.core.errors import PoisonRecordError
 from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage
-from headrace.core.records import TopicPartition
+from headrace.core.records import FINISHED_KEY, TopicPartition
 from headrace.keyed.codecs import field_of, from_json
 from headrace.keyed.fold import FACT, MAX_TIME, OUTPUT, RESULT, ROWS, OutputRow, dead_letter, made
 from headrace.keyed.store import PartitionKey
@@ -95,12 +95,22 @@ _NO_RECORD_TIME = Failure(
 )
 
 
+def _without_finishing(table: pa.Table) -> pa.Table:
+    """Return the records without the empty ones by which transactions were finished."""
+    values = table.column("value")
+    if values.null_count == 0:
+        return table
+    keys = pc.starts_with(table.column("key"), FINISHED_KEY)
+    finishing = pc.and_(values.is_null(), pc.fill_null(keys, False))
+    return table.filter(pc.invert(finishing))
+
+
 class _Records:
     """A micro-batch's records, without those that cannot be grouped."""
 
     def __init__(self, table: pa.Table, settings: RowSettings) -> None:
         self._settings = settings
-        self._table = table.combine_chunks()
+        table = self._table = _without_finishing(table).combine_chunks()
         self._reasons: dict[int, Failure] = {}
         keys = self._keys()
         ts = self._own_times()

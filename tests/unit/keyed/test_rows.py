@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import PoisonRecordError
 from headrace.core.letter_headers import LetterHeaders
+from headrace.core.records import FINISHED_KEY
 from headrace.core.tables import SCHEMA
 from headrace.keyed import at_event
 from headrace.keyed.fold import KeyRow
@@ -51,6 +52,19 @@ def state(*partitions: int) -> LayeredState:
     for number in partitions:
         found.admit(number)
     return found
+
+
+@pytest.mark.parametrize("value", [None, b"v"])
+def test_a_record_that_finishes_a_transaction_is_no_fact(value: bytes | None) -> None:
+    """An empty one with the key that it has; with a value it is a record like any other."""
+    key = (FINISHED_KEY + b"headrace.g.m.1").decode()
+    records = table((0, "a", 1), (0, key, 1), (0, "b", 1))
+    at = records.schema.get_field_index("value")
+    records = records.set_column(at, "value", pa.array([b"v", value, None], pa.binary()))
+    found = grouped(records, batch(3), state(0), RowSettings(), 0)
+    keys = sorted(found.rows.column("key").to_pylist())
+    assert keys == sorted([b"a", b"b"] + ([] if value is None else [key.encode()]))
+    assert not any(found.poison.values())
 
 
 def test_a_time_is_found_in_the_value() -> None:
