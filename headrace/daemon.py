@@ -16,6 +16,7 @@ import structlog
 
 from headrace.admin.health import not_ready
 from headrace.admin.ports import LocalProcess, ProcessPhase
+from headrace.channel.offset_stores import transactional_prefix
 from headrace.config import load
 from headrace.controller import KafkaController, Reloader
 from headrace.controller.preflight import preflight
@@ -23,6 +24,8 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, FatalError, StartError
 from headrace.core.memory import GarbageCollector, limit_arenas
 from headrace.core.stacks import log_stacks, stack_of
+from headrace.kafka.broker_lines import warn_of_lost_marks
+from headrace.kafka.clients import client_properties
 from headrace.service import Service
 from headrace.signals import SIGNALS, StoppedEarlyError
 from headrace.telemetry.logs import configure_logging, export_lines, flush, install_hooks
@@ -138,6 +141,17 @@ class ExitCode(IntEnum):
     wrong) and has to be started afresh."""
 
 
+#: Seconds in which a broker says at the start which requests it takes.
+_BROKER_TIMEOUT = 5.0
+
+
+def _warn_of_brokers(config: Config) -> None:
+    """Say where transactions run on brokers that lose marks of them."""
+    channels = [each for each in config.channels.values() if each.enabled]
+    if any(transactional_prefix(each, config.instance_id) is not None for each in channels):
+        warn_of_lost_marks(client_properties(config.kafka), Deadline.after(_BROKER_TIMEOUT))
+
+
 def run(path: Path, until: Until | None = None) -> ExitCode:
     """Run until a signal, a failure or the end of a bounded run.
 
@@ -248,6 +262,7 @@ def _live(
             controller.start(Deadline.after(START_TIMEOUT), before_clean_up=signals.calm)
         if not controller.is_bounded:
             reloader.start()
+        _warn_of_brokers(controller.config)
         process.become(ProcessPhase.RUNNING)
         failure = _wait(controller, reloader, process, signals, service)
     except (StartError, StoppedEarlyError) as ending:

@@ -15,6 +15,7 @@ from headrace.core.records import TopicPartition
 from headrace.devstack import Blueprint, LocalStack
 from headrace.devstack.jars import VERSION_VARIABLE
 from headrace.kafka import KafkaOffsetStore
+from headrace.kafka.broker_lines import warn_of_lost_marks
 from headrace.kafka.ports import OffsetTimeoutError
 from headrace.kafka.transaction_log import Decision, TransactionLog
 from tests.integration.channel.rig import eventually
@@ -22,6 +23,8 @@ from tests.integration.outages.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.integration.seen import Log
 
 pytestmark = pytest.mark.slow
 
@@ -152,3 +155,9 @@ def test_what_was_decided_is_finished_as_it_was_decided(cluster: Cluster) -> Non
     assert aborted.states() == []
     for owner in (offset, state, aborted):
         owner.store.close()
+
+
+def test_brokers_that_lose_marks_are_warned_of(cluster: Cluster, log: Log) -> None:
+    """By what a real one of 4.3 tells clients."""
+    assert warn_of_lost_marks({"bootstrap.servers": cluster.address}, Deadline.after(WAIT))
+    log.expect("brokers_may_lose_marks", line="4.3")
