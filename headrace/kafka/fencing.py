@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError, KafkaAccessError
-from headrace.core.records import TopicPartition
+from headrace.core.records import FINISHED_KEY, TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.ports import CommitRefusal, OffsetStoreError
@@ -86,17 +86,29 @@ def fence_producers(
     """
     for transactional_id in sorted(transactional_ids):
         with nullcontext() if lock is None else lock(transactional_id, deadline):
-            producer = TransactionalProducer(client_properties, transactional_id, quiet=True)
-            failure = producer.conclude(deadline)
-            if failure is not None:
-                raise OffsetStoreError(
-                    f"the former owner's producer {transactional_id!r} cannot be fenced: {failure};"
-                    " until it is, the partitions it had wait. Check that the brokers answer and "
-                    "that the user may write to transactional ids of this prefix"
-                )
+            producer = begin_again(client_properties, transactional_id, deadline)
             if place is not None:
                 Finishing(client_properties, place, producer).finish()
             log.info("producer_fenced", transactional_id=transactional_id)
+
+
+def begin_again(
+    client_properties: Mapping[str, Any], transactional_id: str, deadline: Deadline
+) -> TransactionalProducer:
+    """Begin as a producer under an id, which shuts a former one out. Blocks.
+
+    Raises:
+        OffsetStoreError: the former one may still commit.
+    """
+    producer = TransactionalProducer(client_properties, transactional_id, quiet=True)
+    failure = producer.conclude(deadline)
+    if failure is not None:
+        raise OffsetStoreError(
+            f"the former owner's producer {transactional_id!r} cannot be fenced: {failure}; until "
+            "it is, the partitions it had wait. Check that the brokers answer and that the user "
+            "may write to transactional ids of this prefix"
+        )
+    return producer
 
 
 class Finishing:
@@ -121,7 +133,7 @@ class Finishing:
         """
         found = self._decided() if known is None else known
         self._finish_offsets(found.of_group)
-        return self._finish_topics(found)
+        return self.finish_topics(found)
 
     def _decided(self) -> Decided:
         transactional_id = self._producer.transactional_id
@@ -170,8 +182,12 @@ class Finishing:
             group=self._place.group,
         )
 
-    def _finish_topics(self, found: Decided) -> tuple[TopicPartition, ...]:
-        """Finish what the id left in topics where no transaction goes on."""
+    def finish_topics(self, found: Decided) -> tuple[TopicPartition, ...]:
+        """Finish what the id left in topics where no transaction goes on; return where that was.
+
+        Raises:
+            OffsetStoreError: the brokers did not do it.
+        """
         wanted = [each for each in found.partitions if each.topic != OFFSETS_TOPIC]
         try:
             held = self._log.held_for_good(wanted)
@@ -199,7 +215,7 @@ class Finishing:
                 client.produce(
                     topic,
                     None,
-                    key=f"{FINISHED_HEADER}:{transactional_id}",
+                    key=FINISHED_KEY + transactional_id.encode(),
                     partition=number,
                     headers={FINISHED_HEADER: transactional_id.encode()},
                 )

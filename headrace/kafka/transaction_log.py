@@ -298,10 +298,10 @@ def _decoded(transactional_id: str, fields: _Bytes, *, compact: bool) -> LoggedT
     )
 
 
-def log_partition(transactional_id: str, partitions: int) -> int:
-    """Return the partition of the log that has an id: by Java's hash of texts, without its sign."""
+def internal_partition(name: str, partitions: int) -> int:
+    """Return the partition of a topic of the brokers' own that has a name: by Java's hash of it."""
     code = 0
-    encoded = transactional_id.encode("utf-16-be", "surrogatepass")
+    encoded = name.encode("utf-16-be", "surrogatepass")
     for (unit,) in struct.iter_unpack(">H", encoded):
         code = (31 * code + unit) & 0xFFFFFFFF
     # the least number has no positive one, and stands for 0
@@ -352,7 +352,9 @@ class TransactionLog:
         Only the partitions of the log that the ids are in are read.
         """
         total = self._partitions()
-        numbers = {log_partition(each, total) for each in transactional_ids} if total else set()
+        numbers = (
+            {internal_partition(each, total) for each in transactional_ids} if total else set()
+        )
         history: dict[str, list[LoggedTransaction | None]] = {
             each: [] for each in transactional_ids
         }

@@ -1,12 +1,13 @@
-"""``headrace transactions list|abort``.
+"""``headrace transactions list|abort|settle``.
 
-Exit codes: 0 done; 1 failed, or the brokers refused; 2 the configuration or the command line
-cannot be used, or there is no such transaction; 3 a running member owns it, and nothing was done.
+Exit codes: 0 done; 1 failed, the brokers refused, or readers are held back still; 2 the
+configuration or the command line cannot be used, or there is no such transaction; 3 a running
+member owns it, and nothing was done.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 app = command_group(
-    help="List transactions that a channel's readers wait for, and abort those that hang.",
+    help="List transactions that a channel's readers wait for, and end those that hang.",
 )
 
 _Channel = Annotated[
@@ -36,9 +37,10 @@ def list_(
     ] = False,
     json: _Json = False,
 ) -> None:
-    """List open transactions of a channel's producers, and of others on topics that it reads.
+    """List open transactions of a channel's producers, and of others on its topics.
 
-    Says of each since when it is open, whose it is and where, and which partitions are held back.
+    Says of each since when it is open, whose it is and where, and which partitions are held back:
+    of topics that the channel reads and writes, and of its group's offsets.
     """
     from headrace.tools.transactions import commands  # noqa: PLC0415 - takes a second to import
 
@@ -69,7 +71,8 @@ def abort(
 ) -> None:
     """Shut a producer out, which ends its transaction: what was not decided is aborted.
 
-    Whoever goes on with that producer is refused by the brokers from then on.
+    Whoever goes on with that producer is refused by the brokers from then on. What is held back
+    still is named, with exit code 1.
     """
     from headrace.tools.transactions import commands  # noqa: PLC0415 - takes a second to import
 
@@ -79,6 +82,51 @@ def abort(
         config,
         lambda loaded: commands.abort(
             loaded, channel, transactional_id, force=force, yes=yes, as_json=json
+        ),
+    )
+
+
+@app.command()
+def settle(
+    config: ConfigFile,
+    transactional_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The transactional id, as list names it.")
+    ],
+    channel: _Channel = None,
+    *,
+    decision: Annotated[
+        Literal["commit", "abort"] | None,
+        typer.Option(
+            "--as", help="How to finish it, where the brokers' log does not say it any more."
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also where a running member or another program owns it."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: _Json = False,
+) -> None:
+    """Finish a transaction that the brokers decided and did not mark everywhere.
+
+    A commit is finished by a commit, an abort by an abort, in each partition that is held back for
+    good. Its producer is shut out. Without --as nothing is done that the log does not say.
+    """
+    from headrace.kafka.transaction_log import Decision  # noqa: PLC0415 - takes a second to import
+    from headrace.tools.transactions import commands  # noqa: PLC0415 - as above
+
+    if json and not yes:
+        raise typer.BadParameter("takes --yes: nobody is asked", param_hint="--json")
+    _run(
+        config,
+        lambda loaded: commands.settle(
+            loaded,
+            channel,
+            transactional_id,
+            decision=None if decision is None else Decision(decision),
+            force=force,
+            yes=yes,
+            as_json=json,
         ),
     )
 

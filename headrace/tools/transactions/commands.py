@@ -13,18 +13,26 @@ from rich.text import Text
 
 from headrace.admin.tables import duration, plain_table
 from headrace.channel.offset_stores import sink_is_fenced
+from headrace.config.derived import written_topics
+from headrace.coordinators.fencing_locks import FencingLocks
 from headrace.coordinators.group_nodes import group_names, read_nodes
 from headrace.coordinators.znodes import producer_prefix
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, KafkaAccessError
 from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition, all_partitions
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.catalog import matching
 from headrace.kafka.clients import client_properties
-from headrace.kafka.fencing import GroupPartition, fence_producers
+from headrace.kafka.fencing import Finishing, GroupPartition, begin_again, fence_producers
 from headrace.kafka.result_transactions import sink_group
-from headrace.kafka.transaction_log import TransactionLog
+from headrace.kafka.transaction_log import (
+    OFFSETS_TOPIC,
+    Decided,
+    Decision,
+    TransactionLog,
+    internal_partition,
+)
 from headrace.tools.offsets.commands import channel_name, zookeeper_session
 from headrace.tools.offsets.reader import ANSWER_TIMEOUT, ChannelRunningError, RequestError
 
@@ -33,7 +41,7 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig, Config
     from headrace.coordinators.group_nodes import GroupNodes
-    from headrace.kafka.transaction_log import LoggedTransaction
+    from headrace.kafka.transaction_log import Hold, LoggedTransaction
 
 #: Seconds in which the brokers have to end a transaction.
 _ABORT_TIMEOUT = 60.0
@@ -87,8 +95,10 @@ class _TransactionSurvey:
         self._group = channel.group
         self.channel = channel
         self.properties = dict(client_properties(config.kafka))
-        self._log = TransactionLog(self.properties)
+        self.log = TransactionLog(self.properties)
         self.topics = self._topics()
+        self.written = self._existing(written_topics(channel) - self.topics.keys())
+        self.unseen: list[str] = []
 
     def _topics(self) -> dict[str, int]:
         """Return the topics that the channel reads, and how many partitions each has."""
@@ -99,25 +109,71 @@ class _TransactionSurvey:
             named = catalog.describe([*subscription.names, *matched], deadline)
         return {name: info.partitions for name, info in named.items()}
 
+    def _existing(self, topics: Collection[str]) -> dict[str, int]:
+        with closing(KafkaTopicCatalog(self.properties, self._group)) as catalog:
+            found = catalog.describe(topics, Deadline.after(ANSWER_TIMEOUT))
+        return {name: info.partitions for name, info in found.items()}
+
+    @property
+    def stored_in(self) -> str:
+        """The group that the channel's producers store offsets in."""
+        return sink_group(self._group) if sink_is_fenced(self.channel) else self._group
+
     def found(self) -> list[FoundTransaction]:
-        """Return the transactions of the group, and all that touch topics that it reads."""
+        """Return the transactions of the group, and all that touch topics of the channel."""
         with zookeeper_session(self._config) as session:
             nodes = read_nodes(session, self._group, self.topics)
             groups = group_names(session)
         now = SYSTEM_CLOCK.time() * 1000
         found = []
-        for name, each in sorted(self._log.transactions().items()):
+        topics = self.topics.keys() | self.written.keys()
+        for name, each in sorted(self.log.transactions().items()):
             is_ours = is_of_group(name, self._group, groups)
-            if not is_ours and not any(p.topic in self.topics for p in each.partitions):
+            if not is_ours and not any(p.topic in topics for p in each.partitions):
                 continue
             age = None if each.started is None else max(0.0, (now - each.started) / 1000)
             owner = owner_of(name, self._group, nodes) if is_ours else None
             found.append(FoundTransaction(each, is_ours, owner, age))
         return found
 
-    def held_back(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the partitions that readers of committed records cannot read to their end."""
-        return self._log.held_back(all_partitions(self.topics))
+    def holds(self) -> dict[TopicPartition, Hold]:
+        """Return what holds readers back: of topics that are read and written, and of the offsets.
+
+        ``unseen`` says afterwards what this user may not look at.
+        """
+        self.unseen.clear()
+        partitions = all_partitions({**self.topics, **self.written})
+        try:
+            total = self._existing([OFFSETS_TOPIC]).get(OFFSETS_TOPIC, 0)
+        except KafkaAccessError as error:
+            total = 0
+            self.unseen.append(str(error))
+        groups = {self._group, self.stored_in} if total else set()
+        numbers = {internal_partition(each, total) for each in groups}
+        offsets = {TopicPartition(OFFSETS_TOPIC, number) for number in numbers}
+        prefix = producer_prefix(self._group)
+        return {
+            partition: hold
+            for partition, hold in self.log.holds({*partitions, *offsets}).items()
+            # other groups have offsets there as well
+            if partition not in offsets
+            or not (names := hold.going_on or tuple(hold.decided))
+            or any(name.startswith(prefix) for name in names)
+        }
+
+    def place(self, found: FoundTransaction) -> GroupPartition | None:
+        """Return where a producer of the group stored offsets, None for another's."""
+        return self.any_place() if found.is_ours and self.topics else None
+
+    def any_place(self) -> GroupPartition:
+        """Return where the group stores offsets.
+
+        Raises:
+            RequestError: none of its topics exists.
+        """
+        if not self.topics:
+            raise _refused(f"none of the topics {self.channel.subscription} exists")
+        return GroupPartition(self.stored_in, TopicPartition(min(self.topics), 0))
 
 
 def is_of_group(transactional_id: str, group: str, groups: Collection[str]) -> bool:
@@ -159,35 +215,34 @@ def list_transactions(config: Config, channel: str | None, *, every: bool, as_js
     name = channel_name(config, channel)
     survey = _TransactionSurvey(config, config.channels[name])
     found = [each for each in survey.found() if every or each.logged.state.is_open]
-    held_back = survey.held_back()
+    holds = survey.holds()
     if as_json:
         document = {
             "channel": name,
             "group": survey.channel.group,
             "transactions": [each.document() for each in found],
-            "held_back": [
-                {
-                    "topic": partition.topic,
-                    "partition": partition.partition,
-                    "readable_to": stable,
-                    "end": end,
-                    "transactional_ids": _ids(found, partition),
-                }
-                for partition, (stable, end) in sorted(held_back.items())
-            ],
+            "held_back": [_held(each, hold) for each, hold in sorted(holds.items())],
+            "not_seen": survey.unseen,
         }
         typer.echo(json.dumps(document, indent=2))
         return
     _print(found)
-    _print_held_back(held_back, found)
+    _print_holds(holds)
+    for problem in survey.unseen:
+        typer.echo(problem, err=True)
 
 
-def _ids(found: Sequence[FoundTransaction], partition: TopicPartition) -> list[str]:
-    return [
-        each.logged.transactional_id
-        for each in found
-        if each.logged.state.is_open and partition in each.logged.partitions
-    ]
+def _held(partition: TopicPartition, hold: Hold) -> dict[str, Any]:
+    """Return a partition that is held back for scripts."""
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "readable_to": hold.stable,
+        "end": hold.end,
+        "transactional_ids": list(hold.going_on or hold.decided),
+        "for_good": hold.is_for_good,
+        "decided": {name: what.value for name, what in hold.decided.items()},
+    }
 
 
 def _print(found: Sequence[FoundTransaction]) -> None:
@@ -215,16 +270,42 @@ def _print(found: Sequence[FoundTransaction]) -> None:
     Console(soft_wrap=True, width=_WIDTH).print(table)
 
 
-def _print_held_back(
-    held_back: Mapping[TopicPartition, tuple[int, int]], found: Sequence[FoundTransaction]
-) -> None:
-    for partition, (stable, end) in sorted(held_back.items()):
-        ids = ", ".join(_ids(found, partition))
-        who = f"by {ids}" if ids else (
-            "by a transaction that no coordinator knows of: see kafka-transactions.sh "
-            "find-hanging and abort, of the brokers"
-        )  # fmt: skip
-        typer.echo(f"{partition} can be read up to {stable} of {end}: held back {who}")
+def _print_holds(holds: Mapping[TopicPartition, Hold]) -> None:
+    for partition, hold in sorted(holds.items()):
+        typer.echo(f"{partition} can be read up to {hold.stable} of {hold.end}: {_why(hold)}")
+
+
+def _why(hold: Hold) -> str:
+    if hold.going_on:
+        return f"held back by {', '.join(hold.going_on)}"
+    if hold.decided:
+        ids = " or ".join(f"{name}, decided as {what.value}" for name, what in hold.decided.items())
+        return (
+            f"held back for good, as the brokers lost a mark of {ids}; headrace transactions "
+            "settle ID finishes it"
+        )
+    return (
+        "held back by a transaction that no coordinator knows of: see kafka-transactions.sh "
+        "find-hanging and abort, of the brokers"
+    )
+
+
+def _require_released(survey: _TransactionSurvey, transactional_id: str) -> None:
+    """Raise where an id holds readers back still, or may."""
+    left = {
+        partition: hold
+        for partition, hold in survey.holds().items()
+        if transactional_id in hold.going_on
+        or (hold.is_for_good and (not hold.decided or transactional_id in hold.decided))
+    }
+    if left:
+        lines = [
+            f"{partition} can be read up to {hold.stable} of {hold.end}: {_why(hold)}"
+            for partition, hold in sorted(left.items())
+        ]
+        raise HeadraceError(
+            "\n".join([f"{transactional_id} is shut out, and is held back still:", *lines])
+        )
 
 
 def abort(
@@ -245,31 +326,123 @@ def abort(
     """
     name = channel_name(config, channel)
     survey = _TransactionSurvey(config, config.channels[name])
-    known = {each.logged.transactional_id: each for each in survey.found()}
-    if transactional_id not in known:
-        raise _refused(
-            f"channel {name} has no transaction {transactional_id}; headrace transactions list "
-            "--all shows those of its group and of topics that it reads"
-        )
-    found = known[transactional_id]
+    found = _known(survey, name, transactional_id)
     if not force:
         require_hanging(found)
     if not yes and not typer.confirm(
         f"Shut the producer {transactional_id} out and abort what it has open?"
     ):
         raise _refused("nothing was changed")
-    _fence(survey, found)
+    with zookeeper_session(config) as session:
+        fence_producers(
+            survey.properties,
+            [transactional_id],
+            Deadline.after(_ABORT_TIMEOUT),
+            survey.place(found),
+            FencingLocks(session, survey.channel.group),
+        )
     after = TransactionLog(survey.properties).transactions().get(transactional_id)
     state = "forgotten" if after is None else after.state.name.lower()
     if after is not None and after.state.is_open:
         raise HeadraceError(
             f"{transactional_id} is {state.replace('_', ' ')} still; see headrace transactions list"
         )
+    _require_released(survey, transactional_id)
     if as_json:
         document = {"transactional_id": transactional_id, "before": found.document()["state"]}
         typer.echo(json.dumps({**document, "after": state}))
     else:
         typer.echo(f"{transactional_id} is shut out, and has no open transaction")
+
+
+def _known(survey: _TransactionSurvey, name: str, transactional_id: str) -> FoundTransaction:
+    known = {each.logged.transactional_id: each for each in survey.found()}
+    if transactional_id not in known:
+        raise _refused(
+            f"channel {name} has no transaction {transactional_id}; headrace transactions list "
+            "--all shows those of its group and of topics that it reads or writes"
+        )
+    return known[transactional_id]
+
+
+def settle(
+    config: Config,
+    channel: str | None,
+    transactional_id: str,
+    *,
+    decision: Decision | None,
+    force: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Finish what the brokers decided of an id and did not mark, or as ``decision`` says.
+
+    Raises:
+        RequestError: there is no such transaction, it is open, or the answer was no.
+        ChannelRunningError: a running member owns it.
+        HeadraceError: the brokers did not do it, or readers are held back still.
+    """
+    name = channel_name(config, channel)
+    survey = _TransactionSurvey(config, config.channels[name])
+    found = _known(survey, name, transactional_id)
+    if not force:
+        require_settled(found)
+    held = {
+        partition: hold
+        for partition, hold in survey.holds().items()
+        if hold.is_for_good and (transactional_id in hold.decided or not hold.decided)
+    }
+    place = survey.any_place()
+    known = survey.log.decided([transactional_id])[transactional_id]
+    if decision is not None:
+        known = Decided(dict.fromkeys(held, decision), decision)
+    if not yes:
+        _print_holds(held)
+        said = "as it was decided" if decision is None else f"as {decision.value}"
+        if not typer.confirm(f"Shut the producer {transactional_id} out and finish {said}?"):
+            raise _refused("nothing was changed")
+    with (
+        zookeeper_session(config) as session,
+        FencingLocks(session, survey.channel.group)(
+            transactional_id, Deadline.after(_ABORT_TIMEOUT)
+        ),
+    ):
+        producer = begin_again(survey.properties, transactional_id, Deadline.after(_ABORT_TIMEOUT))
+        finishing = Finishing(survey.properties, place, producer)
+        if found.is_ours:
+            finishing.finish(known)
+        else:
+            finishing.finish_topics(known)
+    _require_released(survey, transactional_id)
+    partitions = [str(each) for each in sorted(held)]
+    if as_json:
+        document = {"transactional_id": transactional_id, "finished": partitions}
+        typer.echo(json.dumps(document))
+    else:
+        typer.echo(
+            f"{transactional_id} is shut out, and nothing is held back by it any more"
+            + (f"; finished: {', '.join(partitions)}" if partitions else "")
+        )
+
+
+def require_settled(found: FoundTransaction) -> None:
+    """Refuse a transaction that is open, and a producer that another may go on with."""
+    logged = found.logged
+    if found.owner is not None:
+        raise ChannelRunningError(
+            f"{logged.transactional_id} is the producer of the running member {found.owner}; stop "
+            "it, or say --force, which has it join its group again"
+        )
+    if logged.state.is_open:
+        raise _refused(
+            f"{logged.transactional_id} has an open transaction, of which nothing is decided; "
+            "headrace transactions abort ends it"
+        )
+    if not found.is_ours:
+        raise _refused(
+            f"{logged.transactional_id} is no producer of the channel's group, and whether its "
+            "program runs is not known here; say --force to shut it out"
+        )
 
 
 def require_hanging(found: FoundTransaction) -> None:
@@ -295,14 +468,3 @@ def require_hanging(found: FoundTransaction) -> None:
 
 def _refused(problem: str) -> RequestError:
     return RequestError([problem])
-
-
-def _fence(survey: _TransactionSurvey, found: FoundTransaction) -> None:
-    """Begin again under the id; of the group's own producers end what groups have in doubt, too."""
-    deadline = Deadline.after(_ABORT_TIMEOUT)
-    place = None
-    if found.is_ours and survey.topics:
-        group = survey.channel.group
-        stored_in = sink_group(group) if sink_is_fenced(survey.channel) else group
-        place = GroupPartition(stored_in, TopicPartition(min(survey.topics), 0))
-    fence_producers(survey.properties, [found.logged.transactional_id], deadline, place)

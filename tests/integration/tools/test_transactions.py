@@ -142,6 +142,49 @@ def test_offsets_that_stay_in_doubt_are_cleared(rig: Rig, sink: str | None) -> N
     assert _offset(rig.site, group, partition, WAIT) < 0
 
 
+@pytest.mark.parametrize(("chosen", "offset"), [([], 9), (["--as", "abort"], 5)])
+def test_what_was_decided_is_settled(rig: Rig, chosen: list[str], offset: int) -> None:
+    """As the log says, or as the operator does where it does not; an open one is refused."""
+    partition, group, name = rig.site.partition(0), rig.site.group, f"{rig.prefix}one.3"
+    producer = rig.open(name, partition)
+    assert "has an open transaction" in rig.run("settle", name, "--yes", expect=2).output
+    with Consumer({"group.id": group, "log_level": 0}) as consumer:
+        metadata = consumer.consumer_group_metadata()
+    producer.send_offsets_to_transaction([ClientPartition(*partition, 5)], metadata, WAIT)
+    producer.commit_transaction(WAIT)
+    leave_in_doubt(rig.site.broker.address, name, group, partition, 9)
+    (held,) = rig.listed()["held_back"]
+    assert (held["topic"], held["for_good"]) == ("__consumer_offsets", True)
+    assert held["decided"][name] == "commit"
+    assert "settle ID finishes it" in rig.run("list").stdout
+    assert "nothing was changed" in rig.run("settle", name, expect=2, answer="n\n").output
+    assert "nothing is held back" in rig.run("settle", name, "--yes", *chosen).stdout
+    assert _offset(rig.site, group, partition, WAIT) == offset
+    assert rig.listed()["held_back"] == []
+    assert "has no transaction" in rig.run("settle", "nobody.1", "--yes", expect=2).output
+
+
+def test_what_is_written_is_looked_at(rig: Rig) -> None:
+    """An output and the dead letters are, though the channel reads neither."""
+    output, letters = rig.site.broker.create_topic(), rig.site.broker.create_topic()
+    channel = rig.document["channels"]["main"]
+    channel["processor"] = {"type": "arrow", "reducer": "json:dumps"}
+    channel["sink"] = {"type": "kafka", "topic": output}
+    channel["on_error"] = {"policy": "dead_letter", "dead_letter": {"topic": letters}}
+    del channel["offsets"]
+    rig.write()
+    name = f"billing-{uuid4().hex[:8]}"
+    producer = rig.open(name, rig.site.partition(0)._replace(topic=output))
+    producer.produce(letters, b"open", partition=0)
+    producer.flush(WAIT)
+    listed = rig.listed()
+    assert list(listed["transactions"]) == [name]
+    assert [each["topic"] for each in listed["held_back"]] == sorted([output, letters])
+    assert {tuple(each["transactional_ids"]) for each in listed["held_back"]} == {(name,)}
+    rig.run("abort", name, "--yes", "--force")
+    assert rig.listed()["held_back"] == []
+
+
 def _offset(site: Site, group: str, partition: TopicPartition, wait: float) -> int:
     settings = {"bootstrap.servers": site.broker.address, "group.id": group, "log_level": 0}
     with Consumer(settings) as consumer:

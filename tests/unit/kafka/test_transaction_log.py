@@ -17,7 +17,7 @@ from headrace.kafka.transaction_log import (
     TransactionState,
     decided,
     decode_transaction,
-    log_partition,
+    internal_partition,
 )
 
 EXPECTED = LoggedTransaction(
@@ -195,4 +195,4 @@ def test_what_was_decided_under_another_producer_id_is_out_of_reach() -> None:
 )
 def test_an_id_is_in_the_partition_that_java_s_hash_says(name: str, number: int) -> None:
     """The second last has the least number of all as its hash."""
-    assert log_partition(name, 50) == number
+    assert internal_partition(name, 50) == number

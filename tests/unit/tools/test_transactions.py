@@ -18,6 +18,7 @@ from headrace.tools.transactions.commands import (
     is_of_group,
     owner_of,
     require_hanging,
+    require_settled,
 )
 from headrace.zookeeper.nodes import NodeStat
 
@@ -113,6 +114,20 @@ def test_only_what_hangs_is_aborted_unforced() -> None:
     for found, kind, text in cases:
         with pytest.raises(kind, match=text):
             require_hanging(found)
+
+
+def test_only_what_is_decided_is_settled_unforced() -> None:
+    """Not what is open, a running member's, or another program's."""
+    done = replace(OPEN, logged=replace(OPEN.logged, state=TransactionState.COMPLETE_COMMIT))
+    require_settled(done)
+    cases: list[tuple[FoundTransaction, type[HeadraceError], str]] = [
+        (OPEN, RequestError, "transactions abort ends it"),
+        (replace(done, owner="a at mill"), ChannelRunningError, "running member a at mill"),
+        (replace(done, is_ours=False), RequestError, "no producer of the channel's group"),
+    ]
+    for found, kind, text in cases:
+        with pytest.raises(kind, match=text):
+            require_settled(found)
 
 
 def test_one_past_its_time_out_is_overdue() -> None:
