@@ -14,6 +14,7 @@ from headrace.core.errors import (
     ConfigError,
     InvalidResponseError,
     JobTimeoutError,
+    ResultMisfitError,
 )
 
 if TYPE_CHECKING:
@@ -41,13 +42,21 @@ _OF_CODE = (
     SyntaxError,
     NotImplementedError,
     InvalidResponseError,
+    ResultMisfitError,
 )
 
 #: The same in the text of an error of Spark's.
 _OF_CODE_IN_SPARK = ("AnalysisException", "[UNRESOLVED_COLUMN", "[PARSE_SYNTAX_ERROR]")
 
 #: Of no server: they do not pass by waiting.
-_LASTING = (ImportError, MemoryError, BatchTimeoutError, JobTimeoutError, ConfigError)
+_LASTING = (
+    ImportError,
+    MemoryError,
+    BatchTimeoutError,
+    JobTimeoutError,
+    ConfigError,
+    ResultMisfitError,
+)
 
 
 class LastingFailures:

@@ -5,6 +5,7 @@ What asks, takes a while to import, and is imported where there is something to 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from headrace.config import (
@@ -37,8 +38,11 @@ def preflight(config: Config) -> Iterator[ConfigProblem]:
     yield from _extras(config)
     yield from _kafka(config)
     for name, channel in config.channels.items():
-        if isinstance(channel.processor, ArrowProcessorConfig) and channel.processor.ddl:
-            yield from _schema(name, channel.processor)
+        chosen = channel.processor
+        if isinstance(chosen, ArrowProcessorConfig) and chosen.ddl:
+            yield from _schema(name, chosen)
+        if isinstance(chosen, SparkProcessorConfig) and chosen.ddl and chosen.decode == "json":
+            yield from _limited_text(name, chosen.ddl)
 
 
 def _extras(config: Config) -> Iterator[ConfigProblem]:
@@ -121,3 +125,20 @@ def _schema(name: str, chosen: ArrowProcessorConfig) -> Iterator[ConfigProblem]:
         for problem in error.problems:
             sentence = problem.removeprefix("decode schema ")
             yield ("channels", name, "processor", "schema"), sentence
+
+
+#: What is quoted in a schema: names, and comments.
+_QUOTED = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+
+_LIMITED_TEXT = re.compile(r"\b(?:VAR)?CHAR(?:ACTER)?\s*\(\s*\d+\s*\)", re.IGNORECASE)
+
+
+def _limited_text(name: str, ddl: str) -> Iterator[ConfigProblem]:
+    """Yield what Spark would refuse with the first batch. The rest of a schema takes a session."""
+    found = _LIMITED_TEXT.search(_QUOTED.sub("x", ddl))
+    if found is not None:
+        sentence = (
+            f"{ddl!r} has {found[0]}, to which Spark decodes no JSON; write STRING, and have the "
+            "reducer look at the length"
+        )
+        yield ("channels", name, "processor", "schema"), sentence

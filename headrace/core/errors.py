@@ -150,6 +150,13 @@ class FencedError(RetryableError):
     """
 
 
+class ResultMisfitError(RetryableError):
+    """The columns of a result do not go where they should, whatever is in them.
+
+    No record is to blame, and waiting helps only if somebody changes the place.
+    """
+
+
 class ResultRefusedError(HeadraceError):
     """A record of a result can never be produced: too large, or for what does not exist."""
 

@@ -6,11 +6,11 @@ import json
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.errors import RetryableError
+from headrace.core.errors import ResultMisfitError
 from headrace.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from deltalake import DeltaTable, Field, Schema
@@ -46,8 +46,60 @@ class SchemaChanges(Enum):
     another type is refused all the same."""
 
 
-class SchemaMismatchError(RetryableError):
+class SchemaMismatchError(ResultMisfitError):
     """The result's columns are not those of the table it should go to."""
+
+
+class UnstorableTypeError(ResultMisfitError):
+    """A result has a column that no table can have, whatever its values are."""
+
+
+#: Types of columns that a table can have, as Delta and Spark spell them. Decimals have numbers.
+_STORED = frozenset(("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")) | {
+    "byte", "short", "integer", "long", "float", "double",
+}  # fmt: skip
+
+
+def require_storable(place: object, schema: dict[str, Any]) -> None:
+    """Return if a table can have the columns of a result, whose schema is as in Spark's JSON.
+
+    Raises:
+        UnstorableTypeError: a column has a type that Delta does not know, or two have one name, or
+            names that differ by case alone, which are one to Delta.
+    """
+    problems = list(_unstorable("", schema))
+    if problems:
+        raise UnstorableTypeError(
+            f"{place}: the result cannot be stored in a Delta table: {'; '.join(problems)}; change "
+            "the reducer"
+        )
+
+
+def _unstorable(path: str, kind: Any) -> Iterator[str]:
+    if isinstance(kind, str):
+        if kind not in _STORED and not kind.startswith("decimal"):
+            known = "string" if kind.startswith(("char", "varchar")) else "a type that Delta has"
+            yield f"column {path!r} is {kind}, which no table has; have it cast to {known}"
+    elif kind["type"] == "struct":
+        seen: dict[str, str] = {}
+        for field in kind["fields"]:
+            name = f"{path}.{field['name']}" if path else field["name"]
+            twin = seen.get(name.lower())
+            if twin == name:
+                yield f"column {name!r} is there twice"
+            elif twin is not None:
+                yield f"columns {twin!r} and {name!r} differ by case alone, and are one to Delta"
+            seen[name.lower()] = name
+            yield from _unstorable(name, _kind(field))
+    else:
+        for inside in ("elementType", "keyType", "valueType"):
+            if inside in kind:
+                yield from _unstorable(path, kind[inside])
+
+
+def _kind(field: dict[str, Any]) -> Any:
+    """Return a field's type; a text of limited length is a text with a note in Spark's schemas."""
+    return field.get("metadata", {}).get("__CHAR_VARCHAR_TYPE_STRING", field["type"])
 
 
 def require_no_origin(place: object, columns: Collection[str]) -> None:
@@ -94,10 +146,14 @@ def check_schema(
     if changes is SchemaChanges.REFUSE:
         problems += [f"column {name!r} is not in the table" for name in new - {ORIGIN}]
         problems += [f"column {name!r} is missing" for name in missing]
+    for name in ours.keys() & theirs.keys():
+        problems += _differences(name, ours[name], theirs[name])
+    twins = {name.lower(): name for name in theirs}
     problems += [
-        f"column {name!r} is {_text(ours[name])}, in the table {_text(theirs[name])}"
-        for name in ours.keys() & theirs.keys()
-        if ours[name] != theirs[name]
+        f"column {name!r} and the table's {twins[name.lower()]!r} differ by case alone, and are "
+        "one to Delta"
+        for name in new
+        if name.lower() in twins
     ]
     problems += _rules(table)
     if problems:
@@ -106,6 +162,28 @@ def check_schema(
             "change the reducer, or write to another table"
         )
     return [field for field in delta_schema(schema).fields if field.name in new]
+
+
+def _differences(path: str, ours: Any, theirs: Any) -> Iterator[str]:
+    """Yield what tells the types of a column, or of something inside of it, from the table's."""
+    if ours == theirs:
+        return
+    if isinstance(ours, str) or isinstance(theirs, str) or ours["type"] != theirs["type"]:
+        yield f"column {path!r} is {_text(ours)}, in the table {_text(theirs)}"
+    elif ours["type"] == "struct":
+        own, found = _columns(ours), _columns(theirs)
+        for name in own.keys() - found.keys():
+            yield f"column {path!r} has the field {name!r}, which it has not in the table"
+        for name in found.keys() - own.keys():
+            yield f"column {path!r} lacks the field {name!r}, which it has in the table"
+        for name in own.keys() & found.keys():
+            yield from _differences(f"{path}.{name}", own[name], found[name])
+        if own == found:
+            yield f"column {path!r} has its fields in another order than in the table"
+    else:
+        for inside in ("elementType", "keyType", "valueType"):
+            if inside in ours:
+                yield from _differences(path, ours[inside], theirs[inside])
 
 
 def _rules(table: DeltaTable) -> list[str]:

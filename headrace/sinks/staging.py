@@ -15,8 +15,7 @@ from datetime import UTC, date, datetime
 from enum import Enum
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,17 +27,19 @@ from headrace.core.columns import constant, integer
 from headrace.core.errors import ConfigError, HeadraceError, RetryableError, StartError
 from headrace.core.processes import is_alive
 from headrace.sinks.origin import ORIGIN
+from headrace.sinks.schema import UnstorableTypeError, require_storable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
     from headrace.sinks.contract import Result
 
 
-#: How a partition value of null is spelt in the name of a folder.
-NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
+#: The values of a file's partition by column, as Delta's log spells them. Null is None there, and
+#: so is a text of no characters: the protocol reads one as null.
+PartitionValues: TypeAlias = "Mapping[str, str | None]"
 
 _MOMENT = pa.timestamp("us", tz="UTC")
 
@@ -86,7 +87,8 @@ def schema_json(table: pa.Table) -> str:
     """Return the schema of a plain table in the JSON that Delta and Spark share.
 
     Raises:
-        UnstorableColumnError: Delta has no such type.
+        UnstorableTypeError: Delta has no such type.
+        UnstorableColumnError: a column has no type, as no row has a value in it.
     """
     for column in table.schema:
         if pa.types.is_null(column.type):
@@ -94,27 +96,73 @@ def schema_json(table: pa.Table) -> str:
         try:
             Schema.from_arrow(pa.schema([column]))
         except Exception as error:
-            raise _unstorable(column, "a table has no such type") from error
+            raise UnstorableTypeError(_sentence(column, "a table has no such type")) from error
     text: str = Schema.from_arrow(table.schema).to_json()
     return text
 
 
-def write_files(folder: Path, table: pa.Table, partition_by: Sequence[str]) -> None:
-    """Write a plain table, one file for each combination of partition values.
+def _names(kind: pa.DataType) -> Any:
+    """Return a type as in Spark's JSON, but for the types of values, which Delta looks at."""
+    if pa.types.is_struct(kind):
+        fields = [{"name": field.name, "type": _names(field.type)} for field in kind]
+        return {"type": "struct", "fields": fields}
+    if pa.types.is_map(kind):
+        return {
+            "type": "map",
+            "keyType": _names(kind.key_type),
+            "valueType": _names(kind.item_type),
+        }
+    if pa.types.is_list(kind):
+        return {"type": "array", "elementType": _names(kind.value_type)}
+    return "string"
+
+
+def write_files(
+    folder: Path, table: pa.Table, partition_by: Sequence[str]
+) -> dict[Path, PartitionValues]:
+    """Write a plain table, one file for each combination of partition values, and return these.
 
     Raises:
-        UnstorableColumnError: a column to partition by is missing or of no use for that.
+        UnstorableTypeError: a column to partition by is missing or of no use for that.
+        UnstorableColumnError: a value is of no use for that.
     """
-    missing = [name for name in partition_by if name not in table.column_names]
-    if missing:
-        raise UnstorableColumnError(
-            f"the result has no column {missing[0]!r} to partition by; it has "
-            f"{', '.join(table.column_names)}"
+    require_partitions(schema_json(table), partition_by)
+    if table.num_rows == 0:
+        return {}
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for number, (values, rows) in enumerate(_parts(table, partition_by)):
+        path = folder / f"part-{number:05}.parquet"
+        pq.write_table(rows, path)
+        files[path] = values
+    return files
+
+
+def require_partitions(schema: str, partition_by: Sequence[str]) -> None:
+    """Return if a result, whose schema is in JSON, has columns to partition it by.
+
+    Raises:
+        UnstorableTypeError: one is missing, or of a type without an order, or there are no
+            others.
+    """
+    kinds = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
+    for name in partition_by:
+        if name not in kinds:
+            raise UnstorableTypeError(
+                f"the result has no column {name!r} to partition by; it has {', '.join(kinds)}"
+            )
+        kind = kinds[name]
+        if not isinstance(kind, str) or kind == "binary":
+            named = kind if isinstance(kind, str) else kind["type"]
+            raise UnstorableTypeError(
+                f"column {name!r} holds {named}, which the table cannot be partitioned by; leave "
+                "it out of partition_by"
+            )
+    if partition_by and kinds.keys() <= {*partition_by, ORIGIN}:
+        raise UnstorableTypeError(
+            f"the result has no columns but those of partition_by, {', '.join(partition_by)}; a "
+            "table has at least one other: leave one out of partition_by"
         )
-    for values, rows in _parts(table, partition_by):
-        target = folder.joinpath(*map(_folder, partition_by, values))
-        target.mkdir(parents=True)
-        pq.write_table(rows, target / "part.parquet")
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -139,55 +187,70 @@ def _cast(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _unstorable(field: pa.Field, why: str) -> UnstorableColumnError:
-    return UnstorableColumnError(
-        f"column {field.name!r} ({field.type}) cannot be stored: {why}; have the reducer cast it"
-    )
+    return UnstorableColumnError(_sentence(field, why))
+
+
+def _sentence(field: pa.Field, why: str) -> str:
+    return f"column {field.name!r} ({field.type}) cannot be stored: {why}; have the reducer cast it"
 
 
 def _parts(
     table: pa.Table, partition_by: Sequence[str]
-) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
-    """Yield the partition values and the other columns of each part; nothing of no rows."""
-    if table.num_rows == 0:
-        return
+) -> Iterator[tuple[PartitionValues, pa.Table]]:
+    """Yield the partition values and the other columns of each part of a table with rows.
+
+    Values that are spelt alike are one part: no text is null, as Delta has it.
+    """
     if not partition_by:
-        yield (), table
+        yield {}, table
         return
     names = list(partition_by)
     numbers = pa.table({f"k{at}": table.column(name) for at, name in enumerate(names)})
     rows = numbers.append_column("row", pa.array(range(table.num_rows)))
     groups = rows.group_by(numbers.column_names).aggregate([("row", "list")])
-    keys = zip(*(groups.column(name).to_pylist() for name in numbers.column_names), strict=True)
+    columns = [_spelt_all(name, groups.column(f"k{at}")) for at, name in enumerate(names)]
+    parts: dict[tuple[str | None, ...], list[pa.Array]] = {}
+    for values, positions in zip(zip(*columns, strict=True), groups["row_list"], strict=True):
+        parts.setdefault(values, []).append(positions.values)
     others = table.drop_columns(names)
-    for values, positions in zip(keys, groups.column("row_list"), strict=True):
-        yield values, others.take(positions.values)
+    for values, positions in parts.items():
+        yield dict(zip(names, values, strict=True)), others.take(pa.concat_arrays(positions))
 
 
-def _folder(name: str, value: object) -> str:
-    return f"{quote(name, safe='')}={quote(_spelt(name, value), safe='')}"
+def _spelt_all(name: str, column: pa.ChunkedArray) -> list[str | None]:
+    """Return values as Delta's log spells them.
+
+    Raises:
+        UnstorableColumnError: a time is of no year from 1 to 9999.
+    """
+    try:
+        return [_spelt(value) for value in column.to_pylist()]
+    except (ValueError, OverflowError) as error:
+        raise UnstorableColumnError(
+            f"column {name!r} has a value that the table cannot be partitioned by: {error}; leave "
+            "it out of partition_by, or have the reducer filter it"
+        ) from error
 
 
-def _spelt(name: str, value: object) -> str:
+def _spelt(value: object) -> str | None:
     match value:
         case None | "":
-            return NULL_VALUE
+            return None
         case bool():
             return str(value).lower()
-        case datetime(tzinfo=None):
-            return value.isoformat(sep=" ")
         case datetime():
-            return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
-        case str() | int() | float() | date():
+            moment = value if value.tzinfo is None else value.astimezone(UTC)
+            return moment.replace(tzinfo=None).isoformat(sep=" ")
+        case float():
+            return _NOT_FINITE.get(str(value), str(value))
+        case str() | int() | date():
             return str(value)
-        case bytes() | list() | dict():
-            kind = type(value).__name__
-            raise UnstorableColumnError(
-                f"column {name!r} holds {kind}, which the table cannot be partitioned by; leave "
-                "it out of partition_by"
-            )
         case _:
             return f"{value:f}"
 
+
+#: Java reads no other spelling of these.
+_NOT_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
 
 #: What a result may have for the next one to be fetched. Values that are equal take little in a
 #: file and much in memory, so that bytes alone say too little.
@@ -199,9 +262,6 @@ _ALIKE = frozenset(
     ("boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "string")
 ) | {"binary", "date", "timestamp", "timestamp_ntz"}
 
-#: Of these, those that are spelt the same as values of a partition.
-_SPELT_ALIKE = frozenset(("boolean", "byte", "short", "integer", "long", "string", "date"))
-
 
 class FetchPolicy:
     """Takes the last result for a sign of the next one. For one thread: the lane's.
@@ -212,14 +272,11 @@ class FetchPolicy:
     def __init__(self) -> None:
         self.begins()
 
-    def suits(self, schema: Any, partition_by: Collection[str]) -> bool:
+    def suits(self, schema: Any) -> bool:
         """Whether a result of this schema (Spark's) should be fetched."""
         if self._rows > MOST_ROWS or self._bytes > MOST_BYTES:
             return False
-        return all(
-            field.dataType.typeName() in (_SPELT_ALIKE if field.name in partition_by else _ALIKE)
-            for field in schema.fields
-        )
+        return all(field.dataType.typeName() in _ALIKE for field in schema.fields)
 
     def begins(self) -> None:
         """Have the tasks write the next result, unless one of the others says more."""
@@ -250,6 +307,9 @@ _ABANDONED_AFTER = 24 * 3600.0
 #: What Spark's committer makes for a job. Made here it costs microseconds, there a fork of chmod
 #: for each level: a staged write of 100 rows 85 -> 65 ms.
 _JOB_FOLDERS = "_temporary/0/_temporary"
+
+#: The column by which Spark's writer tells partitions apart, whose name no result has.
+_PART = "_headrace_part"
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -285,7 +345,8 @@ class StagedFiles:
     """One micro-batch's result on its way: where its files are and whether they may be removed.
 
     ``files`` are those in the staging folder, as they were written: what is not there any more when
-    they are moved was removed by somebody. ``may_be_visible`` says that they are, or may be, part
+    they are moved was removed by somebody. ``values`` are the partition values of those that have
+    any. ``may_be_visible`` says that they are, or may be, part
     of the table, and must stay. ``schema`` is in JSON as Delta and Spark spell it, None where the
     reducer returned no result.
     """
@@ -294,6 +355,7 @@ class StagedFiles:
     folder: Path | None = None
     schema: str | None = None
     files: Sequence[Path] = ()
+    values: Mapping[Path, PartitionValues] = field(default_factory=dict)
     placement: Placement = Placement.WAITS
     placed: list[AddAction] = field(default_factory=list)
     may_be_visible: bool = False
@@ -341,37 +403,48 @@ class FileStaging:
         ``origin`` is what each row says in the column of origins, None without one.
 
         Raises:
-            UnstorableColumnError: a table's column has a type that Delta does not have.
+            UnstorableTypeError: a table cannot have the columns; nothing was computed.
+            UnstorableColumnError: a column cannot be stored as it is.
         """
         folder = self.own / name
         try:
             if isinstance(result, pa.Table):
                 rows = with_origin(plain(result), origin)
+                require_storable(self._table, _names(pa.struct(list(rows.schema))))
                 staged = StagedFiles(name, folder, schema_json(rows))
-                write_files(folder, rows, partition_by)
+                staged.values = write_files(folder, rows, partition_by)
             else:
                 frame = _with_origin(result, origin)
                 staged = StagedFiles(name, folder, frame.schema.json())
-                self._run(frame, folder, partition_by)
+                require_storable(self._table, frame.schema.jsonValue())
+                require_partitions(frame.schema.json(), partition_by)
+                staged.values = self._run(frame, folder, partition_by)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         staged.files = staged_files(folder)
         return staged
 
-    def _run(self, frame: DataFrame, folder: Path, partition_by: Sequence[str]) -> None:
-        """Have the rows of a DataFrame in files of the folder."""
-        is_small = self._fetch_policy.suits(frame.schema, partition_by)
+    def _run(
+        self, frame: DataFrame, folder: Path, partition_by: Sequence[str]
+    ) -> Mapping[Path, PartitionValues]:
+        """Have the rows of a DataFrame in files of the folder, and return these with values."""
+        is_small = self._fetch_policy.suits(frame.schema)
         self._fetch_policy.begins()
         if is_small:
             rows = frame.toArrow()
-            write_files(folder, plain(rows), partition_by)
+            values = write_files(folder, plain(rows), partition_by)
             self._fetch_policy.fetched(rows)
-        else:
-            (folder / _JOB_FOLDERS).mkdir(parents=True)
-            writer = frame.write.mode("append").partitionBy(*partition_by)
-            writer.parquet(f"file:{folder}")
-            self._fetch_policy.written(list(folder.rglob("*.parquet")))
+            return values
+        (folder / _JOB_FOLDERS).mkdir(parents=True)
+        if partition_by:
+            frame = _with_part(frame, partition_by)
+        # by the part's own name: in the values' place of a path not every value would have room
+        writer = frame.write.mode("append").partitionBy(*([_PART] if partition_by else ()))
+        writer.parquet(f"file:{folder}")
+        files = staged_files(folder)
+        self._fetch_policy.written(files)
+        return {file: _values_in(file, partition_by) for file in files} if partition_by else {}
 
     def place(self, staged: Sequence[StagedFiles]) -> list[AddAction]:
         """Move the files into the table's folder, each once, and describe them for the log.
@@ -416,7 +489,9 @@ class FileStaging:
             if self._durable:
                 sync(source)
             source.rename(self._table / name)
-            staged.placed.append(_add_action(self._table / name, source, staged.folder, rows))
+            staged.placed.append(
+                _add_action(self._table / name, staged.values.get(source, {}), rows)
+            )
 
     def _renew(self, staged: StagedFiles) -> None:
         for action in staged.placed:
@@ -470,24 +545,52 @@ def _with_origin(frame: DataFrame, origin: str | None) -> DataFrame:
     return frame.selectExpr("*", f"CAST(X'{origin.encode().hex()}' AS STRING) AS {ORIGIN}")
 
 
-def _add_action(path: Path, source: Path, root: Path, rows: int) -> AddAction:
+def _with_part(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
+    """Return the frame with a column that tells combinations of partition values apart.
+
+    The columns themselves stay, so that the values can be read from the files as they are: how a
+    time is spelt is a setting of the session. Delta's readers take those of the log.
+    """
+    kinds = {field.name: field.dataType.typeName() for field in frame.schema.fields}
+    columns = [
+        f"nullif({_quoted(name)}, '') as {_quoted(name)}"
+        if name in partition_by and kind == "string"
+        else _quoted(name)
+        for name, kind in kinds.items()
+    ]
+    digests = []
+    for name in partition_by:
+        value = _quoted(name)
+        if kinds[name] == "timestamp":
+            value = f"unix_micros({value})"  # an hour in autumn is spelt like the one before
+        digests.append(f"coalesce(sha2(cast({value} as string), 256), '')")
+    part = f"sha2(concat_ws(',', {', '.join(digests)}), 256) as {_PART}"
+    return frame.selectExpr(*columns).selectExpr("*", part)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _values_in(file: Path, partition_by: Sequence[str]) -> PartitionValues:
+    """Return the partition values that all rows of a file have."""
+    rows = plain(pq.ParquetFile(file).read(columns=list(partition_by)))
+    found = {name: set(_spelt_all(name, rows.column(name).unique())) for name in partition_by}
+    if any(len(values) > 1 for values in found.values()):
+        raise HeadraceError(f"{file} has rows of several partitions: {found}")
+    return {name: next(iter(values), None) for name, values in found.items()}
+
+
+def _add_action(path: Path, values: PartitionValues, rows: int) -> AddAction:
     status = path.stat()
     return AddAction(
         path=path.name,
         size=status.st_size,
-        partition_values=_partition_values(source.relative_to(root).parent),
+        partition_values=dict(values),
         modification_time=int(status.st_mtime * 1000),
         data_change=True,
         stats=json.dumps({"numRecords": rows}),
     )
-
-
-def _partition_values(folder: Path) -> dict[str, str | None]:
-    """Read the values from the folders Spark's partitioned writer makes, as ``day=2013-01-01``."""
-    pairs = (part.partition("=") for part in folder.parts)
-    return {
-        unquote(name): None if value == NULL_VALUE else unquote(value) for name, _, value in pairs
-    }
 
 
 def _is_abandoned(folder: Path) -> bool:

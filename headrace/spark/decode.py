@@ -27,7 +27,7 @@ from headrace.core.tables import (
     OnUndecodable,
 )
 from headrace.core.undecodable import UndecodableRecord
-from headrace.spark.json_columns import CORRUPT, JsonColumns
+from headrace.spark.json_columns import CORRUPT, JsonColumns, refusals
 from headrace.spark.reducer import arrow_schema, send_by_value
 
 if TYPE_CHECKING:
@@ -258,4 +258,6 @@ def _columns(kind: Decoding, ddl: str | None) -> StructType:
     reserved = sorted({KAFKA_COLUMN, CORRUPT}.intersection(map(str.lower, fields)))
     if reserved:
         raise ConfigError([f"decode schema {ddl!r} uses the reserved name {reserved[0]!r}"])
+    for problem in refusals(found):
+        raise ConfigError([f"decode schema {ddl!r} {problem}"])
     return found

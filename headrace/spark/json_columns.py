@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
+    CharType,
     DataType,
     DateType,
     DecimalType,
@@ -23,12 +24,13 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VarcharType,
 )
 
 from headrace.core.tables import FIRST_MICROSECOND, LAST_MICROSECOND, Timestamps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 #: The column of from_json that is not null where a value does not fit, and is so here.
 CORRUPT = "_corrupt_record"
@@ -157,6 +159,26 @@ class JsonColumns:
         )
         first, last = f"0001-01-01 00:00:00{zone}", f"9999-12-31 23:59:59.999999{zone}"
         return f"{made} between {name}'{first}' and {name}'{last}'"
+
+
+def refusals(kind: DataType) -> Iterator[str]:
+    """Yield what is wrong with a schema that Spark finds with the first batch, or not at all."""
+    match kind:
+        case ArrayType():
+            yield from refusals(kind.elementType)
+        case MapType():
+            yield from refusals(kind.valueType)
+        case StructType():
+            twice = [name for name in kind.names if kind.names.count(name) > 1]
+            if twice:
+                yield f"has {twice[0]!r} twice"
+            for each in kind:
+                yield from refusals(each.dataType)
+        case CharType() | VarcharType():
+            yield (
+                f"has {kind.simpleString()}, to which Spark decodes no JSON; write STRING, and "
+                "have the reducer look at the length"
+            )
 
 
 def _mapped(kind: DataType, leaf: Callable[[DataType], DataType]) -> DataType:

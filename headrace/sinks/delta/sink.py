@@ -144,7 +144,12 @@ class DeltaSink(Sink[StagedFiles]):
             return None if table is None else table.leader_epoch(identity)
 
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedFiles:
-        """Have the result written as Parquet files that no reader of the table sees."""
+        """Have the result written as Parquet files that no reader of the table sees.
+
+        Raises:
+            UnstorableTypeError: a table cannot have its columns; nothing was computed.
+            UnstorableColumnError: a column cannot be stored as it is.
+        """
         if result is None:
             return StagedFiles(micro_batch.id)
         require_no_origin(self._folder, columns_of(result))

@@ -91,7 +91,8 @@ class LogFiles:
             text = self.entry(version).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        return [json.loads(line) for line in text.splitlines()]
+        # a line ends where JSON has a line end; texts in it may have others of Unicode
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
 
     def checkpoint(self) -> int:
         """Return the version of the newest checkpoint, -1 where there is none."""
@@ -110,7 +111,7 @@ class LogFiles:
         """
         scratch.mkdir(parents=True, exist_ok=True)
         written = scratch / f"entry-{uuid.uuid4().hex}.json"
-        text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+        text = "".join(_line(action) for action in actions)
         try:
             written.write_text(text, encoding="utf-8")
             if durable:
@@ -175,6 +176,14 @@ def added(file: AddAction, *, data_change: bool = True) -> LogAction:
 def moved(identity: str, version: int, now: float) -> LogAction:
     """Return the action that gives an application id another version."""
     return {"txn": {"appId": identity, "version": version, "lastUpdated": round(now * 1000)}}
+
+
+def _line(action: LogAction) -> str:
+    """Return an action as a line of an entry.
+
+    Characters stand in it as they are: of escaped ones beyond U+FFFF delta-rs makes others.
+    """
+    return json.dumps(action, separators=(",", ":"), ensure_ascii=False) + "\n"
 
 
 def _link(written: Path, entry: Path) -> bool:

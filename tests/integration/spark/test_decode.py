@@ -205,6 +205,9 @@ def test_each_value_is_parsed_once(to_spark: ArrowToSpark) -> None:
         ("id INT name STRING", "is not a list of columns"),
         ("id INT, _kafka STRING", "uses the reserved name '_kafka'"),
         ("_Corrupt_Record STRING", "uses the reserved name '_corrupt_record'"),
+        ("id VARCHAR(3)", r"has varchar\(3\), to which Spark decodes no JSON"),
+        ("s STRUCT<l: ARRAY<CHAR(3)>>", r"has char\(3\), to which Spark"),
+        ("id INT, id STRING", "has 'id' twice"),
     ],
 )
 @pytest.mark.usefixtures("spark_runtime")

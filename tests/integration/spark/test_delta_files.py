@@ -6,6 +6,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.sinks.delta import DeltaSink
+from headrace.sinks.schema import UnstorableTypeError
 from headrace.sinks.staging import STAGING
 from headrace.testing.sinks import micro_batch, share
 
@@ -125,3 +126,100 @@ def _split(columns: str) -> list[str]:
         else:
             parts[-1] += letter
     return [part.strip() for part in parts]
+
+
+#: 31 characters of three bytes each, which take 279 where they are percent-encoded.
+_LONG = "東京都渋谷区神宮前一丁目から六丁目までの全ての区域と周辺の地域"
+
+
+def test_partition_values_of_any_kind_and_length(
+    spark_runtime: SparkRuntime, tmp_path: Path
+) -> None:
+    """By tasks and fetched alike: null and no text together, and what is too long for a path."""
+    values = ["ok", "", None, _LONG, "x" * 3000]
+    schema = "id long, name string, `odd,name.ü` string"
+    frame = spark_runtime.session.createDataFrame([(n, v, v) for n, v in enumerate(values)], schema)
+    sink = DeltaSink(tmp_path, partition_by=["name", "odd,name.ü"])
+    sink.open()
+
+    _commit(sink, 0, frame)
+    _commit(sink, 1, frame)
+
+    expected = ["ok", None, None, _LONG, "x" * 3000]
+    for row in (found := _rows(tmp_path)):
+        assert row["name"] == row["odd,name.ü"] == expected[row["id"]]
+    assert sorted(row["id"] for row in found) == sorted([*range(5)] * 2)
+    # fetched rows come in one file for each partition, of which null and no text are one
+    assert len(list(tmp_path.glob("part-m1-*.parquet"))) == 4
+
+
+def test_times_partition_by_the_moment_in_any_time_zone(
+    spark_runtime: SparkRuntime, tmp_path: Path
+) -> None:
+    """Also in the hour that a session's time zone has twice; local times are as they are."""
+    session = spark_runtime.new_session()
+    session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    frame = session.range(4).selectExpr(
+        "id",
+        "timestamp_micros(1761436800000000 + id * 1800000001) as at",
+        "timestamp_ntz'2026-03-29 02:30:00' + make_dt_interval(0, 0, 0, id) as local",
+    )
+    expected = {row["id"]: row for row in frame.toArrow().to_pylist()}
+    for name in ("tasks", "fetched"):
+        sink = DeltaSink(tmp_path / name, partition_by=["at", "local"])
+        sink.open()
+        if name == "fetched":
+            _commit(sink, 0, frame.limit(0))
+        _commit(sink, 1, frame)
+        sink.close()
+
+        found = {row["id"]: row for row in _rows(tmp_path / name)}
+        assert found.keys() == expected.keys()
+        for number, row in found.items():
+            assert row["at"] == expected[number]["at"]
+            assert row["local"] == expected[number]["local"]
+
+
+def test_what_cannot_partition_makes_no_table(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
+    """It is told by the type, before the result is computed."""
+    frame = spark_runtime.session.range(1).selectExpr(
+        "id",
+        "cast('a' as binary) as raw",
+        "array(cast(raise_error('computed') as string)) as listed",
+    )
+    for name, told in (
+        ("raw", "holds binary"),
+        ("listed", "holds array"),
+        ("no", "no column 'no'"),
+    ):
+        sink = DeltaSink(tmp_path, partition_by=[name])
+        sink.open()
+        with pytest.raises(UnstorableTypeError, match=told):
+            _commit(sink, 0, frame)
+        sink.close()
+    assert not DeltaTable.is_deltatable(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        (["1 as id", "2 as ID"], "columns 'id' and 'ID' differ by case alone"),
+        (["1 as id", "2 as id"], "column 'id' is there twice"),
+        (["null as odd"], "column 'odd' is void"),
+        (["interval 1 day as odd"], "column 'odd' is interval day"),
+        (["named_struct('x', interval '1' year) as s"], "column 's.x' is interval year"),
+        (["array(parse_json('1')) as odd"], "column 'odd' is variant"),
+        (["map('k', null) as odd"], "column 'odd' is void"),
+    ],
+)
+def test_columns_that_no_table_can_have_make_none(
+    spark_runtime: SparkRuntime, tmp_path: Path, columns: list[str], told: str
+) -> None:
+    """They are named before the result is computed."""
+    frame = spark_runtime.session.range(1).selectExpr(*columns, "raise_error('computed') as text")
+    sink = DeltaSink(tmp_path)
+    sink.open()
+    with pytest.raises(UnstorableTypeError, match=told):
+        _commit(sink, 0, frame)
+    sink.close()
+    assert not DeltaTable.is_deltatable(str(tmp_path))

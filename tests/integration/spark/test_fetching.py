@@ -34,7 +34,9 @@ _FLAT = """
 _PARTITIONS = """
     id % 2 = 0 as by_flag; cast(id as int) by_int;
     date_add(date'1969-12-31', cast(id as int)) by_day;
-    element_at(array('plain', 'a b/c%20=d:ü\\'"', '', null, 'null'), cast(id + 1 as int)) by_text
+    element_at(array('plain', 'a b/c%20=d:ü\\'"', '', null, 'null'), cast(id + 1 as int)) by_text;
+    timestamp_micros(id * 1500001 - 1) as by_time; cast(id as decimal(7, 2)) as by_cost;
+    cast('2013-01-01 05:00:00.123456' as timestamp_ntz) as by_local; id / 3 as by_share
 """
 
 
@@ -75,7 +77,9 @@ def test_rows_are_the_same_however_they_are_written(
     spark_runtime: SparkRuntime, tmp_path: Path
 ) -> None:
     """Values of every type, and those that tell partitions, by tasks first and then fetched."""
-    by = ["by_flag", "by_int", "by_day", "by_text"]
+    by = [
+        "by_flag", "by_int", "by_day", "by_text", "by_time", "by_cost", "by_local", "by_share",
+    ]  # fmt: skip
     sink = DeltaSink(tmp_path, partition_by=by)
     sink.open()
     frame = spark_runtime.session.range(5).selectExpr(*columns(_FLAT), *columns(_PARTITIONS))

@@ -173,6 +173,17 @@ def test_a_schema_that_cannot_be_read_is_named(tmp_path: Path, schema: str, reas
     assert problem.startswith(f"channels.flights.processor.schema (line 6): {reason}")
 
 
+@pytest.mark.parametrize("schema", ["a INT, s VARCHAR(3)", "s STRUCT<x: char ( 10 )>"])
+def test_a_text_of_limited_length_is_refused_for_spark(tmp_path: Path, schema: str) -> None:
+    """Spark would refuse it with the first batch; a name or a comment may say the same."""
+    spark = ARROW.replace("type: arrow", "type: spark")
+    (problem,) = _refused(tmp_path, spark.replace("SCHEMA", f"'{schema}'"))
+    assert "to which Spark decodes no JSON; write STRING" in problem
+    fine = "`a varchar(3)` STRING COMMENT 'was CHAR(3)'"
+    (tmp_path / "headrace.yaml").write_text(spark.replace("SCHEMA", f'"{fine}"'))
+    load(tmp_path / "headrace.yaml", also=preflight)
+
+
 def test_a_schema_for_a_decoder_may_have_bytes_and_nothing_that_is_not_known(
     tmp_path: Path,
 ) -> None:

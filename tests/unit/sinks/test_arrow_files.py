@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from headrace.channel.error_scope import ErrorScope, classify_error
 from headrace.sinks.delta import DeltaSink
-from headrace.sinks.schema import SchemaMismatchError
+from headrace.sinks.schema import SchemaMismatchError, UnstorableTypeError
 from headrace.sinks.staging import UnstorableColumnError, plain, schema_json, write_files
 from headrace.testing.sinks import micro_batch, share
 
@@ -83,7 +84,6 @@ def test_types_become_those_of_delta(given: pa.DataType, value: Any, stored: pa.
     [
         (pa.array([1], pa.timestamp("ns")), "lose data"),
         (pa.nulls(1), "every value is null"),
-        (pa.array([dt.timedelta(1)]), "no such type"),
     ],
 )
 def test_what_cannot_be_stored_is_named(column: pa.Array, told: str) -> None:
@@ -92,11 +92,52 @@ def test_what_cannot_be_stored_is_named(column: pa.Array, told: str) -> None:
         schema_json(plain(pa.table({"odd": column})))
 
 
-@pytest.mark.parametrize(("name", "told"), [("no", "no column 'no'"), ("raw", "holds bytes")])
+_TWINS = pa.table([pa.array([1])] * 3, names=["id", "x", "ID"])
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (pa.table({"odd": [dt.timedelta(1)]}), "'odd'.*no such type"),
+        (pa.table({"odd": [dt.time(1)]}), "'odd'.*no such type"),
+        (_TWINS, "columns 'id' and 'ID' differ by case alone"),
+        (_TWINS.rename_columns(["id", "x", "id"]), "column 'id' is there twice"),
+        (pa.table({"s": [{"a": 1, "A": 2}]}), "columns 's.a' and 's.A' differ by case alone"),
+        (pa.table({"l": [[{"a": 1, "A": 2}]]}), "columns 'l.a' and 'l.A' differ by case alone"),
+    ],
+)
+def test_columns_that_no_table_can_have_make_none(
+    tmp_path: Path, result: pa.Table, told: str
+) -> None:
+    """They are named before there is a table, and no record is to blame for them."""
+    with pytest.raises(UnstorableTypeError, match=told) as caught:
+        commit(tmp_path / "table", result)
+    assert classify_error(caught.value) is ErrorScope.ENVIRONMENT
+    assert not DeltaTable.is_deltatable(str(tmp_path / "table"))
+
+
+def test_a_difference_inside_of_a_column_is_named(tmp_path: Path) -> None:
+    """By the column, the field and the table, and nothing is stored."""
+    commit(tmp_path / "table", pa.table({"s": [{"a": 1, "l": [{"x": 1}]}]}))
+    for value, told in (
+        ({"a": 1, "l": [{"x": 1}], "b": 2}, "column 's' has the field 'b', which it has not"),
+        ({"a": 1}, "column 's' lacks the field 'l', which it has in the table"),
+        ({"a": "1", "l": [{"x": 1}]}, "column 's.a' is string, in the table long"),
+        ({"a": 1, "l": [{"x": 1, "y": 2}]}, "column 's.l' has the field 'y'"),
+        ({"l": [{"x": 1}], "a": 1}, "column 's' has its fields in another order"),
+    ):
+        with pytest.raises(SchemaMismatchError, match=f"table: the result.*{told}"):
+            commit(tmp_path / "table", pa.table({"s": [value]}))
+    with pytest.raises(SchemaMismatchError, match="'S' and the table's 's' differ by case alone"):
+        commit(tmp_path / "table", pa.table({"S": [{"a": 1}]}))
+    assert DeltaTable(tmp_path / "table").to_pyarrow_table().num_rows == 1
+
+
+@pytest.mark.parametrize(("name", "told"), [("no", "no column 'no'"), ("raw", "holds binary")])
 def test_what_cannot_partition_is_named(tmp_path: Path, name: str, told: str) -> None:
     """A missing column, and one of bytes, are refused by name."""
     table = pa.table({"raw": [b"a"], "number": [1]})
-    with pytest.raises(UnstorableColumnError, match=told):
+    with pytest.raises(UnstorableTypeError, match=told):
         write_files(tmp_path, table, [name])
 
 
