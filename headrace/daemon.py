@@ -24,6 +24,7 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, FatalError, StartError
 from headrace.core.memory import GarbageCollector, limit_arenas
 from headrace.core.stacks import log_stacks, stack_of
+from headrace.core.user_text import describe_error
 from headrace.kafka.broker_lines import warn_of_lost_marks
 from headrace.kafka.clients import client_properties
 from headrace.service import Service
@@ -358,7 +359,7 @@ def _stop(
         Deadline.after(min(FATAL_STOP_TIMEOUT, usual) if fatal else usual),
         ExitCode.RESTART if fatal else ExitCode.OVERRAN,
     )
-    reason = "as asked" if failure is None else f"after {type(failure).__name__}: {failure}"
+    reason = "as asked" if failure is None else f"after {describe_error(failure)}"
     with service.stopping(f"stopping {reason}", controller.heartbeats, deadline):
         controller.begin_stop()
         reloader.stop(Deadline.after(deadline.remaining * RELOAD_SHARE))

@@ -9,6 +9,7 @@ import structlog
 
 from headrace.channel.partition import RunningCallback
 from headrace.core.errors import PartitionError
+from headrace.core.user_text import describe_error, kind_of, plain_error
 from headrace.processors import BatchProcessor
 from headrace.telemetry.logs import Bound
 
@@ -83,7 +84,7 @@ class Callbacks:
         except WorkerAbandoned:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever a processor raises stays with its partition
-            on_error(owned, error, batch)
+            on_error(owned, plain_error(error), batch)
             return None
 
     def exception(
@@ -100,8 +101,8 @@ class Callbacks:
 
     def _report(self, owned: OwnedPartition, error: BaseException, batch: Batch | None) -> None:
         topic = owned.partition.topic
-        owned.retries.note_error(f"{type(error).__name__}: {error}")
-        self._metrics.errors.labels(self._channel, topic, type(error).__name__).inc()
+        owned.retries.note_error(describe_error(error))
+        self._metrics.errors.labels(self._channel, topic, kind_of(error)).inc()
         expected = isinstance(error, PartitionError)
         log.warning(
             "processor_error",

@@ -20,6 +20,7 @@ from headrace.config import ReloadEffect
 from headrace.config.errors import dotted
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.errors import ConfigError, FatalError, NotRunningError
+from headrace.core.user_text import describe_error
 from headrace.processors import ChannelContext
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class InboundKafkaChannel:
         try:
             return self._processor.pool_snapshot()
         except Exception as error:  # noqa: BLE001 - of a user's processor; the scrape goes on
-            reason = f"{type(error).__name__}: {error}"
+            reason = describe_error(error)
             log.warning("pool_unknown", channel=self.name, error=reason)
             return None
 
@@ -496,7 +497,7 @@ class InboundKafkaChannel:
         self._runtime.delivery_gate.pauses.add(
             Pause(PauseReason.ERROR, "headrace", self._clock.time(), note=str(error))
         )
-        log.error("channel_failed", channel=self.name, error=f"{type(error).__name__}: {error}")
+        log.error("channel_failed", channel=self.name, error=describe_error(error))
         if self._on_failure is not None:
             self._on_failure(self, error)
 

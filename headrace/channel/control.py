@@ -24,6 +24,7 @@ from headrace.core.errors import (
     UnfinishedError,
 )
 from headrace.core.positions import At, Earliest, Latest, Replay, ShiftBy, Target, To
+from headrace.core.user_text import describe_error
 from headrace.processors import BatchProcessor
 
 if TYPE_CHECKING:
@@ -145,8 +146,7 @@ class SeekControl:
             return self._callbacks.call(owned, function)
         except Exception as error:
             raise SinkOffsetsError(
-                f"{owned.partition}: the sink's offset could not be moved: "
-                f"{type(error).__name__}: {error}",
+                f"{owned.partition}: the sink's offset could not be moved: {describe_error(error)}",
                 value=str(asked.offset),
                 next_step="nothing was changed; fix the sink and seek again",
             ) from error

@@ -20,6 +20,7 @@ from headrace.core.letter_headers import Failure, LetterHeaders, Stage, shortene
 from headrace.core.record_runs import UnreadRecord
 from headrace.core.records import offset_of
 from headrace.core.undecodable import UndecodableRecord, code_of
+from headrace.core.user_text import describe_error
 from headrace.kafka.catalog import meant
 from headrace.kafka.ports import DeadLetter, DeadLetterError
 
@@ -144,7 +145,7 @@ class DeadLetters:
             raise DeadLetterLimitError(
                 f"{owned.partition}: {excess} would go to the dead-letter topic {limits.topic}; "
                 f"the next is at offset {item.batch.first_offset}, and failed with "
-                f"{type(error).__name__}: {error}; fix what is wrong, or raise the limit"
+                f"{describe_error(error)}; fix what is wrong, or raise the limit"
             )
         record = self._record(owned, item, Deadline.after(STORE_TIMEOUT, self._clock))
         letter = self._letter(item.batch, error, _Parts.of(record), limits.headers)
@@ -157,7 +158,7 @@ class DeadLetters:
             offset=item.batch.first_offset,
             target=limits.topic,
             attempts=item.batch.attempt,
-            error=f"{type(error).__name__}: {error}",
+            error=describe_error(error),
         )
 
     def send_undecodable(self, found: Sequence[tuple[Batch, Sequence[UndecodableRecord]]]) -> None:

@@ -26,6 +26,7 @@ from headrace.core.errors import (
 from headrace.core.record_runs import OffsetRun
 from headrace.core.records import Batch, offset_of
 from headrace.core.spans import NO_SPAN, BatchSource
+from headrace.core.user_text import plain_error
 from headrace.processors.contract import BatchResponse
 from headrace.telemetry.logs import Bound
 
@@ -133,7 +134,7 @@ class Delivery:
         except WorkerAbandoned:
             raise
         except BaseException as error:  # noqa: BLE001 - it fails this batch and nothing else
-            ready.set_exception(error)
+            ready.set_exception(plain_error(error))
             return ready
         if isinstance(answer, Future):
             return answer
@@ -156,7 +157,7 @@ class Delivery:
             response = item.answer.result()
             effect = effect_of(response, _response_context(owned, item.batch.next_offset))
         except BaseException as error:  # noqa: BLE001 - it fails this batch and nothing else
-            self.fail(owned, item, error)
+            self.fail(owned, item, plain_error(error))
             return False
         self._over(item.batch, "answered")
         self._lasting.note_success()

@@ -18,6 +18,7 @@ from headrace.core.errors import (
     SinkConflictError,
 )
 from headrace.core.records import offset_of
+from headrace.core.user_text import describe_error
 from headrace.kafka.ports import DeadLetterError
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class ErrorPolicy:
             next_offset=batch.next_offset,
             records=len(batch),
             parts=len(parts),
-            error=f"{type(error).__name__}: {error}",
+            error=describe_error(error),
         )
         owned.letters.divide(item.cut)
         owned.retries.clear_failures()

@@ -16,6 +16,7 @@ from headrace.core.errors import (
     JobTimeoutError,
     ResultMisfitError,
 )
+from headrace.core.user_text import describe_error
 
 if TYPE_CHECKING:
     from headrace.channel.environment import ChannelEnvironment
@@ -85,7 +86,7 @@ class LastingFailures:
             self._environment.fail(
                 BoundedRunError(
                     f"channel {self._environment.name}: {owned.partition}: {what} failed "
-                    f"{times}, the last with {type(error).__name__}: {error}; the bounded run ends "
+                    f"{times}, the last with {describe_error(error)}; the bounded run ends "
                     "here. What is committed stays: fix the cause and start it again"
                 )
             )
@@ -139,4 +140,4 @@ def is_of_code(error: BaseException) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    return describe_error(error).splitlines()[0]

@@ -14,6 +14,7 @@ from headrace.channel.offset_stores import Fencing
 from headrace.channel.states import PartitionState
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
+from headrace.core.user_text import describe_error
 from headrace.kafka.ports import OffsetTimeoutError
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class PartitionStart:
             log.warning(
                 "start_position_unknown",
                 **owned.log_fields,
-                error=f"{type(error).__name__}: {error}",
+                error=describe_error(error),
                 retry_in=round(wait, 1),
             )
             self._lasting.note_retry(owned, error)

@@ -24,6 +24,7 @@ from headrace.channel.events import (
 )
 from headrace.channel.states import ENDING, EndReason, PartitionState
 from headrace.core.errors import CoordinationSuspendedError, FatalError
+from headrace.core.user_text import describe_error
 from headrace.telemetry.logs import Bound
 from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 
@@ -391,7 +392,7 @@ class Workers:
                 )
                 self._fail(
                     FatalError(
-                        f"{owned.partition}: a worker failed with {type(error).__name__}: {error}; "
+                        f"{owned.partition}: a worker failed with {describe_error(error)}; "
                         "the process has to be restarted, and the log reported"
                     )
                 )

@@ -27,6 +27,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.errors import ConfigError, FatalError, StartError
 from headrace.core.extras import Extra, required
 from headrace.core.spans import NO_TRACER
+from headrace.core.user_text import describe_error
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import PREFETCH_SHARE, client_properties
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
@@ -332,7 +333,7 @@ class KafkaController:
                 raise
             # what a processor or a sink raises is theirs, and must not leave a reload half done
             raise StartError(
-                f"channel {name} cannot be started: {type(error).__name__}: {error}"
+                f"channel {name} cannot be started: {describe_error(error)}"
             ) from error
 
     def close(self, name: str, deadline: Deadline) -> StopReport:

@@ -30,6 +30,7 @@ from headrace.core.errors import (
     ZooKeeperUnavailableError,
 )
 from headrace.core.files import digest
+from headrace.core.user_text import describe_error
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
 from headrace.spark.settings import spark_channels, spark_settings
@@ -239,7 +240,7 @@ class ReloadRun:
                 self._note(step, error)
             except Exception as error:
                 log.exception("config_step_failed", action=step.action.value, channel=step.channel)
-                self._note(step, HeadraceError(f"{type(error).__name__}: {error}"))
+                self._note(step, HeadraceError(describe_error(error)))
         # of a channel that did not start with the connections nothing runs
         return tuple(c for c in changes if c in taken and c.channel not in self.reasons)
 
@@ -561,7 +562,7 @@ class Reloader:
                 report = self._reload(request.by)
         except Exception as error:
             log.exception("config_reload_failed", by=request.by)
-            problem = f"unexpected {type(error).__name__}: {error}; the log has more"
+            problem = f"unexpected {describe_error(error)}; the log has more"
             report = self._reject(request.by, [problem])
         if request.by != AT_START or report.outcome is not ReloadOutcome.UNCHANGED:
             self._last = report

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace.core.errors import ImportPathError, RetryableError
 from headrace.core.imports import load_factory
+from headrace.core.user_text import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,8 +72,8 @@ class CustomDecoder:
             return decoder(value)
         except RetryableError:
             raise
-        except Exception as error:
-            raise ValueError(f"{self.path} raised {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise ValueError(f"{self.path} raised {describe_error(error)}") from error
 
     def _decoder(self) -> Callable[[bytes], Any]:
         with _GUARD:
@@ -86,10 +87,10 @@ class CustomDecoder:
     def _made(self) -> Callable[[bytes], Any]:
         try:
             made = self.factory(**self._options)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ImportPathError(
                 f"{self.path!r} with options {sorted(self._options)} failed: "
-                f"{type(error).__name__}: {error}"
+                f"{describe_error(error)}"
             ) from error
         if not callable(made):
             raise ImportPathError(

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ImportPathError
+from headrace.core.user_text import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,9 +75,9 @@ def make(path: str, options: Mapping[str, Any]) -> Any:
     factory = load_factory(path, options)
     try:
         return factory(**options)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ImportPathError(
-            f"{path!r} with options {sorted(options)} failed: {type(error).__name__}: {error}"
+            f"{path!r} with options {sorted(options)} failed: {describe_error(error)}"
         ) from error
 
 
@@ -93,9 +94,9 @@ def _module(path: str, name: str) -> ModuleType:
         raise ImportPathError(
             f"{path!r}: module {name!r} imports {missing!r}, which is not installed"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ImportPathError(
-            f"{path!r}: importing {name!r} failed: {type(error).__name__}: {error}"
+            f"{path!r}: importing {name!r} failed: {describe_error(error)}"
         ) from error
 
 

@@ -5,10 +5,11 @@ Kafka Connect's names are those of KIP-298, ``errors.deadletterqueue.context.hea
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from headrace.core.user_text import message_of, plain_error, trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,6 +26,9 @@ MESSAGE_LENGTH = 1000
 
 #: The same of a traceback, of which the end says where it was.
 TRACEBACK_LENGTH = 4000
+
+#: Characters from the end of one that are looked at for that.
+_TRACEBACK_READ = 1_000_000
 
 
 class Stage(Enum):
@@ -82,9 +86,9 @@ class LetterHeaders:
         if error is None:
             yield "exception.message", shortened(failure.message)
             return
-        yield "exception.class.name", full_name(type(error))
-        yield "exception.message", shortened(str(error))
-        text = "".join(traceback.format_exception(error))
+        yield "exception.class.name", full_name(type(plain_error(error)))
+        yield "exception.message", shortened(message_of(error))
+        text = trace_of(error, _TRACEBACK_READ)
         yield "exception.stacktrace", shortened(text, TRACEBACK_LENGTH)
 
 

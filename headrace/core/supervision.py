@@ -10,6 +10,7 @@ import structlog
 
 from headrace.core.errors import FatalError
 from headrace.core.stacks import stack_of
+from headrace.core.user_text import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -64,11 +65,11 @@ class PeriodicThread(ABC):
         def run() -> None:
             try:
                 self._run()
-            except Exception as error:
+            except BaseException as error:
                 if fail is None:
                     raise
                 log.exception("thread_failed", thread=name)
-                reason = f"{type(error).__name__}: {error}; the process has to be restarted"
+                reason = f"{describe_error(error)}; the process has to be restarted"
                 fail(FatalError(f"thread {name} ended with {reason}"))
 
         self._stopping = Event()
@@ -129,7 +130,7 @@ class LoopThread(PeriodicThread):
     def _found_work(self) -> bool | None:
         try:
             return self._run_once()
-        except Exception:
+        except (Exception, SystemExit):
             log.exception("lane_failed", lane=self.name)
             return False
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+from headrace.core.errors import HeadraceError, RetryableError
+
 #: Characters of an error's text that are shown, and of a value's.
 ERROR_LENGTH, VALUE_LENGTH = 4000, 100
 
@@ -52,6 +54,49 @@ def trace_of(error: BaseException, length: int = ERROR_LENGTH) -> str:
         frames = "".join(traceback.format_tb(error.__traceback__))
         text = f"{frames}{describe_error(error)}\n"
     return plain_text(text[-length:])
+
+
+class UserCodeError(HeadraceError):
+    """Stands for an error of users' code that cannot be asked for its text. It says which."""
+
+
+class RetryableUserCodeError(RetryableError):
+    """The same of one that said that it is in no record."""
+
+
+def plain_error(error: BaseException) -> BaseException:
+    """Return an error that logs, spans and letters can show, and that says of what type it is.
+
+    That is the error itself, unless its own code or that of a cause raises where it is asked for
+    its text or its class, or what it says cannot be written.
+    """
+    if not _is_plain(error):
+        is_retryable = issubclass(type(error), RetryableError)
+        made = (RetryableUserCodeError if is_retryable else UserCodeError)(describe_error(error))
+        return made.with_traceback(error.__traceback__)
+    seen = {id(error)}
+    link: BaseException = error
+    while (cause := link.__cause__ or link.__context__) is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if not _is_plain(cause):
+            # what is printed with the error is its own text, and no more of what led to it
+            link.__cause__, link.__context__ = None, None
+            break
+        link = cause
+    return error
+
+
+def _is_plain(error: BaseException) -> bool:
+    """Whether an error has a text, a class and names as others have them."""
+    try:
+        str(error).encode()
+        repr(error)
+        said = [error.__class__ is type(error)]
+        said += [isinstance(each, str) for each in getattr(error, "__notes__", ())]
+        names = type(error).__name__, type(error).__qualname__, type(error).__module__
+    except BaseException:  # noqa: BLE001 - users' code, which may exit
+        return False
+    return all(said) and all(isinstance(name, str) for name in names)
 
 
 def plain_text(text: str, length: int | None = None) -> str:

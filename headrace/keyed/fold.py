@@ -18,7 +18,7 @@ from headrace.core.columns import HEADERS
 from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage, shortened
 from headrace.core.records import TopicPartition
-from headrace.core.user_text import describe_error, plain_text
+from headrace.core.user_text import describe_error, plain_error, plain_text
 from headrace.keyed.api import Event, Fired, Output, Timer, TimerClock, is_batched
 from headrace.keyed.codecs import DECODERS, ENCODERS, key_bytes, output_bytes
 from headrace.keyed.exact import exact_text
@@ -368,7 +368,7 @@ class _Facts:
         for data in values:
             try:
                 yield None if data is None else read(data)
-            except Exception:  # noqa: BLE001 - which one it is, is found out one by one
+            except (Exception, SystemExit):  # noqa: BLE001 - which one it is, is found out one by one
                 self._is_unreadable = True
                 yield None
 
@@ -473,7 +473,7 @@ class Fold:
             elif is_plain and extra is None and events:
                 try:
                     found = self._reduced(key, state, events, now)
-                except Exception:  # noqa: BLE001 - what it is, and of what, is found out below
+                except (Exception, SystemExit):  # noqa: BLE001 - what it is, and of what, is found out below
                     has_failed = True
                 else:
                     if found is not None:
@@ -652,7 +652,7 @@ class _KeyPass:
                 row = self._row(state, self._timers, self._ttl)
                 self._fold.require_row(self._touched.key, row)
             except _UNREADABLE as error:
-                raise _PoisonError(error) from error
+                raise _PoisonError(plain_error(error)) from None
         else:
             row = self._row(state, self._timers, self._ttl)
         if self._quarantined is not None:
@@ -687,7 +687,7 @@ class _KeyPass:
         try:
             value = None if fact.value is None else self._fold.read_value(fact.value)
         except _UNREADABLE as error:
-            self._give_up(fact, error, Stage.VALUE)
+            self._give_up(fact, plain_error(error), Stage.VALUE)
             return None
         partition, late = self._touched.partition, fact.late_by > 0
         headers = _pairs(fact.headers)
@@ -818,10 +818,10 @@ class _KeyPass:
                 stored = None if state is None else self._fold.write_state(state)
                 self._fold.require_row(self._touched.key, self._row(stored, wanted, ttl))
                 self._stored = stored
-        except Exception as error:  # noqa: BLE001 - a reducer's, or for what it returned
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a reducer's, or for what it returned
             if self._careful:
                 self._state = None if before is None else self._fold.read_state(before)
-            self._give_up(last, error)
+            self._give_up(last, plain_error(error))
             return
         self._state = state
         self._result.outputs += encoded

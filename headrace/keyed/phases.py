@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
+from headrace.core.user_text import describe_error
 from headrace.keyed.api import Phase
 from headrace.keyed.fold import KeyRow
 
@@ -133,8 +134,8 @@ class PhaseReader:
                 return Phase(name, None if since is None else int(since), amounts, counts)
             else:
                 reason = f"{name!r} is none of its phases, which are {', '.join(phases.names)}"
-        except Exception as error:  # noqa: BLE001 - of a user's function, or of an unreadable state
-            reason = f"{type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of a user's function, or of an unreadable state
+            reason = describe_error(error)
         if not self._is_logged:
             self._is_logged = True
             log.warning("phase_unknown", group=self._group, reason=reason)

@@ -14,6 +14,7 @@ from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage
 from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA, with_left_out
+from headrace.core.user_text import describe_error, plain_error
 from headrace.keyed.api import Event
 from headrace.keyed.codecs import DECODERS, field_of, key_bytes
 from headrace.keyed.fold import dead_letter, in_this_thread
@@ -123,8 +124,8 @@ class Rekey:
             key = self._key_of(row)
         except RetryableError:
             raise
-        except Exception as error:  # noqa: BLE001 - of a value, or of the user's function
-            return self._without_key(row, error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of a value, or of the user's function
+            return self._without_key(row, plain_error(error))
         came_from = f"{row.topic}/{row.partition}/{row.offset}".encode()
         return (
             self.settings.topic,
@@ -132,11 +133,11 @@ class Rekey:
             [*(row.headers or ()), {"key": FROM_HEADER, "value": came_from}],
         )
 
-    def _without_key(self, row: _Row, error: Exception) -> _Made:
+    def _without_key(self, row: _Row, error: BaseException) -> _Made:
         """Deal with a record that has no such key, as ``on_poison`` says."""
         settings, reason = self.settings, str(error)
         if not isinstance(error, _NoKeyError):
-            reason = f"its {settings.key} cannot be read: {type(error).__name__}: {error}"
+            reason = f"its {settings.key} cannot be read: {describe_error(error)}"
         if settings.on_poison == "fail":
             partition = TopicPartition(row.topic, row.partition)
             raise PoisonRecordError(partition, row.offset, reason) from error

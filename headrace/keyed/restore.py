@@ -14,6 +14,7 @@ from headrace.core.clock import Deadline
 from headrace.core.columns import ColumnRun
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition, offset_of
+from headrace.core.user_text import describe_error
 from headrace.keyed.sink import EXTRA_HEADER
 from headrace.keyed.store import (
     CorruptStoreError,
@@ -548,7 +549,7 @@ _EXPECTED = (KafkaUnavailableError, StateStoreError)
 
 
 def _said_of(error: Exception) -> str:
-    return str(error) if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, _EXPECTED) else describe_error(error)
 
 
 def _next_offset(records: Sequence[Record]) -> int:

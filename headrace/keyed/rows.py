@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from headrace.core.errors import PoisonRecordError
 from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage
 from headrace.core.records import FINISHED_KEY, TopicPartition
+from headrace.core.user_text import describe_error, plain_error
 from headrace.keyed.codecs import field_of, from_json
 from headrace.keyed.fold import FACT, MAX_TIME, OUTPUT, RESULT, ROWS, OutputRow, dead_letter, made
 from headrace.keyed.store import PartitionKey
@@ -150,9 +151,11 @@ class _Records:
         for index, value in enumerate(self._column("value").to_pylist()):
             try:
                 found[index] = _whole(self._settings.time(value))
-            except Exception as error:  # noqa: BLE001 - a user's function, or one value
-                message = f"it has no time: {type(error).__name__}: {error}"
-                self._reasons[index] = Failure(message, error, Stage.KEY, self._settings.time)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's function, or one value
+                message = f"it has no time: {describe_error(error)}"
+                self._reasons[index] = Failure(
+                    message, plain_error(error), Stage.KEY, self._settings.time
+                )
         return found
 
     def poison(self) -> dict[int, list[OutputRow | None]]:

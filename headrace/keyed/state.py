@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
+from headrace.core.user_text import describe_error
 from headrace.keyed.api import TimerClock
 from headrace.keyed.store import PartitionKey, StateStoreError, StoredCommit, timers_of
 
@@ -398,7 +399,7 @@ def _timers_in(layers: Sequence[Layer], partition: int) -> dict[bytes, frozenset
 
 
 def _unforeseen(error: Exception) -> StateStoreError:
-    return StateStoreError(f"{type(error).__name__}: {error}")
+    return StateStoreError(describe_error(error))
 
 
 def _size(row: StoredRow | None) -> int:

@@ -31,6 +31,7 @@ from headrace.core.extras import Extra, required
 from headrace.core.imports import load_callable, make
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import Batch, identity_of
+from headrace.core.user_text import describe_error
 from headrace.inline.engine import InlineEngine
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties
@@ -817,7 +818,7 @@ class KeyedProcessor(MicroBatchProcessor):
             channel=self.context.channel,
             topic=topic,
             partition=partition,
-            error=f"{type(error).__name__}: {error}",
+            error=describe_error(error),
             wait=wait,
         )
 

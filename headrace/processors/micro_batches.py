@@ -18,6 +18,7 @@ from headrace.core.errors import (
 )
 from headrace.core.spans import use_span
 from headrace.core.supervision import LoopThread, StuckReport
+from headrace.core.user_text import plain_error
 from headrace.processors.jobs import WithdrawnError, planned, wanted
 from headrace.processors.pending import BatchPacer
 from headrace.processors.sink_commits import CommitQueue, Returned, SinkCommitter
@@ -139,7 +140,7 @@ class MicroBatchRunner:
             try:
                 self._line.put(self._staged(number, batches))
             except BaseException as error:  # noqa: BLE001 - a reducer's sys.exit() must not end the lane
-                failure = error
+                failure = plain_error(error)
             else:
                 return
         self._line.give_back(Returned(number, batches, failure))
@@ -182,7 +183,7 @@ class MicroBatchRunner:
             with self._time.during(ThreadActivity.COMMIT), Bound(**job.context):
                 self.commits.commit(job)
         except BaseException as error:  # noqa: BLE001 - a reducer's sys.exit() must not end the lane
-            return error
+            return plain_error(error)
         return None
 
     def _weighed(
@@ -223,8 +224,11 @@ class MicroBatchRunner:
                 self._stage(job)
         except BaseException as error:
             self._open.end_job(job.micro_batch.id)
-            job.span.end(error)
-            raise
+            shown = plain_error(error)
+            job.span.end(shown)
+            if shown is error:
+                raise
+            raise shown from None
         job.seconds = perf_counter() - begin
         return job
 

@@ -11,6 +11,7 @@ import structlog
 
 from headrace.config import SimpleProcessorConfig
 from headrace.core.records import offset_of
+from headrace.core.user_text import describe_error
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class SimpleKafkaProcessor(BatchProcessor):
             topic=batch.partition.topic,
             partition=batch.partition.partition,
             offset=offset,
-            error=f"{type(error).__name__}: {error}",
+            error=describe_error(error),
         )
         if index == 0:
             return BatchResponse.revert(offset=batch.start, max_records=1)
@@ -207,5 +208,5 @@ class CommitFirstProcessor(SimpleKafkaProcessor):
             topic=topic,
             partition=number,
             records=records,
-            error=f"{type(error).__name__}: {error}",
+            error=describe_error(error),
         )

@@ -14,6 +14,7 @@ import structlog
 from headrace.core.errors import FencedError, RetryableError
 from headrace.core.spans import linked_span, use_span
 from headrace.core.supervision import StuckReport
+from headrace.core.user_text import describe_error, plain_error
 from headrace.processors.jobs import commits_of, context_of, require_all
 from headrace.sinks.contract import RowsRefusedError, SinkFailedError
 from headrace.telemetry.logs import Bound, bound_fields
@@ -311,7 +312,7 @@ class SinkCommitter:
                 require_all(job.batches)
                 return True
         except BaseException as error:  # noqa: BLE001 - as below
-            failure = error
+            failure = plain_error(error)
         self._return(job, failure)
         return False
 
@@ -325,7 +326,7 @@ class SinkCommitter:
                     self._return(job, error)
                 return True
             except BaseException as error:  # noqa: BLE001 - it may be about one of them only
-                reason = f"{type(error).__name__}: {error}"
+                reason = describe_error(error)
                 log.info("commit_split", channel=self._context.channel, error=reason)
                 return False
             for job in jobs:
@@ -350,14 +351,14 @@ class SinkCommitter:
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - the lane sees to it
-            self._line.give_back(Returned(job.number, job.batches, error))
+            self._line.give_back(Returned(job.number, job.batches, plain_error(error)))
 
     def _return(self, job: Job, failure: BaseException | None) -> None:
         """Have the lane see to a job of which nothing is stored."""
         try:
             self._drop(job, failure)
         except BaseException as error:  # noqa: BLE001 - a sink's own that breaks its promise
-            failure = error
+            failure = plain_error(error)
         self._line.give_back(Returned(job.number, job.batches, failure))
 
     def commit(self, job: Job) -> None:
@@ -402,9 +403,9 @@ class SinkCommitter:
             )
         except (RetryableError, RowsRefusedError):
             raise
-        except Exception as error:
-            reason = f"the sink did not take the result: {type(error).__name__}: {error}"
-            raise SinkFailedError(reason) from error
+        except Exception as error:  # noqa: BLE001 - sinks raise what they like
+            reason = f"the sink did not take the result: {describe_error(error)}"
+            raise SinkFailedError(reason) from plain_error(error)
 
     def _send_letters(self, jobs: Sequence[Job]) -> None:
         """Have the dead letters of all in their topic, before anything of the rest is stored."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import structlog
 
+from headrace.core.user_text import plain_error
 from headrace.telemetry.logs.context import merge_bound
 from headrace.telemetry.logs.levels import claim, forget_levels, is_library, set_level, take_over
 from headrace.telemetry.logs.recent import Repeats, forget_events, keep
@@ -325,6 +326,7 @@ def configure_logging(config: LoggingConfig) -> None:
     """
     structlog.configure(
         processors=[
+            _with_plain_error,
             keep,
             structlog.stdlib.filter_by_level,
             *_SHARED,
@@ -405,6 +407,25 @@ def _renderers(config: LoggingConfig) -> list[Processor]:
         plain = structlog.dev.plain_traceback
         return [structlog.dev.ConsoleRenderer(exception_formatter=plain)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+
+
+def _with_plain_error(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Have an error that is logged be one that can be shown, whatever its own code does.
+
+    First of all: what follows asks it for its class and its text.
+    """
+    given = event.get("exc_info")
+    if given is None or given is False:
+        return event
+    if type(given) is tuple:
+        error: Any = given[1]
+    else:
+        error = given if issubclass(type(given), BaseException) else sys.exc_info()[1]
+    if issubclass(type(error), BaseException):  # isinstance would ask its own code
+        shown = plain_error(error)
+        if shown is not error:
+            event["exc_info"] = (type(shown), shown, shown.__traceback__)
+    return event
 
 
 # --- what Python itself would write to standard error ---------------------------------------------

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 
 from headrace.core.clock import SYSTEM_CLOCK
+from headrace.core.user_text import describe_error
 from headrace.telemetry.logs.context import bound_fields
 
 if TYPE_CHECKING:
@@ -300,7 +301,7 @@ def forget_events() -> None:
 
 
 def keep(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Keep an event that matters, as the first one of the pipe. Never drops or changes it."""
+    """Keep an event that matters, among the first of the pipe. Never drops or changes it."""
     name = event.get("event")
     method = "error" if method == "exception" else method
     if (
@@ -353,4 +354,4 @@ def _error(exc_info: object) -> str | None:
         error = exc_info[1]
     elif not isinstance(exc_info, BaseException):
         error = sys.exc_info()[1]
-    return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else None
+    return describe_error(error) if isinstance(error, BaseException) else None

@@ -21,6 +21,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from headrace.core.record_runs import headers_in
+from headrace.core.user_text import describe_error, plain_error
 from headrace.telemetry.otlp.export_queue import ExportQueue, Signal, resource
 from headrace.version import VERSION
 
@@ -242,7 +243,8 @@ class _RecordedSpan:
         if outcome:
             self._span.set_attribute("headrace.outcome", outcome)
         if error is not None:
+            error = plain_error(error)
             self._span.set_attribute("error.type", type(error).__name__)
             self._span.record_exception(error)
-            self._span.set_status(StatusCode.ERROR, f"{type(error).__name__}: {error}")
+            self._span.set_status(StatusCode.ERROR, describe_error(error))
         self._span.end()

@@ -20,12 +20,14 @@ from headrace.apps.workflow.worker import (
     HungCallsError,
 )
 from headrace.core.clock import Deadline
+from headrace.core.user_text import kind_of
 from headrace.devstack.wait import wait_for
 from headrace.kafka.topic_producer import ProduceError
 from headrace.keyed.codecs import to_json
 from headrace.processors.contract import BatchResponse, ChannelContext
 from headrace.telemetry.metrics import Metrics
 from headrace.testing.records import FakeAssignment, make_batch
+from tests.mute_errors import WAYS, Mute, MuteExit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,40 +101,6 @@ class Processes:
         return {"attempts": {call.attempt}}
 
 
-class Meta(type):
-    """A class of classes that says nothing of them."""
-
-    @property
-    def __name__(cls) -> str:  # type: ignore[override]
-        raise SystemExit("name")
-
-    @property
-    def __module__(cls) -> str:  # type: ignore[override]
-        raise SystemExit("module")
-
-
-class Mute(BaseException, metaclass=Meta):
-    """An exception of which whatever is asked raises."""
-
-    def __init__(self, how: BaseException) -> None:
-        super().__init__()
-        self.how = how
-
-    def _raise(self) -> Any:
-        raise self.how
-
-    @override
-    def __str__(self) -> str:
-        return str(self._raise())
-
-    @override
-    def __repr__(self) -> str:
-        return str(self._raise())
-
-    __class__ = property(_raise)
-    __notes__ = property(_raise)
-
-
 class EndlessError(CallFailedError):
     """An exception whose text is none that can be written, and has no end."""
 
@@ -174,15 +142,14 @@ def assignment(process: str, ref: str = "0", attempt: int = 1, **members: Any) -
     return message | members
 
 
-@pytest.mark.parametrize(
-    "how", [ValueError("x"), SystemExit(3), KeyboardInterrupt(), RecursionError()]
-)
-def test_an_error_that_cannot_be_told_kills_no_thread(how: BaseException) -> None:
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("kind", [Mute, MuteExit], ids=["exception", "exit"])
+def test_an_error_that_cannot_be_told_kills_no_thread(kind: Any, how: type[BaseException]) -> None:
     """As many of these as there are threads, and the worker goes on; each is answered as failed."""
     processes, answers = Processes(), Answers()
 
     def mute(_: Assignment) -> None:
-        raise Mute(how) from ValueError("cause")
+        raise kind(how) from ValueError("cause")
 
     def lies(_: Assignment) -> None:
         raise EndlessError
@@ -199,7 +166,7 @@ def test_an_error_that_cannot_be_told_kills_no_thread(how: BaseException) -> Non
         assert said[ref]["type"] == "Fail"
         assert len(to_json(said[ref])) < 20_000
         assert said[ref]["final"] == (int(ref) % 2 == 0)
-    assert said["1"]["msg"] == f"Mute: (its __str__ raises {type(how).__name__})"
+    assert said["1"]["msg"] == f"{kind_of(kind(how))}: (its __str__ raises {how.__name__})"
     assert "in mute" in said["1"]["trace"]
 
 

@@ -19,6 +19,7 @@ import structlog
 from headrace.config import LoggingConfig
 from headrace.telemetry.logs import Bound, bound_fields, configure_logging, flush
 from headrace.telemetry.logs.levels import is_library
+from tests.mute_errors import WAYS, Mute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,6 +48,30 @@ def test_a_logged_error_shows_no_local_variables(
     assert "in _fail" in written
     assert "= 'hunter2'" not in written
     assert 'password = "hunter2"' not in written
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("kind", ["console", "json"])
+def test_an_error_that_cannot_be_shown_is_logged_with_its_frames(
+    how: type[BaseException],
+    kind: Literal["console", "json"],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Given as it is, or as the one that is handled; the thread that logs it goes on."""
+    configure_logging(LoggingConfig(format=kind))
+
+    def fail() -> None:
+        raise Mute(how)
+
+    try:
+        fail()
+    except Mute as error:
+        structlog.get_logger("test").error("given", exc_info=error)
+        structlog.get_logger("test").exception("handled")
+    flush()
+    written = capsys.readouterr().err
+    assert written.count("in fail") == 2
+    assert written.count("its __str__ raises") >= 2
 
 
 def test_events_are_json_lines_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,177 @@
+"""Users' errors and values are described, whatever their own code does meanwhile."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.core.errors import HeadraceError, PoisonRecordError, RetryableError
+from headrace.core.letter_headers import LetterHeaders
+from headrace.core.user_text import (
+    describe_error,
+    describe_value,
+    kind_of,
+    message_of,
+    plain_error,
+    plain_text,
+    trace_of,
+)
+from headrace.keyed import Phases
+from headrace.keyed.fold import FoldSettings
+from headrace.keyed.phases import UNKNOWN, PhaseReader
+from headrace.processors import BatchResponse
+from headrace.testing import InMemoryBroker, in_memory_channel, running
+from headrace.testing.keyed import KeyedTest
+from tests.mute_errors import WAYS, Mute, MuteExit
+from tests.unit.channel.in_memory import P0, committed, values
+from tests.unit.channel.recorder import Recorder
+
+if TYPE_CHECKING:
+    from headrace.core.records import Batch
+
+
+def raised(error: BaseException) -> BaseException:
+    """Return an error with a traceback."""
+
+    def fail() -> None:
+        raise error
+
+    try:
+        fail()
+    except BaseException as found:  # noqa: BLE001 - it is what is asked for
+        return found
+    raise AssertionError("it was raised")
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("kind", [Mute, MuteExit], ids=["exception", "exit"])
+def test_an_error_is_described_whatever_its_text_does(kind: Any, how: type[BaseException]) -> None:
+    """By the name of its type, which is asked of no code of its class."""
+    error = raised(kind(how))
+    name = kind_of(error)
+    assert name == type.__dict__["__name__"].__get__(kind)
+    assert describe_error(error) == f"{name}: (its __str__ raises {how.__name__})"
+    assert message_of(error).startswith("(its __str__ raises")
+    assert "in fail" in trace_of(error)
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_a_value_is_described_whatever_its_repr_does(how: type[BaseException]) -> None:
+    """In a list, too."""
+    assert describe_value(Mute(how)).startswith("a Mute, whose __repr__ raises")
+    assert describe_value([Mute(how)]).startswith("a list, whose __repr__ raises")
+    assert describe_value("x" * 1000) == f"'{'x' * 47} … {'x' * 47}'"
+
+
+def test_a_text_is_bounded_and_can_be_written() -> None:
+    """Also where it is of a type of its own."""
+    assert plain_text("\ud800é") == "?é"
+    assert len(plain_text("x" * 10_000, 100)) <= 100
+    assert plain_text("short", 100) == "short"
+    assert describe_error(ValueError("\udfff")) == "ValueError: ?"
+    assert describe_error(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("kind", [Mute, MuteExit], ids=["exception", "exit"])
+def test_an_error_that_cannot_be_shown_is_stood_in_for(kind: Any, how: type[BaseException]) -> None:
+    """With its traceback, and as retryable as it was; the others stay what they are."""
+    error = raised(kind(how))
+    found = plain_error(error)
+    assert isinstance(found, HeadraceError)
+    assert str(found) == describe_error(error)
+    assert found.__traceback__ is error.__traceback__
+    usual = raised(ValueError("as usual"))
+    assert plain_error(usual) is usual
+    usual.__cause__ = raised(kind(how))
+    assert plain_error(usual) is usual
+    assert usual.__cause__ is None
+    assert isinstance(plain_error(SadError()), RetryableError)
+
+
+class SadError(RetryableError):
+    """A retryable error without a text."""
+
+    def __str__(self) -> str:
+        raise ValueError("sad")
+
+
+# --- where users' code is called ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("names", ["headrace", "connect", "both"])
+def test_a_reducer_s_error_that_cannot_be_shown_is_poison(
+    how: type[BaseException], names: Any
+) -> None:
+    """With letters of any kind of headers; its neighbours count."""
+
+    def fails(key: str, state: Any, facts: list[Any], now: int) -> Any:
+        del key, now
+        if facts[0].value:
+            raise Mute(how)
+        return (state or 0) + 1, [], {}
+
+    letters = LetterHeaders(names, "group")
+    settings = FoldSettings(outputs=("out",), on_poison="quarantine", letters=letters)
+    test = KeyedTest(fails, settings)
+    test.send(("a", 0, 1), ("a", 1, 2), ("b", 0, 3))
+    (letter,) = test.dead_letters
+    assert any(b"its __str__ raises" in (data or b"") for _, data in letter.headers)
+    assert (test.state("a"), test.state("b")) == (1, 1)
+    with pytest.raises(PoisonRecordError, match="its __str__ raises"):
+        KeyedTest(fails).send(("a", 1, 1))
+
+
+def test_a_reducer_that_exits_is_poison() -> None:
+    """As ``sys.exit()`` in it; the process goes on."""
+
+    def leaves(key: str, state: Any, facts: list[Any], now: int) -> Any:
+        raise SystemExit(f"{key} {state} {facts[0].value} {now}")
+
+    test = KeyedTest(leaves, FoldSettings(outputs=("out",), on_poison="dead_letter"))
+    test.send(("a", 1, 1))
+    said = dict(test.dead_letters[0].headers)["headrace.message"] or b""
+    assert said.startswith(b"SystemExit: a None 1")
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_a_phase_that_fails_so_is_unknown(how: type[BaseException]) -> None:
+    """A commit does not fail for what is only counted."""
+
+    def of(state: Any) -> Any:
+        raise Mute(how) from ValueError(state)
+
+    found = PhaseReader("group", Phases(of, ("one",)), json.loads)(b"1", None)
+    assert found is not None
+    assert found.name == UNKNOWN
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("kind", [Mute, MuteExit], ids=["exception", "exit"])
+def test_a_channel_outlives_an_error_that_cannot_be_shown(
+    kind: Any, how: type[BaseException]
+) -> None:
+    """Raised by a batch, or in the callback that is told of it, or once it was processed."""
+    broker = InMemoryBroker()
+    broker.create_topic(P0.topic, 2)
+    broker.produce(P0, *values(5))
+    left = [1]
+
+    def answer(batch: Batch) -> BatchResponse:
+        del batch
+        if left:
+            left.pop()
+            raise kind(how)
+        return BatchResponse.advance()
+
+    def on_error(error: BaseException) -> None:
+        assert "its __str__ raises" in str(error)
+        raise kind(how)
+
+    recorder = Recorder(answer, on_error=on_error)
+    with running(in_memory_channel(recorder, broker)):
+        assert committed(broker, P0, 5)
+    assert recorder.delivered(0) == [(0, 5, 1), (0, 5, 2)]
