@@ -45,6 +45,7 @@ SPARK = (
             "examples",
             "killed_workers",
             "output",
+            "persisted",
             "processor",
             "reload",
             "runtime",

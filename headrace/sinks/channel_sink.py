@@ -27,19 +27,25 @@ if TYPE_CHECKING:
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Sink
 
 
+def _nothing() -> None:
+    """Stand in for engines that keep nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Staged:
     """A micro-batch that was computed and is not committed yet.
 
     ``kept`` is the sink's own. ``skipped`` has the offsets of undecodable records that were left
     out, by partition, and ``keyless`` those of records that could not be re-keyed. ``rejected`` are
-    undecodable records that have to be in the dead-letter topic before it is committed.
+    undecodable records that have to be in the dead-letter topic before it is committed. ``release``
+    lets go what the engine keeps for it, and is called once it is committed or discarded.
     """
 
     kept: Any
     skipped: Mapping[TopicPartition, Sequence[int]]
     keyless: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
     rejected: Undecodable = field(default_factory=dict)
+    release: Callable[[], None] = _nothing
 
 
 class ChannelSink:
@@ -124,10 +130,15 @@ class ChannelSink:
             else:
                 assert isinstance(self._sink, BatchCommitSink), "one at a time, then"
                 self._sink.commit_all([each.kept for each in staged], offsets)
+        for each in staged:
+            each.release()
 
     def discard(self, staged: Staged) -> None:
         """Remove a result that will not be committed."""
-        self._sink.discard(staged.kept)
+        try:
+            self._sink.discard(staged.kept)
+        finally:
+            staged.release()
 
     def move(self, offsets: Sequence[PartitionCommit]) -> None:
         """Move offsets without data, as a micro-batch without a result does. Any thread; blocks."""

@@ -20,6 +20,7 @@ from headrace.sinks.channel_sink import Staged
 from headrace.spark.arrow_to_spark import ArrowToSpark, ByValue
 from headrace.spark.decode import Decoder
 from headrace.spark.failures import failure_of, text_of
+from headrace.spark.persisted import Persisted, record
 from headrace.spark.reducer import OwnReducer, checked, load_reducer, send_by_value
 from headrace.telemetry.thread_time import ThreadActivity
 
@@ -279,6 +280,7 @@ class SparkEngine:
         if not isinstance(self._function, OwnReducer):
             send_by_value(self._function)
         self._runtime.start()
+        record()
         self._decoder = Decoder(self._decode)
         to_spark = ArrowToSpark(self._runtime.new_session())
         self._input.check(to_spark)
@@ -330,9 +332,13 @@ class SparkEngine:
         decoder = self._decoder
         assert decoder is not None, "open comes first"
         with decoder.decoded(frame) as decoded:
-            returned = self._function(decoded.frame, micro_batch)
-            kept = sink.stage(micro_batch, returned, checked)
-            return Staged(kept, decoded.skipped, rejected=decoded.rejected)
+            persisted = Persisted(self._runtime.context)
+            with persisted.recording():
+                returned = self._function(decoded.frame, micro_batch)
+                kept = sink.stage(micro_batch, returned, checked)
+            return Staged(
+                kept, decoded.skipped, rejected=decoded.rejected, release=persisted.release
+            )
 
     def cancel(self, micro_batch_id: str) -> None:
         self._opened.cancel(micro_batch_id)
