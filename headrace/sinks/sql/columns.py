@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
@@ -93,6 +94,34 @@ def is_text(kind: pa.DataType) -> bool:
         is_one(kind)
         for is_one in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     )
+
+
+def is_exact(column: sa.types.TypeEngine[Any], values: pa.ChunkedArray, *, bounded: bool) -> bool:
+    """Whether a column tells values apart where Arrow does, and nowhere else.
+
+    With ``bounded`` a text column cuts spaces that are past its length. What rounds, pads or
+    compares by rules of its own is not exact: NUMERIC, floating point, CHAR, CITEXT.
+    """
+    kind = values.type
+    if is_text(kind):
+        if not bounded:
+            return isinstance(column, sa.String) and not isinstance(column, sa.Enum)
+        length = getattr(column, "length", None)
+        longest = pc.max(pc.utf8_length(values.cast(pa.large_string()))).as_py() or 0
+        return type(column) in {sa.TEXT, sa.VARCHAR} and (length is None or longest <= length)
+    if pa.types.is_timestamp(kind):
+        return (
+            isinstance(column, sa.DateTime)
+            and bool(getattr(column, "timezone", False)) is (kind.tz is not None)
+            and getattr(column, "precision", None) in {None, 6}
+        )
+    pairs = (
+        (pa.types.is_integer, sa.Integer),
+        (pa.types.is_boolean, sa.Boolean),
+        (pa.types.is_date32, sa.Date),
+        (pa.types.is_binary, sa.LargeBinary),
+    )
+    return any(is_one(kind) and isinstance(column, own) for is_one, own in pairs)
 
 
 _SAMPLES: tuple[tuple[Callable[[pa.DataType], bool], tuple[Any, ...]], ...] = (

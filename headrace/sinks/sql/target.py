@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
@@ -16,7 +17,13 @@ from headrace.core.errors import ConfigError, HeadraceError, StartError
 from headrace.sinks.contract import RowsRefusedError
 from headrace.sinks.origin import ORIGIN
 from headrace.sinks.schema import SchemaMismatchError
-from headrace.sinks.sql.columns import bound_type, is_of_types, is_of_values, samples
+from headrace.sinks.sql.columns import (
+    bound_type,
+    is_exact,
+    is_of_types,
+    is_of_values,
+    samples,
+)
 from headrace.sinks.sql.database import brief, explained
 
 if TYPE_CHECKING:
@@ -47,6 +54,27 @@ _DEFERRABLE = sa.text(
     "WHERE n.nspname = :schema AND t.relname = :table AND c.condeferrable "
     "AND c.contype IN ('p', 'u') GROUP BY c.oid, c.conname"
 )
+
+#: The columns that a unique index compares by more than their bytes, or by less.
+_COMPARED_OTHERWISE = {
+    "postgresql": (
+        "SELECT a.attname FROM pg_catalog.pg_index i "
+        "JOIN pg_catalog.pg_class t ON t.oid = i.indrelid "
+        "JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace "
+        "CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indcollation::oid[], i.indclass::oid[]) "
+        "AS k (attnum, coll, class) "
+        "JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum = k.attnum "
+        "LEFT JOIN pg_catalog.pg_collation c ON c.oid = k.coll "
+        "LEFT JOIN pg_catalog.pg_opclass o ON o.oid = k.class "
+        "WHERE i.indisunique AND n.nspname = :schema AND t.relname = :table "
+        "AND (c.collisdeterministic IS FALSE OR o.opcdefault IS FALSE)"
+    ),
+    "sqlite": (
+        "SELECT x.name FROM pragma_index_list(:table, :schema) i, "
+        "pragma_index_xinfo(i.name, :schema) x "
+        'WHERE i."unique" AND x."key" AND x.name IS NOT NULL AND x.coll <> \'BINARY\''
+    ),
+}
 
 #: The dialects that say of an INSERT how they would carry it out, and do nothing.
 _EXPLAINING = frozenset({"postgresql", "sqlite"})
@@ -98,6 +126,7 @@ class SqlTarget:
             raise ConfigError([f"{self.place}: origin goes with mode append, and with no other"])
         self._table: sa.Table | None = None
         self._taken: deque[pa.Schema] = deque(maxlen=8)
+        self._alike: frozenset[str] = frozenset()
 
     def load(self) -> None:
         """Look at the table again. Blocks.
@@ -120,6 +149,7 @@ class SqlTarget:
                     "reducer's result"
                 ) from None
             self._require_immediate(connection)
+            self._alike = self._compared_otherwise(connection)
             if self.upserts and set(self._key) not in self._unique(connection):
                 raise StartError(
                     f"{self.place}: no primary key or unique constraint is on exactly "
@@ -152,6 +182,15 @@ class SqlTarget:
                     "by which PostgreSQL upserts nothing; ALTER TABLE ... DROP CONSTRAINT it and "
                     "ADD one that is not, or use mode append"
                 )
+
+    def _compared_otherwise(self, connection: Connection) -> frozenset[str]:
+        """Return the columns that a unique index compares by a rule of its own."""
+        query = _COMPARED_OTHERWISE.get(self._database.dialect) if self.upserts else None
+        if query is None:
+            return frozenset()
+        schema, table = self._found
+        names = {"schema": schema or "main", "table": table}
+        return frozenset(connection.execute(sa.text(query), names).scalars())
 
     def _unique(self, connection: Connection) -> list[set[str | None]]:
         schema, name = self._found
@@ -297,22 +336,43 @@ class SqlTarget:
         return self._sorted(rows)
 
     def _sorted(self, rows: pa.Table) -> pa.Table:
-        return rows.sort_by([(name, "ascending") for name in self._key])
+        """Sort by the columns of the key whose equality is the database's, the others' order kept.
+
+        Rows that only the database takes for the same one stay in the order of the log, so that the
+        last of them stays in the table.
+        """
+        exact = [name for name in self._key if self._is_exact(name, rows.column(name))]
+        if not exact:
+            return rows
+        numbers = pa.array(range(rows.num_rows), pa.int64())
+        keys = rows.select(exact).append_column("", numbers)
+        order = [(name, "ascending") for name in (*exact, "")]
+        return rows.take(pc.sort_indices(keys, sort_keys=order))
+
+    def _is_exact(self, name: str, values: pa.ChunkedArray) -> bool:
+        """Whether the database tells values of a key apart where Arrow does, and only there."""
+        if name in self._alike:
+            return False
+        is_sqlite = self._database.dialect == "sqlite"
+        return is_exact(self._loaded.c[name].type, values, bounded=not is_sqlite)
 
     def as_one(self, results: Sequence[pa.Table]) -> Sequence[pa.Table]:
         """Return what :meth:`write` takes for several results, in turn: as few as can be.
 
         Of rows with one key the last stays, and all are in the order of their keys, because locks
-        are taken in one order then, as by writers that have one result. Results whose columns
-        differ, as after a change of the reducer, stay apart.
+        are taken in one order then, as by writers that have one result. Where the database has an
+        equality of its own, all are written in the order of the log. Results whose columns differ,
+        as after a change of the reducer, stay apart.
         """
         alike = all(each.schema.equals(results[0].schema) for each in results)
         if not self.upserts or not alike:
             return results
         rows = pa.concat_tables(results)
+        if not all(self._is_exact(name, rows.column(name)) for name in self._key):
+            return [self._sorted(rows)]
         numbered = rows.select(list(self._key)).append_column("", pa.array(range(rows.num_rows)))
         last = numbered.group_by(list(self._key)).aggregate([("", "max")]).column("_max")
-        return [self._sorted(rows.take(last))]
+        return [self._sorted(rows.take(last.sort()))]
 
     def has_rows_without_origin(self, connection: Connection) -> bool:
         """Whether some rows do not say which micro-batch they are of."""
