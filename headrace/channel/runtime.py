@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.rebalance import Listener
     from headrace.core.clock import Clock, Deadline
+    from headrace.core.records import TopicPartition
     from headrace.core.spans import Tracer
     from headrace.core.supervision import Heartbeat
     from headrace.kafka.ports import (
@@ -67,7 +68,7 @@ class ChannelPorts:
     ``prefetch`` is the part of the memory budget, in bytes, that the source fills by itself.
     ``coordinator`` builds the coordinator for the listener it is to tell. ``pauses`` is where the
     operator's are kept, while the configuration has them kept. ``begun`` is what the group began
-    with.
+    with. ``holder`` says whose transaction holds readers of a partition back, and may block.
     """
 
     source: RecordSource
@@ -75,6 +76,7 @@ class ChannelPorts:
     catalog: TopicCatalog
     coordinator: Callable[[Listener], Coordinator]
     begun: BegunTopics
+    holder: Callable[[TopicPartition], str] = str
     prefetch: int = 0
     pauses: PauseFile | None = None
     tracer: Tracer = NO_TRACER
@@ -226,7 +228,11 @@ class ChannelRuntime:
             clock=clock,
         )
         self._lag_watchdog = LagWatchdog(
-            environment, catalog=self.catalog, fetcher=self.fetcher, manager=self.manager
+            environment,
+            catalog=self.catalog,
+            fetcher=self.fetcher,
+            manager=self.manager,
+            holder=ports.holder,
         )
         #: The parts whose threads send heartbeats as long as the channel runs.
         self.heartbeats: dict[str, Heartbeat] = {

@@ -13,7 +13,7 @@ import structlog
 from headrace.channel.states import PartitionState
 from headrace.channel.status import snapshot_of
 from headrace.core.clock import Deadline
-from headrace.core.errors import FatalError, KafkaUnavailableError
+from headrace.core.errors import FatalError, HeadraceError, KafkaUnavailableError
 from headrace.core.stacks import log_stacks
 from headrace.core.supervision import PeriodicThread
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.channel.scheduler import Scheduler
     from headrace.channel.workers import Workers
     from headrace.core.clock import Clock
+    from headrace.core.records import TopicPartition
     from headrace.core.supervision import Heartbeat
     from headrace.kafka.ports import TopicCatalog
     from headrace.telemetry.metrics import Metrics, PartitionSnapshot
@@ -105,6 +106,7 @@ class _Seen:
     position: int
     end: int
     refetched: int = 0
+    is_held_back: bool = False
 
 
 class LagWatchdog(PeriodicThread):
@@ -115,6 +117,9 @@ class LagWatchdog(PeriodicThread):
     fetcher is left alone: a batch that is out, a pause, a full buffer. It costs a
     request for each idle partition at each look, one after the other: one for all of them has no
     answer for any while a broker is away.
+
+    One that got to where committed records end, while its log goes on, is held back by a
+    transaction; that is reported once, with what ``holder`` says of it.
     """
 
     def __init__(
@@ -124,7 +129,9 @@ class LagWatchdog(PeriodicThread):
         catalog: TopicCatalog,
         fetcher: Fetcher,
         manager: PartitionManager,
+        holder: Callable[[TopicPartition], str],
     ) -> None:
+        self._holder = holder
         self._environment = environment
         self._catalog = catalog
         self._fetcher = fetcher
@@ -164,8 +171,29 @@ class LagWatchdog(PeriodicThread):
             before = None
         seen = _Seen(position, end, 0 if before is None else before.refetched)
         self._seen[owned] = seen
-        if before is not None and position < before.end:
+        if before is None:
+            return
+        seen.is_held_back = before.is_held_back
+        if position < before.end:
             self._stalled(owned, seen)
+        elif end <= position < (owned.high_watermark or 0) and not seen.is_held_back:
+            seen.is_held_back = True
+            self._held_back(owned)
+
+    def _held_back(self, owned: OwnedPartition) -> None:
+        """Say whose transaction readers of committed records wait for."""
+        self._environment.metrics.stalls.labels(self._environment.name, owned.partition.topic).inc()
+        try:
+            held_by = self._holder(owned.partition)
+        except HeadraceError as error:
+            held_by = f"who it is is not known: {error}"
+        log.warning(
+            "partition_held_back",
+            **owned.log_fields,
+            position=owned.progress.buffer.fetch_offset,
+            end=owned.high_watermark,
+            held_by=held_by,
+        )
 
     def _stalled(self, owned: OwnedPartition, seen: _Seen) -> None:
         """Fetch again; say it louder when that was done before."""

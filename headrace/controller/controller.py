@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -32,6 +33,7 @@ from headrace.kafka import KafkaRangeSource, KafkaRecordSource, KafkaTopicCatalo
 from headrace.kafka.clients import PREFETCH_SHARE, client_properties
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.source import KafkaRecordReader
+from headrace.kafka.transaction_log import holder_of
 from headrace.processors.factory import build_processor
 from headrace.spark.settings import spark_channels, spark_settings
 from headrace.telemetry.metrics import Metrics
@@ -101,6 +103,7 @@ class ProcessResources:
             catalog=KafkaTopicCatalog(kafka, channel.group),
             coordinator=coordinator,
             begun=BegunTopics(self.session, channel.group),
+            holder=partial(holder_of, kafka),
             prefetch=prefetch,
             pauses=PauseFile(self.directory / f"pauses-{name}.json"),
             tracer=self.tracer,

@@ -88,6 +88,38 @@ def test_a_stall_that_stays_is_reported_again_and_again(
     assert stored.offset == 10
 
 
+def test_a_reader_that_a_transaction_holds_back_is_told_once(broker: InMemoryBroker) -> None:
+    """With who it is: all that is committed was read, and the log goes on."""
+    channel = in_memory_channel(Recorder(), broker)
+    runtime = channel._runtime
+    asked, ask = list[object](), runtime.catalog.watermarks
+    looks = list[object]()
+
+    def committed_end(partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        looks.append(partition)
+        low, end = ask(partition, deadline)
+        return low, min(end, 10)
+
+    def hold(partition: TopicPartition) -> str:
+        asked.append(partition)
+        return "held back by tx.1"
+
+    runtime.catalog.watermarks = committed_end  # type: ignore[method-assign]
+    runtime._lag_watchdog._holder = hold
+    with running(channel), capture_logs() as logs:
+        for partition in (P0, P1):
+            assert committed(broker, partition, 10)
+        silence(channel)
+        broker.produce(P0, *values(10))
+        assert wait_for(lambda: asked, Deadline.after(PATIENCE))
+        looks.clear()
+        assert wait_for(lambda: looks.count(P0) > 3, Deadline.after(PATIENCE))
+    assert asked == [P0]
+    (told,) = [each for each in logs if each["event"] == "partition_held_back"]
+    assert (told["position"], told["end"], told["held_by"]) == (10, 20, "held back by tx.1")
+    assert stalls(channel) == 1
+
+
 def test_what_is_idle_or_waits_for_an_answer_is_no_stall(broker: InMemoryBroker) -> None:
     """Neither a partition at its end nor one whose batch is out is fetched anew."""
     recorder = Recorder()
