@@ -51,10 +51,11 @@ _OURS = {
     "_call",
     "_current_frames",
     "_database",
-    "_topic",
-    "_skips",
+    "_rekeyed_by",
     "_span",
+    "_topic",
     "_transactions",
+    "_treating",
     "_write",
 }
 
