@@ -15,6 +15,7 @@ from headrace.core.errors import (
     BoundedRunError,
     InvalidResponseError,
     PoisonRecordError,
+    ResultMisfitError,
     RetryableError,
     SinkConflictError,
 )
@@ -72,6 +73,7 @@ def on_error(**said: Any) -> dict[str, Any]:
         (TypeError("no"), {}, BOUNDED_ATTEMPTS),
         (PoisonRecordError(P0, 3, "no"), {}, BOUNDED_ATTEMPTS),
         (ImportError("no"), {}, BOUNDED_ATTEMPTS),
+        (ResultMisfitError("no"), {"policy": "skip", "max_attempts": 3}, 3),
         (ImportError("no"), {"policy": "skip", "max_attempts": 3}, 3),
         (RetryableError("no"), {}, BOUNDED_ATTEMPTS_AWAY),
         (ConnectionError("no"), {"policy": "skip", "max_attempts": 3}, BOUNDED_ATTEMPTS_AWAY),
@@ -144,6 +146,7 @@ def test_a_bounded_run_ends_where_a_start_position_stays_unknown(broker: InMemor
         (AttributeError("'NoneType' object has no attribute 'lower'"), True),
         (InvalidResponseError(P0, "on_next_batch returned None"), True),
         (ImportError("no module named x"), True),
+        (ResultMisfitError("t: columns 'id' and 'ID'"), True),
         (ValueError("not a number"), False),
         (ConnectionError("refused"), False),
     ],
