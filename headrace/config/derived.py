@@ -97,6 +97,17 @@ def rekeying_of(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, s
     return {topic: other for topic, other in written.items() if reads.covers(topic)}
 
 
+def facts_key(channel: ChannelConfig) -> str | None:
+    """Return where a keyed channel's facts have their key from.
+
+    None for one that is written as the second of two: only the first says it then.
+    """
+    chosen = channel.processor
+    assert isinstance(chosen, KeyedProcessorConfig), "others have no facts"
+    is_second = is_by_key(channel.group, channel.topics[0]) and chosen.facts_key == "record"
+    return None if is_second else chosen.facts_key
+
+
 def with_rekeyed(channels: Mapping[str, ChannelConfig]) -> Mapping[str, ChannelConfig]:
     """Return the channels, each that re-keys as two: the one that writes by key stands first.
 

@@ -13,7 +13,7 @@ import structlog
 from typing_extensions import override
 
 from headrace.config import KafkaSinkConfig, KeyedProcessorConfig, single_sinks
-from headrace.config.derived import changelog_name
+from headrace.config.derived import changelog_name, facts_key
 from headrace.config.models.processor import FIXED_KEYS
 from headrace.core.call_watch import CallWatch
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
@@ -305,7 +305,8 @@ class KeyedProcessor(MicroBatchProcessor):
         names = [identity_of(cluster, group, info.topic_id, n) for n in range(info.partitions)]
         stored = self._parts.sink.last_stored(names, deadline)
         marks = [each.changelog for each in stored.values() if each.changelog is not None]
-        require_key(marks, self._settings.facts_key, self._changelog.topic)
+        if (key := facts_key(self._channel)) is not None:
+            require_key(marks, key, self._changelog.topic)
         others = {each.partitions for each in marks} - {info.partitions}
         if others and self._settings.key not in FIXED_KEYS:
             words = split_keys(topic, info.partitions, min(others), self._changelog.topic)
@@ -431,7 +432,7 @@ class KeyedProcessor(MicroBatchProcessor):
             else:
                 reason = lost_rows(changelog, number, mark, position, bounds)
         self._strand(assignment, reason)
-        key = self._settings.facts_key
+        key = facts_key(self._channel)
         if reason is None and mark is None:
             (low, high), count = bounds, changelog.partitions
             sink.set_mark(number, ChangelogMark(changelog.topic_id, low, count, high > low, key))

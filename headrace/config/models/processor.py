@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Hot, Rebuilds, Restarts, Section
@@ -494,17 +495,16 @@ class KeyedProcessorConfig(Section):
         """The decoder of users' own, None where the decoding is one of ours."""
         return CustomDecoding.of(self.value, self.decoder_options)
 
-    _rekeyed_by: str | None = PrivateAttr(None)
-
-    @property
+    @cached_property
     def facts_key(self) -> str:
         """Where facts have their key from, also where their records come by that key."""
-        return self._rekeyed_by or self.key
+        return self.key
 
     def by_key(self, internal: InternalTopicsConfig) -> Self:
         """Return the same for records that come by the key."""
         made = self.model_copy(update={"key": "record", "internal": internal})
-        made._rekeyed_by = self.key  # noqa: SLF001 - another of the same
+        # beside the fields, so that it is the same configuration as one that is written so
+        made.__dict__["facts_key"] = self.key
         return made
 
     def conflicts(self) -> Iterator[FieldConflict]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.config import KeyedProcessorConfig
-from headrace.config.derived import changelog_name
+from headrace.config.derived import changelog_name, facts_key
 from headrace.config.models.processor import FIXED_KEYS
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, StartError
@@ -225,7 +225,7 @@ class StateChange:
         ``written``: rows are written with that.
         """
         info, (low, high) = self._changelog.info, self._changelog.ends(number)
-        key = self._state.processor.facts_key
+        key = facts_key(self._state.channel)
         return ChangelogMark(info.topic_id, low, info.partitions, written or high > low, key)
 
     def store_in_group(self, found: PartitionOffsets, offset: int) -> None:

@@ -107,7 +107,6 @@ class Repartition:
         self._unread = unread
         #: Where each partition of the changelog begins and ends, without what is written here.
         self.ends = {n: changelog.ends(n) for n in range(numbers.after)}
-        self.key = state.processor.facts_key
         self.moved = self.kept = self.rewritten = 0
 
     def look(self, names: Sequence[str]) -> dict[str, Seen]:
@@ -371,7 +370,8 @@ def _mark(
     known = stored[number].changelog if number in stored else None
     first = low if known is None else known.start
     has_rows = high > first or number in arrivals
-    key = task.key if known is None else known.key
+    keys = (each.changelog.key for each in stored.values() if each.changelog is not None)
+    key = next((each for each in keys if each is not None), None)
     return ChangelogMark(topic_id, first, len(task.ends), has_rows, key)
 
 

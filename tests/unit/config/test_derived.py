@@ -14,7 +14,7 @@ from headrace.config import (
     diff,
     show,
 )
-from headrace.config.derived import changelog_name, rekeying_of
+from headrace.config.derived import changelog_name, facts_key, rekeying_of
 from headrace.config.guarantee import guarantee
 from tests.unit.config.support import loaded, refused
 
@@ -277,3 +277,13 @@ def test_null_means_that_nothing_is_purged(
     second = loaded(tmp_path, text(processor=internal)).channels["orders"].processor
     assert isinstance(second, KeyedProcessorConfig)
     assert second.internal.purge_input == purge
+
+
+def test_a_second_channel_that_is_written_out_names_no_key_of_its_own(tmp_path: Path) -> None:
+    """Made of one it has the key of that; where both are written, only the first one says it."""
+    made = loaded(tmp_path, text())
+    shown = loaded(tmp_path, show(made))
+    keyed = [name for name in made.channels if not name.endswith(".rekey")]
+    found = [(facts_key(made.channels[name]), facts_key(shown.channels[name])) for name in keyed]
+    assert all(first is not None and second is None for first, second in found)
+    assert found
