@@ -106,7 +106,7 @@ def test_on_spark_the_error_says_that_spark_is_to_be_installed(
     ("key", "words"),
     [
         ("no_such_module_here:key", "no_such_module_here"),
-        ("os.path:commonprefix_", "did you mean commonprefix"),
+        ("os.path:commonprefix_", "did you mean posixpath:commonprefix"),
         ("datetime:timezone.utc", "cannot be called|has no"),
         ("operator:add", r"it is called with \(event\)"),
     ],

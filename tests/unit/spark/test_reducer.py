@@ -58,7 +58,7 @@ def test_a_reducer_is_found_by_its_path(package: str) -> None:
         ("made_up.nowhere:reduce", "no module 'made_up.nowhere'"),
         ("made_up.lacking:reduce", "imports 'not_there_at_all', which is not installed"),
         ("made_up.broken:reduce", "ZeroDivisionError"),
-        ("made_up.jobs:reduc", "did you mean reduce"),
+        ("made_up.jobs:reduc", "did you mean made_up.jobs:reduce"),
         ("made_up.jobs:THRESHOLD", "is a int"),
         ("made_up.jobs:reduce_by_key", r"takes \(df\); it is called with \(df, batch\)"),
     ],
