@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.error_scope import ErrorScope, causes, classify_error
+from headrace.channel.pauses import PauseReason
 from headrace.core.errors import (
     BatchTimeoutError,
     BoundedRunError,
@@ -19,8 +20,11 @@ from headrace.core.errors import (
 from headrace.core.user_text import describe_error
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace.channel.environment import ChannelEnvironment
     from headrace.channel.partition import OwnedPartition
+    from headrace.channel.pauses import Pause
 
 log = structlog.get_logger(__name__)
 
@@ -30,6 +34,10 @@ BOUNDED_ATTEMPTS = 5
 
 #: The same while a server is away, which may come back: two to four minutes with the defaults.
 BOUNDED_ATTEMPTS_AWAY = 12
+
+#: Seconds that a bounded run waits for somebody to act on a state that cannot be relied on: a
+#: restore that is held back may go on by itself meanwhile.
+BOUNDED_REST = 60.0
 
 #: Failures without a success before them, after which it is said that the code is at fault.
 FIRST_FAILURES = 3
@@ -90,6 +98,30 @@ class LastingFailures:
                     "here. What is committed stays: fix the cause and start it again"
                 )
             )
+
+    def look_at_rests(self, pauses: Iterable[Pause], now: float) -> float | None:
+        """Fail the channel where a bounded run has waited long enough for somebody to act.
+
+        ``now`` is in seconds since the epoch, and so is the time that is returned, at which to look
+        again; None where nothing waits.
+        """
+        waiting = [pause for pause in pauses if pause.reason is PauseReason.STATE]
+        if not (self._is_bounded and waiting):
+            return None
+        first = min(waiting, key=lambda pause: pause.since)
+        if now < first.since + BOUNDED_REST:
+            return first.since + BOUNDED_REST
+        name = self._environment.name
+        what = (
+            f"channel {name}" if first.partition is None else f"channel {name}: {first.partition}"
+        )
+        self._environment.fail(
+            BoundedRunError(
+                f"{what} rests: {first.note}; the bounded run ends here. What is committed stays: "
+                "do what that says and start it again"
+            )
+        )
+        return None
 
     def _most(self, error: BaseException) -> int:
         most = self._environment.config.on_error.max_attempts or BOUNDED_ATTEMPTS

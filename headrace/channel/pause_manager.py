@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.channel.partition import earliest
 from headrace.channel.pauses import Pause, PauseMode, PauseReason, key_of
 from headrace.channel.states import PartitionState
 from headrace.core.errors import PausedByOthersError, ShorterPauseError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.commits import Committer
     from headrace.channel.environment import ChannelEnvironment
+    from headrace.channel.lasting_failures import LastingFailures
     from headrace.channel.partition_manager import PartitionManager
     from headrace.channel.pauses import DeliveryGate, PauseFile
     from headrace.coordinators.coordinator import Coordinator
@@ -47,11 +49,13 @@ class PauseManager(PeriodicThread):
         committer: Committer,
         coordinator: Coordinator,
         delivery_gate: DeliveryGate,
+        lasting: LastingFailures,
         manager: PartitionManager,
     ) -> None:
         self._environment = environment
         self._committer = committer
         self._coordinator = coordinator
+        self._lasting = lasting
         self._manager = manager
         self._pauses = delivery_gate.pauses
         self._file = file
@@ -257,8 +261,11 @@ class PauseManager(PeriodicThread):
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            end = self._pauses.next_end
-            wait = LONGEST_INTERVAL if end is None else end - self._environment.clock.time()
+            now = self._environment.clock.time()
+            end = earliest(
+                self._pauses.next_end, self._lasting.look_at_rests(self._pauses.all(), now)
+            )
+            wait = LONGEST_INTERVAL if end is None else end - now
             self._wake.wait(max(0.0, min(LONGEST_INTERVAL, wait)))
             self._wake.clear()
             over = self._pauses.expire(self._environment.clock.time())

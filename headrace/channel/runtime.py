@@ -198,6 +198,7 @@ class ChannelRuntime:
             committer=self.committer,
             coordinator=self.coordinator,
             delivery_gate=self.delivery_gate,
+            lasting=self._lasting,
             manager=self.manager,
         )
         self.control = PartitionControl(

@@ -5,12 +5,20 @@ from __future__ import annotations
 from concurrent.futures import Future
 from threading import Event
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 from structlog.testing import capture_logs
 
 from headrace.channel.bounds import Until
-from headrace.channel.lasting_failures import BOUNDED_ATTEMPTS, BOUNDED_ATTEMPTS_AWAY, is_of_code
+from headrace.channel.lasting_failures import (
+    BOUNDED_ATTEMPTS,
+    BOUNDED_ATTEMPTS_AWAY,
+    BOUNDED_REST,
+    LastingFailures,
+    is_of_code,
+)
+from headrace.channel.pauses import Pause, PauseReason
 from headrace.core.errors import (
     BoundedRunError,
     InvalidResponseError,
@@ -28,7 +36,7 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.core.records import Batch
+    from headrace.core.records import Batch, TopicPartition
 
 LATEST = Until()
 
@@ -205,3 +213,39 @@ def test_causes_count_for_what_is_of_code() -> None:
     named.__cause__ = TypeError("no")
     assert is_of_code(named)
     assert not is_of_code(JobFailedError("java.io.IOException: disk"))
+
+
+@pytest.mark.parametrize("partition", [None, P0])
+def test_a_bounded_run_ends_with_a_state_that_waits_for_somebody(
+    broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch, partition: TopicPartition | None
+) -> None:
+    """The channel's error says which state it is and why it rests."""
+    monkeypatch.setattr("headrace.channel.lasting_failures.BOUNDED_REST", 0.0)
+    broker.produce(P0, *values(5))
+    ended = Ended()
+    channel = in_memory_channel(Recorder(), broker, until=LATEST, on_failure=ended.note)
+    with running(channel):
+        channel.pause(PauseReason.STATE, by="processor", partition=partition, note="it was cut")
+        error = ended.wait(channel)
+    assert isinstance(error, BoundedRunError)
+    assert "rests: it was cut" in str(error)
+    assert partition is None or str(partition) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("is_bounded", "reason", "seconds", "looks_again"),
+    [
+        (True, PauseReason.STATE, BOUNDED_REST - 1, 1000.0 + BOUNDED_REST),
+        (True, PauseReason.OPERATOR, BOUNDED_REST + 1, None),
+        (False, PauseReason.STATE, BOUNDED_REST + 1, None),
+    ],
+)
+def test_lasting_failures_fail_no_channel_for_a_rest_that_may_end(
+    is_bounded: bool, reason: PauseReason, seconds: float, looks_again: float | None
+) -> None:
+    """A short rest, an operator's pause and a run without bounds end nothing."""
+    environment = MagicMock()
+    lasting = LastingFailures(environment, is_bounded=is_bounded)
+    pause = Pause(reason, "processor", since=1000.0, note="it was cut")
+    assert lasting.look_at_rests([pause], 1000.0 + seconds) == looks_again
+    environment.fail.assert_not_called()
