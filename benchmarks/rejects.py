@@ -64,7 +64,7 @@ class Plan:
     """
 
     rounds: int = 5
-    records: int = 200_000
+    records: int = 800_000
     malformed: int = 30
     micro_batch: int = 50_000
     partitions: int = 4

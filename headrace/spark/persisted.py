@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"\d+")
 
 
+#: Guards which jobs are under way, and that pyspark's methods are replaced once.
+_GUARD = threading.Lock()
+
+
 class Persisted:
     """What one job's reducer persisted and nothing had persisted before.
 
@@ -29,7 +33,6 @@ class Persisted:
     context's persistent RDDs, as long as no other lane's job ran meanwhile: it may be that one's.
     """
 
-    _guard: ClassVar = threading.Lock()
     _running: ClassVar[set[Persisted]] = set()
 
     def __init__(self, context: SparkContext) -> None:
@@ -42,7 +45,7 @@ class Persisted:
     def recording(self) -> Iterator[None]:
         """Record what this thread's block persists; let it go at once where the block fails."""
         before = self._persistent()
-        with self._guard:
+        with _GUARD:
             for other in self._running:
                 self._is_alone = other._is_alone = False  # noqa: SLF001 - one of our own
             self._running.add(self)
@@ -56,7 +59,7 @@ class Persisted:
             raise
         finally:
             _CURRENT.job = None
-            with self._guard:
+            with _GUARD:
                 self._running.discard(self)
 
     def add(self, persisted: Any) -> None:
@@ -111,7 +114,7 @@ def _recorded(persist: Callable[..., Any], level: Callable[[Any], StorageLevel])
 
 def record() -> None:
     """Have pyspark's methods say what they persist. Once in a process; more often does nothing."""
-    with Persisted._guard:  # noqa: SLF001 - of this module
+    with _GUARD:
         if hasattr(DataFrame.persist, "__wrapped__"):
             return
         kinds: dict[Any, Callable[[Any], StorageLevel]] = {

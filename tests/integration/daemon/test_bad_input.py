@@ -68,7 +68,9 @@ def _reducer(reducer: str) -> Callable[[dict[str, Any]], None]:
         ),
         pytest.param(_no_zookeeper, 3, ["zookeeper.hosts", "127.0.0.1"], id="no ZooKeeper"),
         pytest.param(_no_topic, 3, ["no.such.topic", "channels.main.topics"], id="no topic"),
-        pytest.param(_sink("functions:kepe"), 3, ["kepe", "did you mean keep"], id="no function"),
+        pytest.param(
+            _sink("functions:kepe"), 3, ["kepe", "did you mean functions:keep"], id="no function"
+        ),
         pytest.param(_sink("nowhere:keep"), 3, ["nowhere", "python_path"], id="no module"),
         pytest.param(
             _sink("functions:two_arguments"), 3, ["two_arguments", "(record)"], id="arguments"

@@ -100,7 +100,9 @@ def test_what_the_reducer_raises_is_what_the_channel_gets(channel: Callable[...,
             case 1:
                 return df.select("no_such_column")
             case 2:
-                return df.selectExpr("1 / 0 as x", "raise_error('row reached')")
+                return df.selectExpr(
+                    "1 / 0 as x", "cast(raise_error('row reached') as string) as y"
+                )
             case _:
                 return "no frame"  # type: ignore[return-value]
 

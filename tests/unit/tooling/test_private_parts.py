@@ -51,7 +51,7 @@ _OURS = {
     "_call",
     "_current_frames",
     "_database",
-    "_rekeyed_by",
+    "_is_alone",
     "_span",
     "_topic",
     "_transactions",

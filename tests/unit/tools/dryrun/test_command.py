@@ -137,7 +137,7 @@ def test_what_the_reducer_raises_is_shown_with_its_own_lines(run: Callable[..., 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--reducer", f"{MODULE}:longst", *ARROW], "did you mean longest"),
+        (["--reducer", f"{MODULE}:longst", *ARROW], f"did you mean {MODULE}:longest"),
         (["--reducer", f"{MODULE}:single", *ARROW], "called with (table, batch)"),
         (["--reducer", "a:b", "--sql", "select 1", "--input", "in.jsonl"], "give one of them"),
         (["--sql", "select 1", *ARROW], "--sql goes with --type spark"),
