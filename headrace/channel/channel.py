@@ -166,6 +166,10 @@ class InboundKafkaChannel:
         """Return where each held partition stands at this moment, down to a running callback."""
         return self._runtime.manager.snapshots()
 
+    def held_back(self) -> dict[TopicPartition, str]:
+        """Return who holds back which partitions: transactions that do not end; see the log."""
+        return self._runtime.lag_watchdog.held_back()
+
     def heartbeats(self) -> tuple[Heartbeat, ...]:
         """Return the parts that send heartbeats, which a supervisor's watchdog asks about."""
         return tuple(self._runtime.heartbeats.values())

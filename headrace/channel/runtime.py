@@ -228,7 +228,7 @@ class ChannelRuntime:
             channel=name,
             clock=clock,
         )
-        self._lag_watchdog = LagWatchdog(
+        self.lag_watchdog = LagWatchdog(
             environment,
             catalog=self.catalog,
             fetcher=self.fetcher,
@@ -348,7 +348,7 @@ class ChannelRuntime:
             self.fetcher,
             self.workers,
             self._callback_watchdog,
-            self._lag_watchdog,
+            self.lag_watchdog,
             self.pause_manager,
             self.coordinator,
         ):
@@ -363,7 +363,7 @@ class ChannelRuntime:
             ("fetcher", self.fetcher),
             ("committer", self.committer),
             ("watchdog", self._callback_watchdog),
-            ("stall watch", self._lag_watchdog),
+            ("stall watch", self.lag_watchdog),
             ("pauses", self.pause_manager),
         ):
             if not part.stop(deadline):

@@ -106,7 +106,7 @@ class _Seen:
     position: int
     end: int
     refetched: int = 0
-    is_held_back: bool = False
+    held_by: str | None = None
 
 
 class LagWatchdog(PeriodicThread):
@@ -137,6 +137,7 @@ class LagWatchdog(PeriodicThread):
         self._fetcher = fetcher
         self._manager = manager
         self._seen: dict[OwnedPartition, _Seen] = {}
+        self._held_back: dict[TopicPartition, str] = {}
         super().__init__(f"{environment.name}-stalls", environment.fail)
 
     def _run(self) -> None:
@@ -159,6 +160,11 @@ class LagWatchdog(PeriodicThread):
                 silent.append(str(partition))
             else:
                 self._compare(owned, end, before.get(owned))
+        self._held_back = {
+            owned.partition: seen.held_by
+            for owned, seen in self._seen.items()
+            if seen.held_by is not None
+        }
         if silent:
             # the client itself says nothing of a partition without a leader
             log.warning(
@@ -173,15 +179,17 @@ class LagWatchdog(PeriodicThread):
         self._seen[owned] = seen
         if before is None:
             return
-        seen.is_held_back = before.is_held_back
         if position < before.end:
             self._stalled(owned, seen)
-        elif end <= position < (owned.high_watermark or 0) and not seen.is_held_back:
-            seen.is_held_back = True
-            self._held_back(owned)
+        elif end <= position < (owned.high_watermark or 0):
+            seen.held_by = before.held_by or self._report_holder(owned)
 
-    def _held_back(self, owned: OwnedPartition) -> None:
-        """Say whose transaction readers of committed records wait for."""
+    def held_back(self) -> dict[TopicPartition, str]:
+        """Return who holds back which partitions, as of the last look. Any thread."""
+        return dict(self._held_back)
+
+    def _report_holder(self, owned: OwnedPartition) -> str:
+        """Log and return whose transaction readers of committed records wait for."""
         self._environment.metrics.stalls.labels(self._environment.name, owned.partition.topic).inc()
         try:
             held_by = self._holder(owned.partition)
@@ -194,6 +202,7 @@ class LagWatchdog(PeriodicThread):
             end=owned.high_watermark,
             held_by=held_by,
         )
+        return held_by
 
     def _stalled(self, owned: OwnedPartition, seen: _Seen) -> None:
         """Fetch again; say it louder when that was done before."""

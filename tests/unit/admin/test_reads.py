@@ -200,6 +200,17 @@ def test_a_member_without_its_partitions_is_not_ready(bare: Scene) -> None:
         ]
 
 
+def test_a_partition_that_a_transaction_holds_back_is_not_ready(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason names the partition and whose transaction it is."""
+    channel = scene.controller.channels["member"]
+    monkeypatch.setattr(channel, "held_back", lambda: {P0: "the producer tx.1"})
+    assert scene.client.get("/health/ready").json()["reasons"] == [
+        f"channel member {P0} is held back by a transaction: the producer tx.1"
+    ]
+
+
 def test_readiness_names_everything_that_is_not_as_it_should_be(scene: Scene) -> None:
     """ZooKeeper, Spark and a failed channel are each a reason."""
     assert scene.client.get("/health/ready").status_code == 200

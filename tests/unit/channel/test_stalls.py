@@ -105,7 +105,7 @@ def test_a_reader_that_a_transaction_holds_back_is_told_once(broker: InMemoryBro
         return "held back by tx.1"
 
     runtime.catalog.watermarks = committed_end  # type: ignore[method-assign]
-    runtime._lag_watchdog._holder = hold
+    runtime.lag_watchdog._holder = hold
     with running(channel), capture_logs() as logs:
         for partition in (P0, P1):
             assert committed(broker, partition, 10)
@@ -114,6 +114,7 @@ def test_a_reader_that_a_transaction_holds_back_is_told_once(broker: InMemoryBro
         assert wait_for(lambda: asked, Deadline.after(PATIENCE))
         looks.clear()
         assert wait_for(lambda: looks.count(P0) > 3, Deadline.after(PATIENCE))
+        assert channel.held_back() == {P0: "held back by tx.1"}
     assert asked == [P0]
     (told,) = [each for each in logs if each["event"] == "partition_held_back"]
     assert (told["position"], told["end"], told["held_by"]) == (10, 20, "held back by tx.1")
