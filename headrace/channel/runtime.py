@@ -117,9 +117,6 @@ class ChannelRuntime:
         self.tracer = ports.tracer
         self.skips = skips
         self.taps = Taps(name, clock)
-        self.metrics = metrics
-        self.clock = clock
-        self.fail = fail
         self.unfinished: list[str] = []
         self._prefetch = ports.prefetch
 
