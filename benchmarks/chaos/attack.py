@@ -9,10 +9,10 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from benchmarks.chaos.schedule import Fault, Kind
-from benchmarks.chaos.world import PATIENCE, Lane
+from benchmarks.chaos.world import Lane
 from benchmarks.report import say
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.devstack.wait import wait_for
+from headrace.devstack.wait import FAR_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,11 +26,8 @@ _TURN = 0.1
 #: Seconds after which a supervisor starts a member again that ended by itself.
 _SUPERVISION = 1.0
 
-#: Seconds that everything begun may take to be done.
-_SETTLED = 240.0
-
-#: Seconds that a restarted member may take to own something, in a rolling restart.
-_RETURN = 30.0
+#: Seconds that a restarted member that is up may take to own something, in a rolling restart.
+_RETURN = 60.0
 
 
 class Attack:
@@ -74,7 +71,7 @@ class Attack:
 
     def _settle(self) -> None:
         """Wait until everything begun is done; members are started again meanwhile."""
-        pause, deadline = Event(), Deadline.after(_SETTLED)
+        pause, deadline = Event(), Deadline.after(FAR_S)
         lanes = [self._rolling, *self._world.server_lanes.values()]
         while not all(lane.idle for lane in lanes) and not deadline.expired:
             self.supervise()
@@ -122,7 +119,7 @@ class Attack:
         lane.do(server.kill)
         self._at(
             fault.at + fault.lasts,
-            lambda: lane.do(lambda: server.start(Deadline.after(PATIENCE))),
+            lambda: lane.do(server.start),
         )
 
     def _harm(self, daemon: Daemon, fault: Fault) -> None:
@@ -153,8 +150,15 @@ class Attack:
             if not daemon.wanted:
                 continue
             daemon.lane.do(lambda daemon=daemon: (daemon.stop(), daemon.start())).result()  # type: ignore[misc]
-            if not wait_for(lambda d=daemon: d.owns() or not d.wanted, Deadline.after(_RETURN)):  # type: ignore[misc]
+            if not self._has_returned(daemon):
                 self.unreturned.append(daemon.name)
+
+    def _has_returned(self, daemon: Daemon) -> bool:
+        """Wait until it owns something or is wanted no more: to be up, for as long as it works."""
+        silence = self._world.silence(daemon.name)
+        wait_for(lambda: daemon.answers() or not daemon.wanted, Deadline.after(FAR_S), silence)
+        owns = wait_for(lambda: daemon.owns() or not daemon.wanted, Deadline.after(_RETURN))
+        return bool(owns)
 
     def supervise(self) -> None:
         """Start a member again that ended by itself, as whatever supervises daemons does."""

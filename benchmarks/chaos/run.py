@@ -21,8 +21,9 @@ from benchmarks.chaos.watcher import OffsetWatcher
 from benchmarks.chaos.world import TOPIC, Setting, World
 from benchmarks.report import say
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.progress import Silence, signs_of_work
 from headrace.devstack.server import ServerProcess
-from headrace.devstack.wait import wait_for
+from headrace.devstack.wait import FAR_S, SILENCE_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
     from benchmarks.chaos.repeats import Repeat
     from benchmarks.report import Report
 
-#: Seconds that the producer has for its first record, and the members to store everything at the
-#: end.
-_BEGIN = 60.0
+#: Seconds in which a member that is behind at the end stores nothing, and is taken to never do.
 _DRAINED = 120.0
 
 #: Seconds that the producer has at the end for what is on its way.
@@ -105,7 +104,10 @@ class Run:
     def _start_members(self) -> None:
         for name in self._plan.schedule.running:
             self._world.daemons[name].lane.do(self._world.daemons[name].start)
-        if not wait_for(self._all_owned, Deadline.after(self._plan.setting.ready)):
+        for daemon in self._world.daemons.values():
+            daemon.lane.settle()
+        silence = self._world.silence(*self._plan.schedule.running)
+        if not wait_for(self._all_owned, Deadline.after(FAR_S), silence):
             raise AssertionError(
                 f"the members did not share everything; see {self._world.directory}"
             )
@@ -141,12 +143,14 @@ class Run:
                 *(str(self._plan.rate), str(self._ledger)),
             ],
             log_file=self._world.directory / "producer.log",
-            deadline=Deadline.after(_BEGIN),
+            deadline=Deadline.after(FAR_S),
             environment={"PYTHONPATH": str(Path(__file__).parents[2])},
         )
         ending.callback(producer.kill)
-        if not wait_for(self._has_begun, Deadline.after(_BEGIN)):
-            raise AssertionError(f"nothing was acknowledged in {_BEGIN:.0f} s")
+        silence = Silence(signs_of_work([producer.identity.pid]), SILENCE_S)
+        if not wait_for(self._has_begun, Deadline.after(FAR_S), silence):
+            log = self._world.directory / "producer.log"
+            raise AssertionError(f"nothing was acknowledged; see {log}")
         return producer
 
     def _has_begun(self) -> bool:
@@ -158,7 +162,11 @@ class Run:
         self._clean_unreturned = list(self._attack.unreturned)
 
     def _await_drained(self) -> bool:
-        """Wait until the last acknowledged record of each partition is stored everywhere."""
+        """Wait until the last acknowledged record of each partition is stored everywhere.
+
+        It is waited for as long as more is stored, or members that have nothing yet work on their
+        start: how long that takes is the machine's.
+        """
         sent = oracle.acknowledged(self._ledger)
         last: dict[int, int] = {}
         for number, offset in sent.items():
@@ -167,12 +175,15 @@ class Run:
         wanted = {f"{TOPIC}-{partition}": offset for partition, offset in last.items()}
         say("healed; waiting for the rest")
 
+        def reached() -> list[dict[str, int]]:
+            return [oracle.reached(self._world.sink(name)) for name in self._world.channels]
+
         def stored() -> bool:
             self._attack.supervise()
-            reached = [oracle.reached(self._world.sink(name)) for name in self._world.channels]
-            return all(each.get(p, -1) >= wanted[p] for each in reached for p in wanted)
+            return all(each.get(p, -1) >= wanted[p] for each in reached() for p in wanted)
 
-        return bool(wait_for(stored, Deadline.after(_DRAINED)))
+        silence = Silence(lambda: (str(reached()), self._world.starting()), _DRAINED)
+        return bool(wait_for(stored, Deadline.after(FAR_S), silence))
 
     def _stop_members(self) -> None:
         for daemon in self._world.daemons.values():

@@ -16,9 +16,10 @@ import yaml
 from benchmarks.chaos.link import Link, Network
 from headrace.config.derived import changelog_name
 from headrace.core.clock import Deadline
+from headrace.core.progress import Silence, signs_of_work
 from headrace.devstack import KafkaBroker, ZooKeeperServer
 from headrace.devstack.server import LOOPBACK, ProcessState, ServerProcess, free_port
-from headrace.devstack.wait import wait_for
+from headrace.devstack.wait import SILENCE_S, wait_for
 from headrace.kafka.topic_producer import create_topic
 from headrace.telemetry.metrics import read_metrics
 
@@ -34,7 +35,7 @@ TOPIC = "numbers"
 MEMBER = "CHAOS_MEMBER"
 SINKS = "CHAOS_SINKS"
 
-#: Seconds that a server may take to start, and a member to stop.
+#: Seconds that a member may take to stop, and one thing that is done to it.
 PATIENCE = 60.0
 
 #: Seconds that a member has to answer a question about its metrics.
@@ -68,8 +69,7 @@ class Setting:
     """What a world is made of. Times are in seconds; ``sinks`` is the module with the sinks.
 
     A channel without a ``processor`` names one of these sinks. In the strings of a shipped sink
-    ``{folder}`` is the channel's folder. ``sections`` are further ones of the configuration, and
-    ``ready`` is how long the members may take to own everything at first.
+    ``{folder}`` is the channel's folder. ``sections`` are further ones of the configuration.
     """
 
     partitions: int = 8
@@ -77,7 +77,6 @@ class Setting:
     work: float = 0.03
     channels: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: CHANNELS)
     sinks: str = "benchmarks.chaos.sinks"
-    ready: float = 90.0
     sections: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -244,6 +243,11 @@ class Daemon:
             raise AssertionError(f"{self.name}: {found.stdout}{found.stderr}")
         return found.stdout
 
+    @property
+    def pid(self) -> int | None:
+        """Its process; None while there is none."""
+        return None if self._process is None else self._process.identity.pid
+
     def answers(self) -> bool:
         """Whether it is up: handlers for signals are there before the metrics. Blocks."""
         return self._samples() is not None
@@ -276,8 +280,8 @@ class World:
 
     def start(self) -> None:
         """Start the servers and create the topic. Blocks."""
-        self.zookeeper.start(Deadline.after(PATIENCE))
-        self.broker.start(Deadline.after(PATIENCE))
+        self.zookeeper.start()
+        self.broker.start()
         client = {"bootstrap.servers": self.broker.address}
         create_topic(client, TOPIC, self.setting.partitions, Deadline.after(PATIENCE))
         for name, channel in self.channels.items():
@@ -302,6 +306,16 @@ class World:
     def sink(self, channel: str) -> Path:
         """Return the folder of a channel's sink."""
         return self.directory / "sinks" / channel
+
+    def silence(self, *names: str) -> Silence:
+        """Return how long the processes of these members show no sign of work, from now on."""
+        pids = [pid for name in names if (pid := self.daemons[name].pid) is not None]
+        return Silence(signs_of_work(pids), SILENCE_S)
+
+    def starting(self) -> tuple[int, ...]:
+        """Return what differs once members that own nothing yet have worked. Blocks."""
+        waited = [each for each in self.daemons.values() if each.wanted and not each.owns()]
+        return signs_of_work([each.pid for each in waited if each.pid is not None])()
 
     @property
     def claims(self) -> int:

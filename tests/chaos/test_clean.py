@@ -47,7 +47,7 @@ _SETTING = Setting(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1800)
 def test_clean_events_repeat_nothing_with_any_sink(tmp_path: Path) -> None:
     """Joins, leaves and rolling restarts cost no record and repeat none, in every channel.
 

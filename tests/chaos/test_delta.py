@@ -54,13 +54,11 @@ def _setting(source: Mapping[str, Any]) -> Setting:
         "sink": {"type": "delta", "path": "{folder}"},
         **source,
     }
-    return Setting(
-        partitions=4, ready=180.0, channels={"delta": channel}, sections={"spark": spark}
-    )
+    return Setting(partitions=4, channels={"delta": channel}, sections={"spark": spark})
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "source",
     [pytest.param(_BY_VALUE, id="by_value"), pytest.param(_BY_REFERENCE, id="by_reference")],

@@ -54,13 +54,13 @@ def by_channel(report: Report) -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_without_fencing_duplicates_are_reported(by_channel: dict[str, dict[str, Any]]) -> None:
     """A frozen member that goes on stores what its successor has stored."""
     assert by_channel["unfenced"]["duplicated"] > 0
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_a_commit_before_the_sink_is_reported_as_loss(
     by_channel: dict[str, dict[str, Any]],
 ) -> None:
@@ -68,13 +68,13 @@ def test_a_commit_before_the_sink_is_reported_as_loss(
     assert by_channel["commit-first"]["lost"] > 0
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_a_dropped_batch_is_reported_as_loss(by_channel: dict[str, dict[str, Any]]) -> None:
     """One batch that was never stored is missed among all the others."""
     assert 0 < by_channel["dropping"]["lost"] < by_channel["dropping"]["acknowledged"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_a_run_with_losses_does_not_hold(report: Report) -> None:
     """The figures' verdict is the one that the exit code is made of."""
     assert not report.figures["holds"]
