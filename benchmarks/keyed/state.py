@@ -33,10 +33,11 @@ from headrace.kafka.topic_producer import TopicProducer
 from headrace.keyed.columns import fold_of
 from headrace.keyed.fold import FoldSettings
 from headrace.keyed.function import KeyedFunction
+from headrace.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import staged_state
 from headrace.keyed.state import LayeredState, Progress
-from headrace.keyed.store import PartitionKey, RocksStore, RowChange, StoredRow
+from headrace.keyed.store import RocksStore
 from headrace.keyed.topics import open_changelog
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
@@ -129,7 +130,7 @@ class Sized:
         changes: list[tuple[PartitionKey, RowChange]] = []
         for number, (key, state) in enumerate(rows(self._keys, self._plan.rows[0]), 1):
             place = PartitionKey(number % self._plan.partitions, key)
-            changes.append((place, RowChange(None, StoredRow(state))))
+            changes.append((place, RowChange(None, KeyRow(state))))
             if len(changes) == _WRITTEN or number == self._keys:
                 self._store.write(changes, {})
                 changes.clear()

@@ -29,7 +29,7 @@ from headrace.keyed.codecs import DECODERS, partition_of
 if TYPE_CHECKING:
     from headrace.admin.ports import Controller
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.keyed.fold import KeyRow
+    from headrace.keyed.row import KeyRow
     from headrace.keyed.state_reader import FoundKey, StatePartition, StateReader
 
 #: Keys of one page, at most.

@@ -5,7 +5,6 @@ The daemon and Spark's workers run the same: a table of :data:`ROWS` in, one of 
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
@@ -22,6 +21,7 @@ from headrace.core.user_text import describe_error, plain_error, plain_text
 from headrace.keyed.api import Event, Fired, Output, Timer, TimerClock, is_batched
 from headrace.keyed.codecs import DECODERS, ENCODERS, key_bytes, output_bytes
 from headrace.keyed.exact import exact_text
+from headrace.keyed.row import PREFIX, TTL, KeyRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -96,12 +96,6 @@ RESULT = pa.schema(
 #: The name of the output that poison goes to: no output of a configuration can have it.
 DEAD_LETTERS = "headrace.dead_letters"
 
-#: The timer by which a key without facts is deleted. No reducer's timer begins so.
-TTL = "headrace.ttl"
-
-#: What the names of timers of our own begin with.
-PREFIX = "headrace."
-
 #: Timers that one key may have.
 MAX_TIMERS = 100
 
@@ -129,43 +123,6 @@ MAX_TIME = 1 << 62
 #: What says of a value, a state or a key that it cannot be read or written. Values nested too
 #: deeply for the interpreter are among them.
 _UNREADABLE = (TypeError, ValueError, RecursionError)
-
-
-class KeyRow(NamedTuple):
-    """What is stored of one key. ``quarantined`` says why its facts are set aside, if they are."""
-
-    state: bytes | None
-    timers: Mapping[str, Timer] = {}
-    quarantined: str | None = None
-
-    @property
-    def extra(self) -> bytes | None:
-        """Timers and quarantine as they are stored beside the state, None without any."""
-        if not self.timers and self.quarantined is None:
-            return None
-        document: dict[str, Any] = {}
-        if self.timers:
-            document["timers"] = {
-                name: [timer.clock.value, timer.due] for name, timer in sorted(self.timers.items())
-            }
-        if self.quarantined is not None:
-            document["quarantined"] = self.quarantined
-        if self.state is None:
-            document["state"] = False
-        return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-
-    @classmethod
-    def of(cls, state: bytes | None, extra: bytes | None) -> KeyRow:
-        """Return the row that :attr:`extra` was made of."""
-        if not extra:
-            return cls(state)
-        document = json.loads(extra)
-        timers = {
-            name: Timer(due, TimerClock(clock))
-            for name, (clock, due) in document.get("timers", {}).items()
-        }
-        has_state = document.get("state", True)
-        return cls(state if has_state else None, timers, document.get("quarantined"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +198,11 @@ class _Results:
         self._outputs: list[OutputRow] = []
         self._ends = [0]
 
-    def add(
-        self, touched: Touched, before: tuple[bytes | None, bytes | None], found: Folded
-    ) -> None:
-        """Add a key. ``before`` is its state, and :attr:`KeyRow.extra` beside it, as stored."""
-        after = found.row.state, found.row.extra
+    def add(self, touched: Touched, found: Folded) -> None:
+        """Add a key."""
+        after, is_changed = found.row, found.row != touched.row
         numbers = found.fired, found.late, found.dropped, found.poison, found.expired
-        self._rows.append((touched.key, touched.partition, after != before, *after, *numbers))
+        self._rows.append((touched.key, touched.partition, is_changed, *after, *numbers))
         self._outputs += found.outputs
         self._ends.append(len(self._outputs))
 
@@ -481,9 +436,9 @@ class Fold:
                         continue
                     is_plain = False  # others will have timers as well
                     events = None  # the reducer has had these, and may have changed them
-            row = KeyRow.of(state, extra)
+            row = KeyRow(state, extra)
             touched = Touched(key, partition, row, facts.of(index), until, now, events)
-            results.add(touched, (state, extra), self.fold(touched, careful=has_failed))
+            results.add(touched, self.fold(touched, careful=has_failed))
 
     def _reduced(
         self, key: bytes, stored: bytes | None, events: list[Event[Any]], now: int
@@ -585,9 +540,9 @@ class _KeyPass:
         row = touched.row
         self._state: Any = None
         self._name: Any = touched.key
-        self._timers = {name: timer for name, timer in row.timers.items() if name != TTL}
-        self._ttl = row.timers[TTL].due if TTL in row.timers else None
-        self._quarantined = row.quarantined
+        timers, self._quarantined = row.read_extra()
+        self._timers = {name: timer for name, timer in timers.items() if name != TTL}
+        self._ttl = timers[TTL].due if TTL in timers else None
         self._unreadable: str | None = None
         self._called = False
         self._result = Folded(row)
@@ -595,7 +550,7 @@ class _KeyPass:
         self._stored = row.state
         self._latest_fired: int | None = None
         self._fired_again = 0
-        self._due = self._next_due() if row.timers else None
+        self._due = self._next_due() if timers else None
 
     def run(self) -> Folded:
         """Return what became of the key.
@@ -656,21 +611,27 @@ class _KeyPass:
         else:
             row = self._row(state, self._timers, self._ttl)
         if self._quarantined is not None:
-            row = self._set_aside_row(row, self._quarantined)
+            reason = self._stored_reason(row, self._quarantined)
+            row = self._row(state, self._timers, self._ttl, reason)
         self._result.row = row
 
-    def _row(self, state: bytes | None, timers: Mapping[str, Timer], ttl: int | None) -> KeyRow:
+    def _row(
+        self,
+        state: bytes | None,
+        timers: Mapping[str, Timer],
+        ttl: int | None,
+        quarantined: str | None = None,
+    ) -> KeyRow:
         """Return what is stored of the key, with its end as a timer."""
         if self._settings.ttl is not None and ttl is not None and (state is not None or timers):
             timers = {**timers, TTL: Timer(ttl)}
-        return KeyRow(state, dict(timers))
+        return KeyRow.of(state, timers, quarantined)
 
-    def _set_aside_row(self, row: KeyRow, reason: str) -> KeyRow:
-        """Return a row that says why the key is set aside, in as many words as it has room for."""
+    def _stored_reason(self, row: KeyRow, reason: str) -> str:
+        """Return why the key is set aside, in as many words as its row has room for."""
         sizes = (len(data or b"") for data in (self._touched.key, row.state, row.extra))
         room = (self._settings.max_row - sum(sizes)) // 6  # bytes of a character in JSON, at most
-        length = min(_REASON_LENGTH, max(_LEAST_REASON, room))
-        return row._replace(quarantined=plain_text(reason, length))
+        return plain_text(reason, min(_REASON_LENGTH, max(_LEAST_REASON, room)))
 
     # --- facts ------------------------------------------------------------------------------
 

@@ -10,12 +10,12 @@ import structlog
 
 from headrace.core.user_text import describe_error
 from headrace.keyed.api import Phase
-from headrace.keyed.fold import KeyRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headrace.keyed.api import Phases
+    from headrace.keyed.row import KeyRow
 
 log = structlog.get_logger(__name__)
 
@@ -115,15 +115,13 @@ class PhaseReader:
         self._names = frozenset(phases.names)
         self._is_logged = False
 
-    def __call__(self, state: bytes | None, extra: bytes | None) -> Phase | None:
+    def __call__(self, row: KeyRow) -> Phase | None:
         """Return the phase of a row, None of one without a state."""
-        if not state:  # a row of timers alone is stored with an empty one
-            state = KeyRow.of(state, extra).state
-            if state is None:
-                return None
+        if row.state is None:
+            return None
         phases = self._phases
         try:
-            name, since, *numbers = phases.of(self._read_state(state))
+            name, since, *numbers = phases.of(self._read_state(row.state))
             amounts, counts = (tuple(map(int, each)) for each in numbers)
             if len(amounts) != len(phases.amounts) or len(counts) != len(phases.counts):
                 reason = (

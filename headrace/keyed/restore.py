@@ -6,7 +6,7 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -15,13 +15,11 @@ from headrace.core.columns import ColumnRun
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition, offset_of
 from headrace.core.user_text import describe_error
-from headrace.keyed.sink import EXTRA_HEADER
+from headrace.keyed.changelog import loaded_rows
 from headrace.keyed.store import (
     CorruptStoreError,
-    LoadedRows,
     Position,
     StateStoreError,
-    StoredRow,
 )
 
 if TYPE_CHECKING:
@@ -509,7 +507,7 @@ class Restorer:
         if now - restoring.noted >= _CHECKPOINT:
             restoring.noted = now
             position = self._position(last, restoring.leader_epoch)
-        self._store.load(number, _columns_of(records), position)
+        self._store.load(number, loaded_rows(records), position)
         restoring.position = last
         self._note_problem(restoring, None)
 
@@ -554,38 +552,3 @@ def _said_of(error: Exception) -> str:
 
 def _next_offset(records: Sequence[Record]) -> int:
     return records.next_offset if isinstance(records, ColumnRun) else offset_of(records[-1]) + 1
-
-
-def _columns_of(records: Sequence[Record]) -> Iterator[LoadedRows]:
-    """Yield what records of the changelog say of keys, in their order."""
-    if not isinstance(records, ColumnRun):
-        rows = [(key, row_of(record)) for record in records if (key := record.key()) is not None]
-        yield LoadedRows(
-            [key for key, _ in rows],
-            [None if row is None else row.state for _, row in rows],
-            [None if row is None else row.extra for _, row in rows],
-        )
-        return
-    for piece in records.pieces:
-        has_keys = piece.column("key").null_count == 0
-        named = piece if has_keys else piece.filter(piece.column("key").is_valid())
-        keys, states, headers = (named.column(name) for name in ("key", "value", "headers"))
-        extras = None
-        if headers.null_count < len(headers):
-            extras = list(map(_extra_in, headers.to_pylist()))
-        yield LoadedRows(keys.to_pylist(), states.to_pylist(), extras)
-
-
-def _extra_in(headers: Iterable[Mapping[str, Any]] | None) -> bytes | None:
-    """Return what a record of the changelog has beside the state."""
-    named = (each["value"] for each in headers or () if each["key"] == EXTRA_HEADER)
-    return next(named, None) or None
-
-
-def row_of(record: Record) -> StoredRow | None:
-    """Return the row that a record of the changelog has, None for a deletion."""
-    value = record.value()
-    if value is None:
-        return None
-    extra = next((data for name, data in record.headers() or () if name == EXTRA_HEADER), None)
-    return StoredRow(value, extra or None)

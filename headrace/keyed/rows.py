@@ -19,7 +19,7 @@ from headrace.core.records import FINISHED_KEY, TopicPartition
 from headrace.core.user_text import describe_error, plain_error
 from headrace.keyed.codecs import field_of, from_json
 from headrace.keyed.fold import FACT, MAX_TIME, OUTPUT, RESULT, ROWS, OutputRow, dead_letter, made
-from headrace.keyed.store import PartitionKey
+from headrace.keyed.row import PartitionKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

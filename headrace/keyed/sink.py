@@ -8,20 +8,20 @@ from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.clock import Deadline
-from headrace.core.columns import HEADERS
 from headrace.core.errors import HeadraceError, KafkaUnavailableError, ResultRefusedError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.core.result_columns import ResultColumns
 from headrace.core.spans import current_headers
 from headrace.kafka.result_transactions import CountedMove
+from headrace.keyed.changelog import changelog_columns
 from headrace.keyed.fold import OUTPUT, made
+from headrace.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.keyed.state import Layer, Progress
-from headrace.keyed.store import PartitionKey, Position, RowChange, StoredRow
+from headrace.keyed.store import Position
 from headrace.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError
 from headrace.sinks.kafka import traced
 
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from headrace.keyed.state import LayeredState
     from headrace.sinks.contract import OffsetMove, PartitionCommit
     from headrace.sinks.micro_batch import MicroBatch
-
-#: The header of a changelog record that has the key's timers.
-EXTRA_HEADER = "headrace-timers"
 
 #: Committed micro-batches, and their bytes, that the store may be without, before nothing more is
 #: committed.
@@ -412,7 +409,7 @@ class KeyedSink:
                 keys = each.layer.changes
                 is_last = [not any(key in changes for changes in later) for key in keys]
                 rows = rows.filter(pa.array(is_last, pa.bool_())).combine_chunks()
-            yield _changelog(self._topics.changelog, rows)
+            yield changelog_columns(self._topics.changelog, rows)
 
     def discard(self, staged: StagedState) -> None:
         """Forget the layer."""
@@ -529,29 +526,12 @@ def with_former(result: pa.Table, rows: pa.Table) -> pa.Table:
     return result
 
 
-def _changelog(topic: str, rows: pa.Table) -> ResultColumns:
-    """Return rows as the changelog has them: extra in a header, a deletion as a tombstone."""
-    partition, key, state, extra = (
-        column.chunk(0) if column.num_chunks else column.combine_chunks()
-        for column in rows.columns[:4]
-    )
-    if extra.null_count == len(extra):
-        return ResultColumns(topic, key, state, None, partition)
-    has_extra = extra.is_valid()
-    state = pc.if_else(pc.and_(state.is_null(), has_extra), b"", state)
-    there = extra.drop_null()
-    names = pa.array([EXTRA_HEADER] * len(there), pa.string())
-    pairs = pa.StructArray.from_arrays([names, there], fields=list(HEADERS.value_type))
-    ends = pa.array(np.r_[0, np.cumsum(has_extra.to_numpy(zero_copy_only=False))], pa.int32())
-    return ResultColumns(topic, key, state, pa.ListArray.from_arrays(ends, pairs), partition)
-
-
 def _rows(
     states: Sequence[bytes | None], extras: Sequence[bytes | None]
-) -> Iterable[StoredRow | None]:
+) -> Iterable[KeyRow | None]:
     """Return rows of what is stored of keys, None for each that has none."""
     fields = list(zip(states, extras, strict=True))
     nothing = (None, None)
     if nothing not in fields:
-        return made(StoredRow, fields)
-    return [None if row == nothing else StoredRow(*row) for row in fields]
+        return made(KeyRow, fields)
+    return [None if row == nothing else KeyRow(*row) for row in fields]

@@ -12,12 +12,14 @@ import structlog
 
 from headrace.core.user_text import describe_error
 from headrace.keyed.api import TimerClock
-from headrace.keyed.store import PartitionKey, StateStoreError, StoredCommit, timers_of
+from headrace.keyed.row import PartitionKey
+from headrace.keyed.store import StateStoreError, StoredCommit, timers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace.keyed.store import DueTimer, Position, RowChange, StateStore, StoredRow
+    from headrace.keyed.row import KeyRow, RowChange
+    from headrace.keyed.store import DueTimer, Position, StateStore
 
 log = structlog.get_logger(__name__)
 
@@ -163,7 +165,7 @@ class LayeredState:
 
     # --- rows -------------------------------------------------------------------------------
 
-    def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
+    def get_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
         """Return the rows with all that is staged.
 
         Raises:
@@ -173,7 +175,7 @@ class LayeredState:
         self._require(partitions)
         with self._lock:
             layers = [layer.changes for layer in reversed(self._layers) if layer.changes]
-        found: dict[PartitionKey, StoredRow | None] = {}
+        found: dict[PartitionKey, KeyRow | None] = {}
         left = keys
         for changes in layers:
             found.update({key: changes[key].after for key in left if key in changes})
@@ -264,7 +266,7 @@ class LayeredState:
 
     # --- for readers: what is committed, and nothing that is staged -------------------------
 
-    def committed(self, key: PartitionKey) -> tuple[StoredRow | None, Progress]:
+    def committed(self, key: PartitionKey) -> tuple[KeyRow | None, Progress]:
         """Return a key's row, and where its partition is with it.
 
         Raises:
@@ -282,7 +284,7 @@ class LayeredState:
 
     def committed_rows(
         self, partition: int, prefix: bytes, after: bytes | None, limit: int
-    ) -> tuple[list[tuple[bytes, StoredRow]], Progress]:
+    ) -> tuple[list[tuple[bytes, KeyRow]], Progress]:
         """Return rows whose keys begin so, the first ones ``after`` a key, and where they are.
 
         Raises:
@@ -303,7 +305,7 @@ class LayeredState:
             ]
             return sorted(found)[:limit], self._progress_of(partition)
 
-    def _unwritten(self, partition: int) -> dict[bytes, StoredRow | None]:
+    def _unwritten(self, partition: int) -> dict[bytes, KeyRow | None]:
         """Return what is committed and the store has not taken yet."""
         return {
             key.key: change.after
@@ -402,5 +404,5 @@ def _unforeseen(error: Exception) -> StateStoreError:
     return StateStoreError(describe_error(error))
 
 
-def _size(row: StoredRow | None) -> int:
+def _size(row: KeyRow | None) -> int:
     return 0 if row is None else len(row.state or b"") + len(row.extra or b"")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.core.clock import SYSTEM_CLOCK, Clock
-from headrace.keyed.fold import KeyRow
 from headrace.keyed.phases import UNKNOWN, named
 from headrace.keyed.restore import RestoreProgress
+from headrace.keyed.row import PartitionKey
 from headrace.keyed.sink import KeyedCounts
-from headrace.keyed.store import PartitionKey, StoreSize
+from headrace.keyed.store import StoreSize
 from headrace.telemetry.metrics import PhaseSnapshot, StateSnapshot
 
 if TYPE_CHECKING:
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from headrace.keyed.api import Phases
     from headrace.keyed.phases import PhaseTotals
+    from headrace.keyed.row import KeyRow
     from headrace.keyed.state import LayeredState, Progress
-    from headrace.keyed.store import RocksStore, StoredRow
+    from headrace.keyed.store import RocksStore
 
 
 class FoundKey(NamedTuple):
@@ -163,5 +164,5 @@ def _phases(declared: Phases, totals: PhaseTotals, now: float) -> tuple[PhaseSna
     )
 
 
-def _found(partition: int, key: bytes, row: StoredRow, progress: Progress) -> FoundKey:
-    return FoundKey(partition, key, KeyRow.of(*row), progress)
+def _found(partition: int, key: bytes, row: KeyRow, progress: Progress) -> FoundKey:
+    return FoundKey(partition, key, row, progress)

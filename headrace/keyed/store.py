@@ -33,14 +33,15 @@ from typing_extensions import override
 
 from headrace.core.errors import RetryableError, StartError
 from headrace.keyed.api import TimerClock
-from headrace.keyed.fold import KeyRow
 from headrace.keyed.phases import PhaseTotals, Tally, summed, totals_of
+from headrace.keyed.row import KeyRow, PartitionKey, RowChange
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from headrace.keyed.phases import PhaseReader
+    from headrace.keyed.row import LoadedRows
 
 
 log = structlog.get_logger(__name__)
@@ -77,31 +78,6 @@ class StoredCommit(NamedTuple):
     number: int
 
 
-class StoredRow(NamedTuple):
-    """A key's state, and :attr:`KeyRow.extra` beside it, as they are in the changelog."""
-
-    state: bytes | None
-    extra: bytes | None = None
-
-
-class LoadedRows(NamedTuple):
-    """Rows as a changelog has them, in its order and in columns.
-
-    A state of None is a deletion; ``extras`` are None where no row has one.
-    """
-
-    keys: Sequence[bytes]
-    states: Sequence[bytes | None]
-    extras: Sequence[bytes | None] | None = None
-
-
-class PartitionKey(NamedTuple):
-    """One key of one partition."""
-
-    partition: int
-    key: bytes
-
-
 class DueTimer(NamedTuple):
     """An entry of the index of timers."""
 
@@ -109,15 +85,6 @@ class DueTimer(NamedTuple):
     key: bytes
     name: str
     clock: TimerClock
-
-
-class RowChange(NamedTuple):
-    """A key's row before and after a commit, None where there is none. What was before may not be
-    known: then entries of its timers stay in the index until they are due.
-    """
-
-    before: StoredRow | None
-    after: StoredRow | None
 
 
 class StoreSize(NamedTuple):
@@ -136,7 +103,7 @@ class StateStore(Protocol):
         StateStoreError: it cannot be read or written.
     """
 
-    def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
+    def get_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
         """Return the rows, None for each key that has none."""
         ...
 
@@ -160,7 +127,7 @@ class StateStore(Protocol):
         """
         ...
 
-    def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, StoredRow]]:
+    def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, KeyRow]]:
         """Yield the rows of a partition from a key on, in the order of their keys' bytes."""
         ...
 
@@ -212,28 +179,27 @@ def _weight(rows: Mapping[bytes, bytes]) -> int:
     return _ENTRY_BYTES * len(rows) + sum(map(len, rows)) + sum(map(len, rows.values()))
 
 
-def encode_row(row: StoredRow) -> bytes:
+def encode_row(row: KeyRow) -> bytes:
     """Return a row as the store has it."""
     state, extra = row
-    if not extra:
-        return _NO_EXTRA + (state or b"")
-    return _LENGTH.pack(len(extra)) + extra + (state or b"")
+    head = _LENGTH.pack(len(extra)) + extra if extra else _NO_EXTRA
+    return head + (state or b"")
 
 
-def decode_row(data: bytes) -> StoredRow:
+def decode_row(data: bytes) -> KeyRow:
     """Return the row that :func:`encode_row` made of it."""
     end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
-    return StoredRow(data[end:], data[_LENGTH.size : end] or None)
+    return KeyRow.read(data[end:], data[_LENGTH.size : end])
 
 
-def _decoded(rows: Iterable[bytes | None]) -> list[StoredRow | None]:
+def _decoded(rows: Iterable[bytes | None]) -> list[KeyRow | None]:
     """Return rows as :func:`decode_row` does; most have nothing but a state, which is soon said."""
     new: Any = tuple.__new__
     start = len(_NO_EXTRA)
     return [
         None
         if data is None
-        else new(StoredRow, (data[start:], None))
+        else new(KeyRow, (data[start:], None))
         if data.startswith(_NO_EXTRA)
         else decode_row(data)
         for data in rows
@@ -261,10 +227,10 @@ def timer_of(entry: bytes) -> tuple[int, DueTimer]:
     return partition, DueTimer(due - _BIAS, entry[_INDEX.size : end], name, _CLOCKS[clock])
 
 
-def _is_quarantined(row: StoredRow | None) -> bool:
+def _is_quarantined(row: KeyRow | None) -> bool:
     if row is None or not row.extra or b'"quarantined"' not in row.extra:
         return False
-    return KeyRow.of(*row).quarantined is not None
+    return row.quarantined is not None
 
 
 def _put_rows(
@@ -317,17 +283,17 @@ def _put_loaded(
     """Have a batch write rows without knowing what was before; return their names."""
     prefix = _PARTITION.pack(_ROW, partition)
     names = [prefix + key for key in rows.keys]
-    plain = [] if rows.extras else [_NO_EXTRA + state for state in rows.states if state]
+    plain = [] if rows.extras else [_NO_EXTRA + value for value in rows.values if value]
     if len(plain) == len(names):
         # most rows are so: there is no call of Python's for each of them
         deque(map(batch.put, names, plain), maxlen=0)
         return names
     extras = rows.extras or repeat(None)
-    for name, key, state, extra in zip(names, rows.keys, rows.states, extras, strict=False):
-        if state is None:
+    for name, key, value, extra in zip(names, rows.keys, rows.values, extras, strict=False):
+        if value is None:
             batch.delete(name)
             continue
-        row = StoredRow(state, extra)
+        row = KeyRow(value, extra)
         batch.put(name, encode_row(row))
         if extra:
             _put_timers(batch, PartitionKey(partition, key), RowChange(None, row), earliest)
@@ -371,7 +337,7 @@ STEP = 10_000
 _NONE: frozenset[DueTimer] = frozenset()
 
 
-def timers_of(key: bytes, row: StoredRow | None) -> frozenset[DueTimer]:
+def timers_of(key: bytes, row: KeyRow | None) -> frozenset[DueTimer]:
     """Return a row's timers as entries of the index: those of a key in quarantine do not fire.
 
     Raises:
@@ -380,7 +346,7 @@ def timers_of(key: bytes, row: StoredRow | None) -> frozenset[DueTimer]:
     if row is None or not row.extra:
         return _NONE
     try:
-        _, timers, quarantined = KeyRow.of(*row)
+        timers, quarantined = row.read_extra()
         if quarantined is not None:
             return _NONE
         return frozenset(
@@ -477,7 +443,7 @@ class RocksStore(StateStore):
         return self._database
 
     @override
-    def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
+    def get_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
         names = _row_keys(keys)
         with self._lock:
             rows = list(map(self._cache.get, names))
@@ -610,8 +576,8 @@ class RocksStore(StateStore):
     def _tally(self, change: RowChange, count: _Count | None) -> Sequence[int]:
         """Take note of the phases that a change goes from and to; return what its counts add."""
         assert self._phase_of is not None
-        before = None if change.before is None else self._phase_of(*change.before)
-        after = None if change.after is None else self._phase_of(*change.after)
+        before = None if change.before is None else self._phase_of(change.before)
+        after = None if change.after is None else self._phase_of(change.after)
         if count is not None:
             count.tally.add(before, -1)
             count.tally.add(after, 1)
@@ -649,7 +615,7 @@ class RocksStore(StateStore):
             yield timer
 
     @override
-    def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, StoredRow]]:
+    def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, KeyRow]]:
         prefix = _PARTITION.pack(_ROW, partition)
         for key, data in self._scan(prefix + first, prefix):
             yield key[len(prefix) :], decode_row(data)
@@ -694,7 +660,7 @@ class RocksStore(StateStore):
                 key, row = name[len(prefix) :], decode_row(data)
                 _add(found.sums, key, RowChange(None, row))
                 if self._phase_of is not None:
-                    found.tally.add(self._phase_of(*row), 1)
+                    found.tally.add(self._phase_of(row), 1)
                 if count % STEP == 0:
                     yield
             with self._lock:

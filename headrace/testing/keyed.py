@@ -14,15 +14,15 @@ from typing_extensions import override
 from headrace.core.tables import SCHEMA
 from headrace.keyed.codecs import DECODERS, key_bytes, to_json
 from headrace.keyed.columns import fold_of
-from headrace.keyed.fold import DEAD_LETTERS, FoldSettings, KeyRow
+from headrace.keyed.fold import DEAD_LETTERS, FoldSettings
 from headrace.keyed.function import KeyedFunction
+from headrace.keyed.row import KeyRow, PartitionKey
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import StagedState, staged_state
 from headrace.keyed.state import LayeredState, Progress
 from headrace.keyed.store import (
     CLOCK_PREFIX,
     DueTimer,
-    PartitionKey,
     StateStore,
     decode_row,
     encode_row,
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     from headrace.core.records import ResultRecord
     from headrace.keyed.api import KeyedReducer, Timer, TimerClock
-    from headrace.keyed.store import Position, RowChange, StoredCommit, StoredRow
+    from headrace.keyed.row import RowChange
+    from headrace.keyed.store import Position, StoredCommit
 
 
 class MemoryStore(StateStore):
@@ -54,7 +55,7 @@ class MemoryStore(StateStore):
         self._commits: dict[int, StoredCommit] = {}
 
     @override
-    def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
+    def get_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
         found = map(self._rows.get, keys)
         return [None if data is None else decode_row(data) for data in found]
 
@@ -94,7 +95,7 @@ class MemoryStore(StateStore):
             yield timer
 
     @override
-    def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, StoredRow]]:
+    def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, KeyRow]]:
         keys = sorted(key.key for key in self._rows if key.partition == partition)
         for key in keys[bisect_left(keys, first) :]:
             yield key, decode_row(self._rows[PartitionKey(partition, key)])
@@ -256,9 +257,9 @@ class KeyedTest:
 
     def _row(self, key: Any) -> KeyRow:
         (row,) = self._state.get_many([PartitionKey(0, key_bytes(key))])
-        return KeyRow(None) if row is None else KeyRow.of(*row)
+        return row or KeyRow(None)
 
-    def states(self) -> dict[bytes, StoredRow]:
+    def states(self) -> dict[bytes, KeyRow]:
         """Return all keys' rows as they are stored."""
         return dict(self._store.rows(0))
 

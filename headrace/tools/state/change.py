@@ -14,13 +14,12 @@ from headrace.config.derived import changelog_name, facts_key
 from headrace.config.models.processor import FIXED_KEYS
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, StartError
-from headrace.core.records import ResultRecord
 from headrace.kafka import ResultTransactions
 from headrace.kafka.clients import client_properties
 from headrace.kafka.fencing import fence_producers
 from headrace.kafka.ports import ChangelogMark
 from headrace.kafka.result_transactions import CountedMove
-from headrace.keyed.sink import EXTRA_HEADER
+from headrace.keyed.changelog import record_of
 from headrace.keyed.store import RocksStore
 from headrace.keyed.topics import open_changelog, split_keys
 from headrace.tools.offsets.commands import access, channel_name
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headrace.config import ChannelConfig, Config
-    from headrace.keyed.store import StoredRow
+    from headrace.keyed.row import KeyRow
     from headrace.tools.offsets.commands import Access
     from headrace.tools.offsets.hold import Hold
     from headrace.tools.offsets.reader import Cluster, PartitionOffsets
@@ -174,7 +173,7 @@ class StateChange:
         self.hold = hold
         self.found = found
 
-    def rows(self, changelog: ChangelogTable, found: PartitionOffsets) -> dict[bytes, StoredRow]:
+    def rows(self, changelog: ChangelogTable, found: PartitionOffsets) -> dict[bytes, KeyRow]:
         """Return what there is of a partition, while the group stays held."""
         return while_held(self.hold, lambda: changelog.rows(found.partition.partition))
 
@@ -182,7 +181,7 @@ class StateChange:
         self,
         transactions: ResultTransactions,
         found: PartitionOffsets,
-        rows: Iterable[tuple[bytes, StoredRow | None]],
+        rows: Iterable[tuple[bytes, KeyRow | None]],
         offset: int | None,
         stream_time: int | None,
         *,
@@ -237,14 +236,6 @@ class StateChange:
         if failures:
             named = "; ".join(f"{partition}: {why}" for partition, why in failures.items())
             typer.echo(f"the group's own offset is not known to be stored: {named}", err=True)
-
-
-def record_of(topic: str, number: int, key: bytes, row: StoredRow | None) -> ResultRecord:
-    """Return a record of the changelog, a tombstone where there is no row."""
-    if row is None:
-        return ResultRecord(topic, None, key, None, number)
-    headers = None if row.extra is None else [(EXTRA_HEADER, row.extra)]
-    return ResultRecord(topic, row.state or b"", key, headers, number)  # type: ignore[arg-type]
 
 
 @contextmanager

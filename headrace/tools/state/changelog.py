@@ -16,10 +16,9 @@ from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition, offset_of
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.source import read_log
+from headrace.keyed.changelog import row_of
 from headrace.keyed.codecs import to_json
-from headrace.keyed.fold import KeyRow
-from headrace.keyed.restore import row_of
-from headrace.keyed.store import StoredRow
+from headrace.keyed.row import KeyRow
 from headrace.tools.offsets.reader import ANSWER_TIMEOUT, RequestError
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Logged(NamedTuple):
     """What the changelog says of a key: a row or a deletion, in the record at an offset."""
 
     offset: int
-    row: StoredRow | None
+    row: KeyRow | None
 
 
 class ChangelogTable:
@@ -103,7 +102,7 @@ class ChangelogTable:
             if key is not None:
                 yield key, Logged(offset_of(record), row_of(record))
 
-    def row(self, number: int, key: bytes) -> StoredRow | None:
+    def row(self, number: int, key: bytes) -> KeyRow | None:
         """Return the row of one key."""
         found = None
         for name, logged in self.records(number):
@@ -111,7 +110,7 @@ class ChangelogTable:
                 found = logged.row
         return found
 
-    def rows(self, number: int, ends: tuple[int, int] | None = None) -> dict[bytes, StoredRow]:
+    def rows(self, number: int, ends: tuple[int, int] | None = None) -> dict[bytes, KeyRow]:
         """Return the rows of a partition, by the order of the keys' bytes."""
         last = dict(self.records(number, ends))
         return {key: row for key in sorted(last) if (row := last[key].row) is not None}
@@ -184,7 +183,7 @@ class FileHead:
 class StateWriter(Protocol):
     """Writes one partition after the other."""
 
-    def write(self, number: int, rows: Mapping[bytes, StoredRow], end: PartitionEnd) -> None:
+    def write(self, number: int, rows: Mapping[bytes, KeyRow], end: PartitionEnd) -> None:
         """Write the rows of a partition, and what goes with them."""
         ...
 
@@ -196,7 +195,7 @@ class _Lines:
         self._file = file
         self._line(head.document())
 
-    def write(self, number: int, rows: Mapping[bytes, StoredRow], end: PartitionEnd) -> None:
+    def write(self, number: int, rows: Mapping[bytes, KeyRow], end: PartitionEnd) -> None:
         for key, row in rows.items():
             self._line({"partition": number, **_line_of(key, row)})
         self._line({"partition": number, "end": asdict(end)})
@@ -205,24 +204,23 @@ class _Lines:
         self._file.write(to_json(document) + b"\n")
 
 
-def _line_of(key: bytes, row: StoredRow) -> dict[str, Any]:
+def _line_of(key: bytes, row: KeyRow) -> dict[str, Any]:
     """Return a row as a line has it: the state as JSON where that gives the same bytes again."""
     line: dict[str, Any] = {}
     try:
         line["key"] = key.decode()
     except UnicodeDecodeError:
         line["key_hex"] = key.hex()
-    found = KeyRow.of(*row)
-    if found.state is not None:
+    if row.state is not None:
         try:
-            decoded = json.loads(found.state)
-            exact = to_json(decoded) == found.state
+            decoded = json.loads(row.state)
+            exact = to_json(decoded) == row.state
         except (ValueError, TypeError):
             exact = False
         if exact:
             line["state"] = decoded
         else:
-            line["state_base64"] = b64encode(found.state).decode()
+            line["state_base64"] = b64encode(row.state).decode()
     if row.extra:
         line["timers"] = json.loads(row.extra)
     return line
@@ -247,11 +245,11 @@ class _Parquet:
         self._head = head
         self._ends: dict[str, Any] = {}
 
-    def write(self, number: int, rows: Mapping[bytes, StoredRow], end: PartitionEnd) -> None:
+    def write(self, number: int, rows: Mapping[bytes, KeyRow], end: PartitionEnd) -> None:
         columns = [
             [number] * len(rows),
             list(rows),
-            [KeyRow.of(*row).state for row in rows.values()],
+            [row.state for row in rows.values()],
             [row.extra.decode() if row.extra else None for row in rows.values()],
         ]
         arrays = [pa.array(each, kind.type) for each, kind in zip(columns, _SCHEMA, strict=True)]
@@ -308,7 +306,7 @@ class StateFile:
         ends = json.loads(metadata.get(_ENDS, b"{}"))
         return cls(path, head, {int(number): PartitionEnd(**end) for number, end in ends.items()})
 
-    def rows(self) -> Iterator[tuple[int, bytes, StoredRow]]:
+    def rows(self) -> Iterator[tuple[int, bytes, KeyRow]]:
         """Yield partition, key and row, partition after partition.
 
         Raises:
@@ -339,14 +337,14 @@ class StateFile:
         with self.path.open("rb") as file:
             return file.read(len(_PARQUET)) != _PARQUET
 
-    def _table_rows(self) -> Iterator[tuple[int, bytes, StoredRow]]:
+    def _table_rows(self) -> Iterator[tuple[int, bytes, KeyRow]]:
         with pq.ParquetFile(self.path) as file:
             for batch in file.iter_batches():
                 columns = (batch.column(name).to_pylist() for name in _SCHEMA.names)
                 for number, key, state, timers in zip(*columns, strict=True):
                     yield number, key, _row(state, timers.encode() if timers else None)
 
-    def _line_rows(self) -> Iterator[tuple[int, bytes, StoredRow]]:
+    def _line_rows(self) -> Iterator[tuple[int, bytes, KeyRow]]:
         with self.path.open("rb") as file:
             for count, line in enumerate(file, 1):
                 if count == 1:
@@ -364,7 +362,7 @@ class StateFile:
                     ) from error
 
 
-def _of_line(document: dict[str, Any]) -> tuple[bytes, StoredRow]:
+def _of_line(document: dict[str, Any]) -> tuple[bytes, KeyRow]:
     key = document["key"].encode() if "key" in document else bytes.fromhex(document["key_hex"])
     if "state_base64" in document:
         state: bytes | None = b64decode(document["state_base64"], validate=True)
@@ -373,12 +371,13 @@ def _of_line(document: dict[str, Any]) -> tuple[bytes, StoredRow]:
     return key, _row(state, to_json(document["timers"]) if "timers" in document else None)
 
 
-def _row(state: bytes | None, extra: bytes | None) -> StoredRow:
-    """Return a row as the changelog has it; what is said beside a state has to be readable."""
+def _row(state: bytes | None, extra: bytes | None) -> KeyRow:
+    """Return a row; what is said beside a state has to be readable."""
     if state is None and extra is None:
         raise ValueError("it has neither a state nor timers")
-    KeyRow.of(state, extra)
-    return StoredRow(state if state is not None or extra is None else b"", extra)
+    row = KeyRow.read(state or b"", extra)
+    row.read_extra()
+    return row
 
 
 def _parsed(line: bytes, path: Path, count: int) -> Any:

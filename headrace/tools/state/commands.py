@@ -18,10 +18,9 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition, identity_of
-from headrace.keyed.fold import KeyRow
+from headrace.keyed.row import KeyRow
 from headrace.keyed.state import Progress
 from headrace.keyed.state_reader import FoundKey
-from headrace.keyed.store import RocksStore, StoredRow
 from headrace.keyed.topics import (
     CHANGELOG_SETTINGS,
     changelog_doubts,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
     from headrace.config import Config
     from headrace.kafka.ports import StoredOffset
+    from headrace.keyed.store import RocksStore
     from headrace.tools.offsets.reader import PartitionOffsets
 
 EXIT_DIFFERENT = EXIT_LOST = 1
@@ -123,8 +123,8 @@ def _numbers(changelog: ChangelogTable, partition: int | None) -> Iterable[int]:
     return range(count) if partition is None else [partition]
 
 
-def _described(state: StateOf, number: int, key: bytes, row: StoredRow) -> dict[str, Any]:
-    found = FoundKey(number, key, KeyRow.of(*row), Progress())
+def _described(state: StateOf, number: int, key: bytes, row: KeyRow) -> dict[str, Any]:
+    found = FoundKey(number, key, row, Progress())
     return described_key(found, state.processor).model_dump(mode="json")
 
 
@@ -177,7 +177,7 @@ def export(config: Config, channel: str | None, file: Path, kind: str) -> None:
 
 def _still(
     changelog: ChangelogTable, number: int, stored: Callable[[], StoredOffset | None]
-) -> tuple[dict[bytes, StoredRow], bool, StoredOffset | None]:
+) -> tuple[dict[bytes, KeyRow], bool, StoredOffset | None]:
     """Return a partition's rows, and the offset that was stored before they were read.
 
     In between: whether nothing was stored while they were read, so that both belong together.
@@ -240,7 +240,7 @@ def import_state(
         following = next(by_partition, None)
         for found in change.found:
             number = found.partition.partition
-            rows: dict[bytes, StoredRow | None] = {}
+            rows: dict[bytes, KeyRow | None] = {}
             if following is not None and following[0] == number:
                 rows = {key: row for _, key, row in following[1]}
                 following = next(by_partition, None)
@@ -293,29 +293,27 @@ def release(config: Config, channel: str | None, key: str, *, is_hex: bool) -> N
     name = state.key(key, is_hex=is_hex)
     with changing(state) as (change, transactions, changelog):
         for found in change.found:
-            stored = change.rows(changelog, found).get(name)
-            if stored is None:
+            row = change.rows(changelog, found).get(name)
+            if row is None:
                 continue
-            row = KeyRow.of(*stored)
-            if row.quarantined is None:
+            reason = row.quarantined
+            if reason is None:
                 raise StateRequestError(f"key {key} is not in quarantine")
             free = without_quarantine(row)
             entry = transactions.stored_entry(found.identity)
             time = None if entry is None else entry.stream_time
             change.commit(transactions, found, [(name, free)], None, time, whole=False)
-            typer.echo(f"{found.partition}: key {key} is released: {row.quarantined}")
+            typer.echo(f"{found.partition}: key {key} is released: {reason}")
             return
     raise StateRequestError(
         f"channel {state.name} has no key {key}; headrace state list shows them"
     )
 
 
-def without_quarantine(row: KeyRow) -> StoredRow | None:
+def without_quarantine(row: KeyRow) -> KeyRow | None:
     """Return a row as it is without quarantine, None where nothing is left of it."""
-    free = row._replace(quarantined=None)
-    if free.state is None and not free.timers:
-        return None
-    return StoredRow(free.state, free.extra)
+    timers = row.timers
+    return KeyRow.of(row.state, timers) if timers or row.state is not None else None
 
 
 # --- looking after -------------------------------------------------------------------------------
@@ -372,8 +370,8 @@ def compared(store: RocksStore, changelog: ChangelogTable, number: int, position
 
     What the changelog has after the position may be in the store or not.
     """
-    there: dict[bytes, StoredRow | None] = {}
-    since: dict[bytes, set[StoredRow | None]] = {}
+    there: dict[bytes, KeyRow | None] = {}
+    since: dict[bytes, set[KeyRow | None]] = {}
     for key, logged in changelog.records(number):
         if logged.offset < position:
             there[key] = logged.row

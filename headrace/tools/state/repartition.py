@@ -22,13 +22,14 @@ from headrace.core.records import ResultRecord, TopicPartition, offset_of
 from headrace.kafka.ports import ChangelogMark, StoredOffset
 from headrace.kafka.result_transactions import CountedMove
 from headrace.kafka.source import read_log
+from headrace.keyed.changelog import record_of
 from headrace.keyed.codecs import partition_of
 from headrace.keyed.topics import Changelog, lost_rows
 from headrace.tools.offsets.commands import access
 from headrace.tools.offsets.hold import holding
 from headrace.tools.offsets.plan import FENCE_TIMEOUT, refuse_subscribers, while_held
 from headrace.tools.offsets.reader import ANSWER_TIMEOUT
-from headrace.tools.state.change import StateOf, changing, record_of
+from headrace.tools.state.change import StateOf, changing
 from headrace.tools.state.changelog import StateRequestError
 
 if TYPE_CHECKING:

@@ -13,11 +13,12 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition
 from headrace.kafka.result_transactions import CountedMove
+from headrace.keyed.changelog import record_of
 from headrace.keyed.store import StoredCommit
 from headrace.keyed.topics import Changelog, lost_rows
 from headrace.tools.offsets.plan import while_held
 from headrace.tools.offsets.reader import ANSWER_TIMEOUT
-from headrace.tools.state.change import StateOf, changing, record_of
+from headrace.tools.state.change import StateOf, changing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,9 +33,10 @@ from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.kafka.fencing import fence_producers
 from headrace.kafka.ports import StoredOffset
 from headrace.keyed import Fired, Output, at_clock, at_event
+from headrace.keyed.changelog import row_of
 from headrace.keyed.fold import Fold, FoldSettings
 from headrace.keyed.function import KeyedFunction
-from headrace.keyed.restore import Restorer, row_of
+from headrace.keyed.restore import Restorer
 from headrace.keyed.rows import RowSettings
 from headrace.keyed.sink import KeyedSink, SinkTopics, StagedState
 from headrace.keyed.state import LayeredState
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.core.records import Assignment
-    from headrace.keyed.store import CorruptStoreError, StoredRow
+    from headrace.keyed.row import KeyRow
+    from headrace.keyed.store import CorruptStoreError
     from tests.brokers import Broker
 
 MODULES = (
@@ -309,9 +311,9 @@ class Member:
         assert commits is not None
         return commits, stored
 
-    def _history(self) -> list[dict[bytes, list[StoredRow | None]]]:
+    def _history(self) -> list[dict[bytes, list[KeyRow | None]]]:
         """Return what each key's rows were, one after the other."""
-        history: list[dict[bytes, list[StoredRow | None]]] = [{} for _ in PARTITIONS]
+        history: list[dict[bytes, list[KeyRow | None]]] = [{} for _ in PARTITIONS]
         for each in committed_records(self._servers, self.changelog.topic):
             rows = history[each.partition() or 0].setdefault(each.key() or b"", [])
             rows.append(row_of(each))  # type: ignore[arg-type]
@@ -319,8 +321,8 @@ class Member:
 
     def _require_store(
         self,
-        history: list[dict[bytes, list[StoredRow | None]]],
-        states: list[dict[bytes, StoredRow]],
+        history: list[dict[bytes, list[KeyRow | None]]],
+        states: list[dict[bytes, KeyRow]],
     ) -> None:
         """Require that the store was never ahead, and is whole once it is restored: in a copy."""
         copied = self._folder / "copied"

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from headrace.cli import app
 from headrace.config.derived import changelog_name
 from headrace.keyed.codecs import partition_of
-from headrace.keyed.store import PartitionKey, RocksStore, RowChange, StoredRow
+from headrace.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.keyed.store import RocksStore
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.test_offsets import quiet
 from tests.integration.keyed.test_daemon import arrived, keyed, rows
@@ -181,7 +182,7 @@ def test_verify_names_the_keys_that_differ(site: Site) -> None:
     store = RocksStore(site.directory / "state" / "one" / "keyed" / "main" / "db")
     changed, gone = KEYS[0].encode(), KEYS[1].encode()
     store.open()
-    for key, row in ((changed, StoredRow(b"7")), (gone, None), (b"new", StoredRow(b"1"))):
+    for key, row in ((changed, KeyRow(b"7")), (gone, None), (b"new", KeyRow(b"1"))):
         place = PartitionKey(partition_of(key, 2), key)
         (before,) = store.get_many([place])
         store.write([(place, RowChange(before, row))], {})

@@ -18,12 +18,12 @@ from headrace.admin.tables import show
 from headrace.coordinators.znodes import GroupPaths, MemberDocument
 from headrace.keyed import Phase, Phases, at_clock, at_event
 from headrace.keyed.codecs import partition_of
-from headrace.keyed.fold import KeyRow
 from headrace.keyed.phases import PhaseReader
 from headrace.keyed.restore import RestoreProgress
+from headrace.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.keyed.state import Layer, LayeredState, Progress
 from headrace.keyed.state_reader import StateReader
-from headrace.keyed.store import PartitionKey, RocksStore, RowChange, StoredRow
+from headrace.keyed.store import RocksStore
 from headrace.telemetry.metrics import PoolSnapshot
 from headrace.testing import in_memory_channel, running
 from tests.unit.channel.in_memory import eventually
@@ -85,8 +85,7 @@ class Kept:
         for key, row in rows.items():
             name = PartitionKey(number, key)
             (former,) = self.state.get_many([name])
-            after = None if row is None else StoredRow(row.state, row.extra)
-            changes[name] = RowChange(former, after)
+            changes[name] = RowChange(former, row)
         layer = Layer(f"{number}-{self.state.progress(number).number}", changes, {number: 0})
         self.state.stage(layer)
         return layer
@@ -128,7 +127,7 @@ def problem(answer: httpx.Response, status: int) -> tuple[str, str]:
 
 def test_a_key_has_its_committed_state_timers_and_offset(bare: Scene, kept: Kept) -> None:
     """What is staged and not committed is not seen; times are UTC."""
-    row = KeyRow(b'{"n":2}', {"quiet": at_event(61_000), "now": at_clock(1_000)})
+    row = KeyRow.of(b'{"n":2}', {"quiet": at_event(61_000), "now": at_clock(1_000)})
     kept.commit(0, {FIRST.encode(): row})
     kept.stage(0, {FIRST.encode(): KeyRow(b'{"n":3}')})
     with with_state(bare, kept):
@@ -214,10 +213,11 @@ def test_a_key_of_a_partition_that_is_restored_is_503(bare: Scene, kept: Kept) -
 
 def test_tasks_have_rows_bytes_and_timers(bare: Scene, kept: Kept) -> None:
     """As they are after writes and deletions, whatever was there when counting began."""
-    kept.commit(0, {b"a": KeyRow(b"12"), b"b": KeyRow(b"1", {"x": at_event(1), "y": at_clock(2)})})
-    kept.commit(0, {b"c": KeyRow(None, {}, "it raised"), b"a": None})
+    timed = KeyRow.of(b"1", {"x": at_event(1), "y": at_clock(2)})
+    kept.commit(0, {b"a": KeyRow(b"12"), b"b": timed})
+    kept.commit(0, {b"c": KeyRow.of(None, {}, "it raised"), b"a": None})
     kept.admit(0)
-    kept.commit(0, {b"b": KeyRow(b"1", {"x": at_event(3)}), b"d": KeyRow(b"4")})
+    kept.commit(0, {b"b": KeyRow.of(b"1", {"x": at_event(3)}), b"d": KeyRow(b"4")})
     with with_state(bare, kept):
         first, second = bare.get("/api/v1/channels/member/tasks").json()["tasks"]
         whole = bare.get("/api/v1/channels/member").json()["state_by_key"]
@@ -498,7 +498,7 @@ def test_the_command_shows_a_key_for_people_and_for_scripts(
     bare: Scene, kept: Kept, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Key, place, state, timers and quarantine; with JSON the API's document in one line."""
-    row = KeyRow(b'{"n":2}', {"quiet": at_event(61_000)}, "it raised")
+    row = KeyRow.of(b'{"n":2}', {"quiet": at_event(61_000)}, "it raised")
     kept.commit(0, {b"a": row})
     with with_state(bare, kept):
         for as_json in (False, True):

@@ -21,6 +21,7 @@ from headrace.core.user_text import (
 from headrace.keyed import Phases
 from headrace.keyed.fold import FoldSettings
 from headrace.keyed.phases import UNKNOWN, PhaseReader
+from headrace.keyed.row import KeyRow
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from headrace.testing.keyed import KeyedTest
@@ -144,7 +145,7 @@ def test_a_phase_that_fails_so_is_unknown(how: type[BaseException]) -> None:
     def of(state: Any) -> Any:
         raise Mute(how) from ValueError(state)
 
-    found = PhaseReader("group", Phases(of, ("one",)), json.loads)(b"1", None)
+    found = PhaseReader("group", Phases(of, ("one",)), json.loads)(KeyRow(b"1"))
     assert found is not None
     assert found.name == UNKNOWN
 

@@ -13,7 +13,8 @@ from headrace.core.errors import PoisonRecordError
 from headrace.keyed import Fired, Output, Timer, batched, count
 from headrace.keyed.api import TimerClock
 from headrace.keyed.columns import CountInColumns, fold_of
-from headrace.keyed.fold import ROWS, Fold, FoldSettings, KeyRow
+from headrace.keyed.fold import ROWS, Fold, FoldSettings
+from headrace.keyed.row import KeyRow
 from headrace.testing.keyed import KeyedTest, check_reducer
 
 
@@ -44,7 +45,7 @@ FACT = st.fixed_dictionaries(
         "headers": st.just(None),
     }
 )
-TIMERS = KeyRow(b"", {"t": Timer(50), "c": Timer(60, TimerClock.CLOCK)}).extra
+TIMERS = KeyRow.of(b"", {"t": Timer(50), "c": Timer(60, TimerClock.CLOCK)}).extra
 ROW = st.fixed_dictionaries(
     {
         "key": st.sampled_from([b"a", b"", "ä".encode()]) | st.sampled_from([b"\xff", b"a" * 90]),
@@ -53,7 +54,7 @@ ROW = st.fixed_dictionaries(
         | st.integers(-3, 10**6).map(lambda n: str(n).encode())
         | st.sampled_from([b"null", b"007", b" 5", b"1.0", b"true", b'"x"', b"x", b"-0"])
         | st.sampled_from([b"9223372036854775807", b"9223372036854775808", b"\xff", b""]),
-        "extra": st.sampled_from([None, None, None, TIMERS, KeyRow(b"", {}, "set aside").extra]),
+        "extra": st.sampled_from([None, None, None, TIMERS, KeyRow.of(b"", {}, "set aside").extra]),
         "facts": st.lists(FACT, max_size=4),
         "until": st.just(100),
         "now": st.just(100),

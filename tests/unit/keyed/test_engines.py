@@ -25,7 +25,7 @@ from headrace.testing.keyed import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.keyed.store import PartitionKey, StoredRow
+    from headrace.keyed.row import KeyRow, PartitionKey
 
 PARTITIONS = range(2)
 
@@ -50,7 +50,7 @@ class CountingStore(MemoryStore):
         self.reads = 0
 
     @override
-    def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
+    def get_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
         self.reads += len(keys)
         return super().get_many(keys)
 

@@ -21,7 +21,8 @@ from headrace.core.errors import FatalError, JobTimeoutError, PoisonRecordError
 from headrace.devstack.wait import wait_for
 from headrace.inline.reducer import WatchedReducer
 from headrace.keyed import Fired, Output, at_clock, batched
-from headrace.keyed.fold import DEAD_LETTERS, ROWS, Fold, FoldSettings, KeyRow
+from headrace.keyed.fold import DEAD_LETTERS, ROWS, Fold, FoldSettings
+from headrace.keyed.row import KeyRow
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def test_with_policy_fail_the_error_names_the_record(watch: CallWatch) -> None:
 def test_a_timer_that_hangs_is_set_aside(watch: CallWatch) -> None:
     """It is named by its key and name, and gone after two time-outs."""
     fold = made_of(forever, watch, "dead_letter")
-    row = KeyRow(b"4", {"wake": at_clock(10)})
+    row = KeyRow.of(b"4", {"wake": at_clock(10)})
     table = rows(b=[]).set_column(2, ROWS.field("state"), pa.array([row.state]))
     table = table.set_column(3, ROWS.field("extra"), pa.array([row.extra]))
     assert "key 'b' of partition 3" in timed_out(fold, table)

@@ -10,11 +10,11 @@ from structlog.testing import capture_logs
 
 from headrace.keyed import Phase, Phases, at_event
 from headrace.keyed.codecs import from_json, to_json
-from headrace.keyed.fold import KeyRow
 from headrace.keyed.phases import UNKNOWN, PhaseReader, PhaseTotals
+from headrace.keyed.row import KeyRow, LoadedRows, PartitionKey, RowChange
 from headrace.keyed.state import Layer, LayeredState, Progress
 from headrace.keyed.state_reader import StateReader
-from headrace.keyed.store import LoadedRows, PartitionKey, RocksStore, RowChange, StoredRow
+from headrace.keyed.store import RocksStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,10 +44,10 @@ def store(tmp_path: Path) -> Iterator[RocksStore]:
     found.close()
 
 
-def is_in(phase: str, since: int | None = None, has_open: int = 0, done: int = 0) -> StoredRow:
+def is_in(phase: str, since: int | None = None, has_open: int = 0, done: int = 0) -> KeyRow:
     """Return a row whose state is in a phase; ``since`` is in seconds."""
     at = None if since is None else since * 1000
-    return StoredRow(to_json({"phase": phase, "since": at, "open": has_open, "done": done}))
+    return KeyRow(to_json({"phase": phase, "since": at, "open": has_open, "done": done}))
 
 
 def count(store: RocksStore, *partitions: int) -> None:
@@ -67,7 +67,7 @@ class Channel:
             self.state.admit(number)
         self._made = 0
 
-    def stage(self, number: int, **rows: StoredRow | None) -> Layer:
+    def stage(self, number: int, **rows: KeyRow | None) -> Layer:
         """Stage a micro-batch."""
         self._made += 1
         keys = [PartitionKey(number, name.encode()) for name in rows]
@@ -81,7 +81,7 @@ class Channel:
         """Commit what was staged."""
         self.state.apply(layers, {0: Progress(1, 1, 0)})
 
-    def put(self, number: int, **rows: StoredRow | None) -> None:
+    def put(self, number: int, **rows: KeyRow | None) -> None:
         """Stage and commit."""
         self.commit(self.stage(number, **rows))
 
@@ -192,7 +192,7 @@ def test_any_commits_are_counted_as_a_count_of_all_rows_finds(store: RocksStore,
     random, channel = Random(seed), Channel(store)
     count(store, 0)
     for _ in range(120):
-        rows: dict[str, StoredRow | None] = {}
+        rows: dict[str, KeyRow | None] = {}
         for name in random.sample("abcdef", 2):
             phase, since = random.choice(PHASES.names), random.choice([None, random.randrange(9)])
             row = is_in(phase, since, random.randrange(3))
@@ -214,8 +214,8 @@ def test_a_row_without_a_state_is_in_no_phase(store: RocksStore) -> None:
     """One of timers alone; with a state the timers do not matter."""
     count(store, 0)
     timers = {"t": at_event(1)}
-    only, both = KeyRow(None, timers), KeyRow(is_in("over").state, timers)
-    Channel(store).put(0, a=StoredRow(*only[:1], only.extra), b=StoredRow(both.state, both.extra))
+    only, both = KeyRow.of(None, timers), KeyRow.of(is_in("over").state, timers)
+    Channel(store).put(0, a=only, b=both)
     assert counted(store).keys == {"waiting": 0, "running": 0, "over": 1}
     count(store, 0)
     assert counted(store).keys == {"waiting": 0, "running": 0, "over": 1}
@@ -239,7 +239,7 @@ def test_what_has_no_phase_is_unknown_and_the_commit_goes_on(
     count(store, 0)
     channel = Channel(store)
     with capture_logs() as logged:
-        channel.put(0, a=StoredRow(state), b=StoredRow(state))
+        channel.put(0, a=KeyRow(state), b=KeyRow(state))
     found = store.phases([0])
     assert found is not None
     assert found.keys == {UNKNOWN: 2}
@@ -270,7 +270,7 @@ def test_a_snapshot_has_all_declared_names_and_ages(store: RocksStore) -> None:
     """Zeros where there is nothing; while a partition is counted there are counts only."""
     channel = Channel(store)
     reader = StateReader(channel.state, store, lambda: {0}, dict, clock=At(100.5), phases=PHASES)
-    channel.put(0, a=is_in("running", 40, 2, 5), b=StoredRow(b"{}"))
+    channel.put(0, a=is_in("running", 40, 2, 5), b=KeyRow(b"{}"))
     found = reader.snapshot()
     assert (found.phases, found.amounts, found.counts) == ((), {}, {"done": 5})
     count(store, 0)

@@ -18,18 +18,10 @@ from headrace.devstack.wait import wait_for
 from headrace.kafka.ports import Fetched, TopicInfo
 from headrace.keyed import restore
 from headrace.keyed.api import Timer, TimerClock
-from headrace.keyed.fold import KeyRow
+from headrace.keyed.changelog import EXTRA_HEADER
 from headrace.keyed.restore import RestoreProgress, Restorer
-from headrace.keyed.sink import EXTRA_HEADER
-from headrace.keyed.store import (
-    PartitionKey,
-    Position,
-    RocksStore,
-    RowChange,
-    StateStoreError,
-    StoredRow,
-    StoreSize,
-)
+from headrace.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.keyed.store import Position, RocksStore, StateStoreError, StoreSize
 from headrace.keyed.topics import Changelog
 from headrace.testing.records import FakeAssignment, FakeRecord, in_columns
 
@@ -440,7 +432,7 @@ def test_a_restore_that_comes_no_nearer_to_its_end_is_told_once(store: RocksStor
 @pytest.mark.parametrize("pieces", [0, 2, 6])
 def test_the_last_row_of_each_key_is_restored(store: RocksStore, pieces: int) -> None:
     """States, timers and deletions, in columns or not; a row that was cached before is not read."""
-    timed = KeyRow(b"3", {"t": Timer(50)})
+    timed = KeyRow.of(b"3", {"t": Timer(50)})
     late = FakeRecord(key_=b"timed", value_=b"3", offset_=2)
     rows: list[Record] = [
         FakeRecord(key_=b"gone", value_=b"1", offset_=0),
@@ -451,7 +443,7 @@ def test_the_last_row_of_each_key_is_restored(store: RocksStore, pieces: int) ->
         FakeRecord(key_=b"cached", value_=b"5", offset_=ROWS - 1),
     ]
     names = [PartitionKey(0, each) for each in (b"gone", b"kept", b"timed", b"cached")]
-    store.write([(names[3], RowChange(None, StoredRow(b"old")))], {})
+    store.write([(names[3], RowChange(None, KeyRow(b"old")))], {})
     log, ready = Log(), list[object]()
     restorer = Restorer(
         "main",
@@ -475,9 +467,9 @@ def test_the_last_row_of_each_key_is_restored(store: RocksStore, pieces: int) ->
         assert restorer.stop(Deadline.after(10.0))
     assert store.get_many(names) == [
         None,
-        StoredRow(b"2"),
-        StoredRow(b"3", timed.extra),
-        StoredRow(b"5"),
+        KeyRow(b"2"),
+        KeyRow(b"3", timed.extra),
+        KeyRow(b"5"),
     ]
     assert [(each.key, each.name) for each in store.due(0, TimerClock.EVENT, 99)] == [
         (b"timed", "t")

@@ -13,7 +13,7 @@ from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import FINISHED_KEY
 from headrace.core.tables import SCHEMA
 from headrace.keyed import at_event
-from headrace.keyed.fold import KeyRow
+from headrace.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.keyed.rows import (
     RowSettings,
     _stable_order,
@@ -23,7 +23,6 @@ from headrace.keyed.rows import (
     time_of_field,
 )
 from headrace.keyed.state import Layer, LayeredState, Progress
-from headrace.keyed.store import PartitionKey, RowChange, StoredRow
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.keyed import MemoryStore
 
@@ -146,9 +145,9 @@ def test_a_record_that_cannot_be_grouped_has_the_headers_that_are_asked_for() ->
 def test_a_key_without_records_is_touched_when_its_timer_is_due() -> None:
     """The partition's time with the micro-batch decides; a key with records is there once."""
     known = state(0)
-    extra = KeyRow(None, {"t": at_event(5)}).extra
+    extra = KeyRow.of(None, {"t": at_event(5)}).extra
     for key in (b"a", b"b"):
-        change = {PartitionKey(0, key): RowChange(None, StoredRow(b"1", extra))}
+        change = {PartitionKey(0, key): RowChange(None, KeyRow(b"1", extra))}
         known.apply([Layer("x", change)], {})
     rows = grouped(table((0, "a", 5)), batch(1), known, RowSettings(), 0).rows
     assert [(row["key"], len(row["facts"])) for row in rows.to_pylist()] == [(b"a", 1), (b"b", 0)]

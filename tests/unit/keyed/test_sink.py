@@ -14,17 +14,12 @@ from headrace.core.records import ResultRecord, TopicPartition
 from headrace.core.result_columns import each_of
 from headrace.kafka.ports import StoredOffset
 from headrace.keyed import sink
+from headrace.keyed.changelog import EXTRA_HEADER
 from headrace.keyed.fold import RESULT
-from headrace.keyed.sink import (
-    EXTRA_HEADER,
-    MOST_UNWRITTEN,
-    KeyedCounts,
-    KeyedSink,
-    SinkTopics,
-    with_times,
-)
+from headrace.keyed.row import KeyRow, PartitionKey
+from headrace.keyed.sink import MOST_UNWRITTEN, KeyedCounts, KeyedSink, SinkTopics, with_times
 from headrace.keyed.state import LayeredState
-from headrace.keyed.store import PartitionKey, StateStoreError, StoredRow
+from headrace.keyed.store import StateStoreError
 from headrace.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.keyed import MemoryStore
@@ -120,7 +115,7 @@ class Bench:
         table = pa.Table.from_pylist(made, schema=RESULT)
         return self.sink.stage(MicroBatch(name, "c", (part,)), with_times(table, {0: time}))
 
-    def rows(self) -> dict[bytes, StoredRow]:
+    def rows(self) -> dict[bytes, KeyRow]:
         """Return what the store has."""
         return dict(self.store.rows(0))
 
@@ -141,7 +136,7 @@ def test_a_group_has_each_changed_key_once_and_all_outputs_in_order() -> None:
     one = bench.stage("1", 0, [{"key": b"a", "state": b"1", "outputs": [output(b"x")]}])
     two = bench.stage("2", 10, [{"key": b"a", "state": b"2", "extra": b'{"timers":{}}',
                                  "outputs": [output(b"y")]}], time=9)  # fmt: skip
-    assert bench.state.get_many([A]) == [StoredRow(b"2", b'{"timers":{}}')]
+    assert bench.state.get_many([A]) == [KeyRow(b"2", b'{"timers":{}}')]
     assert bench.rows() == {}
     bench.sink.commit_all([one, two], [share(0, 20)])
     row, *outputs = bench.brokers.records
@@ -153,7 +148,7 @@ def test_a_group_has_each_changed_key_once_and_all_outputs_in_order() -> None:
     ]
     stored = bench.brokers.stored["id/0"]
     assert (stored.offset, stored.commits, stored.stream_time) == (20, 1, 9)
-    assert bench.rows() == {b"a": StoredRow(b"2", b'{"timers":{}}')}
+    assert bench.rows() == {b"a": KeyRow(b"2", b'{"timers":{}}')}
 
 
 def test_copies_are_in_the_transaction_of_states_and_outputs() -> None:

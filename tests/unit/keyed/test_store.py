@@ -12,18 +12,15 @@ import pytest
 from headrace.core.errors import RetryableError, StartError
 from headrace.keyed import at_clock, at_event
 from headrace.keyed.api import Timer, TimerClock
-from headrace.keyed.fold import KeyRow
+from headrace.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.keyed.state import Layer, LayeredState, Progress
 from headrace.keyed.store import (
     STEP,
     CorruptStoreError,
-    PartitionKey,
     Position,
     RocksStore,
-    RowChange,
     StateStore,
     StateStoreError,
-    StoredRow,
     StoreSize,
     encode_row,
     timers_of,
@@ -37,12 +34,12 @@ if TYPE_CHECKING:
     from headrace.keyed.store import DueTimer
 
 
-def row(text: str, **timers: Timer) -> StoredRow:
+def row(text: str, **timers: Timer) -> KeyRow:
     """Return a row with this state and these timers."""
-    return StoredRow(text.encode(), KeyRow(None, timers)._replace(state=b"").extra)
+    return KeyRow.of(text.encode(), timers)
 
 
-def put(store: StateStore, partition: int, key: str, after: StoredRow | None) -> None:
+def put(store: StateStore, partition: int, key: str, after: KeyRow | None) -> None:
     """Write one row, in place of what is there."""
     name = PartitionKey(partition, key.encode())
     (before,) = store.get_many([name])
@@ -129,7 +126,7 @@ def test_any_due_time_of_a_changelog_has_a_place_in_the_index(
 ) -> None:
     """What does not fit is due for ever, or never; names that are no UTF-8 come back."""
     header = json.dumps({"timers": {"t\ud800": ["event", given]}})
-    put(store, 0, "a", StoredRow(b"1", header.encode()))
+    put(store, 0, "a", KeyRow(b"1", header.encode()))
     (found,) = store.due(0, TimerClock.EVENT, (1 << 63) - 1)
     assert (found.due, found.name) == (indexed, "t\ud800")
     put(store, 0, "a", row("1"))
@@ -138,8 +135,8 @@ def test_any_due_time_of_a_changelog_has_a_place_in_the_index(
 
 def test_timers_that_cannot_be_read_fail_a_write_whole(store: StateStore) -> None:
     """The error names the key, and nothing of the batch is written."""
-    odd = RowChange(None, StoredRow(b"1", b'{"timers":{"t":["event","soon"]}}'))
-    plain = RowChange(None, StoredRow(b"1"))
+    odd = RowChange(None, KeyRow(b"1", b'{"timers":{"t":["event","soon"]}}'))
+    plain = RowChange(None, KeyRow(b"1"))
     with pytest.raises(StateStoreError, match="timers of key b'odd' cannot be read: TypeError"):
         store.write([(PartitionKey(0, b"a"), plain), (PartitionKey(0, b"odd"), odd)], {})
     assert list(store.rows(0)) == []
@@ -190,7 +187,7 @@ def test_a_corrupt_file_fails_a_read_and_is_never_no_state(tmp_path: Path) -> No
     """A flipped byte in a table's block is found by its checksum."""
     first = opened(tmp_path)
     keys = [PartitionKey(0, b"key-%05d" % number) for number in range(5000)]
-    rows = [(key, RowChange(None, StoredRow(b"x" * 50))) for key in keys]
+    rows = [(key, RowChange(None, KeyRow(b"x" * 50))) for key in keys]
     first.write(rows, {})
     first.flush()
     first.close()
@@ -216,7 +213,7 @@ def test_a_corrupt_log_costs_what_was_written_last_and_its_position(
     first = opened(tmp_path)
     for number in range(20):
         name = PartitionKey(0, b"key-%02d" % number)
-        change = RowChange(None, StoredRow(b"x" * 50))
+        change = RowChange(None, KeyRow(b"x" * 50))
         first.write([(name, change)], {0: Position("topic", number + 1, 1.0)})
     shutil.copytree(tmp_path / "db", tmp_path / "killed" / "db")
     first.close()
@@ -249,7 +246,7 @@ def test_a_read_of_a_store_that_is_emptied_meanwhile_fails() -> None:
     class Emptied(MemoryStore):
         """Has nothing from the first read on; the partition was released before."""
 
-        def get_many(self, keys: Sequence[PartitionKey]) -> list[StoredRow | None]:
+        def get_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
             """Return nothing."""
             state.release(0)
             return [None for _ in keys]
@@ -272,10 +269,10 @@ def test_the_cache_keeps_to_its_bytes_and_to_what_is_written(tmp_path: Path) -> 
     """Rows beyond the cache are read from disk; a written row replaces the cached one."""
     store = opened(tmp_path, 1000)
     keys = [PartitionKey(0, b"%d" % number) for number in range(100)]
-    store.write([(key, RowChange(None, StoredRow(key.key))) for key in keys], {})
-    assert store.get_many(keys) == [StoredRow(key.key) for key in keys]
-    store.write([(keys[-1], RowChange(None, StoredRow(b"new")))], {})
-    assert store.get_many(keys[-1:]) == [StoredRow(b"new")]
+    store.write([(key, RowChange(None, KeyRow(key.key))) for key in keys], {})
+    assert store.get_many(keys) == [KeyRow(key.key) for key in keys]
+    store.write([(keys[-1], RowChange(None, KeyRow(b"new")))], {})
+    assert store.get_many(keys[-1:]) == [KeyRow(b"new")]
     assert store.cache_hits > 0
     store.close()
 
@@ -284,11 +281,11 @@ def test_the_cache_knows_its_bytes_whatever_is_written_twice_or_deleted(tmp_path
     """What it has room for is its size without what it holds; rows written twice count once."""
     store, random = opened(tmp_path, 3000), Random(5)
     keys = [PartitionKey(number % 3, b"%d" % number) for number in range(20)]
-    expected: dict[PartitionKey, StoredRow] = {}
+    expected: dict[PartitionKey, KeyRow] = {}
     for step in range(200):
         chosen = random.choices(keys, k=6)
         rows = [
-            random.choice([None, StoredRow(b"x" * (step % 50)), row("1", t=at_event(step))])
+            random.choice([None, KeyRow(b"x" * (step % 50)), row("1", t=at_event(step))])
             for _ in chosen
         ]
         store.write(
@@ -309,7 +306,7 @@ def test_the_cache_knows_its_bytes_whatever_is_written_twice_or_deleted(tmp_path
 # --- layers above the store ---------------------------------------------------------------------
 
 
-def layer(name: str, partition: int, key: str, after: StoredRow | None) -> Layer:
+def layer(name: str, partition: int, key: str, after: KeyRow | None) -> Layer:
     """Return a layer with one changed row."""
     change = {PartitionKey(partition, key.encode()): RowChange(None, after)}
     return Layer(name, change, {partition: 10})
@@ -459,7 +456,7 @@ def counted(store: RocksStore, number: int = 0) -> StoreSize:
     rows = list(store.rows(number))
     stored = sum(len(key) + len(encode_row(found)) for key, found in rows)
     timers = sum(len(timers_of(key, found)) for key, found in rows)
-    quarantined = sum(KeyRow.of(*found).quarantined is not None for _, found in rows)
+    quarantined = sum(found.quarantined is not None for _, found in rows)
     return StoreSize(len(rows), stored, timers, quarantined)
 
 
@@ -468,12 +465,12 @@ def test_a_size_follows_what_is_written_and_deleted(tmp_path: Path) -> None:
     store, random = opened(tmp_path), Random(7)
     made = [
         None,
-        StoredRow(b"1"),
-        StoredRow(b"longer"),
+        KeyRow(b"1"),
+        KeyRow(b"longer"),
         row("2", a=at_event(3)),
         row("3", a=at_event(4), b=at_clock(5)),
-        StoredRow(b"", KeyRow(None, {"quarantined": at_event(1)}).extra),
-        StoredRow(b"", KeyRow(None, {"a": at_event(1)}, "it raised").extra),
+        KeyRow(b"", KeyRow.of(None, {"quarantined": at_event(1)}).extra),
+        KeyRow(b"", KeyRow.of(None, {"a": at_event(1)}, "it raised").extra),
     ]
     for _ in store.measure(0):
         pass
@@ -491,13 +488,13 @@ def test_a_write_that_was_made_before_counting_began_is_counted(tmp_path: Path) 
 
     def changes() -> Iterator[tuple[PartitionKey, RowChange]]:
         for number in range(STEP + 1):
-            yield PartitionKey(0, b"%d" % number), RowChange(None, StoredRow(b"1"))
+            yield PartitionKey(0, b"%d" % number), RowChange(None, KeyRow(b"1"))
 
     store.write(changes(), {})
 
     def late() -> Iterator[tuple[PartitionKey, RowChange]]:
         next(steps)  # the first rows are counted, and the batch below is not known of
-        yield PartitionKey(0, b"late"), RowChange(None, StoredRow(b"1"))
+        yield PartitionKey(0, b"late"), RowChange(None, KeyRow(b"1"))
 
     store.write(late(), {})
     for _ in steps:
@@ -511,7 +508,7 @@ def test_a_partition_that_is_dropped_has_no_size(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for _ in store.measure(0):
         pass
-    put(store, 0, "a", StoredRow(b"1"))
+    put(store, 0, "a", KeyRow(b"1"))
     assert store.size(0) == counted(store)
     store.drop(0)
     assert store.size(0) is None

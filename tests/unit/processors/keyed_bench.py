@@ -15,14 +15,16 @@ from headrace.devstack.wait import wait_for
 from headrace.inline.engine import InlineEngine
 from headrace.kafka.ports import StoredOffset
 from headrace.keyed import Fired, Output, Phase, Phases, at_clock
+from headrace.keyed.changelog import EXTRA_HEADER
 from headrace.keyed.codecs import from_json
 from headrace.keyed.fold import Fold, FoldSettings
 from headrace.keyed.function import KeyedFunction
 from headrace.keyed.phases import PhaseReader
+from headrace.keyed.row import PartitionKey
 from headrace.keyed.rows import RowSettings
-from headrace.keyed.sink import EXTRA_HEADER, KeyedSink, SinkTopics
+from headrace.keyed.sink import KeyedSink, SinkTopics
 from headrace.keyed.state import LayeredState
-from headrace.keyed.store import PartitionKey, RocksStore
+from headrace.keyed.store import RocksStore
 from headrace.keyed.topics import CHANGELOG_SETTINGS
 from headrace.processors.contract import ChannelContext, Request
 from headrace.processors.keyed import KeyedParts, KeyedProcessor

@@ -15,7 +15,7 @@ from headrace.core.errors import SinkConflictError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.kafka.ports import StoredOffset
-from headrace.keyed.sink import EXTRA_HEADER
+from headrace.keyed.changelog import EXTRA_HEADER
 from headrace.keyed.store import CorruptStoreError, StateStoreError
 from headrace.processors import keyed
 from headrace.processors.contract import Request

@@ -31,9 +31,9 @@ from headrace.core.spans import (
     use_span,
 )
 from headrace.keyed.fold import OUTPUT
+from headrace.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.keyed.sink import KeyedSink, OutputColumns, SinkTopics, StagedState
 from headrace.keyed.state import Layer, LayeredState
-from headrace.keyed.store import PartitionKey, RowChange, StoredRow
 from headrace.processors import BatchResponse, ChannelContext
 from headrace.processors.simple import Deliver, SimpleKafkaProcessor, SimpleOptions
 from headrace.sinks.kafka import KafkaSink
@@ -537,7 +537,7 @@ def test_outputs_of_state_by_key_say_it_and_rows_of_the_changelog_do_not(
     """A state is not what a span made for somebody else."""
     produced, state = Produced(), LayeredState(MemoryStore())
     sink = KeyedSink(cast("Any", produced), state, SinkTopics("log", {"out": "out"}), FakeClock())
-    change = {PartitionKey(0, b"a"): RowChange(None, StoredRow(b"1", None))}
+    change = {PartitionKey(0, b"a"): RowChange(None, KeyRow(b"1", None))}
     rows = pa.table({"partition": [0], "key": [b"a"], "state": [b"1"], "extra": [None]})
     said = {"to": "out", "key": b"a", "value": b"v", "ts": 1, "headers": None}
     outputs = OutputColumns([pa.array([said], OUTPUT)])

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.keyed import at_clock, at_event
-from headrace.keyed.fold import KeyRow
-from headrace.keyed.store import PartitionKey, RocksStore, RowChange, StoredRow
+from headrace.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.keyed.store import RocksStore
 from headrace.tools.state.changelog import (
     ChangelogTable,
     FileError,
@@ -31,31 +31,26 @@ if TYPE_CHECKING:
 HEAD = FileHead("main", "g", "in", "topic-id", 3, "2026-01-01T00:00:00Z")
 
 
-def stored(row: KeyRow) -> StoredRow:
-    """Return a row as the changelog has it."""
-    return StoredRow(b"" if row.state is None else row.state, row.extra)
-
-
 #: What is hard to write and to read again: bytes that are no text, JSON that is written otherwise
 #: than Headrace does, rows without a state.
-ROWS: dict[int, dict[bytes, StoredRow]] = {
+ROWS: dict[int, dict[bytes, KeyRow]] = {
     0: {
-        b"": StoredRow(b"1"),
-        b"\xff\x00": StoredRow(b"\x00\xff"),
-        b'["a","b"]': StoredRow('{"é":1.0,"n":9007199254740993}'.encode()),
-        b"spaced": StoredRow(b'{"a": 1}'),
-        b"twice": StoredRow(b'{"a":1,"a":2}'),
+        b"": KeyRow(b"1"),
+        b"\xff\x00": KeyRow(b"\x00\xff"),
+        b'["a","b"]': KeyRow('{"é":1.0,"n":9007199254740993}'.encode()),
+        b"spaced": KeyRow(b'{"a": 1}'),
+        b"twice": KeyRow(b'{"a":1,"a":2}'),
     },
     1: {},
     2: {
-        b"empty": StoredRow(b""),
-        b"t": stored(KeyRow(b"null", {"x": at_event(-5), "y": at_clock(7)}, "it raised")),
-        b"waits": stored(KeyRow(None, {"é": at_event(1 << 60)})),
+        b"empty": KeyRow(b""),
+        b"t": KeyRow.of(b"null", {"x": at_event(-5), "y": at_clock(7)}, "it raised"),
+        b"waits": KeyRow.of(None, {"é": at_event(1 << 60)}),
     },
 }
 
 
-def written(path: Path, kind: str, rows: dict[int, dict[bytes, StoredRow]] = ROWS) -> StateFile:
+def written(path: Path, kind: str, rows: dict[int, dict[bytes, KeyRow]] = ROWS) -> StateFile:
     """Return a file with these rows."""
     with path.open("wb") as out, writing(out, HEAD, kind) as writer:
         for number, each in rows.items():
@@ -63,9 +58,9 @@ def written(path: Path, kind: str, rows: dict[int, dict[bytes, StoredRow]] = ROW
     return StateFile.open(path)
 
 
-def read(file: StateFile) -> dict[int, dict[bytes, StoredRow]]:
+def read(file: StateFile) -> dict[int, dict[bytes, KeyRow]]:
     """Return the rows of a file by partition."""
-    found: dict[int, dict[bytes, StoredRow]] = {number: {} for number in range(3)}
+    found: dict[int, dict[bytes, KeyRow]] = {number: {} for number in range(3)}
     for number, key, row in file.rows():
         found[number][key] = row
     return found
@@ -87,7 +82,7 @@ def test_what_was_exported_is_read_byte_for_byte(tmp_path: Path, kind: str) -> N
 )
 def test_any_bytes_come_back(tmp_path_factory: pytest.TempPathFactory, rows: Any) -> None:
     """Keys and states of whatever bytes."""
-    made = {0: {key: StoredRow(state) for key, state in rows.items()}, 1: {}, 2: {}}
+    made = {0: {key: KeyRow(state) for key, state in rows.items()}, 1: {}, 2: {}}
     folder = tmp_path_factory.mktemp("state")
     for kind in ("jsonl", "parquet"):
         assert read(written(folder / kind, kind, made)) == made
@@ -133,10 +128,10 @@ def test_a_table_of_something_else_is_told(tmp_path: Path) -> None:
 def test_a_key_without_quarantine_keeps_what_it_had() -> None:
     """State and timers; one that had neither is deleted."""
     timers = {"x": at_event(5)}
-    row = without_quarantine(KeyRow(b"1", timers, "it raised"))
+    row = without_quarantine(KeyRow.of(b"1", timers, "it raised"))
     assert row is not None
-    assert KeyRow.of(*row) == KeyRow(b"1", timers)
-    assert without_quarantine(KeyRow(None, {}, "it raised")) is None
+    assert row == KeyRow.of(b"1", timers)
+    assert without_quarantine(KeyRow.of(None, {}, "it raised")) is None
 
 
 class Records:
@@ -153,7 +148,7 @@ class Records:
 
 def logged(offset: int, key: str, state: bytes | None) -> tuple[bytes, Logged]:
     """Return a record."""
-    return key.encode(), Logged(offset, None if state is None else StoredRow(state))
+    return key.encode(), Logged(offset, None if state is None else KeyRow(state))
 
 
 def test_a_store_is_compared_at_its_position(tmp_path: Path) -> None:
@@ -162,7 +157,7 @@ def test_a_store_is_compared_at_its_position(tmp_path: Path) -> None:
     store.open()
     kept = {"same": b"1", "newer": b"2", "older": b"1", "unsure": b"1", "wrong": b"9", "more": b"1"}
     rows = [
-        (PartitionKey(0, key.encode()), RowChange(None, StoredRow(state)))
+        (PartitionKey(0, key.encode()), RowChange(None, KeyRow(state)))
         for key, state in kept.items()
     ]
     store.write(rows, {})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.keyed.store import StoredRow
+from headrace.keyed.row import KeyRow
 from headrace.testing.records import FakeRecord
 from headrace.tools.state.changelog import StateRequestError
 from headrace.tools.state.repartition import PARTITIONERS, Numbers, Repartition, _chosen
@@ -25,14 +25,14 @@ class Table:
 
     topic = "g.in.state"
 
-    def __init__(self, rows: Mapping[int, dict[bytes, StoredRow]]) -> None:
+    def __init__(self, rows: Mapping[int, dict[bytes, KeyRow]]) -> None:
         self._rows = rows
 
     def ends(self, number: int) -> tuple[int, int]:
         """Return as many offsets as rows."""
         return 0, len(self._rows.get(number, {}))
 
-    def rows(self, number: int, ends: tuple[int, int]) -> dict[bytes, StoredRow]:
+    def rows(self, number: int, ends: tuple[int, int]) -> dict[bytes, KeyRow]:
         """Return what there is."""
         del ends
         return self._rows.get(number, {})
@@ -48,7 +48,7 @@ class Task(Repartition):
 
 
 def task(
-    rows: Mapping[int, dict[bytes, StoredRow]],
+    rows: Mapping[int, dict[bytes, KeyRow]],
     numbers: Numbers,
     unread: Mapping[int, list[FakeRecord]],
 ) -> Task:
@@ -70,9 +70,9 @@ def test_any_key_ends_where_its_records_are(
 ) -> None:
     """Once, with its state; unread records go there in their order, strays before what is newer."""
     by, after = PARTITIONERS[name], before + more
-    rows: dict[int, dict[bytes, StoredRow]] = {}
+    rows: dict[int, dict[bytes, KeyRow]] = {}
     for key in keys:
-        rows.setdefault(by(key, before), {})[key] = StoredRow(b"state of " + key)
+        rows.setdefault(by(key, before), {})[key] = KeyRow(b"state of " + key)
     unread: dict[int, list[FakeRecord]] = {}
     sent = data.draw(st.lists(st.sampled_from(keys), max_size=30)) if keys else []
     cut = data.draw(st.integers(0, len(sent)))
@@ -93,8 +93,8 @@ def test_any_key_ends_where_its_records_are(
         if record.value is None:
             del there[record.partition, record.key]
         else:
-            there[record.partition, record.key] = StoredRow(record.value)
-    assert there == {(by(key, after), key): StoredRow(b"state of " + key) for key in keys}
+            there[record.partition, record.key] = KeyRow(record.value)
+    assert there == {(by(key, after), key): KeyRow(b"state of " + key) for key in keys}
     assert seen.arrivals == {by(key, after) for key in keys if by(key, after) != by(key, before)}
     written = list(made.unread(by))
     assert len(written) == len(sent)
@@ -110,7 +110,7 @@ def test_keys_with_two_states_are_named() -> None:
     by, numbers = PARTITIONERS["murmur2"], Numbers(2, 3)
     key = next(b"%d" % n for n in range(99) if by(b"%d" % n, 2) != by(b"%d" % n, 3))
     old, new = by(key, 2), by(key, 3)
-    made = task({old: {key: StoredRow(b"2")}, new: {key: StoredRow(b"1")}}, numbers, {})
+    made = task({old: {key: KeyRow(b"2")}, new: {key: KeyRow(b"1")}}, numbers, {})
     seen = made.look(["murmur2"])["murmur2"]
     assert made.twins(by, seen) == [f"{key!r} in {old} and {new}"]
 
@@ -124,10 +124,10 @@ def test_keys_with_two_states_are_named() -> None:
 )
 def test_a_partitioner_that_is_not_known_is_not_guessed(spread: Any, words: str) -> None:
     """Neither where both fit, as with one partition, nor where none does."""
-    rows: dict[int, dict[bytes, StoredRow]] = {}
+    rows: dict[int, dict[bytes, KeyRow]] = {}
     for at in range(20):
         for number, found in spread(at).items():
-            rows.setdefault(number, {}).update({b"%d" % each: StoredRow(b"1") for each in found})
+            rows.setdefault(number, {}).update({b"%d" % each: KeyRow(b"1") for each in found})
     numbers = Numbers(len(rows), len(rows) + 1)
     seen = task(rows, numbers, {}).look(list(PARTITIONERS))
     with pytest.raises(StateRequestError, match=words):
