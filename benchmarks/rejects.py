@@ -21,7 +21,7 @@ from benchmarks.sides import Side
 from headrace.config import ArrowProcessorConfig, load
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
-from headrace.inline.engine import InlineEngine
+from headrace.inline.engine import ArrowEngine
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.processors.factory import open_sink
 from headrace.processors.micro_batch_processor import MicroBatchProcessor, decode, merge_limits
@@ -246,7 +246,7 @@ class RejectingChannel:
 
     def _engine(self, chosen: Any) -> Engine:
         if isinstance(chosen, ArrowProcessorConfig):
-            return InlineEngine(chosen.reducer, decode(chosen))
+            return ArrowEngine(chosen.reducer, decode(chosen))
         return SparkEngine(self._spark(), chosen.reducer, decode(chosen))
 
     def _spark(self) -> SparkRuntime:

@@ -56,7 +56,7 @@ CHANNELS: Mapping[str, Mapping[str, Any]] = {
         "processor": {
             "type": "keyed",
             "reducer": "benchmarks.chaos.keyed:count",
-            "engine": "inline",
+            "engine": "arrow",
             "state": {"checkpoint": "1s"},
         },
         "sink": {"type": "kafka", "topic": "counts"},

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 #: The figures that are compared, which side is divided by which, and what comes of it at least.
 _RATIOS = (
-    ("ratio_to_kafka_streams", "inline", "kafka_streams", 0.8),
+    ("ratio_to_kafka_streams", "arrow", "kafka_streams", 0.8),
     ("spark_ratio_to_kafka_streams", "spark", "kafka_streams", 0.8),
     ("columnar_ratio_to_kafka_streams", "columnar", "kafka_streams", 2.0),
-    ("ratio_to_kafka_streams_1s", "inline", "kafka_streams_1s", None),
-    ("ratio_to_quix", "inline", "quix", 3.0),
+    ("ratio_to_kafka_streams_1s", "arrow", "kafka_streams_1s", None),
+    ("ratio_to_quix", "arrow", "quix", 3.0),
     ("each_ratio_to_quix", "each", "quix", None),
 )
 
 #: The same, of which it is at most.
-_COSTS = (("eos_overhead", "plain", "inline", 1.5),)
+_COSTS = (("eos_overhead", "plain", "arrow", 1.5),)
 
 #: What a micro-batch takes whose keys are some of many, over one whose keys are some of few.
 GROWTH = "touched_key_growth"

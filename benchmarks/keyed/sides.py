@@ -60,12 +60,12 @@ class Side:
     stays: bool = True
 
 
-def _keyed(reducer: str, engine: str = "inline") -> dict[str, Any]:
+def _keyed(reducer: str, engine: str = "arrow") -> dict[str, Any]:
     return {"type": "keyed", "reducer": reducer, "engine": engine, "value": "bytes"}
 
 
 SIDES = (
-    Side("inline", _keyed(f"{_WORK}:count")),
+    Side("arrow", _keyed(f"{_WORK}:count")),
     Side("spark", _keyed(f"{_WORK}:count", "spark")),
     Side("columnar", _keyed("headrace.keyed:count")),
     Side("each", _keyed(f"{_WORK}:count_each")),

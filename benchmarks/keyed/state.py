@@ -239,7 +239,7 @@ class _Stand:
             "group": self._topic,
             "processor": {
                 "type": "keyed",
-                "engine": "inline",
+                "engine": "arrow",
                 "reducer": "benchmarks.peer_sides.keyed_work:touch",
                 "value": "bytes",
                 "state": {"checkpoint": "1s"},

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 #: The figures that are compared, and which side is divided by which.
 _RATIOS = (
-    ("ratio_to_celery", "inline", "celery"),
+    ("ratio_to_celery", "arrow", "celery"),
     ("spark_ratio_to_celery", "spark", "celery"),
-    ("ratio_to_temporal", "inline", "temporal"),
+    ("ratio_to_temporal", "arrow", "temporal"),
     ("spark_ratio_to_temporal", "spark", "temporal"),
-    ("ratio_to_asyncio", "inline", "asyncio"),
+    ("ratio_to_asyncio", "arrow", "asyncio"),
     ("spark_ratio_to_asyncio", "spark", "asyncio"),
 )
 

@@ -49,7 +49,7 @@ class Side:
 VISIBILITY_TIMEOUT = 10
 
 SIDES = (
-    Side("inline", "workflow_kafka", "inline"),
+    Side("arrow", "workflow_kafka", "arrow"),
     Side("spark", "workflow_kafka", "spark"),
     Side(
         "celery",

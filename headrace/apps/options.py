@@ -15,13 +15,13 @@ class EngineName(Enum):
     SPARK = "spark"
     """In Spark's workers."""
 
-    INLINE = "inline"
+    ARROW = "arrow"
     """In the process itself, which takes no Java."""
 
 
 EngineOption = Annotated[
     EngineName,
-    typer.Option(metavar="spark|inline", help="In Spark's workers, or in the process itself."),
+    typer.Option(metavar="spark|arrow", help="In Spark's workers, or in the process itself."),
 ]
 PropertiesOption = Annotated[
     list[str] | None,

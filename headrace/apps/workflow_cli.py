@@ -82,7 +82,7 @@ def run(  # noqa: PLR0917 - the parts of a configuration
     name: _Name = "workflow",
     role: Annotated[NodeRole, typer.Option(help="What this process does.")] = NodeRole.BOTH,
     threads: Annotated[int, typer.Option(min=1, help="How many calls are made at once.")] = 4,
-    engine: EngineOption = EngineName.INLINE,
+    engine: EngineOption = EngineName.ARROW,
     state_dir: Annotated[
         Path | None,
         typer.Option(
@@ -217,7 +217,7 @@ def demo(
         int,
         typer.Option(min=100, max=336_776, help="How many flights, from the first of 2013 on."),
     ] = 20_000,
-    engine: EngineOption = EngineName.INLINE,
+    engine: EngineOption = EngineName.ARROW,
     directory: Directory = None,
 ) -> None:
     """Run the turnaround of real flights as workflows, kill processes on the way, check all.

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from headrace.config.errors import either, quoted, subject
 from headrace.config.expand import Expanded
+from headrace.config.former import of_former_key, of_former_value
 from headrace.config.models.base import Section
 from headrace.config.types.scalars import FieldType
 from headrace.config.types.secrets import FreeMapping, has_password, looks_secret
@@ -201,7 +202,7 @@ def _problems(detail: ErrorDetails, root: type[Section]) -> Iterator[ConfigProbl
         case "missing":
             yield place.steps, f"is missing; give {_accepted_there(place, value)}"
         case "extra_forbidden":
-            yield place.steps, _unknown_key(place)
+            yield place.steps, _unknown_key(place, value)
         case "union_tag_not_found":
             yield (*place.steps, "type"), f"is missing; give {either(_choices(place))}"
         case "union_tag_invalid":
@@ -209,7 +210,8 @@ def _problems(detail: ErrorDetails, root: type[Section]) -> Iterator[ConfigProbl
         case "refused":
             yield place.steps, f"{_subject(place, value)} {detail['msg']}"
         case _:
-            yield place.steps, f"{_subject(place, value)} {_is_not(place, value)}"
+            former = of_former_value(place.steps, value)
+            yield place.steps, former or f"{_subject(place, value)} {_is_not(place, value)}"
 
 
 def _subject(place: FieldPlace, value: Any) -> str:
@@ -235,10 +237,10 @@ def _choices(place: FieldPlace) -> tuple[str, ...]:
     return () if place.shape is None else choices(place.shape)
 
 
-def _unknown_key(place: FieldPlace) -> str:
-    renamed = place.section.renamed.get(str(place.steps[-1]))
-    if renamed is not None:
-        return f"is called {renamed} now; write {renamed} in its place"
+def _unknown_key(place: FieldPlace, value: Any) -> str:
+    former = of_former_key(place.steps, value)
+    if former is not None:
+        return former
     names = [name for name, _ in fields(place.section)]
     near = get_close_matches(str(place.steps[-1]), names, n=1)
     if near:

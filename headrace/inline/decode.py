@@ -199,7 +199,7 @@ def schema_of(kind: Decoding, ddl: str | None) -> pa.Schema:
     return schema
 
 
-class InlineDecoder:
+class ArrowDecoder:
     """Applies a :class:`Decode` to the tables of micro-batches. Any thread.
 
     Raises:
@@ -217,7 +217,7 @@ class InlineDecoder:
         if decode.custom is not None:
             decode.custom.load()
 
-    def treating(self, undecodable: OnUndecodable) -> InlineDecoder:
+    def treating(self, undecodable: OnUndecodable) -> ArrowDecoder:
         """Return one with the same schema that treats undecodable records so. Any thread."""
         other = copy(self)
         other._treating = undecodable  # noqa: SLF001 - one of our own

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.core.errors import JobCancelledError
 from headrace.core.tables import Decode, left_out, table_of
-from headrace.inline.decode import InlineDecoder
+from headrace.inline.decode import ArrowDecoder
 from headrace.inline.reducer import checked, load_arrow_reducer
 from headrace.sinks.channel_sink import Staged
 from headrace.telemetry.thread_time import ThreadActivity
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from headrace.sinks.micro_batch import MicroBatch
 
 
-class InlineEngine:
+class ArrowEngine:
     """Runs one channel's micro-batches in this process. An :class:`Engine`.
 
     ``reducer`` is an import path or the function itself. ``calls`` interrupts it where it takes
     longer than a job may; without it nothing does.
     """
 
-    name: ClassVar = "inline"
+    name: ClassVar = "arrow"
     activity: ClassVar = ThreadActivity.PROCESS
     span: ClassVar = "reducer"
 
@@ -45,11 +45,11 @@ class InlineEngine:
         self._reducer = reducer
         self._calls = calls
         self._decode = decode or Decode()
-        self._decoder: InlineDecoder | None = None
+        self._decoder: ArrowDecoder | None = None
         self._closed = False
 
     def open(self, channel: str) -> None:  # noqa: ARG002 - it has nothing of the channel's
-        self._decoder = InlineDecoder(self._decode)
+        self._decoder = ArrowDecoder(self._decode)
         if isinstance(self._reducer, str):
             self._function = load_arrow_reducer(self._reducer)
         else:

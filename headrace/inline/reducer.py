@@ -10,7 +10,7 @@ import pyarrow as pa
 from headrace.core.imports import load_callable
 from headrace.core.tables import Decode
 from headrace.core.undecodable import offsets_of
-from headrace.inline.decode import InlineDecoder
+from headrace.inline.decode import ArrowDecoder
 from headrace.sinks.contract import results_of
 from headrace.sinks.micro_batch import DryRunBatch, dry_run_batch
 
@@ -92,7 +92,7 @@ def dry_run(
         TypeError: it returned something else than a table or None.
         Exception: what it raised.
     """
-    decoded = InlineDecoder(decode or Decode()).apply(table)
+    decoded = ArrowDecoder(decode or Decode()).apply(table)
     result = reducer(decoded.table, dry_run_batch(table, attempt))
     skipped = {**decoded.skipped, **offsets_of(decoded.rejected)}
     if isinstance(result, Mapping):

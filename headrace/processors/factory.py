@@ -189,7 +189,7 @@ def _arrow(
     folder: Path | None,
 ) -> BatchProcessor:
     from headrace.core.call_watch import CallWatch  # noqa: PLC0415 - for this engine only
-    from headrace.inline.engine import InlineEngine  # noqa: PLC0415 - for this engine only
+    from headrace.inline.engine import ArrowEngine  # noqa: PLC0415 - for this engine only
     from headrace.inline.reducer import (  # noqa: PLC0415 - as above
         WatchedReducer,
         load_arrow_reducer,
@@ -198,7 +198,7 @@ def _arrow(
 
     calls = CallWatch(None if folder is None else folder / "call")
     reducer = WatchedReducer(load_arrow_reducer(chosen.reducer), calls)
-    engine = InlineEngine(reducer, decode(chosen), calls)
+    engine = ArrowEngine(reducer, decode(chosen), calls)
     return _micro_batches(channel, engine, sink, calls)
 
 

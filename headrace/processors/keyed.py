@@ -32,7 +32,7 @@ from headrace.core.imports import load_callable, make
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import Batch, identity_of
 from headrace.core.user_text import describe_error
-from headrace.inline.engine import InlineEngine
+from headrace.inline.engine import ArrowEngine
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties
 from headrace.kafka.columnar import ColumnarRecordSource
@@ -914,7 +914,7 @@ def build_keyed(
         times = load_callable(chosen.time_function)
 
     # Spark's workers have calls of their own, which Spark ends with their job
-    calls = CallWatch(folder / "call") if chosen.engine == "inline" else None
+    calls = CallWatch(folder / "call") if chosen.engine == "arrow" else None
 
     def folding(chosen: KeyedProcessorConfig) -> tuple[TableFunction, RowSettings]:
         settings = _fold_settings(chosen, outputs, letters, decoder)
@@ -929,8 +929,8 @@ def build_keyed(
     )
     function = KeyedFunction(*folding(chosen), state, SYSTEM_CLOCK)
     engine: Engine
-    if chosen.engine == "inline":
-        engine = InlineEngine(function, calls=calls)
+    if chosen.engine == "arrow":
+        engine = ArrowEngine(function, calls=calls)
     else:
         with required(Extra.SPARK, f"the engine of group {channel.group}"):
             from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra

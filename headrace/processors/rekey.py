@@ -12,7 +12,7 @@ from headrace.core.extras import Extra, required
 from headrace.core.imports import load_callable
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import identity_of
-from headrace.inline.engine import InlineEngine
+from headrace.inline.engine import ArrowEngine
 from headrace.kafka import KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties
 from headrace.keyed.rekey import Rekey, RekeyFunction, RekeySettings, RekeySink
@@ -81,8 +81,8 @@ def build_rekey(
             transactions.require(chosen.dead_letter)
 
     engine: Engine
-    if chosen.engine == "inline":
-        engine = InlineEngine(function)
+    if chosen.engine == "arrow":
+        engine = ArrowEngine(function)
     else:
         with required(Extra.SPARK, f"the engine of group {channel.group}"):
             from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra

@@ -45,7 +45,7 @@ def _nothing_left(directory: Path) -> bool:
     return bool(wait_for(lambda: not _left(directory), Deadline.after(30)))
 
 
-@pytest.mark.parametrize("engine", ["spark", "inline"])
+@pytest.mark.parametrize("engine", ["spark", "arrow"])
 @pytest.mark.timeout(_PATIENCE + 60)
 def test_a_killed_collector_costs_nothing(tmp_path: Path, engine: str) -> None:
     """The demo ends verified: each group has one outcome, those that lost an event among them."""
@@ -77,7 +77,7 @@ def test_nothing_outlives_the_demo(tmp_path: Path) -> None:
     def daemons_run() -> bool:
         return sum(" run " in command for command in _left(directory)) >= 2
 
-    with _start(directory, "inline") as demo:
+    with _start(directory, "arrow") as demo:
         try:
             assert wait_for(daemons_run, Deadline.after(150))
         finally:

@@ -319,7 +319,7 @@ def test_keyed_counts_the_same_on_all_sides() -> None:
         assert figures[f"{side}_records_per_s"] > 0
         assert figures[side]["outputs"] >= plan.keys
     assert figures["each"]["outputs"] == figures["each"]["records"]
-    assert figures["inline"]["commits"] > 0
+    assert figures["arrow"]["commits"] > 0
     assert figures["targets"].keys() - figures.keys() == set()
     assert all(figures[name] > 0 for name in figures["targets"])
 
@@ -340,10 +340,10 @@ def test_workflow_has_each_outcome_and_each_effect_on_all_sides() -> None:
             raise
         pytest.skip(f"no package index, so no peers: {error}")
     figures = json.loads(report.as_json())
-    for side in {"inline", "spark", "celery", "temporal", "asyncio"} - set(without):
+    for side in {"arrow", "spark", "celery", "temporal", "asyncio"} - set(without):
         assert min(figures[side]["rates"] + figures[side]["p50_ms"]) > 0
         assert figures[f"{side}_killed"]["instances"] == QUICK.kill
-    for side in ("inline", "spark"):
+    for side in ("arrow", "spark"):
         killed = figures[f"{side}_killed"]
         assert (killed["lost"], killed["wrong"], killed["not_applied"]) == (0, 0, 0)
         assert (killed["outcomes_twice"], killed["applied_twice"]) == (0, 0)

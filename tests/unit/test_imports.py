@@ -153,7 +153,7 @@ def test_a_daemon_imports_what_its_channels_use(
     ("processor", "sink"),
     [
         (ARROW, "{type: jsonl, path: f}"),
-        ("{type: rekey, key: value.a, engine: inline}", "{type: kafka, topic: t.by-key}"),
+        ("{type: rekey, key: value.a, engine: arrow}", "{type: kafka, topic: t.by-key}"),
     ],
     ids=["arrow", "rekey"],
 )

@@ -55,7 +55,7 @@ class WorkflowNode:
     zookeeper: str = "localhost:2181"
     role: NodeRole = NodeRole.BOTH
     threads: int = 4
-    engine: str = "inline"
+    engine: str = "arrow"
     properties: Mapping[str, str] = field(default_factory=dict)
     python_path: tuple[str, ...] = ()
     history: bool = False

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 from headrace.config.errors import FieldConflict
@@ -60,8 +59,6 @@ class _Collector(FieldType):
 
 class TracingConfig(Section):
     """Traces of batches for OpenTelemetry; they take the extra headrace[otel]."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"one_in": "sample_one_in"}
 
     endpoint: Fixed[Annotated[str, _Collector("traces")] | None] = None
     """Where a collector takes OTLP over HTTP, at /v1/traces where no path is given; null: nothing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, model_validator
 
@@ -12,7 +12,7 @@ from headrace.config.types.scalars import Flag, LocalPath
 from headrace.config.types.secrets import SecretValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from typing import Self
 
     from pydantic.fields import FieldInfo
@@ -85,9 +85,6 @@ class Section(BaseModel):
         extra="forbid",
         hide_input_in_errors=True,
     )
-
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """Former keys and what each is called now, for the error that a former key gets."""
 
     def conflicts(self) -> Iterator[FieldConflict]:
         """Yield what does not fit together, looking at this section and those in it."""

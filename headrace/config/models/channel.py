@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo
 
@@ -156,8 +156,6 @@ class OnErrorConfig(Section):
 
 class CoordinatorBase(Section):
     """What all coordinators have."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"safety_poll": "resync_interval"}
 
     type: Reshares[str]
     """Which coordinator this is."""

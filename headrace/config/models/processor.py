@@ -404,7 +404,7 @@ class KeyedProcessorConfig(Section):
     options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
     """What the factory is called with, as keyword arguments."""
 
-    engine: Restarts[Literal["spark", "inline"]] = "spark"
+    engine: Restarts[Literal["spark", "arrow"]] = "spark"
     """Where the reducer runs: in Spark's workers, or in this process."""
 
     key: Restarts[FactKey] = "record"
@@ -609,7 +609,7 @@ class RekeyProcessorConfig(Section):
     decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
     """What the decoder's factory is called with, as keyword arguments."""
 
-    engine: Restarts[Literal["spark", "inline"]] = "spark"
+    engine: Restarts[Literal["spark", "arrow"]] = "spark"
     """Where the key is found: in Spark's workers, or in this process."""
 
     on_poison: Restarts[Literal["fail", "drop", "dead_letter"]] = "fail"

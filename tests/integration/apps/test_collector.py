@@ -96,7 +96,7 @@ class Running:
     def __init__(
         self, directory: Path, bootstrap_servers: str, zookeeper: str, topic: str, *more: str
     ) -> None:
-        options = ["--state-dir", str(directory), "--engine", "inline", "--create", *more]
+        options = ["--state-dir", str(directory), "--engine", "arrow", "--create", *more]
         self._log = directory.with_suffix(".log")
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -180,7 +180,7 @@ class Plant:
             )
         create_topics(client_of(self.brokers), self.topics, partitions=2, assignments=4)
 
-    def node(self, name: str, role: NodeRole, engine: str = "inline") -> Daemon:
+    def node(self, name: str, role: NodeRole, engine: str = "arrow") -> Daemon:
         """Return a node, not started."""
         node = WorkflowNode(
             f"{self.module}:flows",
@@ -427,7 +427,7 @@ def test_an_error_of_a_handler_ends_its_listener(plant: Plant) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("engine", ["inline", "spark"])
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
 def test_reducer_and_workers_killed_on_the_way_lose_and_repeat_nothing(
     plant: Plant, engine: str
 ) -> None:
@@ -582,7 +582,7 @@ def test_topics_are_created_once(plant: Plant, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("engine", ["inline", "spark"])
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
 def test_the_demo_verifies_itself_and_leaves_nothing(tmp_path: Path, engine: str) -> None:
     """Its last line says so, and its folder is gone."""
     options = ["--instances", "300", "--engine", engine]

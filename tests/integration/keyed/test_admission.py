@@ -75,7 +75,7 @@ def document_of(site: Site, output: str, kind: str, admission: dict[str, Any]) -
     """Return the configuration of a channel with small batches."""
     (site.directory / "shedding.py").write_text(_REDUCERS, encoding="utf-8")
     if kind == "keyed":
-        processor = {"type": "keyed", "engine": "inline", "reducer": "shedding:echo"}
+        processor = {"type": "keyed", "engine": "arrow", "reducer": "shedding:echo"}
         processor["value"] = "string"
     else:
         processor = {"type": "spark", "reducer": "shedding:rows"}

@@ -52,7 +52,7 @@ def keyed(site: Site, output: str, **processor: Any) -> dict[str, Any]:
         "processor": {
             "type": "keyed",
             "reducer": "keyed_reducer:count",
-            "engine": "inline",
+            "engine": "arrow",
             "value": "string",
             **processor,
         },
@@ -97,7 +97,7 @@ def require_exact(site: Site, output: str, sent: list[tuple[int, bytes]]) -> Non
     assert {key: {"n": n} for key, n in expected.items()} == states
 
 
-@pytest.mark.parametrize("engine", ["inline", pytest.param("spark", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("engine", ["arrow", pytest.param("spark", marks=pytest.mark.slow)])
 @pytest.mark.timeout(400)
 def test_a_killed_daemon_goes_on_with_its_state(site: Site, engine: str) -> None:
     """After SIGKILL, and without its local store, each fact counts once in outputs and states."""

@@ -64,7 +64,7 @@ alone = Alone.as_reducer()
 def run(site: Site, reducer: str, output: str, key: str, **channel: Any) -> Daemon:
     """Run a channel of an element."""
     (site.directory / "elements_here.py").write_text(_CODE, encoding="utf-8")
-    processor = {"type": "keyed", "engine": "inline", "reducer": f"elements_here:{reducer}"}
+    processor = {"type": "keyed", "engine": "arrow", "reducer": f"elements_here:{reducer}"}
     sink = {"type": "kafka", "topic": output, "loop": output == site.topic}
     document = site.document(processor={**processor, "key": key}, sink=sink, **channel)
     return site.daemon(document).start()

@@ -68,7 +68,7 @@ def require_exact(site: Site, output: str, sent: list[dict[str, Any]]) -> None:
         assert each.partition() == partition_of(each.key() or b"", 2)
 
 
-@pytest.mark.parametrize("engine", ["inline", pytest.param("spark", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("engine", ["arrow", pytest.param("spark", marks=pytest.mark.slow)])
 @pytest.mark.timeout(400)
 def test_facts_are_counted_once_by_another_key(site: Site, engine: str) -> None:
     """Keyless and otherwise partitioned records, and a SIGKILL: each counts once, by its key."""

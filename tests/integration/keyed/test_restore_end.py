@@ -21,13 +21,13 @@ WAIT = 30.0
 
 def no_spark() -> NoReturn:
     """Fail, because nobody needs it."""
-    raise AssertionError("engine: inline takes no Spark")
+    raise AssertionError("engine: arrow takes no Spark")
 
 
 def test_a_restore_ends_behind_an_open_transaction(bootstrap_servers: str, tmp_path: Path) -> None:
     """A commit is answered before its topics have the mark: its rows must not be left out."""
     topic = Broker(bootstrap_servers).create_topic()
-    chosen = {"type": "keyed", "engine": "inline", "reducer": "benchmarks.chaos.keyed:count"}
+    chosen = {"type": "keyed", "engine": "arrow", "reducer": "benchmarks.chaos.keyed:count"}
     channel = ChannelConfig.model_validate({"topics": [topic], "group": "g", "processor": chosen})
     kafka = KafkaConfig(bootstrap_servers=bootstrap_servers)
     processor = build_keyed(channel, no_spark, "m", kafka, tmp_path)

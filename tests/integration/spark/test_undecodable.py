@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import UndecodableRecordError
 from headrace.core.records import TopicPartition
 from headrace.core.tables import Decode, Decoding, OnUndecodable
-from headrace.inline.decode import InlineDecoder
+from headrace.inline.decode import ArrowDecoder
 from headrace.inline.reducer import dry_run as dry_run_inline
 from headrace.spark.arrow_to_spark import ArrowToSpark
 from headrace.spark.decode import Decoder
@@ -210,7 +210,7 @@ def test_letters_are_made_of_the_same_as_without_spark(spark_runtime: SparkRunti
     with Decoder(decode).decoded(frame) as decoded:
         rows = decoded.frame.count()
 
-    expected = InlineDecoder(decode).apply(table)
+    expected = ArrowDecoder(decode).apply(table)
     assert decoded.rejected == expected.rejected
     assert decoded.skipped == {}
     assert rows + sum(map(len, decoded.rejected.values())) == len(VALUES)

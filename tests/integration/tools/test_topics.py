@@ -25,7 +25,7 @@ def _configuration(folder: Path, servers: str, name: str) -> Path:
         "processor": {
             "type": "keyed",
             "reducer": "a:b",
-            "engine": "inline",
+            "engine": "arrow",
             "key": "value.customer",
             "on_poison": "dead_letter",
             "dead_letter": f"{name}.letters",

@@ -114,7 +114,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
 
 def with_state(scene: Scene, kept: Kept, **processor: Any) -> Any:
     """Return a running channel with this state."""
-    chosen = {"type": "keyed", "reducer": "json:dumps", "engine": "inline", **processor}
+    chosen = {"type": "keyed", "reducer": "json:dumps", "engine": "arrow", **processor}
     return running(scene.controller.add(WithState(kept), processor=chosen))
 
 
@@ -257,7 +257,7 @@ def test_a_processor_that_cannot_say_what_its_threads_do_harms_nothing_else(
     bare: Scene, kept: Kept
 ) -> None:
     """Status and metrics are served without its pool, and the log has the reason."""
-    chosen = {"type": "keyed", "reducer": "json:dumps", "engine": "inline"}
+    chosen = {"type": "keyed", "reducer": "json:dumps", "engine": "arrow"}
     channel = bare.controller.add(WithBrokenPool(kept), processor=chosen)
     with running(channel), capture_logs() as logged:
         whole = bare.get("/api/v1/channels/member").json()
@@ -280,7 +280,7 @@ def test_phases_and_a_pool_stand_in_status_metrics_and_table(bare: Scene, tmp_pa
     kept = Kept(store, phases=phases)
     rows = {b"a": b'["open", 1000, [2], [3]]', b"b": b'["closed", null, [0], [4]]'}
     kept.commit(0, {key: KeyRow(state) for key, state in rows.items()})
-    chosen = {"type": "keyed", "reducer": "json:dumps", "engine": "inline"}
+    chosen = {"type": "keyed", "reducer": "json:dumps", "engine": "arrow"}
     with running(bare.controller.add(WithPool(kept), processor=chosen)):
         whole = bare.get("/api/v1/status").json()
         metrics = bare.get("/metrics").text

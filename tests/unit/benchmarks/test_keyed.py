@@ -39,7 +39,7 @@ def test_each_figure_on_the_wrong_side_of_its_target_is_missed() -> None:
 
 def test_exactly_once_costs_what_the_channel_without_it_is_faster_by() -> None:
     """The overhead is the rate without over the rate with; sides that are left out have none."""
-    found = by_round(Rounds({"inline": [{"rate": 100.0}], "plain": [{"rate": 130.0}]}))
+    found = by_round(Rounds({"arrow": [{"rate": 100.0}], "plain": [{"rate": 130.0}]}))
     assert found == {"eos_overhead": [1.3]}
 
 
@@ -53,5 +53,5 @@ def test_rows_have_the_length_that_is_measured(size: int) -> None:
 
 def test_only_other_systems_can_be_left_out() -> None:
     """A side of ours, or one that there is not, is refused by name."""
-    with pytest.raises(PeerError, match="inline is no other system; there are kafka_streams, "):
-        run(without=("inline",))
+    with pytest.raises(PeerError, match="arrow is no other system; there are kafka_streams, "):
+        run(without=("arrow",))

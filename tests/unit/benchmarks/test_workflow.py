@@ -57,10 +57,10 @@ def test_percentiles_are_values_that_were_measured(
 
 def test_ratios_are_of_rates_and_of_latencies() -> None:
     """Each round by itself; sides that are left out have none."""
-    rates = Rounds({"inline": [{"rate": 300.0}], "celery": [{"rate": 200.0}]})
+    rates = Rounds({"arrow": [{"rate": 300.0}], "celery": [{"rate": 200.0}]})
     paced = Rounds(
         {
-            "inline": [{"p50_ms": 50.0, "p99_ms": 90.0}],
+            "arrow": [{"p50_ms": 50.0, "p99_ms": 90.0}],
             "celery": [{"p50_ms": 25.0, "p99_ms": 30.0}],
         }
     )
@@ -102,8 +102,8 @@ def test_what_comes_again_is_a_fault_of_ours_and_a_figure_of_others() -> None:
     """Without a kill no side may lose a thing; only those that promise it may repeat nothing."""
     found = Counted("asyncio", calls_again=3).round("rate", 5)
     assert found["calls_again"] == 3
-    with pytest.raises(PeerError, match=r"inline: of 5 instances .*, 3 calls_again"):
-        Counted("inline", calls_again=3).round("rate", 5)
+    with pytest.raises(PeerError, match=r"arrow: of 5 instances .*, 3 calls_again"):
+        Counted("arrow", calls_again=3).round("rate", 5)
     for fault in ("lost", "wrong", "not_applied", "applied_twice"):
         with pytest.raises(PeerError, match=f"celery: of 5 instances .*1 {fault}"):
             Counted("celery", **{fault: 1}).round("rate", 5)
@@ -111,11 +111,11 @@ def test_what_comes_again_is_a_fault_of_ours_and_a_figure_of_others() -> None:
 
 def test_figures_have_all_that_was_repeated() -> None:
     """Over all rounds of a side, beside what its rounds and its killed worker came to."""
-    sides = {name: Counted(name, calls_again=n) for name, n in (("inline", 0), ("asyncio", 2))}
+    sides = {name: Counted(name, calls_again=n) for name, n in (("arrow", 0), ("asyncio", 2))}
     rounds = Rounds({name: [side.round("rate", 5)] * 2 for name, side in sides.items()})
     killed = {name: side.killed(5) for name, side in sides.items()}
     figures = figures_of(Plan(rounds=2), by_round(rounds, rounds), rounds, rounds, killed)
     assert figures["ratio_to_asyncio_rounds"] == [1.0, 1.0]
     assert figures["asyncio"]["calls_again"] == 8
-    assert figures["inline"]["calls_again"] == 0
+    assert figures["arrow"]["calls_again"] == 0
     assert figures["asyncio_killed"]["calls_again"] == 2

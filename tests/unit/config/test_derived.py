@@ -29,7 +29,7 @@ channels:
     initial_offset: latest
     workers: 5
     on_error: {policy: stop}
-    processor: {type: keyed, reducer: "orders:status", engine: inline, key: %s%s}
+    processor: {type: keyed, reducer: "orders:status", engine: arrow, key: %s%s}
     sink: {type: kafka, topic: out}%s
 """
 
@@ -46,7 +46,7 @@ def test_a_channel_that_re_keys_is_two(tmp_path: Path) -> None:
     first, second = channels["orders.rekey"], channels["orders"]
     assert (first.topics, first.group) == (("orders",), "status.rekey")
     assert first.sink == KafkaSinkConfig(topic="status.orders.by-key")
-    assert first.processor == RekeyProcessorConfig(key="value.customer.id", engine="inline")
+    assert first.processor == RekeyProcessorConfig(key="value.customer.id", engine="arrow")
     assert (second.topics, second.group) == (("status.orders.by-key",), "status")
     assert isinstance(second.processor, KeyedProcessorConfig)
     assert second.processor.key == "record"

@@ -85,9 +85,9 @@ def test_a_name_stands_for_a_decoder_of_rows_or_of_values(packages: Path, tmp_pa
     file.write_text(
         "kafka: {bootstrap_servers: b}\nchannels:\n"
         "  k: {group: g, topics: [t], processor: {type: keyed, reducer: 'a:b', value: pairs,"
-        " engine: inline, decoder_options: {password: secret}}}\n"
+        " engine: arrow, decoder_options: {password: secret}}}\n"
         "  r: {group: r, topics: [t], sink: {type: kafka, topic: o}, processor: {type: rekey,"
-        " value: 'c.d:e', key: value.id, engine: inline}}\n"
+        " value: 'c.d:e', key: value.id, engine: arrow}}\n"
     )
     channels = load(file).channels
     assert isinstance(rows, ArrowProcessorConfig)
@@ -121,14 +121,14 @@ def test_a_name_stands_for_a_decoder_of_rows_or_of_values(packages: Path, tmp_pa
             "decoder_options (line 6): has no effect with decode: none; leave it out, or name",
         ),
         (
-            "{type: keyed, engine: inline, reducer: 'a:b', value: text}",
+            "{type: keyed, engine: arrow, reducer: 'a:b', value: text}",
             (
                 "value (line 6): 'text' is no plug-in of headrace.decoders; installed are none; "
                 "install its package, or give json, string, bytes or an import path"
             ),
         ),
         (
-            "{type: keyed, engine: inline, reducer: 'a:b', decoder_options: {a: 1}}",
+            "{type: keyed, engine: arrow, reducer: 'a:b', decoder_options: {a: 1}}",
             "decoder_options (line 6): has no effect with value: json; leave it out",
         ),
     ],

@@ -4,12 +4,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.config.models.base import Section
-from headrace.config.problems import fields
+from headrace.config import Config
+from headrace.config.former import FORMER_KEYS, FORMER_VALUES
+from headrace.config.problems import Shape, choices, field_shape, fields
 from tests.unit.config.support import CHANNELS, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from headrace.config.errors import Steps
 
 DURATION = "a duration such as 250ms, 10s or 5m"
 SIZE = "a size such as 512KiB, 16MiB or 1GiB"
@@ -245,16 +248,46 @@ def test_a_former_key_is_an_error_that_names_the_new_one(
     assert problem.endswith(f": is called {now} now; write {now} in its place")
 
 
-def test_renamed_keys_lead_to_keys_there_are() -> None:
-    """Each table of renamed keys has former keys that no field has, and fields that exist."""
-    sections, waiting = set(), [Section]
-    while waiting:
-        subclasses = waiting.pop().__subclasses__()
-        sections.update(subclasses)
-        waiting.extend(subclasses)
-    assert {"one_in", "safety_poll"} <= {former for each in sections for former in each.renamed}
-    for section in sections:
-        names = {name for name, _ in fields(section)}
-        if section.renamed:
-            assert names.isdisjoint(section.renamed), section
-            assert names.issuperset(section.renamed.values()), section
+@pytest.mark.parametrize("kind", ["keyed, reducer: 'a:b'", "rekey, key: value.id"])
+def test_a_former_value_is_an_error_that_names_the_new_one(tmp_path: Path, kind: str) -> None:
+    """The engine that was called inline is called as the processor is that runs on it."""
+    file = (
+        "channels: {a: {topics: [t], group: g, sink: {type: kafka, topic: u},"
+        f" processor: {{type: {kind}, engine: inline}}}}}}\n"
+    )
+    (problem,) = refused(tmp_path, file)
+    assert problem == (
+        "channels.a.processor.engine (line 1): is called arrow now; write arrow in its place"
+    )
+
+
+def test_former_keys_are_keys_no_more() -> None:
+    """No field has a former key's name where that stood, and each former value is none now."""
+    for place in FORMER_KEYS:
+        assert all(name != place[-1] for name in names_at(place[:-1])), place
+    for place, values in FORMER_VALUES.items():
+        found = [choices(shape) for shape in shapes_at(place)]
+        assert found, place
+        assert all(set(values.values()) <= set(each) for each in found), place
+        assert not any(set(values) & set(each) for each in found), place
+
+
+def shapes_at(place: Steps) -> list[Shape]:
+    """Return the shapes of the fields that can stand in a place of a former key or value."""
+    found = [Shape(Config)]
+    for step in place:
+        found = [inner for shape in found for inner in _below(shape, step)]
+    return found
+
+
+def _below(shape: Shape, step: str | int) -> list[Shape]:
+    if shape.is_mapping and not shape.sections:
+        return [shape.items()]
+    named = (dict(fields(section)).get(str(step)) for section in shape.sections)
+    return [field_shape(field) for field in named if field is not None]
+
+
+def names_at(place: Steps) -> set[str]:
+    """Return the names of the fields of all sections that can stand in a place."""
+    sections = (section for shape in shapes_at(place) for section in shape.sections)
+    return {name for section in sections for name, _ in fields(section)}

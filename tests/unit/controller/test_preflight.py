@@ -226,7 +226,7 @@ channels:
   by_airline_here:
     topics: [g]
     group: g
-    processor: {type: rekey, key: value.airline, engine: inline}
+    processor: {type: rekey, key: value.airline, engine: arrow}
     sink: {type: kafka, topic: by-airline-here}
   divided:
     topics: [e]

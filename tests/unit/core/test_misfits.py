@@ -11,7 +11,7 @@ from headrace.core.errors import UndecodableRecordError
 from headrace.core.misfits import MISFIT, custom_reason, why_undecodable
 from headrace.core.tables import Decode, Decoding
 from headrace.core.undecodable import code_of
-from headrace.inline.decode import InlineDecoder, schema_of
+from headrace.inline.decode import ArrowDecoder, schema_of
 from headrace.testing import records_table
 
 SCHEMA = (
@@ -57,7 +57,7 @@ SAID = {
 def test_a_reason_names_field_expected_and_found(value: bytes, said: str) -> None:
     """Or the byte, or that it is empty; the arrow decoder refuses the value, and says the same."""
     with pytest.raises(UndecodableRecordError) as raised:
-        InlineDecoder(Decode(Decoding.JSON, SCHEMA)).apply(records_table([value]))
+        ArrowDecoder(Decode(Decoding.JSON, SCHEMA)).apply(records_table([value]))
 
     assert why_undecodable(value, KIND) == f"{MISFIT}: {said}"
     assert raised.value.reason.startswith(f"{MISFIT}: {said}; fix the schema or the producer")

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
-from headrace.inline.engine import InlineEngine
+from headrace.inline.engine import ArrowEngine
 from headrace.processors import BatchResponse, ChannelContext
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.console import NoopSink
@@ -83,7 +83,7 @@ def opened(sink: GatedSink) -> Iterator[Callable[..., MicroBatchProcessor]]:
     made: list[MicroBatchProcessor] = []
 
     def open_one(seconds: float | None = None, into: GatedSink = sink) -> MicroBatchProcessor:
-        engine = InlineEngine(lambda table, _: table)
+        engine = ArrowEngine(lambda table, _: table)
         processor = MicroBatchProcessor(engine, into, job_timeout=seconds)
         processor.open(ChannelContext("main", "group", Metrics()))
         made.append(processor)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import ConfigError, UndecodableRecordError
 from headrace.core.records import TopicPartition
 from headrace.core.tables import Decode, Decoding, OnUndecodable, Timestamps
-from headrace.inline.decode import InlineDecoder, parse_ddl
+from headrace.inline.decode import ArrowDecoder, parse_ddl
 from headrace.testing import FakeRecord, records_table
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def decoded(schema: str, *values: bytes | None, skip: bool = False) -> Decoded:
     """Decode values of partition 0."""
     how = OnUndecodable.SKIP if skip else OnUndecodable.FAIL
-    return InlineDecoder(Decode(Decoding.JSON, schema, how)).apply(records_table(values))
+    return ArrowDecoder(Decode(Decoding.JSON, schema, how)).apply(records_table(values))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_reserved_name_is_refused() -> None:
     """The record's own fields need their place, and a schema has to be given."""
     for schema, told in [("_kafka INT", "reserved name '_kafka'"), (None, "needs a schema")]:
         with pytest.raises(ConfigError, match=told):
-            InlineDecoder(Decode(Decoding.JSON, schema))
+            ArrowDecoder(Decode(Decoding.JSON, schema))
 
 
 def test_values_become_columns_beside_the_records_own() -> None:
@@ -159,7 +159,7 @@ def test_moments_as_numbers_keep_their_microseconds() -> None:
         ("micros", "-1500001.9"),
     ):
         how = Decode(Decoding.JSON, "at TIMESTAMP", timestamps=Timestamps(unit))
-        table = InlineDecoder(how).apply(records_table([f'{{"at": {text}}}'.encode()])).table
+        table = ArrowDecoder(how).apply(records_table([f'{{"at": {text}}}'.encode()])).table
         assert table["at"].cast(pa.int64()).to_pylist() == [-1500001]
 
 
@@ -168,7 +168,7 @@ def test_bad_records_are_told_by_partition() -> None:
     table = records_table([FakeRecord(partition_=p, value_=b"x") for p in (0, 1, 0)])
     how = Decode(Decoding.JSON, "n INT", OnUndecodable.SKIP)
 
-    found = InlineDecoder(how).apply(table)
+    found = ArrowDecoder(how).apply(table)
 
     assert found.table.num_rows == 0
     assert found.table.schema.field("n").type == pa.int32()
@@ -178,7 +178,7 @@ def test_bad_records_are_told_by_partition() -> None:
 def test_without_decoding_the_table_is_as_it_was() -> None:
     """The reducer sees bytes."""
     table = records_table([b"x"])
-    assert InlineDecoder(Decode()).apply(table).table is table
+    assert ArrowDecoder(Decode()).apply(table).table is table
 
 
 @pytest.mark.parametrize(

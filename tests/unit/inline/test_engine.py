@@ -12,7 +12,7 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, HeadraceError, StartError, UndecodableRecordError
 from headrace.core.tables import Decode, Decoding
 from headrace.devstack.wait import wait_for
-from headrace.inline.engine import InlineEngine
+from headrace.inline.engine import ArrowEngine
 from headrace.processors import BatchResponse, ChannelContext, micro_batches, sink_commits
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.console import NoopSink
@@ -53,7 +53,7 @@ def opened() -> Iterator[Callable[..., MicroBatchProcessor]]:
         seconds: float | None = None,
         decode: Decode | None = None,
     ) -> MicroBatchProcessor:
-        processor = MicroBatchProcessor(InlineEngine(reducer, decode), sink, job_timeout=seconds)
+        processor = MicroBatchProcessor(ArrowEngine(reducer, decode), sink, job_timeout=seconds)
         processor.open(ChannelContext("main", "group", Metrics()))
         made.append(processor)
         return processor
@@ -99,7 +99,7 @@ def test_a_stop_does_not_wait_for_the_next_look(monkeypatch: pytest.MonkeyPatch)
     """Threads that wait for work end when they are told to, however seldom they look around."""
     for module in (micro_batches, sink_commits):
         monkeypatch.setattr(module, "_IDLE_INTERVAL", 60.0)
-    processor = MicroBatchProcessor(InlineEngine(offsets), NoopSink())
+    processor = MicroBatchProcessor(ArrowEngine(offsets), NoopSink())
     processor.open(ChannelContext("main", "group", Metrics()))
     assert processor.on_next_batch(make_batch([b"a"])).result(PATIENCE) == ADVANCE
     with capture_logs() as logs:
@@ -111,7 +111,7 @@ def test_a_sink_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
     """No thread is started then."""
     path = tmp_path / "a folder"
     path.mkdir()
-    processor = MicroBatchProcessor(InlineEngine(offsets), JsonLinesSink(path))
+    processor = MicroBatchProcessor(ArrowEngine(offsets), JsonLinesSink(path))
     with pytest.raises(StartError, match="cannot be written"):
         processor.open(ChannelContext("main", "group", Metrics()))
     processor.close(Deadline.after(PATIENCE))
@@ -135,7 +135,7 @@ def test_a_reducer_that_hangs_is_told_of_and_left_behind(
     release.set()
 
     (stuck,) = _events(logs, "lane_stuck")
-    assert stuck["lane"] == "inline-main"
+    assert stuck["lane"] == "arrow-main"
     assert any(call.endswith(" hang") for call in stuck["calls"])
     assert _events(logs, "lane_not_stopped")
     assert answer.exception(PATIENCE) is not None
@@ -171,7 +171,7 @@ def test_undecodable_records_are_a_hot_matter(
 
 def test_a_schema_that_cannot_be_read_ends_the_start() -> None:
     """Nothing is opened then."""
-    engine = InlineEngine(numbers, Decode(Decoding.JSON, "n"))
+    engine = ArrowEngine(numbers, Decode(Decoding.JSON, "n"))
     with pytest.raises(ConfigError, match="decode schema 'n' is not a list of columns"):
         engine.open("main")
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.inline.engine import InlineEngine
+from headrace.inline.engine import ArrowEngine
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.several import SeveralSink, alone
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, make_batch, running
@@ -29,7 +29,7 @@ class Site:
     def channel(self, **settings: Any) -> InboundKafkaChannel:
         """Return a channel with a sink of its own on them."""
         sink: Any = SeveralSink([alone("a", Movable(self.a)), alone("b", Movable(self.b))])
-        processor = MicroBatchProcessor(InlineEngine(_both), sink)
+        processor = MicroBatchProcessor(ArrowEngine(_both), sink)
         return in_memory_channel(processor, self.broker, zookeeper=self.zookeeper, **settings)
 
     def require_each_once(self, count: int) -> None:
@@ -81,7 +81,7 @@ def test_a_batch_that_is_passed_over_moves_each_output_from_where_it_stands() ->
     """Also where one stands within the batch."""
     site = Site()
     sink: Any = SeveralSink([alone("a", Movable(site.a)), alone("b", Movable(site.b))])
-    processor = MicroBatchProcessor(InlineEngine(_both), sink)
+    processor = MicroBatchProcessor(ArrowEngine(_both), sink)
     batch = make_batch(values(10))
     site.a.offsets[batch.assignment.identity] = 4
     site.b.offsets[batch.assignment.identity] = 0
@@ -102,7 +102,7 @@ def test_what_a_reducer_may_not_return_for_several_outputs(returned: Any, words:
     """The sentence names what it returned and what it must return."""
     site = Site()
     sink: Any = SeveralSink([alone("a", Movable(site.a)), alone("b", Movable(site.b))])
-    engine = InlineEngine(lambda table, batch: returned)  # noqa: ARG005 - as reducers are called
+    engine = ArrowEngine(lambda table, batch: returned)  # noqa: ARG005 - as reducers are called
     processor = MicroBatchProcessor(engine, sink)
     channel = in_memory_channel(
         processor, site.broker, on_error={"policy": "stop", "max_attempts": 1}

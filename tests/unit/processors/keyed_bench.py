@@ -12,7 +12,7 @@ from headrace.core.errors import SinkConflictError
 from headrace.core.records import TopicPartition, identity_of
 from headrace.core.result_columns import each_of
 from headrace.devstack.wait import wait_for
-from headrace.inline.engine import InlineEngine
+from headrace.inline.engine import ArrowEngine
 from headrace.kafka.ports import StoredOffset
 from headrace.keyed import Fired, Output, Phase, Phases, at_clock
 from headrace.keyed.changelog import EXTRA_HEADER
@@ -79,7 +79,7 @@ PHASES = Phases(
 
 def configured(**processor: Any) -> ChannelConfig:
     """Return the configuration of a channel that counts."""
-    chosen = {"type": "keyed", "engine": "inline", "reducer": "m:f", **processor}
+    chosen = {"type": "keyed", "engine": "arrow", "reducer": "m:f", **processor}
     return ChannelConfig.model_validate({"topics": [INPUT], "group": "g", "processor": chosen})
 
 
@@ -322,7 +322,7 @@ class KeyedDaemon:
             holder=lambda partition: f"{partition} is held back",
             phases=PHASES,
         )
-        engine = InlineEngine(function)
+        engine = ArrowEngine(function)
         self.processor = KeyedProcessor(
             engine, parts, self.config, limits=MergeLimits(), job_timeout=PATIENCE
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def no_spark() -> NoReturn:
     """Fail, because nobody needs it."""
-    raise AssertionError("engine: inline takes no Spark")
+    raise AssertionError("engine: arrow takes no Spark")
 
 
 def writes(key: str, state: object, facts: list[object], now: int) -> NoReturn:
@@ -39,7 +39,7 @@ counts.phases = ("open", "closed")  # type: ignore[attr-defined]
 
 def channel(**processor: object) -> ChannelConfig:
     """Return a channel with state, in this process."""
-    chosen = {"type": "keyed", "engine": "inline", **processor}
+    chosen = {"type": "keyed", "engine": "arrow", **processor}
     return ChannelConfig.model_validate({"topics": ["in"], "group": "g", "processor": chosen})
 
 
@@ -72,7 +72,7 @@ def test_a_reducer_that_cannot_be_used_stops_the_start(
         build_processor(channel(**processor), no_spark, "m", None, tmp_path)
 
 
-def rekeying(key: str, engine: str = "inline") -> ChannelConfig:
+def rekeying(key: str, engine: str = "arrow") -> ChannelConfig:
     """Return a channel that re-keys, in this process or another."""
     processor = {"type": "rekey", "engine": engine, "key": key}
     sink = {"type": "kafka", "topic": "out"}

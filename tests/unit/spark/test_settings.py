@@ -118,7 +118,7 @@ def test_channels_that_share_the_session_are_counted() -> None:
         "other": {**arrow, "group": "other"},
         # two of them: one that re-keys, and one that reads by key
         "keyed": {**keyed, "group": "keyed"},
-        "inline": {**keyed, "processor": {**keyed["processor"], "engine": "inline"}, "group": "i"},
+        "arrow": {**keyed, "processor": {**keyed["processor"], "engine": "arrow"}, "group": "i"},
     }
     kafka, zookeeper = {"bootstrap_servers": "h:1"}, {"hosts": "h:2"}
     config = Config.model_validate({"kafka": kafka, "zookeeper": zookeeper, "channels": channels})

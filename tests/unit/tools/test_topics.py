@@ -28,13 +28,13 @@ channels:
     topics: orders
     group: status
     processor:
-      {type: keyed, reducer: "a:b", engine: inline, key: value.customer, on_poison: dead_letter,
+      {type: keyed, reducer: "a:b", engine: arrow, key: value.customer, on_poison: dead_letter,
        dead_letter: poison}
     sink: {type: kafka, topic: out}
   counts:
     topics: delays
     group: counts
-    processor: {type: keyed, reducer: "a:b", engine: inline}
+    processor: {type: keyed, reducer: "a:b", engine: arrow}
     sink: {type: kafka, topic: out}
 """
 

@@ -67,7 +67,7 @@ def test_a_topic_whose_producers_partition_otherwise_is_told(
 ) -> None:
     """Records where the client's own partitioner puts them are counted, and Java's are not."""
     channel = document["channels"]["main"]
-    channel["processor"] = {"type": "keyed", "reducer": "functions:keep", "engine": "inline"}
+    channel["processor"] = {"type": "keyed", "reducer": "functions:keep", "engine": "arrow"}
     channel["sink"] = None
     (topic,) = channel["topics"]
     servers = {"bootstrap.servers": broker.address}

@@ -68,7 +68,7 @@ def test_what_is_printed_is_a_configuration(
         rejected,
         zookeeper="three:3",
         mode=mode,
-        engine="inline",
+        engine="arrow",
         group="mine",
         state_dir=tmp_path,
         properties={"client.rack": "${HOME}"},
@@ -87,7 +87,7 @@ def test_what_is_printed_is_a_configuration(
     assert isinstance(rekeyed.processor, RekeyProcessorConfig)
     assert load_callable(rekeyed.processor.key) is group_of
     assert (channel.topics, channel.group) == (("mine.events.by-key",), "mine")
-    assert (processor.engine, processor.value) == ("inline", "bytes")
+    assert (processor.engine, processor.value) == ("arrow", "bytes")
     reducer = load_callable(processor.code)(**processor.keyword_arguments())
     assert reducer.outputs == (() if rejected is None else ("outcomes", "rejected"))
     sinks = single_sinks(channel.sink)
@@ -160,7 +160,7 @@ def test_missing_brokers_are_said_as_the_original_says_it() -> None:
         (["-X", "group.id=1"], "--property group.id is Headrace's own"),
         (["-X", "foo"], "'foo' is not NAME=VALUE"),
         (["--mode", "loose"], "'loose' is not one of 'strict', 'compat'"),
-        (["--engine", "flink"], "'flink' is not one of 'spark', 'inline'"),
+        (["--engine", "flink"], "'flink' is not one of 'spark', 'arrow'"),
         (["--partitions", "0"], "'--partitions': Input should be greater"),
     ],
 )

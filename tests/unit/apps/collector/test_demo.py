@@ -55,7 +55,7 @@ def planned(flights: pd.DataFrame) -> Schedule:
 @pytest.fixture(scope="module")
 def outcomes(planned: Schedule) -> list[dict[str, Any]]:
     """What a collector makes of the events."""
-    settings = channels("inline")["collector"]["processor"]["options"]
+    settings = channels("arrow")["collector"]["processor"]["options"]
     test = KeyedTest(Collector(**settings), FoldSettings(outputs=("out",), value="bytes"))
     facts = [
         (group_of(Event(value, 0, EVENTS, 0, 0)), value, at * _STEP)
@@ -271,7 +271,7 @@ def test_each_phase_has_a_gate_and_an_end() -> None:
     assert set(patience(CollectorDemoPhase)) == set(CollectorDemoPhase) - {CollectorDemoPhase.DONE}
 
 
-@pytest.mark.parametrize("engine", ["spark", "inline"])
+@pytest.mark.parametrize("engine", ["spark", "arrow"])
 def test_the_daemons_run_what_the_command_runs(engine: str, tmp_path: Path) -> None:
     """Their file loads, and the channel is that of run, but for times longer than a restart."""
     daemon = Daemon("one", tmp_path, Endpoints("a:1", "b:2"), channels(engine))

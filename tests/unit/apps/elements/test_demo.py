@@ -63,7 +63,7 @@ def test_flights_are_events_of_their_destination() -> None:
 
 def test_the_channel_is_one_that_headrace_takes_and_its_element_counts() -> None:
     """The configuration is checked, and the reducer is made of its options."""
-    (channel,) = channels("inline").values()
+    (channel,) = channels("arrow").values()
     checked = config.ChannelConfig.model_validate(channel)
     assert isinstance(checked.processor, config.KeyedProcessorConfig)
     assert checked.processor.key == "value.topic"

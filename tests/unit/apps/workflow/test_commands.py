@@ -182,7 +182,7 @@ def test_a_channel_without_an_output_of_the_reducer_is_not_started(
 
 def no_spark() -> NoReturn:
     """Fail, because nobody needs it."""
-    raise AssertionError("engine: inline takes no Spark")
+    raise AssertionError("engine: arrow takes no Spark")
 
 
 _PLACE = ["--brokers", "x"]

@@ -93,7 +93,7 @@ def test_spark_is_asked_only_where_a_channel_needs_it(tmp_path: Path) -> None:
     assert PreflightContext(config(tmp_path), tmp_path, (), {}).uses_spark
     assert not PreflightContext(config(tmp_path, simple), tmp_path, (), {}).uses_spark
     for processor in ({"type": "keyed", "reducer": "a:b"}, {"type": "rekey", "key": "value.id"}):
-        for options, expected in (({}, True), ({"engine": "inline"}, False)):
+        for options, expected in (({}, True), ({"engine": "arrow"}, False)):
             channel = {
                 "processor": {**processor, **options},
                 "sink": {"type": "kafka", "topic": "results"},

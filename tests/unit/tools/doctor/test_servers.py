@@ -249,7 +249,7 @@ def test_what_may_lose_state_is_told(
             del topic, deadline
             return {**CHANGELOG_SETTINGS, "min.insync.replicas": "2", **settings}
 
-    keyed = {"type": "keyed", "engine": "inline", "reducer": "m:f"}
+    keyed = {"type": "keyed", "engine": "arrow", "reducer": "m:f"}
     changes = {"processor": keyed, "topics": ["in"], "sink": None}
     channel = config(tmp_path, changes).channels["flights"]
     (found,) = check_internal("flights", channel, Catalog())  # type: ignore[arg-type]
@@ -294,7 +294,7 @@ def test_what_a_state_has_lost_is_told(tmp_path: Path, harm: str, words: str) ->
             if name.endswith("/0")
         }
 
-    keyed = {"type": "keyed", "engine": "inline", "reducer": "m:f"}
+    keyed = {"type": "keyed", "engine": "arrow", "reducer": "m:f"}
     changes = {"processor": keyed, "topics": ["in"], "group": "g", "sink": None}
     channel = config(tmp_path, changes).channels["flights"]
     found = list(check_state("flights", channel, broker.catalog(), stored))
