@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _TOPIC = "__consumer_offsets"
 
-#: Seconds for reading everything.
+#: Seconds without anything read after which the rest is not to be had.
 _PATIENCE = 60.0
 
 #: Versions of the key of a commit; others are keys of what else the coordinator keeps.
@@ -56,22 +56,21 @@ def read_commits(servers: str) -> list[Commit]:
         }
     )
     try:
-        deadline = Deadline.after(_PATIENCE)
         topics = consumer.list_topics(_TOPIC, timeout=_PATIENCE).topics
-        return list(_read(consumer, topics[_TOPIC].partitions, deadline))
+        return list(_read(consumer, topics[_TOPIC].partitions))
     finally:
         consumer.close()
 
 
-def _read(
-    consumer: Consumer, partitions: Mapping[int, object], deadline: Deadline
-) -> Iterator[Commit]:
+def _read(consumer: Consumer, partitions: Mapping[int, object]) -> Iterator[Commit]:
     consumer.assign([TopicPartition(_TOPIC, number, OFFSET_BEGINNING) for number in partitions])
-    open_ = set(partitions)
+    open_, deadline = set(partitions), Deadline.after(_PATIENCE)
     while open_:
         if deadline.expired:
-            raise AssertionError(f"{_TOPIC} could not be read to its end in {_PATIENCE:.0f} s")
-        for message in consumer.consume(1000, deadline.at_most(0.5)):
+            raise AssertionError(f"nothing more of {_TOPIC} could be read in {_PATIENCE:.0f} s")
+        if messages := consumer.consume(1000, deadline.at_most(0.5)):
+            deadline = Deadline.after(_PATIENCE)
+        for message in messages:
             error = message.error()
             if error is None:
                 commit = _decoded(message.key(), message.value(), message.timestamp()[1] / 1000)

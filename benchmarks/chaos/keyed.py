@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: What ``headrace state verify`` says of a partition.
 _COMPARED = re.compile(r": (\d+) keys compared, (\d+) differ")
 
-#: Seconds for reading a topic, by readers of committed records.
+#: Seconds without anything read after which the rest of a topic is not to be had.
 _PATIENCE = 60.0
 
 
@@ -144,16 +144,17 @@ def committed(servers: str, topic: str) -> Iterator[Message]:
         }
     )
     try:
-        deadline = Deadline.after(_PATIENCE)
         numbers = consumer.list_topics(topic, timeout=_PATIENCE).topics[topic].partitions
         wanted = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in numbers]
         last = {each.partition: _end(consumer, each) - 1 for each in wanted}
         consumer.assign(wanted)
-        open_ = set(numbers)
+        open_, deadline = set(numbers), Deadline.after(_PATIENCE)
         while open_:
             if deadline.expired:
-                raise AssertionError(f"{topic} could not be read to its end in {_PATIENCE:.0f} s")
-            for message in consumer.consume(1000, deadline.at_most(0.5)):
+                raise AssertionError(f"nothing more of {topic} could be read in {_PATIENCE:.0f} s")
+            if messages := consumer.consume(1000, deadline.at_most(0.5)):
+                deadline = Deadline.after(_PATIENCE)
+            for message in messages:
                 error = message.error()
                 if error is None:
                     yield message

@@ -19,7 +19,7 @@ from headrace.core.clock import Deadline
 from headrace.core.progress import Silence, signs_of_work
 from headrace.devstack import KafkaBroker, ZooKeeperServer
 from headrace.devstack.server import LOOPBACK, ProcessState, ServerProcess, free_port
-from headrace.devstack.wait import SILENCE_S, wait_for
+from headrace.devstack.wait import FAR_S, SILENCE_S, wait_for
 from headrace.kafka.topic_producer import create_topic
 from headrace.telemetry.metrics import read_metrics
 
@@ -235,7 +235,7 @@ class Daemon:
             text=True,
             check=False,
             env={**os.environ, **self._environment},
-            timeout=PATIENCE,
+            timeout=FAR_S,
         )
         (self._folder / "verified").write_text(found.stdout + found.stderr, encoding="utf-8")
         has_compared = found.returncode == 0 or "keys differ" in found.stderr
