@@ -41,6 +41,8 @@ class Attack:
         self._began = 0.0
         self._dead_since: dict[str, float] = {}
         self._rolling = Lane("rolling")
+        #: seconds that the schedule waited for what had begun
+        self.waited = 0.0
         self.unreturned: list[str] = []
         self.done: Counter[Kind] = Counter()
         #: called before the first fault that is not clean
@@ -71,6 +73,7 @@ class Attack:
 
     def _settle(self) -> None:
         """Wait until everything begun is done; members are started again meanwhile."""
+        began = self._now()
         pause, deadline = Event(), Deadline.after(FAR_S)
         lanes = [self._rolling, *self._world.server_lanes.values()]
         while not all(lane.idle for lane in lanes) and not deadline.expired:
@@ -78,6 +81,7 @@ class Attack:
             pause.wait(_TURN)
         for lane in [*lanes, *(daemon.lane for daemon in self._world.daemons.values())]:
             lane.settle()
+        self.waited += self._now() - began
 
     def _end_clean(self) -> None:
         """Wait until all clean events are over, and have them judged; the schedule waits too."""

@@ -216,6 +216,7 @@ class Run:
             self._clean_exits,
             self._attack.unreturned,
             self._clean_unreturned,
+            self._attack.waited,
         )
         return Evidence(
             seed=self._plan.schedule.seed,

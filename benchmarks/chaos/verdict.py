@@ -50,6 +50,7 @@ class Events:
 
     ``exits`` are the codes that members ended with; ``unreturned`` names those that owned nothing
     for too long after a rolling restart. Both also for the time before the first hard fault.
+    Of ``seconds`` the schedule ``waited`` for what had begun, when no fault was due.
     """
 
     seconds: float
@@ -58,6 +59,7 @@ class Events:
     clean_exits: Sequence[int]
     unreturned: Sequence[str]
     clean_unreturned: Sequence[str]
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,4 +155,4 @@ def _acknowledged(evidence: Evidence) -> int:
 
 
 def _faults_a_minute(events: Events) -> float:
-    return events.done.total() / events.seconds * 60
+    return events.done.total() / (events.seconds - events.waited) * 60

@@ -95,6 +95,15 @@ def test_a_run_that_proves_too_little_does_not_hold(floor: str, changed: dict[st
     assert not figures["holds"]
 
 
+def test_while_a_schedule_waits_no_fault_is_due() -> None:
+    """A machine that takes long for what has begun makes no run of fewer faults."""
+    slow = replace(_EVENTS, seconds=600.0 - 1, waited=540.0 - 1)
+    assert _figures(events=slow, rate=1.0)["faults_a_minute"] == _figures()["faults_a_minute"]
+    assert _figures(events=slow, rate=1.0)["holds"]
+    without = _figures(events=replace(slow, waited=0.0), rate=1.0)
+    assert without["below_floor"] == ["faults_a_minute"]
+
+
 def test_hard_faults_may_keep_a_member_away() -> None:
     """Codes for being started again, and restarts that took long, are told and no more."""
     figures = _figures()
