@@ -14,6 +14,7 @@ import structlog
 
 from headrace.devstack import Blueprint, LocalStack
 from headrace.telemetry.logs.levels import QUIET, forget_levels
+from tests.leftovers import watch
 from tests.surroundings import leave_behind
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ pytest_plugins = ["tests.schedule"]
 pytest.register_assert_rewrite("headrace.testing.sinks")
 
 leave_behind()
+watch()
 
 
 @pytest.hookimpl(wrapper=True)

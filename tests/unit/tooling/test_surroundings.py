@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from headrace.core.clock import Deadline
+from headrace.devstack.server import ProcessIdentity, ProcessState
+from headrace.devstack.wait import wait_for
+from tests.leftovers import VARIABLE
 from tests.pages import ROOT
 
 _REPORT = """
@@ -97,3 +101,38 @@ def test_the_tests_have_room_for_files_and_write_what_others_may_read() -> None:
     found = _report([], {})
     assert found["files"] > 128
     assert found["mask"] == 0o022
+
+
+_STARTS = """
+import subprocess, sys, threading
+sys.path.insert(0, {root!r})
+from tests.leftovers import watch
+watch()
+nested = "import subprocess, sys, threading; child = subprocess.Popen(['sleep', '600'], " \
+    "start_new_session=True); print(child.pid, flush=True); threading.Event().wait()"
+daemon = subprocess.Popen([sys.executable, "-c", nested], start_new_session=True)
+print(daemon.pid, flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_process_of_the_tests_started_ends_with_it(number: signal.Signals) -> None:
+    """Daemons in sessions of their own, and what these started, also when nothing is cleaned up."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _STARTS.format(root=str(ROOT))], stdout=subprocess.PIPE, text=True
+    ) as tests:
+        assert tests.stdout is not None
+        started = [ProcessIdentity.of(int(tests.stdout.readline())) for _ in range(2)]
+        assert None not in started
+        assert all(each is not None and each.state is ProcessState.RUNNING for each in started)
+        tests.send_signal(number)
+    assert wait_for(
+        lambda: all(each is not None and each.state is ProcessState.GONE for each in started),
+        Deadline.after(60.0),
+    )
+
+
+def test_all_that_these_tests_start_ends_with_them() -> None:
+    """The variable by which it is found is of this process."""
+    assert os.environ[VARIABLE].startswith(f"{os.getpid()}-")
