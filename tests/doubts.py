@@ -11,7 +11,8 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.core.clock import Deadline
 from headrace.devstack.wait import wait_for
@@ -31,12 +32,22 @@ _TXN_OFFSET_COMMIT = (28, 2)
 
 
 def leave_in_doubt(
-    address: str, transactional_id: str, group: str, partition: TopicPartition, offset: int
+    address: str,
+    transactional_id: str,
+    group: str,
+    partition: TopicPartition,
+    offset: int,
+    *,
+    metadata: str | None = None,
+    committed: bool = False,
 ) -> None:
     """Have the only broker hold an offset in doubt for ever. Blocks.
 
-    The id's producer is begun anew by the way.
+    The id's producer is begun anew by the way. ``committed``: the log of transactions says that its
+    last one was a commit.
     """
+    if committed:
+        _commit(address, transactional_id, group, partition)
     with configured(address, _CHECKED, "false"):
         producer_id, epoch = _begin(address, transactional_id)
         body = (
@@ -45,11 +56,25 @@ def leave_in_doubt(
             + struct.pack(">qh", producer_id, epoch)
             + struct.pack(">i", 1)
             + _string(partition.topic)
-            + struct.pack(">iiqih", 1, partition.partition, offset, -1, -1)
+            + struct.pack(">iiqi", 1, partition.partition, offset, -1)
+            + (struct.pack(">h", -1) if metadata is None else _string(metadata))
         )
         assert wait_for(
             lambda: _ask(address, _TXN_OFFSET_COMMIT, body)[-2:] == b"\0\0", Deadline.after(WAIT)
         )
+
+
+def _commit(address: str, transactional_id: str, group: str, partition: TopicPartition) -> None:
+    """Commit the offset 5 under the id."""
+    producer = Producer(
+        {"bootstrap.servers": address, "transactional.id": transactional_id, "log_level": 0}
+    )
+    producer.init_transactions(WAIT)
+    with Consumer({"group.id": group, "log_level": 0}) as consumer:
+        known = consumer.consumer_group_metadata()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction([ClientPartition(*partition, 5)], known, WAIT)
+    producer.commit_transaction(WAIT)
 
 
 def _begin(address: str, transactional_id: str) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from headrace.config import (
     ZooKeeperOffsetsConfig,
     single_sinks,
 )
+from headrace.config.derived import changelogs
 from headrace.coordinators.fencing_locks import FencingLocks
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.coordinators.znodes import producer_prefix
@@ -185,7 +186,11 @@ def open_offset_store(
         case _:
             produced_in = sink_group(channel.group) if sink_is_fenced(channel) else None
             kafka = KafkaOffsetStore(
-                client_properties, channel.group, produced_in=produced_in, lock=lock
+                client_properties,
+                channel.group,
+                produced_in=produced_in,
+                lock=lock,
+                changelogs=changelogs(channel),
             )
     return arranged(channel, kafka, nodes)
 

@@ -62,9 +62,14 @@ def written_topics(channel: ChannelConfig) -> frozenset[str]:
         topics.add(channel.on_error.dead_letter.topic)
     if isinstance(chosen, KeyedProcessorConfig | RekeyProcessorConfig):
         topics.add(chosen.dead_letter)
-    if isinstance(chosen, KeyedProcessorConfig):
-        topics.add(changelog_name(channel.group, channel.topics[0]))
-    return frozenset(topic for topic in topics if topic is not None)
+    return changelogs(channel).union(topic for topic in topics if topic is not None)
+
+
+def changelogs(channel: ChannelConfig) -> frozenset[str]:
+    """Return the topics that only owners of a channel's partitions write to, with its state."""
+    if not isinstance(channel.processor, KeyedProcessorConfig):
+        return frozenset()
+    return frozenset({changelog_name(channel.group, channel.topics[0])})
 
 
 def continued(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, list[str]]:

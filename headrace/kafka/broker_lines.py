@@ -51,10 +51,10 @@ class _Lines:
         self.said.append(message % arguments if arguments else message)
 
 
-def warn_of_lost_marks(client_properties: Mapping[str, Any], deadline: Deadline) -> bool:
-    """Log whether brokers are of a line that loses marks of transactions; return it. Blocks.
+def lose_marks(client_properties: Mapping[str, Any], deadline: Deadline) -> bool | None:
+    """Whether brokers are of a line that loses marks of transactions. Blocks.
 
-    One broker is asked. Nothing is said where it does not answer by the deadline.
+    One broker is asked; None where it does not answer by the deadline.
     """
     lines = _Lines()
     settings = clients.consumer(client_properties, "headrace-versions")
@@ -65,8 +65,16 @@ def warn_of_lost_marks(client_properties: Mapping[str, Any], deadline: Deadline)
             # what the client logs is handed over by this
             consumer.poll(0)
     except KafkaException:
-        return False
-    found = is_of_4_3(lines.said)
+        return None
+    return is_of_4_3(lines.said)
+
+
+def warn_of_lost_marks(client_properties: Mapping[str, Any], deadline: Deadline) -> bool:
+    """Log whether brokers lose marks of transactions; return it. Blocks.
+
+    Nothing is said where no broker answers by the deadline.
+    """
+    found = lose_marks(client_properties, deadline) or False
     if found:
         log.warning("brokers_may_lose_marks", line="4.3", releases=LOSING_MARKS)
     return found

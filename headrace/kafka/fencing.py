@@ -15,7 +15,9 @@ from headrace.core.errors import HeadraceError, KafkaAccessError
 from headrace.core.records import FINISHED_KEY, TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
+from headrace.kafka.offset_log import sent_offsets
 from headrace.kafka.ports import CommitRefusal, OffsetStoreError
+from headrace.kafka.source import read_log
 from headrace.kafka.transaction_log import (
     OFFSETS_TOPIC,
     TRANSACTION_LOG,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from headrace.kafka.ports import CommitFailure
+    from headrace.kafka.transaction_log import Hold
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +47,12 @@ _FINISH_TIMEOUT = 10.0
 #: log may commit it, it is always there, and no channel reads it.
 _NEUTRAL = TopicPartition(TRANSACTION_LOG, 0)
 
+#: Decisions with which it matters whether the group's offsets are in doubt.
+_OF_USE = frozenset({Decision.COMMIT, Decision.UNKNOWN})
+
+#: What follows an id in that of the producer that stores once more what was decided under it.
+_AGAIN = ".again"
+
 #: The header of the record by which a transaction is finished in a partition, with the id's name.
 FINISHED_HEADER = "headrace-finished"
 
@@ -56,11 +65,13 @@ if TYPE_CHECKING:
 class GroupPartition:
     """A group that a producer stored offsets in, and a partition that the group reads.
 
-    Any existing one will do: the brokers mark a group as a whole.
+    Any existing one will do: the brokers mark a group as a whole. ``changelogs`` are topics that
+    only owners write to, and of which each key's last row counts.
     """
 
     group: str
     partition: TopicPartition
+    changelogs: frozenset[str] = frozenset()
 
 
 def fence_producers(
@@ -112,7 +123,13 @@ def begin_again(
 
 
 class Finishing:
-    """Finishes what a producer left, which was begun again under its id. Every method blocks."""
+    """Finishes what a producer left, which was begun again under its id. Every method blocks.
+
+    A transaction that finishes is open for a moment, and brokers abort it if this process is killed
+    then, with all that it was to finish. So what a decided commit has is stored once more before
+    that, under another id: the offsets, and rows of changelogs, which are the same twice. What it
+    has in other topics cannot be: readers would find it twice.
+    """
 
     def __init__(
         self,
@@ -132,8 +149,81 @@ class Finishing:
             OffsetStoreError: the brokers did not do it, or the log cannot tell what to do.
         """
         found = self._decided() if known is None else known
-        self._finish_offsets(found.of_group)
-        return self.finish_topics(found)
+        held = self._held(found)
+        in_doubt = found.of_group in _OF_USE and not self._is_stable()
+        rows = {
+            partition: hold
+            for partition, hold in held.items()
+            if partition.topic in self._place.changelogs
+            and found.partitions[partition] is Decision.COMMIT
+        }
+        offsets = in_doubt and found.of_group is Decision.COMMIT
+        if offsets and not self._answers():
+            # a commit that the group is not told of is aborted, and with it what was decided
+            raise self._failed("the group's coordinator does not answer")
+        if offsets or rows:
+            self._store_again(rows, offsets=offsets)
+        self._finish_offsets(found.of_group, in_doubt=in_doubt)
+        return self._finish_held(found, held)
+
+    def _store_again(self, rows: Mapping[TopicPartition, Hold], *, offsets: bool) -> None:
+        """Store what a decided commit has of offsets and of changelogs, in one transaction."""
+        again = begin_again(self._properties, self._again, self._soon())
+        entries = self._sent_offsets() if offsets else []
+        if not entries and not rows:
+            return
+
+        def produce(client: Producer, deadline: Deadline) -> None:
+            for partition, hold in sorted(rows.items()):
+                self._produce_again(client, partition, hold)
+            client.flush(deadline.left)
+
+        failure = again.commit(entries, self._metadata(), self._soon(), produce)
+        if failure is not None and failure.topic_missing:
+            # nothing of what was decided is of use any more where the topic is gone
+            self._warn_of_once(str(failure))
+        elif failure is not None:
+            raise self._failed(f"it could not be stored once more: {failure}")
+
+    @property
+    def _again(self) -> str:
+        """The id of the producer that stores once more what was decided."""
+        return f"{self._producer.transactional_id}{_AGAIN}"
+
+    def _warn_of_once(self, error: str) -> None:
+        log.warning(
+            "decided_commit_stored_once",
+            transactional_id=self._producer.transactional_id,
+            error=error,
+        )
+
+    def _sent_offsets(self) -> list[ClientPartition]:
+        producer = self._producer.transactional_id
+        try:
+            found = sent_offsets(self._properties, self._place.group, producer)
+        except HeadraceError as error:
+            self._warn_of_once(str(error))
+            return []
+        return [each.entry(partition) for partition, each in found.items()]
+
+    def _produce_again(self, client: Producer, partition: TopicPartition, hold: Hold) -> None:
+        """Produce the rows that readers wait for, but for those that finish transactions."""
+        properties = {**self._properties, "isolation.level": "read_uncommitted"}
+        bounds = hold.stable, hold.end
+        for record in read_log(properties, self._place.group, partition, *bounds):
+            key, (_, time) = record.key(), record.timestamp()
+            headers: Any = record.headers() or None
+            if key is None or key.startswith(FINISHED_KEY):
+                continue
+            client.produce(
+                partition.topic,
+                record.value(),
+                key=key,
+                partition=partition.partition,
+                headers=headers,
+                timestamp=max(0, time),
+            )
+            client.poll(0)
 
     def _decided(self) -> Decided:
         transactional_id = self._producer.transactional_id
@@ -147,10 +237,10 @@ class Finishing:
         except HeadraceError as error:
             raise self._failed(str(error)) from error
 
-    def _finish_offsets(self, decision: Decision) -> None:
+    def _finish_offsets(self, decision: Decision, *, in_doubt: bool) -> None:
         match decision:
             case Decision.COMMIT:
-                if not self._is_stable():
+                if in_doubt:
                     self._commit_offsets()
             case Decision.ABORT | Decision.NONE:
                 # which offset it is does not matter: nobody will ever read it
@@ -159,7 +249,7 @@ class Finishing:
                     self._producer.abort([entry], self._metadata(), self._soon()), "an abort"
                 )
             case Decision.UNKNOWN:
-                if not self._is_stable():
+                if in_doubt:
                     raise self._failed(
                         f"{TRANSACTION_LOG} does not say whether its last transaction was to be "
                         "committed; see transaction_log_unreadable, or finish it by headrace "
@@ -168,9 +258,6 @@ class Finishing:
 
     def _commit_offsets(self) -> None:
         """Commit a transaction of the group, with an offset that means nothing to it."""
-        if not self._answers():
-            # one that the group is not told of would be aborted, and with it what was decided
-            raise self._failed("the group's coordinator does not answer")
         failure = self._producer.commit(
             [ClientPartition(*_NEUTRAL, 0)], self._metadata(), self._soon()
         )
@@ -188,16 +275,11 @@ class Finishing:
         Raises:
             OffsetStoreError: the brokers did not do it.
         """
-        wanted = [each for each in found.partitions if each.topic != OFFSETS_TOPIC]
-        try:
-            held = self._log.held_for_good(wanted)
-        except HeadraceError as error:
-            log.warning(
-                "transaction_ends_unknown",
-                transactional_id=self._producer.transactional_id,
-                error=str(error),
-            )
-            return ()
+        return self._finish_held(found, self._held(found))
+
+    def _finish_held(
+        self, found: Decided, held: Mapping[TopicPartition, Hold]
+    ) -> tuple[TopicPartition, ...]:
         done: list[TopicPartition] = []
         for decision in (Decision.COMMIT, Decision.ABORT):
             partitions = sorted(each for each in held if found.partitions[each] is decision)
@@ -205,6 +287,24 @@ class Finishing:
                 self._end_topics(partitions, decision)
                 done += partitions
         return tuple(done)
+
+    def _held(self, found: Decided) -> Mapping[TopicPartition, Hold]:
+        """Return the topics' partitions that readers wait in for no transaction that goes on."""
+        wanted = [each for each in found.partitions if each.topic != OFFSETS_TOPIC]
+        try:
+            holds = self._log.holds(wanted)
+            if any(self._again in hold.going_on for hold in holds.values()):
+                # one that was ended while it did what follows here
+                begin_again(self._properties, self._again, self._soon())
+                holds = self._log.holds(wanted)
+        except HeadraceError as error:
+            log.warning(
+                "transaction_ends_unknown",
+                transactional_id=self._producer.transactional_id,
+                error=str(error),
+            )
+            return {}
+        return {partition: hold for partition, hold in holds.items() if hold.is_for_good}
 
     def _end_topics(self, partitions: Collection[TopicPartition], decision: Decision) -> None:
         """End a transaction in each partition that has an empty record there, as it has to."""

@@ -18,6 +18,7 @@ from headrace.core.records import TopicPartition, stored_topic, topic_fields
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.fencing import GroupPartition, fence_producers
+from headrace.kafka.offset_log import PRODUCER
 from headrace.kafka.ports import (
     ChangelogMark,
     CommitFailure,
@@ -51,11 +52,13 @@ _CHANGELOG = "changelog"
 _SHOWN = 100
 
 
-def entry(partition: TopicPartition, stored: StoredOffset) -> ClientPartition:
-    """Return an offset as the client takes it.
+def entry(
+    partition: TopicPartition, stored: StoredOffset, producer: str | None = None
+) -> ClientPartition:
+    """Return an offset as the client takes it, with the id of the producer that sends it.
 
-    A member's name has 249 bytes at most and a topic id 22: far from the 4 KiB that brokers allow
-    for metadata.
+    Names of members and groups have 249 bytes at most and a topic id 22: far from the 4 KiB that
+    brokers allow for metadata.
     """
     document: dict[str, object] = {
         "version": METADATA_VERSION,
@@ -69,6 +72,8 @@ def entry(partition: TopicPartition, stored: StoredOffset) -> ClientPartition:
             document[name] = number
     if stored.changelog is not None:
         document[_CHANGELOG] = asdict(stored.changelog)
+    if producer is not None:
+        document[PRODUCER] = producer
     return ClientPartition(*partition, stored.offset, metadata=json.dumps(document))
 
 
@@ -76,16 +81,29 @@ def stored_in(found: ClientPartition) -> StoredOffset | None:
     """Return what the client found, None if there is no offset."""
     if found.offset < 0:
         return None
-    ours = _document(found.metadata)
+    metadata = _metadata(found)
+    ours = _document(metadata)
     if ours is None:
-        return StoredOffset(found.offset, 0, (found.metadata or "")[:_SHOWN])
+        return StoredOffset(found.offset, 0, metadata[:_SHOWN])
     return StoredOffset(found.offset, **ours)
 
 
-def _document(metadata: str | None) -> dict[str, Any] | None:
+def _metadata(found: ClientPartition) -> str:
+    """Return the metadata of an offset, empty where they cannot be read.
+
+    The client writes a zero byte behind metadata, and reads up to one: behind those of other
+    clients it may read what there happens to be in its memory.
+    """
+    try:
+        return found.metadata or ""
+    except UnicodeDecodeError:
+        return ""
+
+
+def _document(metadata: str) -> dict[str, Any] | None:
     """Return what metadata of ours say besides the offset, None where they are another's."""
     try:
-        document = json.loads(metadata or "")
+        document = json.loads(metadata)
     except (ValueError, RecursionError):
         return None
     if not isinstance(document, dict):
@@ -148,7 +166,8 @@ class KafkaOffsetStore(OffsetStore):
 
     ``quiet``: the client has nothing to say between two requests, so that it need not be served.
     ``produced_in``: the group that owners' producers store offsets in, where it is another one.
-    ``lock`` is held for each producer that is shut out.
+    ``lock`` is held for each producer that is shut out. ``changelogs`` are topics that only owners
+    write to, and that keep each key's last row.
     """
 
     def __init__(
@@ -159,8 +178,10 @@ class KafkaOffsetStore(OffsetStore):
         quiet: bool = False,
         produced_in: str | None = None,
         lock: FencingLock | None = None,
+        changelogs: Collection[str] = (),
     ) -> None:
         self._group = group
+        self._changelogs = frozenset(changelogs)
         self._lock = lock
         self._produced_in = produced_in or group
         self._properties = dict(client_properties)
@@ -233,7 +254,7 @@ class KafkaOffsetStore(OffsetStore):
     def fence(
         self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
     ) -> None:
-        place = GroupPartition(self._produced_in, partition)
+        place = GroupPartition(self._produced_in, partition, self._changelogs)
         fence_producers(self._properties, transactional_ids, deadline, place, self._lock)
 
     def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
@@ -361,7 +382,9 @@ class TransactionalOffsetStore:
             member = self._member_of(transactional_id)
         except KafkaException as error:
             return CommitFailure(error.args[0].str())
-        entries = [entry(partition, commit) for partition, commit in offsets.items()]
+        entries = [
+            entry(partition, commit, transactional_id) for partition, commit in offsets.items()
+        ]
         failure = member.commit(entries, self._plain.group_metadata(), deadline)
         if failure is not None and self._is_stuck(member, deadline.clock):
             failure = CommitFailure(

@@ -24,7 +24,9 @@ from headrace.core.errors import (
 )
 from headrace.core.records import TopicPartition
 from headrace.core.result_columns import ResultColumns, each_of
+from headrace.kafka.broker_lines import lose_marks
 from headrace.kafka.catalog import KafkaTopicCatalog
+from headrace.kafka.fencing import Finishing, GroupPartition
 from headrace.kafka.offsets import KafkaOffsetStore, entry
 from headrace.kafka.ports import CommitRefusal, OffsetStoreError, StoredOffset
 from headrace.kafka.transactional_producer import STUCK_AFTER, TransactionalProducer
@@ -440,10 +442,11 @@ class ResultTransactions:
             deadline = Deadline.after(self._timeout, self._clock)
             producer = self._producer_for(moves)
             self._require(producer, producer.conclude(deadline))
+            self._finish_aborted(producer, moves[0].partition)
             conflicts = self._conflicts(moves)
             if conflicts:
                 return conflicts
-            entries = [self._entry(move) for move in moves]
+            entries = [self._entry(move, producer.transactional_id) for move in moves]
             failure = producer.commit(entries, self._store().group_metadata(), deadline, produce)
             if failure is not None and not self._is_stored(producer, moves, failure):
                 if refused:
@@ -467,6 +470,18 @@ class ResultTransactions:
         self._lock.release()
 
     # --- below the lock ---------------------------------------------------------------------
+
+    def _finish_aborted(self, producer: TransactionalProducer, partition: TopicPartition) -> None:
+        """Finish what was aborted where a broker may not have marked it.
+
+        There the next transaction ends it too, as a commit: what was aborted would be read.
+        """
+        if not producer.has_aborted:
+            return
+        if lose_marks(self._properties, self._soon()) is not False:
+            place = GroupPartition(sink_group(self._group), partition)
+            Finishing(self._properties, place, producer).finish()
+        producer.has_aborted = False
 
     def _producer_for(self, moves: Sequence[Move]) -> TransactionalProducer:
         """Return the producer of the moves' membership; a new one ends that before it."""
@@ -548,7 +563,7 @@ class ResultTransactions:
             if not stored.is_of_another(topic_ids[partition])
         }
 
-    def _entry(self, move: Move) -> Any:
+    def _entry(self, move: Move, producer: str) -> Any:
         topic_id, _ = self._parts(move.identity)
         stored = StoredOffset(move.next_offset, 0, self._member, topic_id, move.leader_epoch)
         if isinstance(move, CountedMove):
@@ -558,7 +573,7 @@ class ResultTransactions:
                 stream_time=move.stream_time,
                 changelog=move.changelog,
             )
-        return entry(move.partition, stored)
+        return entry(move.partition, stored, producer)
 
     # --- any thread -------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from headrace.core.errors import HeadraceError, KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.catalog import KafkaTopicCatalog
+from headrace.kafka.log_fields import Fields
 from headrace.kafka.source import read_log
 
 if TYPE_CHECKING:
@@ -207,48 +208,6 @@ class Hold:
         return f"readable up to {self.stable} of {self.end}, held back {who}"
 
 
-class _Bytes:
-    """Reads the fields of a record of the log, one after the other."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def number(self, form: str) -> int:
-        """Return a number of a fixed size."""
-        (found,) = struct.unpack_from(f">{form}", self._data, self._at)
-        self._at += struct.calcsize(form)
-        return int(found)
-
-    def varint(self) -> int:
-        """Return a number of as many bytes as it needs, without a sign."""
-        value = shift = 0
-        while True:
-            byte = self.number("B")
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:  # noqa: PLR2004 - the bit that says that another byte follows
-                return value
-            shift += 7
-
-    def text(self, *, compact: bool) -> str:
-        """Return a text."""
-        length = self.varint() - 1 if compact else self.number("h")
-        found = self._data[self._at : self._at + length]
-        self._at += length
-        return found.decode()
-
-    def count(self, *, compact: bool) -> int:
-        """Return how many items follow; none where there is no list."""
-        return max(0, self.varint() - 1 if compact else self.number("i"))
-
-    def skip_tags(self) -> None:
-        """Pass over fields that only some versions know."""
-        for _ in range(self.varint()):
-            self.varint()
-            length = self.varint()
-            self._at += length
-
-
 def decode_transaction(key: bytes, value: bytes) -> LoggedTransaction | None:
     """Return what a record of the log says, None where it is of another kind.
 
@@ -256,11 +215,11 @@ def decode_transaction(key: bytes, value: bytes) -> LoggedTransaction | None:
         TransactionLogError: it is of a version that is not known.
     """
     try:
-        name = _Bytes(key)
+        name = Fields(key)
         if name.number("h") != 0:
             return None
         transactional_id = name.text(compact=False)
-        fields = _Bytes(value)
+        fields = Fields(value)
         version = fields.number("h")
         if version not in _VERSIONS:
             raise TransactionLogError(
@@ -275,7 +234,7 @@ def decode_transaction(key: bytes, value: bytes) -> LoggedTransaction | None:
         ) from error
 
 
-def _decoded(transactional_id: str, fields: _Bytes, *, compact: bool) -> LoggedTransaction:
+def _decoded(transactional_id: str, fields: Fields, *, compact: bool) -> LoggedTransaction:
     producer_id, epoch, timeout = (fields.number(form) for form in "qhi")
     state = TransactionState(fields.number("b"))
     partitions: list[TopicPartition] = []
@@ -406,7 +365,7 @@ class TransactionLog:
                 if each is not None:
                     yield each.transactional_id, each
                 continue
-            name = _Bytes(key)
+            name = Fields(key)
             if name.number("h") == 0:
                 yield name.text(compact=False), None
 
@@ -419,10 +378,6 @@ class TransactionLog:
                     key = record.key()
                     if key is not None:
                         yield key, record.value()
-
-    def held_for_good(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Hold]:
-        """Return of :meth:`holds` what no transaction holds that goes on."""
-        return {each: hold for each, hold in self.holds(partitions).items() if hold.is_for_good}
 
     def held_back(
         self, partitions: Collection[TopicPartition]

@@ -65,7 +65,8 @@ class TransactionalProducer:
     time-out, and after some outages a call never comes back.
 
     ``undecided`` are the partitions whose offsets may be stored yet, or not: the last transaction
-    that has them is still under way, or its end has no answer. ``quiet``: it need not be served.
+    that has them is still under way, or its end has no answer. ``has_aborted``: a transaction was
+    aborted since that was set to false. ``quiet``: it need not be served.
     ``columns`` produces columns by it; None where it was not to, or where they cannot be.
     """
 
@@ -80,6 +81,7 @@ class TransactionalProducer:
     ) -> None:
         self.transactional_id = transactional_id
         self.undecided: frozenset[TopicPartition] = frozenset()
+        self.has_aborted = False
         self._phase = _Phase.NEW
         self._call: Thread | None = None
         self._called_at = 0.0
@@ -236,6 +238,7 @@ class TransactionalProducer:
                 self._producer.init_transactions(deadline.left)
             case _Phase.OPEN:
                 self._producer.abort_transaction(deadline.left)
+                self.has_aborted = True
             case _Phase.COMMITTING:
                 self._producer.commit_transaction(deadline.left)
         self._phase = _Phase.READY

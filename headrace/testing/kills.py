@@ -1,4 +1,4 @@
-"""Killing a process at every line that a sink runs, one process after the other."""
+"""Killing a process at every line or effect of its work, one process after the other."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import sys
 import threading
 import traceback
 from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from inspect import unwrap
 from typing import TYPE_CHECKING
 
 from headrace.core.columns import load_pandas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from types import FrameType, ModuleType
+    from types import CodeType, FrameType, ModuleType
     from typing import Any
 
 
@@ -41,13 +44,82 @@ def killed_at_every_line(
     Raises:
         AssertionError: a process failed; its traceback is on standard error.
     """
-    load_pandas()
     files = {module.__file__ for module in modules}
+    return _kill_one_after_another(prepare, partial(_LineKiller, files, passes), first, step)
+
+
+def killed_at_every_effect(
+    prepare: Callable[[int], Callable[[], object]],
+    effects: Effects,
+    *,
+    first: int = 0,
+    step: int = 1,
+    passes: int | None = None,
+) -> int:
+    """Fork processes as :func:`killed_at_every_line` does, each killed at a later effect.
+
+    Nothing between two effects can be seen by others, so this finds what a kill at any line would,
+    with far fewer processes. Each effect counts twice: before it, and once it has come back.
+    ``passes``: each place that has one counts no more often than that.
+
+    Raises:
+        AssertionError: a process failed; its traceback is on standard error.
+    """
+    return _kill_one_after_another(prepare, partial(_EffectKiller, effects, passes), first, step)
+
+
+#: Methods of Kafka's clients that change something on the brokers, or may.
+CHANGING = frozenset(
+    {
+        "abort_transaction",
+        "alter_configs",
+        "alter_consumer_group_offsets",
+        "begin_transaction",
+        "commit",
+        "commit_transaction",
+        "create_partitions",
+        "create_topics",
+        "delete_consumer_groups",
+        "delete_records",
+        "delete_topics",
+        "flush",
+        "incremental_alter_configs",
+        "init_transactions",
+        "produce",
+        "send_offsets_to_transaction",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What others can see of a process: calls of compiled clients, and of functions of ours.
+
+    ``clients`` are the classes of compiled clients, and ``methods`` those of them that change
+    something; ``functions`` are those of ours that change something on a server or a disk.
+    """
+
+    clients: tuple[type, ...] = ()
+    functions: tuple[Callable[..., object], ...] = ()
+    methods: frozenset[str] = CHANGING
+
+    def codes(self) -> frozenset[CodeType]:
+        """Return the code of the functions."""
+        return frozenset(unwrap(each).__code__ for each in self.functions)
+
+
+def _kill_one_after_another(
+    prepare: Callable[[int], Callable[[], object]],
+    killer: Callable[[int], _Killer],
+    first: int,
+    step: int,
+) -> int:
+    load_pandas()
     number = first
     while True:
         pid = os.fork()
         if pid == 0:
-            _work_until(prepare, _Killer(number, files, passes), number)
+            _work_until(prepare, killer(number), number)
         _, status = os.waitpid(pid, 0)
         if os.WIFEXITED(status):
             if os.WEXITSTATUS(status):
@@ -70,14 +142,37 @@ def _work_until(
 
 
 class _Killer:
-    """Counts lines, and kills the process at one of them. Any thread."""
+    """Counts places, and kills the process at one of them. Any thread."""
 
-    def __init__(self, left: int, files: Collection[str | None], passes: int | None) -> None:
+    def __init__(self, passes: int | None, left: int) -> None:
         self._left = left
-        self._files = files
         self._passes = passes
-        self._passed: Counter[tuple[str, int]] = Counter()
+        self._passed: Counter[object] = Counter()
         self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        raise NotImplementedError
+
+    def __exit__(self, *_: object) -> None:
+        raise NotImplementedError
+
+    def _pass(self, place: object) -> None:
+        """Count a place that was reached, or end there."""
+        with self._lock:
+            self._passed[place] += 1
+            if self._passes is not None and self._passed[place] > self._passes:
+                return
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._left -= 1
+
+
+class _LineKiller(_Killer):
+    """Counts lines of files."""
+
+    def __init__(self, files: Collection[str | None], passes: int | None, left: int) -> None:
+        super().__init__(passes, left)
+        self._files = files
 
     def __enter__(self) -> None:
         threading.settrace(self._called)
@@ -93,13 +188,31 @@ class _Killer:
 
     def _line(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
         if event == "line":
-            with self._lock:
-                if self._counts(frame.f_code.co_filename, frame.f_lineno):
-                    if self._left == 0:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    self._left -= 1
+            self._pass((frame.f_code.co_filename, frame.f_lineno))
         return self._line
 
-    def _counts(self, file: str, line: int) -> bool:
-        self._passed[file, line] += 1
-        return self._passes is None or self._passed[file, line] <= self._passes
+
+class _EffectKiller(_Killer):
+    """Counts effects, before and after each."""
+
+    def __init__(self, effects: Effects, passes: int | None, left: int) -> None:
+        super().__init__(passes, left)
+        self._effects = effects
+        self._codes = effects.codes()
+
+    def __enter__(self) -> None:
+        threading.setprofile(self._noted)
+        sys.setprofile(self._noted)
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+    def _noted(self, frame: FrameType, event: str, called: Any) -> None:
+        if event in {"call", "return"}:
+            if frame.f_code in self._codes:
+                self._pass((event, frame.f_code))
+            return
+        named = called.__name__ in self._effects.methods
+        if named and isinstance(called.__self__, self._effects.clients):
+            self._pass((event, called.__name__, frame.f_code, frame.f_lineno))

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from headrace.admin.tables import duration, plain_table
 from headrace.channel.offset_stores import sink_is_fenced
-from headrace.config.derived import written_topics
+from headrace.config.derived import changelogs, written_topics
 from headrace.coordinators.fencing_locks import FencingLocks
 from headrace.coordinators.group_nodes import group_names, read_nodes
 from headrace.coordinators.znodes import producer_prefix
@@ -119,8 +119,12 @@ class _TransactionSurvey:
         """The group that the channel's producers store offsets in."""
         return sink_group(self._group) if sink_is_fenced(self.channel) else self._group
 
-    def found(self) -> list[FoundTransaction]:
-        """Return the transactions of the group, and all that touch topics of the channel."""
+    def found(self, holds: Mapping[TopicPartition, Hold]) -> list[FoundTransaction]:
+        """Return the transactions of the group, and all that touch topics of the channel.
+
+        One that has ended names no topics any more; those are among them that hold readers back.
+        """
+        holding = {name for hold in holds.values() for name in hold.decided}
         with zookeeper_session(self._config) as session:
             nodes = read_nodes(session, self._group, self.topics)
             groups = group_names(session)
@@ -129,7 +133,8 @@ class _TransactionSurvey:
         topics = self.topics.keys() | self.written.keys()
         for name, each in sorted(self.log.transactions().items()):
             is_ours = is_of_group(name, self._group, groups)
-            if not is_ours and not any(p.topic in topics for p in each.partitions):
+            touches = name in holding or any(p.topic in topics for p in each.partitions)
+            if not is_ours and not touches:
                 continue
             age = None if each.started is None else max(0.0, (now - each.started) / 1000)
             owner = owner_of(name, self._group, nodes) if is_ours else None
@@ -173,7 +178,8 @@ class _TransactionSurvey:
         """
         if not self.topics:
             raise _refused(f"none of the topics {self.channel.subscription} exists")
-        return GroupPartition(self.stored_in, TopicPartition(min(self.topics), 0))
+        place = TopicPartition(min(self.topics), 0)
+        return GroupPartition(self.stored_in, place, changelogs(self.channel))
 
 
 def is_of_group(transactional_id: str, group: str, groups: Collection[str]) -> bool:
@@ -214,8 +220,8 @@ def list_transactions(config: Config, channel: str | None, *, every: bool, as_js
     """
     name = channel_name(config, channel)
     survey = _TransactionSurvey(config, config.channels[name])
-    found = [each for each in survey.found() if every or each.logged.state.is_open]
     holds = survey.holds()
+    found = [each for each in survey.found(holds) if every or each.logged.state.is_open]
     if as_json:
         document = {
             "channel": name,
@@ -356,7 +362,7 @@ def abort(
 
 
 def _known(survey: _TransactionSurvey, name: str, transactional_id: str) -> FoundTransaction:
-    known = {each.logged.transactional_id: each for each in survey.found()}
+    known = {each.logged.transactional_id: each for each in survey.found(survey.holds())}
     if transactional_id not in known:
         raise _refused(
             f"channel {name} has no transaction {transactional_id}; headrace transactions list "

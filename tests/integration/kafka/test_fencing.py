@@ -22,6 +22,7 @@ from tests.kafka_sinks import KafkaPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 WAIT = 30.0
 
@@ -108,6 +109,21 @@ def test_what_a_broker_left_in_doubt_is_cleared(group: Group) -> None:
     assert group.offset(1) is None
 
 
+def test_metadata_without_a_zero_byte_do_not_keep_an_offset_from_being_read(group: Group) -> None:
+    """Java's clients write none, and ours reads on behind them; the offset counts."""
+    for length in range(86, 90):
+        leave_in_doubt(
+            group.broker.address,
+            group.id,
+            group.name,
+            group.partition,
+            length,
+            metadata="m" * length,
+        )
+        group.producer(group.id, 1, number=1).commit_transaction(WAIT)
+        assert group.offset() == length
+
+
 def test_a_commit_of_the_same_producer_ends_the_doubt_as_well(group: Group) -> None:
     """One that goes on needs nobody: what the brokers had decided is then as it was decided."""
     leave_in_doubt(group.broker.address, group.id, group.name, group.partition, 9)
@@ -184,3 +200,20 @@ def test_without_brokers_nobody_is_shut_out(group: Group) -> None:
         fence_producers(nowhere, [group.id], Deadline.after(1.0), place)
     with closing(KafkaOffsetStore(nowhere, group.name, quiet=True)) as store:
         assert not store.answers(group.partition, Deadline.after(0.5))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_takeover_killed_at_every_effect_is_finished_as_a_commit_by_the_next(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """What was decided is read after each: a transaction that finishes it is aborted if killed."""
+    command = [sys.executable, "-m", "tests.integration.kafka.killed_finishing"]
+    done = subprocess.run(
+        [*command, broker.address, broker.create_topic(), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    # each effect of the two transactions comes after those of what is found out before
+    assert int(done.stdout) > 20

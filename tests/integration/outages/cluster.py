@@ -26,6 +26,7 @@ class Cluster(Broker):
     def __init__(self, stack: LocalStack) -> None:
         super().__init__(stack.bootstrap_servers)
         self.brokers = stack.brokers
+        self.zookeeper_hosts = stack.zookeeper_hosts
         self._operator = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
 
     def topic(

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
+from typer.testing import CliRunner
 
+from headrace.cli import app
 from headrace.core.clock import Deadline
-from headrace.core.records import TopicPartition
+from headrace.core.errors import RetryableError
+from headrace.core.records import FINISHED_KEY, ResultRecord, TopicPartition, identity_of
 from headrace.devstack import Blueprint, LocalStack
 from headrace.devstack.jars import VERSION_VARIABLE
-from headrace.kafka import KafkaOffsetStore
+from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.broker_lines import warn_of_lost_marks
-from headrace.kafka.ports import OffsetTimeoutError
+from headrace.kafka.fencing import Finishing, GroupPartition, fence_producers
+from headrace.kafka.ports import OffsetStoreError, OffsetTimeoutError
+from headrace.kafka.result_transactions import KafkaResultsError, sink_group
 from headrace.kafka.transaction_log import Decision, TransactionLog
+from headrace.sinks.contract import PartitionCommit
 from tests.integration.channel.rig import eventually
 from tests.integration.outages.cluster import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
+    from pathlib import Path
 
     from tests.integration.seen import Log
 
@@ -57,7 +65,8 @@ class Owner:
         safe = [each.node_id for each in cluster.brokers if each.node_id != broker]
         self.source = TopicPartition(cluster.topic([safe]), 0)
         self.state = TopicPartition(cluster.topic([safe if elsewhere else [broker]]), 0)
-        self.group = self._group_at(broker, elsewhere=not elsewhere)
+        at = _group_at if elsewhere else _group_elsewhere
+        self.group = at(cluster, self.source, broker)
         self.id = f"headrace.{self.group}.m.1"
         self.properties = {"bootstrap.servers": cluster.address, "log_level": 0}
         self.store = KafkaOffsetStore(self.properties, self.group)
@@ -65,21 +74,12 @@ class Owner:
         self.producer.init_transactions(WAIT)
         self.begin()
 
-    def _group_at(self, broker: int, *, elsewhere: bool) -> str:
-        """Return a group whose offsets are on a broker, or on another one."""
-        while True:
-            name = f"group.{uuid4().hex[:12]}"
-            # there is no group without an offset
-            self.cluster.commit(name, self.source, 5)
-            if (self.cluster.coordinator(name).node_id == broker) is not elsewhere:
-                return name
-
     def begin(self) -> None:
         """Open a transaction with a state, and the offset 6."""
         with Consumer({"group.id": self.group, "log_level": 0}) as consumer:
             metadata = consumer.consumer_group_metadata()
         self.producer.begin_transaction()
-        self.producer.produce(self.state.topic, b"state", partition=0)
+        self.producer.produce(self.state.topic, b"state", b"k", partition=0)
         self.producer.flush(WAIT)
         entries = [ClientPartition(*self.source, 6)]
         self.producer.send_offsets_to_transaction(entries, metadata, WAIT)
@@ -93,48 +93,88 @@ class Owner:
         """Take over: shut the owner out."""
         self.store.fence([self.id], self.source, Deadline.after(WAIT))
 
+    def fence_with_changelog(self) -> None:
+        """Take over as the next owner of a channel with state does."""
+        place = GroupPartition(self.group, self.source, frozenset({self.state.topic}))
+        fence_producers(self.properties, [self.id], Deadline.after(WAIT), place)
+
     def held_back(self) -> bool:
         """Return whether readers of the state wait for ever."""
-        return bool(TransactionLog(self.properties).held_for_good([self.state]))
+        holds = TransactionLog(self.properties).holds([self.state])
+        return any(hold.is_for_good for hold in holds.values())
 
     def states(self) -> list[bytes | None]:
         """Return what a reader of committed records gets until the end."""
-        settings = {**self.properties, "group.id": f"r.{uuid4().hex}", "enable.partition.eof": True}
-        found: list[bytes | None] = []
-        with closing(Consumer({**settings, "isolation.level": "read_committed"})) as consumer:
-            consumer.assign([ClientPartition(*self.state, 0)])
-            deadline = Deadline.after(WAIT)
-            while not deadline.expired:
-                message = consumer.poll(0.5)
-                if message is None:
-                    continue
-                if message.error() is not None:
-                    return found
-                found.append(message.value())
-        raise AssertionError(f"no end of {self.state} after {found}")
+        return _states(self.properties, self.state)
 
 
-def test_what_was_decided_is_finished_as_it_was_decided(cluster: Cluster) -> None:
-    """Of three owners one lost the mark of its offset, and two, a commit and an abort, of a state.
+def _group_at(cluster: Cluster, source: TopicPartition, broker: int) -> str:
+    """Return a group whose offsets are on a broker."""
+    while True:
+        name = f"group.{uuid4().hex[:12]}"
+        if _place(cluster, source, name) == broker:
+            return name
+
+
+def _group_elsewhere(cluster: Cluster, source: TopicPartition, broker: int) -> str:
+    """Return a group whose offsets are not on a broker, nor those of its sink."""
+    while True:
+        name = f"group.{uuid4().hex[:12]}"
+        if broker not in {_place(cluster, source, each) for each in (name, sink_group(name))}:
+            return name
+
+
+def _place(cluster: Cluster, source: TopicPartition, group: str) -> int:
+    # there is no group without an offset
+    cluster.commit(group, source, 5)
+    return cluster.coordinator(group).node_id
+
+
+def _states(properties: Mapping[str, Any], partition: TopicPartition) -> list[bytes | None]:
+    settings = {**properties, "group.id": f"r.{uuid4().hex}", "enable.partition.eof": True}
+    found: list[bytes | None] = []
+    with closing(Consumer({**settings, "isolation.level": "read_committed"})) as consumer:
+        consumer.assign([ClientPartition(*partition, 0)])
+        deadline = Deadline.after(WAIT)
+        while not deadline.expired:
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            if message.error() is not None:
+                return found
+            found.append(message.value())
+    raise AssertionError(f"no end of {partition} after {found}")
+
+
+def test_what_was_decided_is_finished_as_it_was_decided(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four owners one lost the mark of its offset, and three of a state, one of an abort.
 
     The offset that was committed is read, so that its event is not taken again; so is the state
-    that was committed, up to the end, and the one that was aborted is not.
+    that was committed, up to the end, and the one that was aborted is not. The rows of a changelog
+    are read also where the first one to finish them is killed while its transaction is open.
     """
     killed = cluster.brokers[2]
     number = killed.node_id
     offset = Owner(cluster, number, elsewhere=True)
     state = Owner(cluster, number, elsewhere=False)
     aborted = Owner(cluster, number, elsewhere=False)
+    changelog = Owner(cluster, number, elsewhere=False)
     killed.kill()
+    eventually(lambda: cluster.leaders(changelog.state.topic) == [-1])
     eventually(lambda: cluster.leaders(state.state.topic) == [-1])
     eventually(lambda: cluster.leaders(aborted.state.topic) == [-1])
     offset.producer.commit_transaction(WAIT)
     state.producer.commit_transaction(WAIT)
+    changelog.producer.commit_transaction(WAIT)
     aborted.producer.abort_transaction(WAIT)
     killed.start(Deadline.after(WAIT))
     cluster.wait_leaders(state.state.topic, [number])
     cluster.wait_leaders(aborted.state.topic, [number])
+    cluster.wait_leaders(changelog.state.topic, [number])
 
+    eventually(lambda: offset.store.answers(offset.source, Deadline.after(WAIT)))
     with pytest.raises(OffsetTimeoutError):
         offset.offset(_SOON)
     assert state.held_back()
@@ -144,6 +184,16 @@ def test_what_was_decided_is_finished_as_it_was_decided(cluster: Cluster) -> Non
     assert log[offset.id].of_group is Decision.COMMIT
     assert log[aborted.id].partitions[aborted.state] is Decision.ABORT
 
+    with monkeypatch.context() as patch:
+        patch.setattr(Finishing, "_end_topics", _be_killed)
+        with pytest.raises(_KilledError):
+            changelog.fence_with_changelog()
+    assert changelog.held_back() is False
+    assert changelog.states() == []
+    for _ in range(2):
+        changelog.fence_with_changelog()
+    assert changelog.states() == [b"state"]
+    assert changelog.offset() == 6
     for owner in (offset, state, aborted):
         for _ in range(2):
             owner.fence()
@@ -153,8 +203,131 @@ def test_what_was_decided_is_finished_as_it_was_decided(cluster: Cluster) -> Non
     assert offset.states() == [b"state"]
     assert state.states() == [b"state", None]
     assert aborted.states() == []
-    for owner in (offset, state, aborted):
+    for owner in (offset, state, aborted, changelog):
         owner.store.close()
+
+
+class _KilledError(Exception):
+    """Stands for a SIGKILL: nothing of what was begun is ended."""
+
+
+def _be_killed(finishing: Finishing, partitions: Collection[TopicPartition], _: Decision) -> None:
+    """End as a process does that has sent a part of its transaction."""
+    client = finishing._producer._producer
+    client.begin_transaction()
+    for topic, number in partitions:
+        client.produce(topic, None, FINISHED_KEY, partition=number)
+    client.flush(WAIT)
+    raise _KilledError
+
+
+def test_what_a_running_producer_aborted_is_not_brought_back_by_its_next_commit(
+    cluster: Cluster,
+) -> None:
+    """The mark of the abort is lost; the next transaction of the producer has the same partition.
+
+    A reader gets what that has, and not what was aborted.
+    """
+    killed = cluster.brokers[2]
+    owner = Owner(cluster, killed.node_id, elsewhere=False)
+    owner.producer.abort_transaction(WAIT)
+    properties = {"bootstrap.servers": cluster.address, "log_level": 0}
+    group = _group_elsewhere(cluster, owner.source, killed.node_id)
+    state = TopicPartition(cluster.topic([[killed.node_id]]), 0)
+    with closing(KafkaTopicCatalog(properties, group)) as catalog:
+        found = catalog.describe([owner.source.topic], Deadline.after(WAIT))
+    identity = identity_of("cluster", group, found[owner.source.topic].topic_id, 0)
+
+    def failing() -> Iterator[ResultRecord]:
+        yield ResultRecord(state.topic, b"aborted", partition=0)
+        eventually(lambda: bool(TransactionLog(properties).held_back([state])))
+        killed.kill()
+        eventually(lambda: cluster.leaders(state.topic) == [-1])
+        raise RetryableError("no more")
+
+    results = ResultTransactions(properties, group, "m", own_id=f"headrace.{group}.m.1")
+    with closing(results):
+        with pytest.raises(KafkaResultsError):
+            results.commit([PartitionCommit(identity, owner.source, 5, 6, None)], failing())
+        killed.start(Deadline.after(WAIT))
+        cluster.wait_leaders(state.topic, [killed.node_id])
+        stored = [ResultRecord(state.topic, b"stored", partition=0)]
+        eventually(lambda: _is_committed(results, identity, owner.source, stored))
+    assert _states(properties, state) == [b"stored"]
+    owner.store.close()
+
+
+def _is_committed(
+    results: ResultTransactions,
+    identity: str,
+    source: TopicPartition,
+    records: list[ResultRecord],
+) -> bool:
+    """Commit as a sink does, which tries again after what may pass."""
+    try:
+        return results.commit([PartitionCommit(identity, source, 5, 6, None)], records) == []
+    except (KafkaResultsError, OffsetStoreError):
+        return False
+
+
+class Foreign:
+    """A channel's configuration, and another program whose commit to its input lost the mark."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self.cluster = cluster
+        self.killed = cluster.brokers[2]
+        self.input = TopicPartition(cluster.topic([[self.killed.node_id]]), 0)
+        self.properties = {"bootstrap.servers": cluster.address, "log_level": 0}
+        self.id = f"billing-{uuid4().hex[:8]}"
+        self.file = directory / "headrace.yaml"
+        document = {
+            "instance_id": "one",
+            "state_dir": str(directory / "state"),
+            "kafka": {"bootstrap_servers": cluster.address.split(",")},
+            "zookeeper": {"hosts": cluster.zookeeper_hosts},
+            "channels": {
+                "main": {
+                    "group": f"group.{uuid4().hex[:12]}",
+                    "topics": [self.input.topic],
+                    "processor": {"type": "arrow", "reducer": "json:dumps"},
+                    "sink": {"type": "console"},
+                }
+            },
+        }
+        self.file.write_text(json.dumps(document), encoding="utf-8")
+
+    def lose_mark(self) -> None:
+        """Have the other program commit while the broker is away."""
+        producer = Producer({**self.properties, "transactional.id": self.id})
+        producer.init_transactions(WAIT)
+        producer.begin_transaction()
+        producer.produce(self.input.topic, b"committed", partition=0)
+        producer.flush(WAIT)
+        self.killed.kill()
+        eventually(lambda: self.cluster.leaders(self.input.topic) == [-1])
+        producer.commit_transaction(WAIT)
+        self.killed.start(Deadline.after(WAIT))
+        self.cluster.wait_leaders(self.input.topic, [self.killed.node_id])
+
+    def run(self, *arguments: str, expect: int) -> str:
+        """Run a command on transactions; return all that it says."""
+        command = ["transactions", *arguments, self.id, "--yes", "--force", "-c", str(self.file)]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == expect, result.output
+        return result.output
+
+
+def test_an_abort_that_leaves_a_partition_held_back_ends_with_1(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """It names the partition and what finishes it; settle does, and readers get what it has."""
+    foreign = Foreign(cluster, tmp_path)
+    foreign.lose_mark()
+    said = foreign.run("abort", expect=1)
+    assert f"{foreign.input} can be read up to 0 of 1" in said
+    assert f"{foreign.id}, decided as commit; headrace transactions settle" in said
+    assert "nothing is held back by it any more" in foreign.run("settle", expect=0)
+    assert _states(foreign.properties, foreign.input) == [b"committed", None]
 
 
 def test_brokers_that_lose_marks_are_warned_of(cluster: Cluster, log: Log) -> None:

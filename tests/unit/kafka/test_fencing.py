@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +12,10 @@ from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaAccessError
-from headrace.core.records import TopicPartition
+from headrace.core.records import FINISHED_KEY, TopicPartition
 from headrace.kafka import fencing, transactional_producer
 from headrace.kafka.fencing import GroupPartition, fence_producers
+from headrace.kafka.offset_log import SentOffset
 from headrace.kafka.ports import OffsetStoreError
 from headrace.kafka.transaction_log import OFFSETS_TOPIC, Decided, Decision, Hold
 from tests.unit.kafka.test_transactional import FENCED, TIMED_OUT, Stage
@@ -25,7 +27,7 @@ DENIED = KafkaError(
     KafkaError.GROUP_AUTHORIZATION_FAILED, "may not read the group", txn_requires_abort=True
 )
 ABORTED = ["init", "begin", "send", "abort"]
-COMMITTED = ["init", "begin", "send", "commit"]
+COMMITTED = ["init", "init", "begin", "send", "commit"]
 OFFSETS, OUT = TopicPartition(OFFSETS_TOPIC, 7), TopicPartition("out", 3)
 
 
@@ -53,19 +55,24 @@ class Brokers:
         self.decided = Decided({}, Decision.NONE)
         self.refused: Exception | None = None
         self.stable, self.answers = True, True
-        self.held: set[TopicPartition] = set()
+        self.held: dict[TopicPartition, Hold] = {}
+        self.coming: dict[TopicPartition, Hold] = {}
+        self.sent: dict[TopicPartition, SentOffset] = {}
+        self.rows: list[SimpleNamespace] = []
 
     def log(self, _: object) -> SimpleNamespace:
         """Open the log."""
-        return SimpleNamespace(decided=self._decided, held_for_good=self._held)
+        return SimpleNamespace(decided=self._decided, holds=self._holds)
 
     def _decided(self, ids: list[str]) -> dict[str, Decided]:
         if self.refused is not None:
             raise self.refused
         return dict.fromkeys(ids, self.decided)
 
-    def _held(self, partitions: list[TopicPartition]) -> dict[TopicPartition, Hold]:
-        return {each: Hold(1, 2) for each in partitions if each in self.held}
+    def _holds(self, partitions: list[TopicPartition]) -> dict[TopicPartition, Hold]:
+        found = {each: hold for each, hold in self.held.items() if each in partitions}
+        self.held |= self.coming
+        return found
 
 
 @pytest.fixture
@@ -81,6 +88,8 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     """Brokers that say what they are told to."""
     brokers = Brokers()
     monkeypatch.setattr(fencing, "TransactionLog", brokers.log)
+    monkeypatch.setattr(fencing, "sent_offsets", lambda *_: brokers.sent)
+    monkeypatch.setattr(fencing, "read_log", lambda *_: iter(brokers.rows))
     monkeypatch.setattr(fencing.Finishing, "_is_stable", lambda _: brokers.stable)
     monkeypatch.setattr(fencing.Finishing, "_answers", lambda _: brokers.answers)
     return brokers
@@ -216,7 +225,7 @@ def test_topics_are_finished_as_it_was_decided_of_each(stage: Finisher, brokers:
         },
         Decision.NONE,
     )
-    brokers.stable, brokers.held = False, {OUT, other}
+    brokers.stable, brokers.held = False, {OUT: Hold(1, 2), other: Hold(1, 2)}
     with capture_logs() as logs:
         fence("a")
     assert stage.calls == [
@@ -231,3 +240,70 @@ def test_topics_are_finished_as_it_was_decided_of_each(stage: Finisher, brokers:
         ("commit", ["out-3"]),
         ("abort", ["state-0"]),
     ]
+
+
+def row(key: bytes, value: bytes | None) -> SimpleNamespace:
+    """Return a record of a changelog."""
+    return SimpleNamespace(
+        key=lambda: key, value=lambda: value, headers=list, timestamp=lambda: (1, 5)
+    )
+
+
+def test_a_decided_commit_is_stored_once_more_before_the_transaction_that_finishes_it(
+    stage: Finisher, brokers: Brokers
+) -> None:
+    """Its offsets and rows of changelogs, in one transaction of another id; never other topics."""
+    state = TopicPartition("state", 0)
+    decided = dict.fromkeys([OFFSETS, OUT, state], Decision.COMMIT)
+    brokers.decided = Decided(decided, Decision.NONE)
+    brokers.stable, brokers.held = False, {OUT: Hold(1, 2), state: Hold(1, 2)}
+    brokers.sent = {PLACE.partition: SentOffset(9, -1, "")}
+    brokers.rows = [row(b"k", b"1"), row(FINISHED_KEY + b"a", None), row(b"k", None)]
+    fence("a", place=replace(PLACE, changelogs=frozenset({"state"})))
+    assert stage.opened == ["a", "a.again"]
+    assert stage.calls == [
+        *["init", "init", "begin", "produce", "produce", "flush", "send", "commit"],
+        *["begin", "send", "commit"],
+        *["begin", "produce", "produce", "flush", "commit"],
+    ]
+    assert stage.produced == [state, state, OUT, state]
+
+
+@pytest.mark.parametrize("failing", ["begin", "send", "commit"])
+def test_nothing_is_finished_that_could_not_be_stored_once_more(
+    stage: Finisher, brokers: Brokers, failing: str
+) -> None:
+    """What is held back stays so, and the next try begins from the beginning."""
+    brokers.decided = Decided({OFFSETS: Decision.COMMIT}, Decision.NONE)
+    brokers.stable = False
+    brokers.sent = {PLACE.partition: SentOffset(9, -1, "")}
+    stage.script[failing] = deque([TIMED_OUT])
+    with pytest.raises(OffsetStoreError, match="could not be stored once more"):
+        fence("a")
+    assert stage.calls.count("begin") == 1
+
+
+def test_offsets_of_a_topic_that_is_gone_are_not_stored_once_more(
+    stage: Finisher, brokers: Brokers
+) -> None:
+    """They are of no use; the takeover goes on."""
+    brokers.decided = Decided({OFFSETS: Decision.COMMIT}, Decision.NONE)
+    brokers.stable = False
+    brokers.sent = {PLACE.partition: SentOffset(9, -1, "")}
+    stage.script["send"] = deque([KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "no topic")])
+    with capture_logs() as logs:
+        fence("a")
+    assert "decided_commit_stored_once" in [each["event"] for each in logs]
+    assert stage.calls.count("commit") == 1
+
+
+def test_one_that_was_ended_while_it_stored_a_commit_once_more_holds_nothing_back(
+    stage: Finisher, brokers: Brokers
+) -> None:
+    """It is shut out, and then what it was about is finished."""
+    brokers.decided = Decided({OUT: Decision.COMMIT}, Decision.NONE)
+    brokers.held = {OUT: Hold(1, 2, going_on=("a.again",))}
+    brokers.coming = {OUT: Hold(1, 2)}
+    fence("a")
+    assert stage.opened == ["a", "a.again"]
+    assert stage.produced == [OUT]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from headrace.core.errors import FencedError, ResultRefusedError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.kafka import result_transactions as module
 from headrace.kafka import transactional_producer
+from headrace.kafka.fencing import GroupPartition
 from headrace.kafka.ports import OffsetStoreError, StoredOffset
 from headrace.kafka.result_transactions import KafkaResultsError, ResultTransactions
 from headrace.kafka.transactional_producer import STUCK_AFTER
@@ -44,6 +46,19 @@ class Producing(Stage):
         self.full = 0
         self.report: KafkaError | None = None
         self._callbacks: list[Callable[[KafkaError | None, Any], None]] = []
+        self.lose_marks: bool | None = False
+        self.failing: OffsetStoreError | None = None
+
+    def finishing(self, _: object, place: GroupPartition, producer: object) -> SimpleNamespace:
+        """Return what finishes transactions."""
+        assert place == GroupPartition("group.sink", P0)
+        assert isinstance(producer, transactional_producer.TransactionalProducer)
+        return SimpleNamespace(finish=self._finish)
+
+    def _finish(self) -> None:
+        self._called("finish")
+        if self.failing is not None:
+            raise self.failing
 
     def produce(
         self, topic: str, value: bytes | None, key: bytes | None, *, on_delivery: Any, **more: Any
@@ -111,6 +126,8 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Producing:
     """Producers that do as they are told."""
     stage = Producing()
     monkeypatch.setattr(transactional_producer, "Producer", stage.producer)
+    monkeypatch.setattr(module, "lose_marks", lambda *_: stage.lose_marks)
+    monkeypatch.setattr(module, "Finishing", stage.finishing)
     return stage
 
 
@@ -327,3 +344,35 @@ def test_closing_closes_what_was_opened(offsets: Offsets, results: ResultTransac
     assert not offsets.closed
     results.close()
     assert offsets.closed
+
+
+@pytest.mark.parametrize("lose_marks", [True, False, None])
+def test_an_abort_is_finished_before_the_next_transaction_where_brokers_lose_marks(
+    stage: Producing, results: ResultTransactions, lose_marks: bool | None
+) -> None:
+    """Once; so it is where they do not say of which line they are."""
+    stage.lose_marks = lose_marks
+    stage.script["send"] = deque([TIMED_OUT])
+    with pytest.raises(KafkaResultsError):
+        results.commit([share(0)], [RECORD])
+    del stage.calls[:]
+    for _ in range(2):
+        assert results.commit([share(0)], [RECORD]) == []
+    finished = [] if lose_marks is False else ["finish"]
+    assert stage.calls == [*finished, *TRANSACTION, *TRANSACTION]
+
+
+def test_nothing_is_committed_after_an_abort_that_could_not_be_finished(
+    stage: Producing, results: ResultTransactions
+) -> None:
+    """The commit would bring back what was aborted; each try begins with finishing that."""
+    stage.lose_marks = True
+    stage.script["send"] = deque([TIMED_OUT])
+    with pytest.raises(KafkaResultsError):
+        results.commit([share(0)], [RECORD])
+    del stage.calls[:]
+    stage.failing = OffsetStoreError("no answer")
+    for _ in range(2):
+        with pytest.raises(OffsetStoreError, match="no answer"):
+            results.commit([share(0)], [RECORD])
+    assert stage.calls == ["finish", "finish"]
