@@ -11,11 +11,13 @@ import psycopg
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+import yaml
 
 from headrace.core.errors import StartError
 from headrace.sinks.sql import SqlSink, WriteMode
 from headrace.testing.sinks import BatchCommitContract, SinkPlace, TablesOfArrow
 from tests.integration.spark.test_sql_postgres import PostgresPlace, run
+from tests.pages import ROOT, blocks_of
 from tests.pgbouncer import Pooler, pgbouncer
 from tests.postgres import PostgresServer, postgres_server
 from tests.unit.sinks.sql_tables import share, staged_table
@@ -42,6 +44,11 @@ def a(table, batch):
 
 def b(table, batch):
     return _named(table, "b")
+"""
+
+_RECIPE = """
+def ids(table, batch):
+    return table.select(["id"])
 """
 
 #: Records of each of the two partitions, of which a batch has five.
@@ -245,3 +252,27 @@ def test_statements_are_prepared_on_direct_connections_alone(
         found = connection.execute(sa.text("SELECT count(*) FROM pg_prepared_statements"))
         assert (found.scalar_one() > 0) is direct
     sink.close()
+
+
+def test_the_recipe_for_poolers_is_right_as_it_stands(site: Site, url: str, pooled: str) -> None:
+    """With nothing but the address changed, each record is in the table once."""
+    (recipe,) = [
+        block
+        for block in blocks_of(ROOT / "docs" / "recipes.md")
+        if block.kind == "channel" and "pooler." in block.text
+    ]
+    (site.directory / "recipe.py").write_text(_RECIPE, encoding="utf-8")
+    run(url, "CREATE TABLE orders (id BIGINT PRIMARY KEY)")
+    for number in (0, 1):
+        records = [json.dumps({"id": number * EACH + n}).encode() for n in range(EACH)]
+        site.broker.produce(site.partition(number), *records)
+    document = site.document()
+    channel = _channel(site, "a", pooled)
+    channel["processor"]["reducer"] = "recipe:ids"
+    sink = yaml.safe_load(recipe.text)["sink"]
+    document["channels"] = {"a": {**channel, "sink": {**sink, "url": pooled}}}
+
+    daemon = site.daemon(document).start("--until", "latest")
+
+    assert daemon.wait() == 0, daemon.text()
+    assert run(url, "SELECT id FROM orders ORDER BY id") == [(n,) for n in range(2 * EACH)]
