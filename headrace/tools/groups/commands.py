@@ -38,47 +38,16 @@ if TYPE_CHECKING:
     from headrace.core.errors import ConfigError
 
 
-_MEMBER = ("host", "pid", "software", "since", "mode", "draining", "owned", "problem")
-_PARTITION = (
-    "state",
-    "owner",
-    "member",
-    "epoch",
-    "claimed_at",
-    "claim_age_s",
-    "clean_end",
-    "committed_offset",
-    "committed_in",
-    "log_end",
-    "lag",
-)
-
-
-def lines(report: GroupSnapshot) -> Iterator[str]:
-    """Yield one line for the group, for each member and partition, and for each finding.
-
-    Values without blanks and quotes stand as they are, others as JSON strings; "-" is nothing.
-    """
-    found = document(report)
-    channel = {"channel": report.channel}
-    members, partitions = found["members"], found["partitions"]
-    yield _line(
-        "group",
-        report.group,
-        channel
-        | {"state": found["state"], "members": len(members), "partitions": len(partitions)}
-        | {"lag": report.lag, "modes": ",".join(found["modes"])},
-    )
-    for member in members:
-        yield _line("member", member["name"], channel | _chosen(member, _MEMBER))
-    for each in partitions:
-        notes = {"note": "; ".join(each["notes"])} if each["notes"] else {}
-        yield _line("partition", _named(each), channel | _chosen(each, _PARTITION) | notes)
-    yield from findings(found, channel)
+#: More than any row takes: a terminal breaks long lines by itself, others want them whole.
+_WIDTH = 10_000
 
 
 def findings(found: dict[str, Any], more: dict[str, Any]) -> Iterator[str]:
-    """Yield one line for each thing in a document that somebody may have to look into."""
+    """Yield one line for each thing in a document that may have to be looked into.
+
+    It begins with its kind and a name, followed by ``key=value``. Values without blanks and quotes
+    stand as they are, others as JSON strings; "-" is nothing.
+    """
     for kind in ("unowned", "pending", "moving", "contended", "missing", "foreign"):
         for each in found[kind]:
             rest = {k: v for k, v in each.items() if k not in {"topic", "partition"}}
@@ -110,10 +79,6 @@ def _line(kind: str, name: str, values: dict[str, Any]) -> str:
 
 def _named(each: dict[str, Any]) -> str:
     return f"{each['topic']}-{each['partition']}"
-
-
-def _chosen(values: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    return {key: values[key] for key in keys}
 
 
 _STATES = {
@@ -343,14 +308,13 @@ def _print(reports: Sequence[GroupSnapshot], *, as_json: bool, watch: float | No
         # one line for each look of several, so that a script can tell them apart
         indent = 2 if watch is None else None
         typer.echo(json.dumps([document(report) for report in reports], indent=indent))
-    elif sys.stdout.isatty():
-        console = Console()
-        if watch is not None:
+    else:
+        is_terminal = sys.stdout.isatty()
+        console = Console(width=None if is_terminal else _WIDTH, soft_wrap=not is_terminal)
+        if watch is not None and is_terminal:
             console.clear()
         for report in reports:
             show(report, console)
-    else:
-        typer.echo("\n".join(line for report in reports for line in lines(report)))
     sys.stdout.flush()
     # two channels mostly fail for the same reason, which need not be said twice
     for error in dict.fromkeys(error for report in reports for error in report.errors):

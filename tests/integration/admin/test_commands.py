@@ -101,6 +101,43 @@ def test_the_status_is_json_for_scripts(desk: Desk) -> None:
     assert [channel["name"] for channel in found["channels"]] == ["member"]
 
 
+def test_what_was_set_aside_is_in_the_status_until_it_is_acknowledged(desk: Desk) -> None:
+    """By count, then all of it; the command says what it took as seen, if anything."""
+    metrics = desk.scene.controller.metrics
+    assert desk.run("acknowledge").exit_code == 0
+    metrics.dead_lettered.labels("member", "events").inc(5)
+    metrics.skipped.labels("member", "events", "undecodable").inc(2)
+    assert "not acknowledged: dead letters 5 · skipped records 2" in desk.run("status").output
+    done = desk.run("acknowledge", "member", "--dead-letters", "4", "--skipped", "0")
+    assert (done.exit_code, done.output) == (0, "member: acknowledged 4 dead letters\n")
+    assert "not acknowledged: dead letters 1 · skipped records 2" in desk.run("status").output
+    assert desk.run("acknowledge").output == (
+        "member: acknowledged 1 dead letters, 2 skipped records\n"
+    )
+    assert "not acknowledged" not in desk.run("status").output
+    nothing = desk.run("acknowledge").output
+    assert nothing == "member: acknowledged nothing, as there is nothing open\n"
+    as_json = json.loads(desk.run("acknowledge", "--json").output)
+    assert as_json["acknowledged"] == {"dead_letters": 0, "skipped_records": 0, "set_aside": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["another"], 2, "another"),
+        (["--dead-letters", "-1"], 2, "--dead-letters"),
+        (["--skipped", "two"], 2, "--skipped"),
+    ],
+)
+def test_what_cannot_be_acknowledged_is_named(
+    desk: Desk, arguments: list[str], code: int, said: str
+) -> None:
+    """A channel that there is none of, and numbers that are none."""
+    refused = desk.run("acknowledge", *arguments)
+    assert refused.exit_code == code, refused.output
+    assert said in refused.output
+
+
 def test_a_pause_and_its_end_take_one_command_each(desk: Desk) -> None:
     """The only channel need not be named; who paused it stands in the status."""
     result = desk.run("pause", "--reason", "lunch", "--for", "30m")
@@ -360,8 +397,9 @@ def test_the_group_is_shown_as_the_process_knows_it(spoilt: Desk) -> None:
     """Without the file there are no brokers to ask: members and owners, and exit code 1."""
     result = spoilt.run("group")
     assert result.exit_code == 1
-    assert "group group channel=member state=running members=1 partitions=2" in result.stdout
-    assert "partition events-0 channel=member state=unknown owner=member" in result.stdout
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[0][:5] == ["member", "group", "group", "·", "running"]
+    assert ["events-0", "unknown", "member"] in [line[:3] for line in lines]
     assert "so that Kafka was not asked" in result.stderr
     (document,) = json.loads(spoilt.run("group", "--json").stdout)
     assert [each["lag"] for each in document["partitions"]] == [None, None]

@@ -1,4 +1,4 @@
-"""A report as JSON, as lines and as tables."""
+"""A report as JSON and as tables."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from rich.console import Console
 
 from headrace.admin.tables import duration
 from headrace.coordinators.member_info import AssignmentMode, MemberInfo
-from headrace.tools.groups.commands import document, lines, show, text
-from headrace.version import VERSION
+from headrace.tools.groups.commands import document, findings, show, text
 from tests.unit.coordinators.group import PATHS, TOPIC, partition
 
 if TYPE_CHECKING:
@@ -66,19 +65,9 @@ def test_the_json_says_what_there_is(busy: Scene) -> None:
     assert unreadable["owned"] == 0
 
 
-def test_lines_can_be_grepped(busy: Scene) -> None:
+def test_findings_can_be_grepped(busy: Scene) -> None:
     """The kind and the name come first, then keys with values, each in one line."""
-    found = list(lines(busy.look()))
-    assert found[0] == (
-        "group group channel=main state=running members=3 partitions=4 lag=18 modes=static"
-    )
-    assert found[1].startswith("member a channel=main host=")
-    assert f" software={VERSION} " in found[1]
-    assert found[1].endswith(" mode=static draining=no owned=2 problem=-")
-    assert 'problem="ZooKeeper node ' in found[3]
-    assert found[4].startswith(f"partition {TOPIC}-0 channel=main state=owned owner=a member=a ")
-    assert found[4].endswith(" committed_offset=4 committed_in=kafka log_end=10 lag=6")
-    assert found[8:] == [
+    assert list(findings(document(busy.look()), {"channel": "main"})) == [
         f"unowned {TOPIC}-3 channel=main",
         f"contended {TOPIC}-1 channel=main members=a,b",
         f"missing {TOPIC}-9 channel=main member=a",
