@@ -8,6 +8,7 @@ given when the former one ended.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import mmap
 import os
 from contextlib import contextmanager, suppress
@@ -37,6 +38,17 @@ _IDLE, _CALLED, _HUNG = range(3)
 _KEY_AT = _HEADER.size
 _PLACE_AT = _KEY_AT + MOST_KEY
 
+#: Size of a key where there is none, as of a record whose time is looked for.
+_NO_KEY = 0xFFFF
+
+#: Where the call is that a process ended in last, and in how many processes one after the other.
+_END = Struct("<16sB")
+_END_AT = _PLACE_AT + _MOST_PLACE
+
+#: Processes that end in a call for the same record or timer, after which the code is not called
+#: with it any more. Fewer may be chance: a process is killed while some call is under way.
+MOST_ENDS = 3
+
 #: Looks within the seconds that a call may take, and seconds between two at most.
 _LOOKS, _LONGEST_INTERVAL = 8, 1.0
 
@@ -55,9 +67,10 @@ class _InterruptedError(BaseException):
 class Call:
     """A call of user code.
 
-    ``partition`` and ``key`` are those of a keyed reducer, None for code that takes whole batches.
-    ``place`` names the record, the timer or the batches, as far as is known. ``has_hung`` says that
-    it was given up for that.
+    ``partition`` and ``key`` are those of a keyed reducer, None for code that takes whole batches;
+    of a function that gets a record before its key counts, only ``key`` is None. ``place`` names
+    the record, the timer or the batches, as far as is known. ``has_hung`` says that it was given up
+    for that.
     """
 
     partition: int | None
@@ -74,19 +87,32 @@ class Call:
         return ", ".join(parts)
 
 
-class _CallFile:
-    """Where the call under way is noted. One thread writes at a time."""
+class CallTimeoutError(JobTimeoutError):
+    """Code did not return from a call in time, and was interrupted. ``call`` says which."""
+
+    def __init__(self, call: Call, message: str) -> None:
+        super().__init__(message)
+        self.call = call
+
+
+class CallFile:
+    """Where the call under way is noted. One thread writes at a time.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self.map: mmap.mmap | bytearray = bytearray(_SIZE)
         if path is not None:
             self.map = _mapped(path)
 
-    def begin(self, partition: int, key: bytes, place: bytes) -> None:
-        """Note a call; ``partition`` is -1 for one without a key."""
-        key, place = key[:MOST_KEY], place[:_MOST_PLACE]
+    def begin(self, partition: int, key: bytes | None, place: bytes) -> None:
+        """Note a call; ``partition`` is -1 for one that is given whole batches."""
+        place = place[:_MOST_PLACE]
         self.map[_PLACE_AT : _PLACE_AT + len(place)] = place
-        data = _HEADER.pack(_MAGIC, _CALLED, partition, len(key), len(place)) + key
+        size, key = (_NO_KEY, b"") if key is None else (min(len(key), MOST_KEY), key[:MOST_KEY])
+        data = _HEADER.pack(_MAGIC, _CALLED, partition, size, len(place)) + key
         self.map[: len(data)] = data
 
     def end(self) -> None:
@@ -104,13 +130,21 @@ class _CallFile:
             return None
         key = bytes(self.map[_KEY_AT : _KEY_AT + min(key_size, MOST_KEY)])
         place = bytes(self.map[_PLACE_AT : _PLACE_AT + min(place_size, _MOST_PLACE)])
-        has_key = partition >= 0
         return Call(
-            partition if has_key else None,
-            key if has_key else None,
+            partition if partition >= 0 else None,
+            key if partition >= 0 and key_size != _NO_KEY else None,
             place.decode("utf-8", "replace"),
             state == _HUNG,
         )
+
+    def count_end(self, call: Call) -> int:
+        """Note that a process ended in a call; return in how many one after the other it was."""
+        named = repr((call.partition, call.key, call.place)).encode()
+        digest = hashlib.blake2b(named, digest_size=16).digest()
+        before, count = _END.unpack_from(self.map, _END_AT)
+        count = min(count + 1, MOST_ENDS) if before == digest else 1
+        self.map[_END_AT : _END_AT + _END.size] = _END.pack(digest, count)
+        return count
 
 
 def _mapped(path: Path) -> mmap.mmap:
@@ -146,15 +180,15 @@ class CallWatch:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._file = _CallFile(None)
+        self._file = CallFile(None)
         self._lock = Lock()
         self._number = 0
         self._thread: int | None = None
         self._is_interrupted = False
         self._seconds: float | None = None
-        self._hung: dict[tuple[int, bytes], set[str]] = {}
+        self._hung: dict[tuple[int, bytes | None], set[str]] = {}
         self._channel = ""
-        self._watchdog: _CallWatchdog | None = None
+        self._watchdog: CallWatchdog | None = None
 
     # --- the owner ------------------------------------------------------------------------------
 
@@ -163,7 +197,7 @@ class CallWatch:
         self._channel = channel
         if self._path is not None:
             try:
-                self._file = _CallFile(self._path)
+                self._file = CallFile(self._path)
             except OSError as error:
                 log.warning(
                     "calls_not_noted", channel=channel, file=str(self._path), error=str(error)
@@ -172,7 +206,7 @@ class CallWatch:
         self._file.end()
         if before is not None:
             self._report(before)
-        self._watchdog = _CallWatchdog(self, channel, fail)
+        self._watchdog = CallWatchdog(self, channel, fail)
         self._watchdog.start()
 
     def close(self) -> None:
@@ -183,19 +217,23 @@ class CallWatch:
     def _report(self, before: Call) -> None:
         log.error(
             "process_ended_in_call",
-            channel=self._channel,
-            partition=before.partition,
-            key=None if before.key is None else before.key[:100].decode("utf-8", "replace"),
-            place=before.place,
+            **self.facts(before),
             hung=before.has_hung,
             reason=(
                 f"the former process ended while the code was called for {before}; where it ends "
                 "there again, that is what the code cannot take"
             ),
         )
-        if before.partition is not None and before.key is not None:
-            # by name where it hung there, so that it is not called again
-            self._note_key(before.partition, before.key, before.place if before.has_hung else "")
+        self.note_end(before)
+
+    def note_end(self, call: Call) -> None:
+        """Have a call's key given its facts one by one, as a process ended in the call.
+
+        The record or timer is not given any more where the call hung, or where as many processes
+        as :data:`MOST_ENDS` ended in it one after the other.
+        """
+        lasts = call.has_hung or (bool(call.place) and self._file.count_end(call) >= MOST_ENDS)
+        self.note_key(call, call.place if lasts else "")
 
     # --- the lane -------------------------------------------------------------------------------
 
@@ -208,7 +246,7 @@ class CallWatch:
         """Be where calls may be interrupted; nothing in it may need to be undone.
 
         Raises:
-            JobTimeoutError: a call took too long.
+            CallTimeoutError: a call took too long.
         """
         self._thread = get_ident()
         try:
@@ -221,7 +259,7 @@ class CallWatch:
         finally:
             self._file.end()
 
-    def call(self, partition: int, key: bytes, place: bytes = b"") -> None:
+    def call(self, partition: int, key: bytes | None, place: bytes = b"") -> None:
         """Note the call that begins now; the one before it is over.
 
         ``partition`` is -1 where whole batches are given, which ``place`` names then.
@@ -263,38 +301,55 @@ class CallWatch:
             _set_exception(get_ident(), None)
             self._is_interrupted = False
 
-    def _timed_out(self) -> JobTimeoutError:
+    def _timed_out(self) -> CallTimeoutError:
         call = self._file.read() or Call(None, None, "")
-        if call.partition is not None and call.key is not None:
-            self._note_key(call.partition, call.key, call.place)
-        log.error(
-            "call_interrupted",
-            channel=self._channel,
-            partition=call.partition,
-            key=None if call.key is None else call.key[:100].decode("utf-8", "replace"),
-            place=call.place,
-            seconds=self._seconds,
-        )
-        return JobTimeoutError(
+        self.note_interrupted(call, self._seconds)
+        return CallTimeoutError(
+            call,
             f"the code did not return in {self._seconds:g} s from a call for {call}, and was "
-            "interrupted"
+            "interrupted",
         )
+
+    def note_interrupted(self, call: Call, seconds: float | None) -> None:
+        """Take it that a call was interrupted: by name, where it was made by itself."""
+        self.note_key(call, call.place)
+        log.error("call_interrupted", **self.facts(call), seconds=seconds)
+
+    def facts(self, call: Call) -> dict[str, Any]:
+        """Return a call as events have it."""
+        return {
+            "channel": self._channel,
+            "partition": call.partition,
+            "key": None if call.key is None else call.key[:100].decode("utf-8", "replace"),
+            "place": call.place,
+        }
 
     # --- keys whose calls hung -----------------------------------------------------------------
 
-    def _note_key(self, partition: int, key: bytes, place: str) -> None:
+    def note_key(self, call: Call, place: str) -> None:
+        """Have a call's key given its facts one by one, and never the one that is ``place``."""
+        if call.partition is None:
+            return
         known = self._hung
         if len(known) >= _MOST_KEYS:
             known.pop(next(iter(known)))
-        known.setdefault((partition, key[:MOST_KEY]), set()).add(place)
+        key = None if call.key is None else call.key[:MOST_KEY]
+        known.setdefault((call.partition, key), set()).add(place)
+
+    @property
+    def known(self) -> dict[tuple[int, bytes | None], set[str]]:
+        """What is known of keys: the records and timers that are not given any more."""
+        return {key: set(places) for key, places in self._hung.items()}
 
     def is_known(self, partition: int, key: bytes) -> bool:
         """Return whether a call for the key hung, or a process ended in one."""
         return bool(self._hung) and (partition, key[:MOST_KEY]) in self._hung
 
-    def has_hung(self, partition: int, key: bytes, place: str) -> bool:
+    def has_hung(self, partition: int, key: bytes | None, place: str) -> bool:
         """Return whether the call for this record or timer hung, when it was made by itself."""
-        return bool(place) and place in self._hung.get((partition, key[:MOST_KEY]), ())
+        if not self._hung or not place:
+            return False
+        return place in self._hung.get((partition, None if key is None else key[:MOST_KEY]), ())
 
     # --- the watchdog ---------------------------------------------------------------------------
 
@@ -332,7 +387,7 @@ def _set_exception(thread: int, kind: type[BaseException] | None) -> None:
     )
 
 
-class _CallWatchdog(PeriodicThread):
+class CallWatchdog(PeriodicThread):
     """The thread that interrupts calls that take too long.
 
     Time counts by its looks: a process that stood still as a whole has not looked either.

@@ -275,6 +275,8 @@ class _Facts:
         self._ends = pc.subtract(facts.offsets, facts.offsets[0]).to_numpy()
         self._facts = facts.flatten()
         self._is_unreadable = False
+        #: Set where the values of the key that comes next are to be read one by one, by the caller.
+        self.is_left_unread = False
 
     def of(self, index: int) -> list[Fact]:
         """Return a key's facts."""
@@ -322,7 +324,7 @@ class _Facts:
     def _read(self, values: Iterable[bytes | None], read: Callable[[bytes], Any]) -> Iterator[Any]:
         for data in values:
             try:
-                yield None if data is None else read(data)
+                yield None if data is None or self.is_left_unread else read(data)
             except (Exception, SystemExit):  # noqa: BLE001 - which one it is, is found out one by one
                 self._is_unreadable = True
                 yield None
@@ -419,12 +421,13 @@ class Fold:
             keys = calls.each(keys)
         each_events = facts.events(columns[1], self.read_value)
         is_plain = self.settings.ttl is None
-        for index, (row_before, its_events) in enumerate(zip(keys, each_events, strict=True)):
-            events = its_events
+        for index, row_before in enumerate(keys):
             key, partition, state, extra, until, now = row_before
-            has_failed = False
-            if calls is not None and calls.is_known(partition, key):
-                has_failed = True
+            # what hung may be what reads the values
+            has_failed = facts.is_left_unread = calls is not None and calls.is_known(partition, key)
+            events = next(each_events)
+            if has_failed:
+                events = None
             elif is_plain and extra is None and events:
                 try:
                     found = self._reduced(key, state, events, now)
@@ -644,6 +647,8 @@ class _KeyPass:
             return None
         if self._unreadable is not None:
             self._give_up(fact, self._unreadable)
+            return None
+        if self._careful and self._fold.calls is not None and self._hangs(fact, self._fold.calls):
             return None
         try:
             value = None if fact.value is None else self._fold.read_value(fact.value)

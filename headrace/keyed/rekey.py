@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,7 @@ from headrace.sinks.kafka import KafkaSink
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.core.call_watch import CallWatch
     from headrace.keyed.fold import PartsRunner
     from headrace.sinks.kafka import Transactions
     from headrace.sinks.micro_batch import MicroBatch
@@ -84,18 +86,25 @@ class Rekey:
     """Makes a table of :data:`REKEYED` of records: a row for each, in their order. Any thread.
 
     ``function`` gets an :class:`headrace.keyed.Event` and returns its key, where the settings name
-    one; it is sent to Spark's workers.
+    one; it is sent to Spark's workers. With ``calls`` each record is noted there before code of the
+    user's gets it, and a call that takes too long is interrupted.
 
     Raises:
         PoisonRecordError: a record has no such key, and ``on_poison`` is ``fail``.
         RetryableError: the decoder or the function said so.
+        CallTimeoutError: the decoder or the function did not return in time.
     """
 
     def __init__(
-        self, settings: RekeySettings, function: Callable[[Event[Any]], Any] | None = None
+        self,
+        settings: RekeySettings,
+        function: Callable[[Event[Any]], Any] | None = None,
+        calls: CallWatch | None = None,
     ) -> None:
         self.settings = settings
         self.function = function
+        # what reads a key or a field of JSON returns in any case
+        self.calls = None if function is None and settings.decoder is None else calls
         self.read_value = settings.decoder or DECODERS[settings.value]
         self.steps = settings.key.split(".")[1:]
 
@@ -108,7 +117,8 @@ class Rekey:
         names = ("topic", "partition", "offset", "key", "value", "headers")
         topics, partitions, offsets, *rest = (records.column(n).to_pylist() for n in names)
         rows = map(_Row, topics, partitions, offsets, times, *rest)
-        made = [self._made(row) for row in rows]
+        with nullcontext() if self.calls is None else self.calls.job():
+            made = [self._made(row) for row in rows]
         to, keys, headers = zip(*made, strict=True) if made else ((), (), ())
         columns = [
             pa.array(to, pa.string()),
@@ -120,6 +130,11 @@ class Rekey:
         return pa.Table.from_arrays(columns, schema=REKEYED)
 
     def _made(self, row: _Row) -> _Made:
+        if self.calls is not None:
+            place = f"the key of offset {row.offset} of {row.topic}-{row.partition}"
+            if self.calls.has_hung(row.partition, None, place):
+                return self._without_key(row, _NoKeyError(_HANGS))
+            self.calls.call(row.partition, None, place.encode())
         try:
             key = self._key_of(row)
         except RetryableError:
@@ -177,6 +192,10 @@ class Rekey:
             return named[-1] if named else None
         value = None if row.value is None else self.read_value(row.value)
         return field_of(value, self.steps)
+
+
+#: Why a record has no key that the user's code did not return for.
+_HANGS = "it has no key: the code does not return when it is called with it"
 
 
 class RekeyFunction:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect, bisect_left
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
@@ -22,10 +23,11 @@ from headrace.keyed.fold import FACT, MAX_TIME, OUTPUT, RESULT, ROWS, OutputRow,
 from headrace.keyed.row import PartitionKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
+    from headrace.core.call_watch import CallWatch
     from headrace.keyed.state import LayeredState
     from headrace.sinks.micro_batch import MicroBatch
 
@@ -41,13 +43,15 @@ class RowSettings:
 
     ``key`` is ``record``, ``partition`` or ``constant``; ``time`` makes the time of a record, in
     milliseconds, of its value's bytes, None for the record's own. ``letters`` says what headers
-    dead letters have.
+    dead letters have. With ``calls`` each call of ``time`` is noted there, and interrupted where it
+    takes too long.
     """
 
     key: str = "record"
     time: Callable[[bytes | None], Any] | None = None
     on_poison: str = "fail"
     letters: LetterHeaders = OUR_HEADERS
+    calls: CallWatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +152,30 @@ class _Records:
             found: npt.NDArray[np.int64] = micros.to_numpy(zero_copy_only=False)
             return np.where(found == _NO_TIME, np.int64(-1), found // 1000)
         found = np.full(self._table.num_rows, -1, dtype=np.int64)
-        for index, value in enumerate(self._column("value").to_pylist()):
-            try:
-                found[index] = _whole(self._settings.time(value))
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's function, or one value
-                message = f"it has no time: {describe_error(error)}"
-                self._reasons[index] = Failure(
-                    message, plain_error(error), Stage.KEY, self._settings.time
-                )
+        time, calls = self._settings.time, self._settings.calls
+        values: Iterable[tuple[int, Any]] = enumerate(self._column("value").to_pylist())
+        with nullcontext() if calls is None else calls.job():
+            for index, value in values if calls is None else self._each_noted(values, calls):
+                try:
+                    found[index] = _whole(time(value))
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's function, or one value
+                    message = f"it has no time: {describe_error(error)}"
+                    self._reasons[index] = Failure(message, plain_error(error), Stage.KEY, time)
         return found
+
+    def _each_noted(
+        self, values: Iterable[tuple[int, Any]], calls: CallWatch
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield values, each once it is noted as a call; without those that calls hung for."""
+        columns = [self._column(name).to_pylist() for name in ("topic", "partition", "offset")]
+        for (index, value), topic, partition, offset in zip(values, *columns, strict=True):
+            place = f"the time of offset {offset} of {topic}-{partition}"
+            if calls.has_hung(partition, None, place):
+                message = "it has no time: the function does not return when it is called with it"
+                self._reasons[index] = Failure(message, stage=Stage.KEY, code=self._settings.time)
+                continue
+            calls.call(partition, None, place.encode())
+            yield index, value
 
     def poison(self) -> dict[int, list[OutputRow | None]]:
         """Return what cannot be grouped, as dead letters by partition."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.core.errors import SinkConflictError
     from headrace.core.result_columns import Results
     from headrace.kafka.ports import ChangelogMark, StoredOffset
+    from headrace.keyed.first_records import FirstRecords
     from headrace.keyed.state import LayeredState
     from headrace.sinks.contract import OffsetMove, PartitionCommit
     from headrace.sinks.micro_batch import MicroBatch
@@ -198,14 +199,21 @@ def _changes(rows: pa.Table, state: LayeredState) -> dict[PartitionKey, RowChang
 class KeyedSink:
     """Commits folded micro-batches; see docs/keyed.md. A ``Sink`` that takes several at once.
 
-    The stream times that a micro-batch comes to are in the metadata of its result.
+    The stream times that a micro-batch comes to are in the metadata of its result. ``first`` looks
+    whether any record was reduced.
     """
 
     guarantee = Guarantee.EXACTLY_ONCE
 
     def __init__(
-        self, transactions: Transactions, state: LayeredState, topics: SinkTopics, clock: Clock
+        self,
+        transactions: Transactions,
+        state: LayeredState,
+        topics: SinkTopics,
+        clock: Clock,
+        first: FirstRecords | None = None,
     ) -> None:
+        self._first = first
         self._transactions = transactions
         self._state = state
         self._topics = topics
@@ -284,6 +292,8 @@ class KeyedSink:
         topics = self._topics.outputs.__getitem__
         staged = staged_state(micro_batch, result, self._state, topics)
         self._state.stage(staged.layer)
+        if result is not None and self._first is not None:
+            self._first.note(micro_batch, result)
         return staged
 
     def commit(self, staged: StagedState, offsets: Sequence[PartitionCommit]) -> None:

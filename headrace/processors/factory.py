@@ -148,7 +148,7 @@ def build_processor(
         case config.RekeyProcessorConfig():
             from headrace.processors.rekey import build_rekey  # noqa: PLC0415 - as above
 
-            return build_rekey(channel, spark, member, cluster)
+            return build_rekey(channel, spark, member, cluster, state)
         case config.SimpleProcessorConfig() as chosen:
             return _simple(channel, chosen)
         case config.CustomProcessorConfig() as chosen:

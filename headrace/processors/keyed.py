@@ -43,6 +43,7 @@ from headrace.kafka.transaction_log import holder_of
 from headrace.keyed.api import Phases
 from headrace.keyed.codecs import DECODERS
 from headrace.keyed.columns import fold_of
+from headrace.keyed.first_records import FirstRecords
 from headrace.keyed.fold import DEAD_LETTERS, FoldSettings
 from headrace.keyed.function import KeyedFunction
 from headrace.keyed.phases import PhaseReader
@@ -913,32 +914,37 @@ def build_keyed(
     if chosen.time_function is not None:
         times = load_callable(chosen.time_function)
 
-    # Spark's workers have calls of their own, which Spark ends with their job
-    calls = CallWatch(folder / "call") if chosen.engine == "arrow" else None
+    calls = CallWatch(folder / "call")
+    fold_calls: CallWatch | WorkerCalls = calls
+    if chosen.engine != "arrow":
+        with required(Extra.SPARK, f"the engine of group {channel.group}"):
+            from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra
+            from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
+            from headrace.spark.worker_calls import WorkerCalls  # noqa: PLC0415 - as above
+        fold_calls = worker_calls = WorkerCalls(calls, folder)
 
     def folding(chosen: KeyedProcessorConfig) -> tuple[TableFunction, RowSettings]:
         settings = _fold_settings(chosen, outputs, letters, decoder)
-        rows = RowSettings(chosen.key, times, chosen.on_poison, letters)
-        return fold_of(reducer, settings, calls), rows
+        # what reads a field of JSON returns in any case
+        watched = None if chosen.time_function is None else calls
+        rows = RowSettings(chosen.key, times, chosen.on_poison, letters, watched)
+        return fold_of(reducer, settings, cast("CallWatch", fold_calls)), rows
 
     sink = KeyedSink(
         ResultTransactions(properties, channel.group, member, columns=ColumnProducer),
         state,
         topics,
         SYSTEM_CLOCK,
+        FirstRecords(chosen.code),
     )
     function = KeyedFunction(*folding(chosen), state, SYSTEM_CLOCK)
     engine: Engine
     if chosen.engine == "arrow":
         engine = ArrowEngine(function, calls=calls)
     else:
-        with required(Extra.SPARK, f"the engine of group {channel.group}"):
-            from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra
-            from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
-
         if decoder is not None:
             send_by_value(decoder.factory)
-        engine = KeyedSparkEngine(spark(), function.reduce, reducer)
+        engine = KeyedSparkEngine(spark(), function.reduce, reducer, worker_calls)
     parts = KeyedParts(
         lambda now: function.follow(*folding(now)),
         sink,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace.config import KafkaSinkConfig, RekeyProcessorConfig
 from headrace.config.derived import REKEY_SUFFIX, changelog_name, is_by_key
+from headrace.core.call_watch import CallWatch
 from headrace.core.clock import Deadline
 from headrace.core.extras import Extra, required
 from headrace.core.imports import load_callable
@@ -26,6 +27,7 @@ from headrace.processors.micro_batch_processor import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from headrace.config import ChannelConfig, KafkaConfig
     from headrace.processors.engine import Engine
@@ -36,9 +38,13 @@ START_TIMEOUT = 30.0
 
 
 def build_rekey(
-    channel: ChannelConfig, spark: Callable[[], SparkRuntime], member: str, kafka: KafkaConfig
+    channel: ChannelConfig,
+    spark: Callable[[], SparkRuntime],
+    member: str,
+    kafka: KafkaConfig,
+    folder: Path | None,
 ) -> MicroBatchProcessor:
-    """Build the processor of a channel that re-keys.
+    """Build the processor of a channel that re-keys, which notes its calls in ``folder``.
 
     Raises:
         StartError: the function that says the key cannot be imported, or Spark is not installed.
@@ -61,7 +67,15 @@ def build_rekey(
         decoder,
     )
     user_code = None if chosen.code is None else load_callable(chosen.code, "event")
-    rekey = Rekey(settings, user_code)
+    calls = CallWatch(None if folder is None else folder / "call")
+    fold_calls: CallWatch | WorkerCalls = calls
+    if chosen.engine != "arrow":
+        with required(Extra.SPARK, f"the engine of group {channel.group}"):
+            from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra
+            from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
+            from headrace.spark.worker_calls import WorkerCalls  # noqa: PLC0415 - as above
+        fold_calls = worker_calls = WorkerCalls(calls, folder)
+    rekey = Rekey(settings, user_code, cast("CallWatch", fold_calls))
     function = RekeyFunction(rekey)
     transactions = ResultTransactions(properties, channel.group, member)
 
@@ -82,20 +96,17 @@ def build_rekey(
 
     engine: Engine
     if chosen.engine == "arrow":
-        engine = ArrowEngine(function)
+        engine = ArrowEngine(function, calls=calls)
     else:
-        with required(Extra.SPARK, f"the engine of group {channel.group}"):
-            from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra
-            from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
-
         if decoder is not None:
             send_by_value(decoder.factory)
-        engine = KeyedSparkEngine(spark(), function.reduce, user_code or rekey)
+        engine = KeyedSparkEngine(spark(), function.reduce, user_code or rekey, worker_calls)
     return MicroBatchProcessor(
         engine,
         RekeySink(transactions, prepare),
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
+        calls=calls,
     )
 
 
