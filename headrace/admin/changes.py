@@ -251,7 +251,7 @@ class PauseRequest(ScopedChange):
 class ResumeRequest(ScopedChange):
     """The end of a pause. Pauses of other reasons and other scopes go on."""
 
-    pause_reason: Literal["operator", "downstream"] = "operator"
+    pause_reason: Literal["operator", "downstream", "misfit"] = "operator"
     """Whose pause ends: an operator's, or the processor's."""
     of: Who | None = None
     """The operator whose pause ends, as the status has it; null: who asks."""

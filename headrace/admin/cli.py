@@ -302,6 +302,9 @@ def resume(
     downstream: Annotated[
         bool, typer.Option("--downstream", help="End the processor's own pause.")
     ] = False,
+    misfit: Annotated[
+        bool, typer.Option("--misfit", help="Try again what fitted nowhere.")
+    ] = False,
     of: Annotated[
         str | None, typer.Option(metavar="WHO", help="End the pause that somebody else began.")
     ] = None,
@@ -310,9 +313,11 @@ def resume(
     """End the pause that you began. Pauses of others and of other reasons go on."""
     from headrace.admin import commands  # noqa: PLC0415 - takes a moment to import
 
+    if downstream and misfit:
+        raise typer.BadParameter("give --downstream or --misfit: one pause ends at a time")
     body = {
         **_partition(partition),
-        "pause_reason": "downstream" if downstream else "operator",
+        "pause_reason": "downstream" if downstream else "misfit" if misfit else "operator",
         "of": of,
     }
     return commands.channel_change("resume", channel, body, as_json=json, say=_say_resumed)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.core.clock import Clock
 
+#: Reasons of pauses that end only once somebody has acted.
+_STRANDED = (PauseReason.STATE, PauseReason.MISFIT)
+
 #: Seconds within which the main thread of a running process looks around at least once: it does
 #: so twice a second, and a bounded run asks for offsets for two seconds in between.
 STALL_TIMEOUT = 30.0
@@ -67,7 +70,7 @@ def _reasons_of(name: str, channel: InboundKafkaChannel) -> Iterator[str]:
         yield f"channel {name} has yet to take its partitions: {member.claims} claimed so far"
     for held, held_by in sorted(channel.held_back().items()):
         yield f"channel {name} {held} is held back by a transaction: {held_by}"
-    stranded = [pause for pause in channel.pauses if pause.reason is PauseReason.STATE]
+    stranded = [pause for pause in channel.pauses if pause.reason in _STRANDED]
     if stranded:
         partition, note = stranded[0].partition, stranded[0].note
         scope = "" if partition is None else f" {partition}"

@@ -380,7 +380,8 @@ class InboundKafkaChannel:
     ) -> Pause | None:
         """End a pause and return it, None if there was none; others go on. Does not block.
 
-        Of operators' pauses that of ``by`` ends, or that of ``of``.
+        Of operators' pauses that of ``by`` ends, or that of ``of``. Of what fits nowhere all end,
+        where no partition is named.
 
         Raises:
             RefusedError: others have such pauses, and ``by`` has none; ``of`` says whose ends.

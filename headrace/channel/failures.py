@@ -10,6 +10,7 @@ import structlog
 
 from headrace.channel.buffer import divide
 from headrace.channel.error_scope import ErrorScope, classify_error
+from headrace.channel.pauses import PauseReason
 from headrace.channel.responses import ResponseEffect
 from headrace.core.errors import (
     DeadLetterLimitError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.channel.environment import ChannelEnvironment
     from headrace.channel.lasting_failures import LastingFailures
     from headrace.channel.partition import OwnedPartition
+    from headrace.channel.pause_manager import PauseManager
     from headrace.channel.progress import Outstanding
     from headrace.core.records import Record
 
@@ -82,8 +84,10 @@ class ErrorPolicy:
         callbacks: Callbacks,
         dead_letters: DeadLetters,
         lasting: LastingFailures,
+        pause_manager: PauseManager,
     ) -> None:
         self._environment = environment
+        self._pause_manager = pause_manager
         self._callbacks = callbacks
         self._dead_letters = dead_letters
         self._lasting = lasting
@@ -133,8 +137,27 @@ class ErrorPolicy:
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
     ) -> ResponseEffect:
         self._lasting.note_retry(owned, error, item.cut.start)
+        if self._lasting.is_to_rest(owned, error):
+            self._rest(owned, item, error)
         wait = self._environment.backoff.seconds(owned.retries.attempts)
         return ResponseEffect(seek=item.cut.start, wait=wait)
+
+    def _rest(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> None:
+        """Have the partition rest until somebody acted: the batch comes again after that."""
+        reason = describe_error(error)
+        log.error(
+            "partition_rests",
+            **owned.log_fields,
+            offset=item.cut.start,
+            attempts=owned.retries.attempts,
+            reason=reason,
+        )
+        self._pause_manager.begin(
+            PauseReason.MISFIT,
+            by="headrace",
+            partition=owned.partition,
+            note=f"no other attempt can cure it: {reason}",
+        )
 
     def passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
         """Have a sink with offsets of its own move past the batch; False if it could not.

@@ -1,4 +1,4 @@
-"""Failures that last: a bounded run ends with them, and code that never worked is named."""
+"""Failures that last: they end a bounded run or have a partition rest; code may be named."""
 
 from __future__ import annotations
 
@@ -68,6 +68,10 @@ _LASTING = (
 )
 
 
+#: What nothing but a change of the code, its surroundings or the sink's place cures.
+_INCURABLE = (ResultMisfitError, ImportError, ConfigError)
+
+
 class LastingFailures:
     """Counts for one channel what is tried again. Any thread; does not block."""
 
@@ -98,6 +102,16 @@ class LastingFailures:
                     "here. What is committed stays: fix the cause and start it again"
                 )
             )
+
+    def is_to_rest(self, owned: OwnedPartition, error: BaseException) -> bool:
+        """Return whether a partition has tried often enough what no other try can cure.
+
+        Always False of a bounded run, which ends then.
+        """
+        if self._is_bounded or not any(isinstance(each, _INCURABLE) for each in causes(error)):
+            return False
+        most = self._environment.config.on_error.max_attempts or BOUNDED_ATTEMPTS
+        return owned.retries.attempts >= most
 
     def look_at_rests(self, pauses: Iterable[Pause], now: float) -> float | None:
         """Fail the channel where a bounded run has waited long enough for somebody to act.

@@ -131,6 +131,8 @@ class PartitionManager:
             successor = self._owned.get(owned.partition)
             if successor is owned:
                 del self._owned[owned.partition]
+        # another member finds by itself whether it fits there
+        self._delivery_gate.pauses.remove_misfit(owned.partition)
         self._delivery_gate.pauses.progress()
         if successor is not None and successor is not owned:
             self._scheduler.touch(successor)

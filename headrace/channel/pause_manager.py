@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 #: Pauses that no ``pause.max_duration`` ends.
-_UNLIMITED = {PauseReason.ERROR, PauseReason.RESTORING, PauseReason.STATE}
+_UNLIMITED = {
+    PauseReason.ERROR,
+    PauseReason.RESTORING,
+    PauseReason.STATE,
+    PauseReason.MISFIT,
+}
 
 #: Seconds between two looks at the clock, which may be set while nobody looks.
 LONGEST_INTERVAL = 60.0
@@ -127,6 +132,8 @@ class PauseManager(PeriodicThread):
         of: str | None = None,
     ) -> Pause | None:
         """End a pause; see ``InboundKafkaChannel.resume``."""
+        if reason is PauseReason.MISFIT:
+            return self._end_misfit(by, partition)
         there = [pause for pause in self._pauses.all() if pause.is_of(reason, partition)]
         holder = by if of is None and reason is PauseReason.OPERATOR else of
         meant = [pause for pause in there if holder in {None, pause.by}]
@@ -137,6 +144,15 @@ class PauseManager(PeriodicThread):
             log.info("channel_resumed", resumed_by=by, **self._facts(ended))
             self._follow()
         return ended
+
+    def _end_misfit(self, by: str, partition: TopicPartition | None) -> Pause | None:
+        """Have tried again what fits nowhere: of one partition, or of all that rest for it."""
+        ended = self._pauses.remove_misfit(partition)
+        for pause in ended:
+            log.info("channel_resumed", resumed_by=by, **self._facts(pause))
+        if ended:
+            self._follow()
+        return next(iter(ended), None)
 
     def _held_by_others(self, there: list[Pause], by: str) -> PausedByOthersError:
         scope = there[0].partition or f"the channel {self._environment.name}"
@@ -158,7 +174,11 @@ class PauseManager(PeriodicThread):
         self._follow()
 
     def follow_settings(self) -> None:
-        """Do as the settings say now: a shorter ``max_duration`` holds for what is paused too."""
+        """Do as the settings say now: a shorter ``max_duration`` holds for what is paused too.
+
+        What fits nowhere is tried again: the settings may be what was wrong.
+        """
+        self._end_misfit("headrace", None)
         for pause in self._pauses.all():
             limited = self._limited(pause)
             if limited is not pause:
@@ -268,6 +288,7 @@ class PauseManager(PeriodicThread):
             wait = LONGEST_INTERVAL if end is None else end - now
             self._wake.wait(max(0.0, min(LONGEST_INTERVAL, wait)))
             self._wake.clear()
+            self._measure()  # what ended with a claim as well
             over = self._pauses.expire(self._environment.clock.time())
             for pause in over:
                 log.warning("pause_expired", **self._facts(pause))

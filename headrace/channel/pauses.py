@@ -36,6 +36,11 @@ class PauseReason(Enum):
     """The processor's state of a partition is not there yet: nothing else ends it."""
     STATE = "state"
     """The processor's state cannot be relied on, and somebody has to act: nothing else ends it."""
+    MISFIT = "misfit"
+    """What the code returns goes nowhere, or the code cannot be had, and trying again is no use.
+
+    Somebody has to act, and then to end it; it ends with the claim, and with new settings, too.
+    """
 
 
 class PauseMode(Enum):
@@ -96,6 +101,20 @@ class Pauses:
                 del self._pauses[key_of(pause)]
                 self._take_note()
             return is_there
+
+    def remove_misfit(self, partition: TopicPartition | None = None) -> list[Pause]:
+        """End the pauses for what fits nowhere, of one partition or of all; return them."""
+        with self._changed:
+            ended = [
+                pause
+                for pause in self._pauses.values()
+                if pause.reason is PauseReason.MISFIT and partition in {None, pause.partition}
+            ]
+            for pause in ended:
+                del self._pauses[key_of(pause)]
+            if ended:
+                self._take_note()
+            return ended
 
     def expire(self, now: float) -> list[Pause]:
         """End the pauses whose time is over, and return them. ``now``: seconds since the epoch."""

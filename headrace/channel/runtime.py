@@ -183,12 +183,6 @@ class ChannelRuntime:
         )
         self.callbacks = Callbacks(processor, name, metrics, clock)
         self._lasting = LastingFailures(environment, is_bounded=until is not None)
-        self.policy = ErrorPolicy(
-            environment,
-            callbacks=self.callbacks,
-            dead_letters=self.dead_letters,
-            lasting=self._lasting,
-        )
         self.pause_manager = PauseManager(
             environment,
             ports.pauses,
@@ -197,6 +191,13 @@ class ChannelRuntime:
             delivery_gate=self.delivery_gate,
             lasting=self._lasting,
             manager=self.manager,
+        )
+        self.policy = ErrorPolicy(
+            environment,
+            callbacks=self.callbacks,
+            dead_letters=self.dead_letters,
+            lasting=self._lasting,
+            pause_manager=self.pause_manager,
         )
         self.control = PartitionControl(
             environment,

@@ -36,7 +36,15 @@ M = TypeVar("M", bound=MetricWrapperBase)
 STAGE_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 _TOPIC = ("channel", "topic")
-_PAUSE_REASONS = ("operator", "downstream", "error", "config", "restoring", "state")
+_PAUSE_REASONS = (
+    "operator",
+    "downstream",
+    "error",
+    "config",
+    "restoring",
+    "state",
+    "misfit",
+)
 
 
 class Metrics:

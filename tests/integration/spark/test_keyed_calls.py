@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 
-#: Seconds that a job may take: enough for a worker to start on a busy machine.
-JOB_SECONDS = 16.0
+#: Seconds that a job may take that hangs, and one that is to end by itself on a busy machine.
+HANGING_SECONDS, OTHER_SECONDS = 16.0, 200.0
 
 
 def forever() -> None:
@@ -86,12 +86,12 @@ class Lane:
         self._engine = KeyedSparkEngine(runtime, function.reduce, reducer, calls)
         self._engine.open(f"c-{id(self)}")
         self._number = 0
-        self._reduce([("a", "x"), ("b", "x")], 200.0)  # has workers started
+        self._reduce([("a", "x"), ("b", "x")], OTHER_SECONDS)  # has workers started
 
-    def reduce(self) -> dict[str, tuple[int, list[str]]]:
+    def reduce(self, seconds: float = OTHER_SECONDS) -> dict[str, tuple[int, list[str]]]:
         """Return by key its state and where its outputs go."""
         sent = [("a", "x"), ("b", "x"), ("a", "x"), ("b", "bad"), ("b", "x"), ("c", "x")]
-        return self._reduce(sent, JOB_SECONDS)
+        return self._reduce(sent, seconds)
 
     def _reduce(
         self, sent: list[tuple[str, str]], seconds: float
@@ -140,7 +140,7 @@ def timed_out(opened: Lane) -> str:
     """Return how a time-out is named. A job that comes to no call is for a busy machine."""
     for _ in range(5):
         with pytest.raises(JobTimeoutError) as raised:
-            opened.reduce()
+            opened.reduce(HANGING_SECONDS)
         if "a call for" in str(raised.value):
             break
     return str(raised.value)
