@@ -51,7 +51,7 @@ _MIB = 1 << 20
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_passthrough_reads_the_same_on_both_sides() -> None:
     """The raw loop and the channel read all records and agree on counts and last offsets."""
     plan = passthrough.Plan(rounds=1, seconds=0.1, shortest=0.0, probe=20_000, partitions=2)
@@ -63,7 +63,7 @@ def test_passthrough_reads_the_same_on_both_sides() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_spark_counts_the_same_rows_on_both_sides() -> None:
     """The channel and Structured Streaming count every row, in micro-batches of one size."""
     load = spark.Load("tiny", 500, 5_000, "batches_per_second", "ratio", 1.0)
@@ -83,7 +83,7 @@ def test_spark_counts_the_same_rows_on_both_sides() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_rejects_are_answered_for_on_all_sides() -> None:
     """Each malformed record is skipped, or in the dead-letter topic, without Spark and with it."""
     plan = rejects.Plan(
@@ -101,7 +101,7 @@ def test_rejects_are_answered_for_on_all_sides() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_pipeline_stores_the_same_rows_on_all_sides() -> None:
     """Tables by value, by reference and of Structured Streaming add up; latencies are found."""
     load = spark.Load("1k", 500, 5_000, "batches_per_second", "", 0.0)
@@ -124,7 +124,7 @@ def test_pipeline_stores_the_same_rows_on_all_sides() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_realtime_forwards_each_record_on_all_sides() -> None:
     """Real-time mode, micro-batches and both channels put every record into the other topic."""
     steady = pipeline.Steady(rate=200, seconds=8.0, warm_up=2.0)
@@ -195,7 +195,7 @@ def test_memory_watches_a_daemon_that_takes_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_coordination_goes_through_every_kind_of_change() -> None:
     """Members join, are killed, come back and leave, and no partition moves without need."""
     plan = coordination.Plan(rounds=1, partitions=4, sizes=(4, 8))
@@ -217,7 +217,7 @@ def _harmless(report: Report) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_lifecycle_measures_and_operates_without_harm() -> None:
     """One round of each measurement, and each kind of operation once."""
     plan = LifecyclePlan(rounds=1, stops=1, operations=17)
@@ -241,7 +241,7 @@ def test_soak_watches_a_daemon_and_its_jvm() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_endurance_looks_twice_at_one_session() -> None:
     """All micro-batches are in the table, and both looks find the same JVM and its memory."""
     plan = endurance.Plan(batches=50, early=10, master="local[1]")
@@ -258,7 +258,7 @@ def test_endurance_looks_twice_at_one_session() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_peers_read_the_same_as_a_channel() -> None:
     """A bare loop, a channel and two other libraries count and commit the same records."""
     plan = PeersPlan(
@@ -350,7 +350,7 @@ def test_workflow_has_each_outcome_and_each_effect_on_all_sides() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_scale_has_daemons_read_all_of_a_topic_together() -> None:
     """One daemon and two read and commit each record once, and their requests are counted."""
     plan = ScalePlan(
