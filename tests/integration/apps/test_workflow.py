@@ -27,12 +27,14 @@ from headrace.apps.workflow.executor import (
 from headrace.apps.workflow.topics import Topics, client_of, create_topics
 from headrace.core.clock import Deadline
 from headrace.core.imports import load_object
+from headrace.core.progress import Silence, children_at_work
 from headrace.devstack.wait import wait_for
 from tests.integration.apps import executor_killed
 from tests.integration.daemon.conftest import broker, site
 from tests.kafka_sinks import committed_records
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.brokers import Broker
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["broker", "site"]
 
-#: Seconds that all instances of a test may take.
+#: Seconds that the instances of a test may take, three times as many where processes are at work.
 WAIT = 90.0
 
 #: Fewer lines cannot be: staging and committing several times, the store, and a worker.
@@ -214,14 +216,23 @@ class Plant:
         return [json.loads(each.value() or b"null") for each in found]
 
     def has_called(self, count: int) -> bool:
-        """Wait until so many calls were made."""
+        """Wait until so many calls were made, for as long as the nodes are at work."""
         query = "SELECT count(*) FROM calls"
-        return bool(wait_for(lambda: self.rows(query)[0][0] >= count, Deadline.after(WAIT)))
+        return wait_at_work(lambda: self.rows(query)[0][0] >= count)
+
+    def has_ended(self, count: int) -> bool:
+        """Wait until so many instances have ended, for as long as the nodes are at work."""
+        return wait_at_work(lambda: len(self.outcomes()) >= count)
 
     def rows(self, query: str) -> list[Any]:
         """Ask the ledger."""
         with closing(sqlite3.connect(self.ledger, timeout=60)) as ledger:
             return ledger.execute(query).fetchall()
+
+
+def wait_at_work(ask: Callable[[], bool]) -> bool:
+    """Wait as long as processes of this one show work: Spark may take a minute to start."""
+    return bool(wait_for(ask, Deadline.after(3 * WAIT), Silence(children_at_work, WAIT)))
 
 
 @pytest.fixture
@@ -426,7 +437,7 @@ def test_an_error_of_a_handler_ends_its_listener(plant: Plant) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
 def test_reducer_and_workers_killed_on_the_way_lose_and_repeat_nothing(
     plant: Plant, engine: str
@@ -446,8 +457,7 @@ def test_reducer_and_workers_killed_on_the_way_lose_and_repeat_nothing(
             victim.signal(signal.SIGKILL)
             victim.wait()
             victim.start()
-        ended = wait_for(lambda: len(plant.outcomes()) >= count, Deadline.after(2 * WAIT))
-        assert ended, reducer.text() + workers[0].text() + workers[1].text()
+        assert plant.has_ended(count), reducer.text() + workers[0].text() + workers[1].text()
         late = executor.start("turnaround", {"n": 1})
         assert executor.result(late, WAIT) == 2
     outcomes = plant.outcomes()
@@ -461,7 +471,7 @@ def test_reducer_and_workers_killed_on_the_way_lose_and_repeat_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(900)
 def test_failures_time_outs_and_cancels_come_once_whoever_is_killed(plant: Plant) -> None:
     """Second attempts, calls that hang, and those beside one that fails fast: one outcome each."""
     count = 60
@@ -477,8 +487,7 @@ def test_failures_time_outs_and_cancels_come_once_whoever_is_killed(plant: Plant
             victim.signal(signal.SIGKILL)
             victim.wait()
             victim.start()
-        ended = wait_for(lambda: len(plant.outcomes()) >= count, Deadline.after(2 * WAIT))
-        assert ended, reducer.text() + workers[0].text() + workers[1].text()
+        assert plant.has_ended(count), reducer.text() + workers[0].text() + workers[1].text()
     outcomes = {each["instance"]: each for each in plant.outcomes()}
     assert len(outcomes) == len(plant.outcomes()) == count
     for name, number in names.items():
@@ -581,7 +590,7 @@ def test_topics_are_created_once(plant: Plant, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
 def test_the_demo_verifies_itself_and_leaves_nothing(tmp_path: Path, engine: str) -> None:
     """Its last line says so, and its folder is gone."""
