@@ -136,7 +136,16 @@ def _changelog(document: Any) -> ChangelogMark | None:
         or not isinstance(has_rows, bool)
     ):
         return None
-    return ChangelogMark(topic_id, start, partitions, has_rows, _text(document.get("key")))
+    end, epoch = document.get("end"), document.get("leader_epoch")
+    return ChangelogMark(
+        topic_id,
+        start,
+        partitions,
+        has_rows,
+        _text(document.get("key")),
+        end if _is_number(end) else None,
+        epoch if _is_number(epoch) else None,
+    )
 
 
 def _text(value: Any) -> str | None:

@@ -106,7 +106,9 @@ class ChangelogMark:
 
     ``start`` is the first offset that has to be there, and ``partitions`` how many the input had
     when state was first committed. ``has_rows``: whether a row of this partition was ever written.
-    ``key`` is where facts have their key from, None where that was not said.
+    ``key`` is where facts have their key from, None where that was not said. ``end`` is where rows
+    of a commit before ended that was looked at, and ``leader_epoch`` one under which the log led
+    there; None where neither is known.
     """
 
     topic_id: str
@@ -114,6 +116,8 @@ class ChangelogMark:
     partitions: int
     has_rows: bool
     key: str | None = None
+    end: int | None = None
+    leader_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -478,9 +478,13 @@ class KeyedSink:
                     cut[number] = low
                 else:
                     positions[number] = Position(topic_id, end, now, epoch)
-            self._state.checkpoint(
-                {number: at for number, at in positions.items() if is_ours(number)}
-            )
+            ours = {number: at for number, at in positions.items() if is_ours(number)}
+            self._state.checkpoint(ours)
+            for number, at in ours.items():
+                # the next commit says it, for an owner that has no store of this
+                if (mark := self._marks.get(number)) is not None:
+                    changed = replace(mark, end=at.offset, leader_epoch=at.leader_epoch)
+                    self._marks[number] = changed
             self._touched.difference_update(positions)
             if missing and not cut:
                 raise missing[0]

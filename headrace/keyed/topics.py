@@ -72,6 +72,8 @@ def lost_rows(
         lost = f"begins at offset {low}, and its rows began at {start}: some were deleted"
     elif follows and position is not None and position.offset > high:
         lost = f"ends at offset {high}, and rows up to {position.offset} were committed to it"
+    elif mark is not None and mark.end is not None and mark.end > high:
+        lost = f"ends at offset {high}, and rows up to {mark.end} were committed to it"
     elif high <= start and (not follows if mark is None else mark.has_rows):
         lost = "is empty, and rows were committed to it"
     else:
@@ -129,9 +131,16 @@ def found_lost(
     for number, mark in committed.items():
         if mark is None or number >= changelog.partitions:
             continue
-        bounds = catalog.watermarks(TopicPartition(changelog.topic, number), deadline)
+        place = TopicPartition(changelog.topic, number)
+        bounds = catalog.watermarks(place, deadline)
         if reason := lost_rows(changelog, number, mark, None, bounds):
             yield reason
+        elif (
+            mark.end is not None
+            and mark.leader_epoch is not None
+            and catalog.truncated_at(place, mark.end, mark.leader_epoch, deadline)[0]
+        ):
+            yield truncated_rows(changelog, number, mark.end)
 
 
 def gone_changelog(changelog: Changelog, now: str | None = None) -> str:

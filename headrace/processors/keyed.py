@@ -30,7 +30,7 @@ from headrace.core.errors import (
 from headrace.core.extras import Extra, required
 from headrace.core.imports import load_callable, make
 from headrace.core.letter_headers import LetterHeaders
-from headrace.core.records import Batch, identity_of
+from headrace.core.records import Batch, TopicPartition, identity_of
 from headrace.core.user_text import describe_error
 from headrace.inline.engine import ArrowEngine
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig, KafkaConfig
     from headrace.core.decoders import CustomDecoder
     from headrace.core.errors import PartitionError
-    from headrace.core.records import Assignment, TopicPartition
+    from headrace.core.records import Assignment
     from headrace.kafka.ports import RecordSource, TopicInfo
     from headrace.keyed.api import KeyedReducer
     from headrace.keyed.fold import TableFunction
@@ -428,10 +428,12 @@ class KeyedProcessor(MicroBatchProcessor):
         mark, reason = sink.mark(number), None
         if self._parts.state.progress(number).number:
             position = self._parts.store.position(number)
-            if truncated is not None:
-                reason = truncated_rows(changelog, number, truncated)
-            else:
+            if truncated is None:
                 reason = lost_rows(changelog, number, mark, position, bounds)
+            if reason is None and position is None:
+                truncated = self._truncated_at(number, mark)
+            if reason is None and truncated is not None:
+                reason = truncated_rows(changelog, number, truncated)
         self._strand(assignment, reason)
         key = facts_key(self._channel)
         if reason is None and mark is None:
@@ -440,6 +442,19 @@ class KeyedProcessor(MicroBatchProcessor):
         elif reason is None and mark is not None and mark.key is None:
             sink.set_mark(number, replace(mark, key=key))
         return reason
+
+    def _truncated_at(self, number: int, mark: ChangelogMark | None) -> int | None:
+        """Return where rows ended that a changelog does not lead to any more, None where it does.
+
+        By the offset alone, without a store. On the restorer's thread; blocks.
+        """
+        assert self._catalog is not None, "open comes first"
+        assert self._changelog is not None, "as above"
+        if mark is None or mark.end is None or mark.leader_epoch is None:
+            return None
+        deadline = Deadline.after(_LOOK_TIMEOUT, self.context.clock)
+        at = TopicPartition(self._changelog.topic, number), mark.end, mark.leader_epoch
+        return mark.end if self._catalog.truncated_at(*at, deadline)[0] else None
 
     # --- partitions -------------------------------------------------------------------------
 

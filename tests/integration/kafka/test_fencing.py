@@ -215,5 +215,5 @@ def test_a_takeover_killed_at_every_effect_is_finished_as_a_commit_by_the_next(
         text=True,
         check=True,
     )
-    # each effect of the two transactions comes after those of what is found out before
-    assert int(done.stdout) > 20
+    # before and after each of: two producers begun, four calls and three of their transactions
+    assert int(done.stdout) >= 18

@@ -87,7 +87,7 @@ HARMED = {
 }
 
 
-#: Without a store nothing says how far rows went that were lost from the end.
+#: Without a store the offset says how far rows went at the checkpoint before it.
 _WITHOUT_STORE = [(harm, False) for harm in HARMED if harm not in {"shortened", "grown"}]
 
 
@@ -118,6 +118,52 @@ def test_a_changelog_without_rows_that_were_committed_has_the_partition_rest(
             (0, daemon.stranded.notes[0])
         ]
         assert not any(each["event"] == "local_state_dropped" for each in logs)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        ("shortened", "ends at offset 1, and rows up to 2 were committed"),
+        ("grown", "lost its end before offset 2"),
+        ("emptied", "ends at offset 0, and rows up to 2 were committed"),
+    ],
+)
+def test_an_end_that_was_lost_is_found_without_a_store(
+    bench: KeyedBench, harm: str, words: str
+) -> None:
+    """By where rows ended at the last checkpoint: the commit after it has that with its offset."""
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        for _ in range(2):
+            daemon.send(held, b"a")
+        checkpoint(daemon)
+        daemon.send(held, b"a")
+        daemon.processor.on_stream_termination(held)
+    HARMED[harm][0](bench.broker)
+    bench.folder = bench.folder.with_name("elsewhere")
+    with bench.daemon() as daemon, capture_logs() as logs:
+        held = daemon.assign(0, wait=False)
+        assert words in daemon.stranded.wait_for(0)
+        assert daemon.send(held, b"a").request is Request.REVERT
+        assert [each["event"] for each in logs].count("state_at_risk") == 1
+
+
+def test_rows_that_only_moved_by_compaction_are_not_missed_without_a_store(
+    bench: KeyedBench,
+) -> None:
+    """What was committed is there, however much came after the last checkpoint."""
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        for _ in range(3):
+            daemon.send(held, b"a")
+            checkpoint(daemon)
+        daemon.send(held, b"a")
+        daemon.processor.on_stream_termination(held)
+    bench.folder = bench.folder.with_name("elsewhere")
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"a")
+        assert daemon.counted(0, b"a") == 5
 
 
 @pytest.mark.parametrize("harm", ["another", "cut", "emptied"])

@@ -265,6 +265,8 @@ def test_what_may_lose_state_is_told(
         ("deleted", "was deleted, and had the id id-2"),
         ("made again", "is another topic than the one with its rows"),
         ("cut", "begins at offset 2, and its rows began at 0"),
+        ("shortened", "ends at offset 1, and rows up to 3 were committed"),
+        ("grown again", "lost its end before offset 3"),
         ("more partitions", "has 3 partitions, and the state in g.in.state is for 2"),
     ],
 )
@@ -275,7 +277,11 @@ def test_what_a_state_has_lost_is_told(tmp_path: Path, harm: str, words: str) ->
         broker.create_topic(topic, 2)
     log = TopicPartition("g.in.state", 0)
     broker.produce(log, b"1", b"2", b"3")
-    mark = ChangelogMark("id-2", 0, 2, has_rows=True)
+    mark = ChangelogMark("id-2", 0, 2, has_rows=True, end=3, leader_epoch=0)
+    if harm in {"shortened", "grown again"}:
+        broker.truncate(log, 1)
+    if harm == "grown again":
+        broker.produce(log, *[b"other"] * 3)
     if harm in {"deleted", "made again"}:
         broker.delete_topic("g.in.state")
     if harm == "made again":
