@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.core.records import TopicPartition
+from headrace.extensions.delta import DeltaSink
 from headrace.sinks import PartitionCommit
-from headrace.sinks.delta import DeltaSink
 from headrace.sinks.micro_batch import MicroBatch
 
 if TYPE_CHECKING:

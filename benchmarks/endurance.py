@@ -16,7 +16,7 @@ from benchmarks.lifecycle.daemon import CHANGE, Daemon, Settings
 from benchmarks.report import Report, say
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.devstack.wait import wait_for
-from headrace.sinks.delta.reader import read_rows
+from headrace.extensions.delta.reader import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -19,7 +19,7 @@ from benchmarks.spark import Load, require_fair_sizes
 from benchmarks.spark_channel import SparkChannel
 from benchmarks.steady import latencies, produce
 from benchmarks.structured_streaming import StructuredStreaming
-from headrace.sinks.delta.reader import read_rows
+from headrace.extensions.delta.reader import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

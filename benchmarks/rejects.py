@@ -21,18 +21,19 @@ from benchmarks.sides import Side
 from headrace.config import ArrowProcessorConfig, load
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
-from headrace.inline.engine import ArrowEngine
+from headrace.extensions.arrow.engine import ArrowEngine
+from headrace.extensions.spark.engine import SparkEngine
+from headrace.extensions.spark.runtime import SparkRuntime
+from headrace.extensions.spark.settings import spark_settings
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.processors.factory import open_sink
 from headrace.processors.micro_batch_processor import MicroBatchProcessor, decode, merge_limits
-from headrace.spark.engine import SparkEngine
-from headrace.spark.runtime import SparkRuntime
-from headrace.spark.settings import spark_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pyarrow as pa
+    from headrace.spark import MicroBatch
     from pyspark.sql import DataFrame
 
     from benchmarks.rounds import Measured, Rounds
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from headrace.core.records import Batch
     from headrace.devstack import LocalStack
     from headrace.processors.engine import Engine
-    from headrace.spark import MicroBatch
 
 TARGET = 1.1
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.extensions.delta.table import LogFiles
 from headrace.kafka.topic_producer import TopicProducer
-from headrace.sinks.delta.table import LogFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,12 +20,12 @@ from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.jars import cached, connector_set
 from headrace.devstack.wait import wait_for
+from headrace.extensions.delta import DeltaSink
+from headrace.extensions.spark.arrow_to_spark import reading
+from headrace.extensions.spark.settings import spark_settings
 from headrace.kafka import clients
 from headrace.sinks import PartitionCommit
-from headrace.sinks.delta import DeltaSink
 from headrace.sinks.micro_batch import MicroBatch
-from headrace.spark.arrow_to_spark import reading
-from headrace.spark.settings import spark_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.admin.cli import register
 from headrace.apps.cli import collector, elements
 from headrace.apps.workflow_cli import workflow
 from headrace.core.options import Commands, ConfigFile, Panel, command_group
@@ -18,16 +17,17 @@ from headrace.core.positions import parse_moment
 from headrace.core.streams import take_any_text
 from headrace.devstack.cli import app as local
 from headrace.devstack.connector import app as connector
-from headrace.tools.dead_letters.cli import app as dead_letters
-from headrace.tools.demo.cli import demo
-from headrace.tools.doctor.cli import check, doctor
-from headrace.tools.dryrun.cli import reduce
-from headrace.tools.groups.cli import group
-from headrace.tools.init import init
-from headrace.tools.offsets.cli import app as offsets
-from headrace.tools.state.cli import app as state
-from headrace.tools.topics.cli import app as topics
-from headrace.tools.transactions.cli import app as transactions
+from headrace.ops.admin.cli import register
+from headrace.ops.dead_letters.cli import app as dead_letters
+from headrace.ops.demo.cli import demo
+from headrace.ops.doctor.cli import check, doctor
+from headrace.ops.dryrun.cli import reduce
+from headrace.ops.groups.cli import group
+from headrace.ops.init import init
+from headrace.ops.offsets.cli import app as offsets
+from headrace.ops.state.cli import app as state
+from headrace.ops.topics.cli import app as topics
+from headrace.ops.transactions.cli import app as transactions
 from headrace.version import VERSION
 
 if TYPE_CHECKING:

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.admin.health import not_ready
-from headrace.admin.ports import LocalProcess, ProcessPhase
 from headrace.channel.offset_stores import transactional_prefix
 from headrace.config import load
 from headrace.controller import KafkaController, Reloader
@@ -25,13 +23,15 @@ from headrace.core.errors import ConfigError, FatalError, StartError
 from headrace.core.memory import GarbageCollector, limit_arenas
 from headrace.core.stacks import log_stacks, stack_of
 from headrace.core.user_text import describe_error
+from headrace.extensions.otel.exports import open_log_export, open_metrics_export
 from headrace.kafka.broker_lines import warn_of_lost_marks
 from headrace.kafka.clients import client_properties
+from headrace.ops.admin.health import not_ready
+from headrace.ops.admin.ports import LocalProcess, ProcessPhase
 from headrace.service import Service
 from headrace.signals import SIGNALS, StoppedEarlyError
 from headrace.telemetry.logs import configure_logging, export_lines, flush, install_hooks
 from headrace.telemetry.metrics import Metrics, MetricsServer, omit_creation_times
-from headrace.telemetry.otlp import open_log_export, open_metrics_export
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     from headrace.channel.bounds import Until
     from headrace.config import Config
+    from headrace.extensions.otel.exports.export_queue import ExportQueue
     from headrace.signals import Signals
     from headrace.telemetry.metrics import PartitionSnapshot
-    from headrace.telemetry.otlp.export_queue import ExportQueue
 
 
 log = structlog.get_logger(__name__)
@@ -185,7 +185,7 @@ def run(path: Path, until: Until | None = None) -> ExitCode:
 
 def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
     if config.admin.enabled:
-        import headrace.admin.server  # noqa: F401, PLC0415 - fastapi takes a while to import
+        import headrace.ops.admin.server  # noqa: F401, PLC0415 - fastapi takes a while to import
     # the collector has rested during the imports, and what they made it need not look at later
     # either; the user's code comes after this
     gc.freeze()
@@ -284,7 +284,7 @@ def _admin(
     if not controller.config.admin.enabled:
         yield
         return
-    from headrace.admin.server import AdminServer  # noqa: PLC0415 - fastapi is imported where it is used
+    from headrace.ops.admin.server import AdminServer  # noqa: PLC0415 - fastapi is imported where it is used
 
     server = AdminServer(controller, process, reloader)
     controller.reached_at(server.public_url)

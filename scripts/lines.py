@@ -33,10 +33,10 @@ GROUPS = ("build", "run", "test", "bench")
 #: What of pyspark's own could have moved: calls that are not public, the hand-over, Python workers,
 #: types, sessions that end, the connector, sinks that read what Spark wrote, states in its workers.
 SPARK = (
-    "tests/unit/spark",
+    "tests/unit/extensions/spark",
     "tests/unit/tooling/test_private_parts.py",
     *(
-        f"tests/integration/spark/test_{name}.py"
+        f"tests/integration/extensions/spark/test_{name}.py"
         for name in (
             "by_reference",
             "decode",
@@ -56,7 +56,7 @@ SPARK = (
             "values_alike",
         )
     ),
-    "tests/integration/keyed/test_daemon.py",
+    "tests/integration/extensions/keyed/test_daemon.py",
 )
 
 #: And what doubles promise, of real servers.
@@ -75,16 +75,16 @@ KAFKA = (
     "tests/integration/channel/test_offset_stores.py",
     "tests/integration/channel/test_offsets.py",
     "tests/integration/daemon/test_kafka_sink.py",
-    "tests/integration/keyed/test_commands.py",
-    "tests/integration/keyed/test_daemon.py",
-    "tests/integration/keyed/test_restore_end.py",
+    "tests/integration/extensions/keyed/test_commands.py",
+    "tests/integration/extensions/keyed/test_daemon.py",
+    "tests/integration/extensions/keyed/test_restore_end.py",
     "tests/integration/outages/test_broker.py",
     "tests/integration/outages/test_brokers.py",
     "tests/integration/outages/test_topics.py",
     "tests/integration/outages/test_truncated_logs.py",
-    "tests/integration/tools/doctor/test_acls.py",
-    "tests/integration/tools/test_dead_letters.py",
-    "tests/integration/tools/test_transactions.py",
+    "tests/integration/ops/doctor/test_acls.py",
+    "tests/integration/ops/test_dead_letters.py",
+    "tests/integration/ops/test_transactions.py",
 )
 
 #: Slow tests are left out; of a broker's only those that kill at every line, which take an hour.

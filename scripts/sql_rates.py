@@ -19,10 +19,10 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from headrace.core.records import TopicPartition
+from headrace.extensions.sql import SqlSink
+from headrace.extensions.sql.database import Database
 from headrace.sinks import PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch
-from headrace.sinks.sql import SqlSink
-from headrace.sinks.sql.database import Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,8 +27,11 @@ _DURATIONS = Path(__file__).with_name("durations.json")
 #: What a file counts for, in seconds, until somebody measures it.
 _UNMEASURED = 120
 
+#: Folders whose folders are rooms.
+_OF_ROOMS = ("apps", "extensions", "ops")
+
 #: Where one session is shared, and how tests ask for it.
-_SPARK = "tests/integration/spark"
+_SPARK = "tests/integration/extensions/spark"
 _SHARED = re.compile(r"\b(spark_runtime|channel): ")
 
 
@@ -134,7 +137,7 @@ def touches(test: Path, changed: set[str]) -> bool:
             if module.startswith("tests.") and file.is_file():
                 waiting.append(file)
     ours = (module.split(".") for module in modules if module.startswith("headrace."))
-    rooms = tuple(f"headrace/{parts[1]}" for parts in ours)
+    rooms = tuple("/".join(parts[: 3 if parts[1] in _OF_ROOMS else 2]) for parts in ours)
     return any(file.startswith(rooms) for file in changed)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark user knows
 
 from benchmarks.chaos.world import MEMBER
-from headrace.sinks.delta.reader import read_rows
-from headrace.sinks.delta.table import LogFiles
+from headrace.extensions.delta.reader import read_rows
+from headrace.extensions.delta.table import LogFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

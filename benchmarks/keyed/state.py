@@ -27,18 +27,18 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.memory import relax
 from headrace.core.records import TopicPartition, identity_of
 from headrace.core.tables import SCHEMA
+from headrace.extensions.keyed.columns import fold_of
+from headrace.extensions.keyed.fold import FoldSettings
+from headrace.extensions.keyed.function import KeyedFunction
+from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.sink import staged_state
+from headrace.extensions.keyed.state import LayeredState, Progress
+from headrace.extensions.keyed.store import RocksStore
+from headrace.extensions.keyed.topics import open_changelog
 from headrace.kafka import KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.result_transactions import CountedMove
 from headrace.kafka.topic_producer import TopicProducer
-from headrace.keyed.columns import fold_of
-from headrace.keyed.fold import FoldSettings
-from headrace.keyed.function import KeyedFunction
-from headrace.keyed.row import KeyRow, PartitionKey, RowChange
-from headrace.keyed.rows import RowSettings
-from headrace.keyed.sink import staged_state
-from headrace.keyed.state import LayeredState, Progress
-from headrace.keyed.store import RocksStore
-from headrace.keyed.topics import open_changelog
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
 if TYPE_CHECKING:

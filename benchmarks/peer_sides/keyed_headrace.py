@@ -23,11 +23,11 @@ from headrace.config import KafkaSinkConfig, load
 from headrace.config.derived import changelog_name
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
+from headrace.extensions.spark.runtime import SparkRuntime
+from headrace.extensions.spark.settings import spark_settings
 from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.kafka.result_transactions import produce_all
 from headrace.processors.factory import build_processor
-from headrace.spark.runtime import SparkRuntime
-from headrace.spark.settings import spark_settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from headrace.core.errors import SinkConflictError
     from headrace.core.records import Assignment
     from headrace.core.result_columns import Results
+    from headrace.extensions.keyed.sink import StagedState
     from headrace.kafka.result_transactions import CountedMove
-    from headrace.keyed.sink import StagedState
     from headrace.processors.keyed import KeyedProcessor
     from headrace.sinks.contract import PartitionCommit
 

@@ -18,9 +18,9 @@ from benchmarks.peer_sides.wire import Meter, Request, Wire
 from headrace.config import load
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
+from headrace.extensions.spark.runtime import SparkRuntime
+from headrace.extensions.spark.settings import spark_settings
 from headrace.processors.factory import build_processor
-from headrace.spark.runtime import SparkRuntime
-from headrace.spark.settings import spark_settings
 
 if TYPE_CHECKING:
     from headrace.config import Config

@@ -26,7 +26,7 @@ from headrace.apps.options import (
     parsed,
 )
 from headrace.core.options import command_group
-from headrace.tools.demo.cli import Directory, Keep, require_extra
+from headrace.ops.demo.cli import Directory, Keep, require_extra
 
 collector = command_group(
     help="Collect the answers that groups of events wait for: one outcome for each group."

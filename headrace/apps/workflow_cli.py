@@ -25,7 +25,7 @@ from headrace.apps.options import (
     parsed,
 )
 from headrace.core.options import command_group
-from headrace.tools.demo.cli import Directory, require_extra
+from headrace.ops.demo.cli import Directory, require_extra
 
 workflow = command_group(
     help="Call processes in sequence, in parallel, by choice and in loops, by instances."

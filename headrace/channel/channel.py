@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.core.positions import Replay, Target
     from headrace.core.records import TopicPartition
     from headrace.core.supervision import Heartbeat
-    from headrace.keyed.state_reader import StateReader
+    from headrace.extensions.keyed.state_reader import StateReader
     from headrace.processors import BatchProcessor
     from headrace.telemetry.metrics import Metrics, PartitionSnapshot, PoolSnapshot
 

@@ -29,15 +29,15 @@ from headrace.core.errors import ConfigError, FatalError, StartError
 from headrace.core.extras import Extra, required
 from headrace.core.spans import NO_TRACER
 from headrace.core.user_text import describe_error
+from headrace.extensions.otel.tracing import open_tracer
+from headrace.extensions.spark.settings import spark_channels, spark_settings
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import PREFETCH_SHARE, client_properties
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.source import KafkaRecordReader
 from headrace.kafka.transaction_log import holder_of
 from headrace.processors.factory import build_processor
-from headrace.spark.settings import spark_channels, spark_settings
 from headrace.telemetry.metrics import Metrics
-from headrace.telemetry.tracing import open_tracer
 from headrace.zookeeper.identity import Identity
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import session_settings
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from headrace.coordinators.rebalance import Listener
     from headrace.core.spans import Tracer
     from headrace.core.supervision import Heartbeat
+    from headrace.extensions.spark.runtime import SparkRuntime, SparkSnapshot
+    from headrace.extensions.spark.settings import SparkSettings
     from headrace.kafka.columnar import ColumnarRecordSource
     from headrace.kafka.ports import RecordSource
     from headrace.processors import BatchProcessor
-    from headrace.spark.runtime import SparkRuntime, SparkSnapshot
-    from headrace.spark.settings import SparkSettings
     from headrace.telemetry.metrics import PartitionSnapshot
 
 
@@ -464,7 +464,7 @@ class KafkaController:
     def _spark_runtime(self) -> SparkRuntime:
         if self._spark is None:
             with required(Extra.SPARK, "a channel of type spark"):
-                from headrace.spark.runtime import SparkRuntime  # noqa: PLC0415 - an extra
+                from headrace.extensions.spark.runtime import SparkRuntime  # noqa: PLC0415 - an extra
 
             settings = spark_settings(self.config.spark, spark_channels(self.config))
             self._spark = SparkRuntime(settings)

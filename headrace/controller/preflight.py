@@ -117,7 +117,7 @@ def _kafka(config: Config) -> Iterator[ConfigProblem]:
 
 def _schema(name: str, chosen: ArrowProcessorConfig) -> Iterator[ConfigProblem]:
     from headrace.core.tables import Decoding  # noqa: PLC0415
-    from headrace.inline.decode import schema_of  # noqa: PLC0415
+    from headrace.extensions.arrow.decode import schema_of  # noqa: PLC0415
 
     try:
         schema_of(Decoding.JSON if chosen.decoder is None else Decoding.CUSTOM, chosen.ddl)

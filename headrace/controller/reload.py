@@ -31,9 +31,9 @@ from headrace.core.errors import (
 )
 from headrace.core.files import digest
 from headrace.core.user_text import describe_error
+from headrace.extensions.spark.settings import spark_channels, spark_settings
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
-from headrace.spark.settings import spark_channels, spark_settings
 from headrace.telemetry.logs.levels import set_level
 from headrace.zookeeper.protocol import SessionState
 from headrace.zookeeper.session import ZooKeeperSession

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment, Batch, TopicPartition
     from headrace.core.undecodable import UndecodableRecord
-    from headrace.keyed.state_reader import StateReader
+    from headrace.extensions.keyed.state_reader import StateReader
     from headrace.telemetry.metrics import Metrics, PoolSnapshot
 
 

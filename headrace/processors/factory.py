@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.core.call_watch import CallWatch
+    from headrace.extensions.spark.arrow_to_spark import SparkInput
+    from headrace.extensions.spark.reducer import Reducer
+    from headrace.extensions.spark.runtime import SparkRuntime
     from headrace.processors.engine import Engine
     from headrace.sinks import Sink
     from headrace.sinks.several import OutputGroup
-    from headrace.spark.arrow_to_spark import SparkInput
-    from headrace.spark.reducer import Reducer
-    from headrace.spark.runtime import SparkRuntime
 
 
 def open_sink(channel: config.ChannelConfig, member: str, kafka: config.KafkaConfig) -> Sink[Any]:
@@ -108,7 +108,7 @@ def _group(sections: Mapping[str, config.OutputConfig], sinks: dict[str, Sink[An
 
             return OutputGroup(sinks, KafkaSink.commit_together)
         case config.SqlSinkConfig():
-            from headrace.sinks.sql import SqlSink  # noqa: PLC0415 - an extra
+            from headrace.extensions.sql import SqlSink  # noqa: PLC0415 - an extra
 
             return OutputGroup(sinks, SqlSink.commit_together)
         case _:
@@ -162,9 +162,9 @@ def _spark(
     sink: Sink[Any],
     source: SparkInput,
 ) -> BatchProcessor:
+    from headrace.extensions.spark.engine import SparkEngine  # noqa: PLC0415 - as above
+    from headrace.extensions.spark.reducer import send_by_value  # noqa: PLC0415 - as above
     from headrace.processors.micro_batch_processor import decode  # noqa: PLC0415 - for this engine
-    from headrace.spark.engine import SparkEngine  # noqa: PLC0415 - as above
-    from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
 
     for each in config.single_sinks(channel.sink).values():
         if isinstance(each, config.CustomSinkConfig):
@@ -174,7 +174,7 @@ def _spark(
 
 
 def _input(channel: config.ChannelConfig, kafka: config.KafkaConfig) -> SparkInput:
-    from headrace.spark.arrow_to_spark import ByReference, ByValue  # noqa: PLC0415 - as above
+    from headrace.extensions.spark.arrow_to_spark import ByReference, ByValue  # noqa: PLC0415 - as above
 
     if channel.by_reference:
         properties = java_client_properties(kafka)
@@ -189,8 +189,8 @@ def _arrow(
     folder: Path | None,
 ) -> BatchProcessor:
     from headrace.core.call_watch import CallWatch  # noqa: PLC0415 - for this engine only
-    from headrace.inline.engine import ArrowEngine  # noqa: PLC0415 - for this engine only
-    from headrace.inline.reducer import (  # noqa: PLC0415 - as above
+    from headrace.extensions.arrow.engine import ArrowEngine  # noqa: PLC0415 - for this engine only
+    from headrace.extensions.arrow.reducer import (  # noqa: PLC0415 - as above
         WatchedReducer,
         load_arrow_reducer,
     )
@@ -231,9 +231,9 @@ def reducer_of(chosen: config.SparkProcessorConfig) -> Reducer:
     Raises:
         ImportPathError: it cannot be imported, or called as it will be.
     """
-    from headrace.inline.reducer import load_arrow_reducer  # noqa: PLC0415 - as above
-    from headrace.spark.reducer import WorkerReducer, load_reducer  # noqa: PLC0415 - as above
-    from headrace.spark.sql import SqlReducer  # noqa: PLC0415 - as above
+    from headrace.extensions.arrow.reducer import load_arrow_reducer  # noqa: PLC0415 - as above
+    from headrace.extensions.spark.reducer import WorkerReducer, load_reducer  # noqa: PLC0415 - as above
+    from headrace.extensions.spark.sql import SqlReducer  # noqa: PLC0415 - as above
 
     if chosen.sql is not None:
         return SqlReducer(chosen.sql)

@@ -32,28 +32,21 @@ from headrace.core.imports import load_callable, make
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import Batch, TopicPartition, identity_of
 from headrace.core.user_text import describe_error
-from headrace.inline.engine import ArrowEngine
-from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
-from headrace.kafka.clients import client_properties
-from headrace.kafka.columnar import ColumnarRecordSource
-from headrace.kafka.columnar.library import LibraryMissingError
-from headrace.kafka.columnar.producer import ColumnProducer
-from headrace.kafka.ports import ChangelogMark
-from headrace.kafka.transaction_log import holder_of
-from headrace.keyed.api import Phases
-from headrace.keyed.codecs import DECODERS
-from headrace.keyed.columns import fold_of
-from headrace.keyed.first_records import FirstRecords
-from headrace.keyed.fold import DEAD_LETTERS, FoldSettings
-from headrace.keyed.function import KeyedFunction
-from headrace.keyed.phases import PhaseReader
-from headrace.keyed.restore import Restorer
-from headrace.keyed.rows import RowSettings, time_of_field
-from headrace.keyed.sink import KeyedSink, SinkTopics
-from headrace.keyed.state import LayeredState
-from headrace.keyed.state_reader import StateReader
-from headrace.keyed.store import CorruptStoreError, RocksStore
-from headrace.keyed.topics import (
+from headrace.extensions.arrow.engine import ArrowEngine
+from headrace.extensions.keyed.api import Phases
+from headrace.extensions.keyed.codecs import DECODERS
+from headrace.extensions.keyed.columns import fold_of
+from headrace.extensions.keyed.first_records import FirstRecords
+from headrace.extensions.keyed.fold import DEAD_LETTERS, FoldSettings
+from headrace.extensions.keyed.function import KeyedFunction
+from headrace.extensions.keyed.phases import PhaseReader
+from headrace.extensions.keyed.restore import Restorer
+from headrace.extensions.keyed.rows import RowSettings, time_of_field
+from headrace.extensions.keyed.sink import KeyedSink, SinkTopics
+from headrace.extensions.keyed.state import LayeredState
+from headrace.extensions.keyed.state_reader import StateReader
+from headrace.extensions.keyed.store import CorruptStoreError, RocksStore
+from headrace.extensions.keyed.topics import (
     check_changelog,
     gone_changelog,
     lost_rows,
@@ -62,6 +55,13 @@ from headrace.keyed.topics import (
     split_keys,
     truncated_rows,
 )
+from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
+from headrace.kafka.clients import client_properties
+from headrace.kafka.columnar import ColumnarRecordSource
+from headrace.kafka.columnar.library import LibraryMissingError
+from headrace.kafka.columnar.producer import ColumnProducer
+from headrace.kafka.ports import ChangelogMark
+from headrace.kafka.transaction_log import holder_of
 from headrace.processors.admission import AdmissionRules
 from headrace.processors.contract import BatchResponse
 from headrace.processors.jobs import commits_of
@@ -82,15 +82,15 @@ if TYPE_CHECKING:
     from headrace.core.decoders import CustomDecoder
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment
+    from headrace.extensions.keyed.api import KeyedReducer
+    from headrace.extensions.keyed.fold import TableFunction
+    from headrace.extensions.keyed.restore import RestoreProgress
+    from headrace.extensions.keyed.topics import Changelog
+    from headrace.extensions.spark.runtime import SparkRuntime
     from headrace.kafka.ports import RecordSource, TopicInfo
-    from headrace.keyed.api import KeyedReducer
-    from headrace.keyed.fold import TableFunction
-    from headrace.keyed.restore import RestoreProgress
-    from headrace.keyed.topics import Changelog
     from headrace.processors.contract import ChannelContext
     from headrace.processors.engine import Engine
     from headrace.processors.pending import MergeLimits
-    from headrace.spark.runtime import SparkRuntime
 
 log = structlog.get_logger(__name__)
 
@@ -933,9 +933,9 @@ def build_keyed(
     fold_calls: CallWatch | WorkerCalls = calls
     if chosen.engine != "arrow":
         with required(Extra.SPARK, f"the engine of group {channel.group}"):
-            from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra
-            from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
-            from headrace.spark.worker_calls import WorkerCalls  # noqa: PLC0415 - as above
+            from headrace.extensions.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra
+            from headrace.extensions.spark.reducer import send_by_value  # noqa: PLC0415 - as above
+            from headrace.extensions.spark.worker_calls import WorkerCalls  # noqa: PLC0415 - as above
         fold_calls = worker_calls = WorkerCalls(calls, folder)
 
     def folding(chosen: KeyedProcessorConfig) -> tuple[TableFunction, RowSettings]:

@@ -13,11 +13,11 @@ from headrace.core.extras import Extra, required
 from headrace.core.imports import load_callable
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import identity_of
-from headrace.inline.engine import ArrowEngine
+from headrace.extensions.arrow.engine import ArrowEngine
+from headrace.extensions.keyed.rekey import Rekey, RekeyFunction, RekeySettings, RekeySink
+from headrace.extensions.keyed.topics import open_by_key, require_key
 from headrace.kafka import KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties
-from headrace.keyed.rekey import Rekey, RekeyFunction, RekeySettings, RekeySink
-from headrace.keyed.topics import open_by_key, require_key
 from headrace.processors.micro_batch_processor import (
     JOB_SHARE,
     MicroBatchProcessor,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.config import ChannelConfig, KafkaConfig
+    from headrace.extensions.spark.runtime import SparkRuntime
     from headrace.processors.engine import Engine
-    from headrace.spark.runtime import SparkRuntime
 
 #: Seconds in which the brokers have to say what the by-key topic is, at the start.
 START_TIMEOUT = 30.0
@@ -71,9 +71,9 @@ def build_rekey(
     fold_calls: CallWatch | WorkerCalls = calls
     if chosen.engine != "arrow":
         with required(Extra.SPARK, f"the engine of group {channel.group}"):
-            from headrace.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra
-            from headrace.spark.reducer import send_by_value  # noqa: PLC0415 - as above
-            from headrace.spark.worker_calls import WorkerCalls  # noqa: PLC0415 - as above
+            from headrace.extensions.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra
+            from headrace.extensions.spark.reducer import send_by_value  # noqa: PLC0415 - as above
+            from headrace.extensions.spark.worker_calls import WorkerCalls  # noqa: PLC0415 - as above
         fold_calls = worker_calls = WorkerCalls(calls, folder)
     rekey = Rekey(settings, user_code, cast("CallWatch", fold_calls))
     function = RekeyFunction(rekey)

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from headrace.core.errors import HeadraceError, RetryableError, SinkConflictError
+from headrace.core.errors import (
+    HeadraceError,
+    ResultMisfitError,
+    RetryableError,
+    SinkConflictError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -339,6 +344,10 @@ class CopyingSink(Protocol):
 
 class SinkFailedError(RetryableError):
     """A commit failed for a reason that is not in the rows: the sink is away, full or denied."""
+
+
+class SchemaMismatchError(ResultMisfitError):
+    """The result's columns are not those of the table it should go to."""
 
 
 class RowsRefusedError(HeadraceError):

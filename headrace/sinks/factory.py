@@ -39,8 +39,8 @@ def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
 
 def _delta_sink(section: config.DeltaSinkConfig, member: str) -> Sink[Any]:
     with required(Extra.DELTA, f"the sink of table {section.path}"):
-        from headrace.sinks.delta import DeltaSink, MaintenanceConfig  # noqa: PLC0415 - an extra
-        from headrace.sinks.schema import SchemaChanges  # noqa: PLC0415 - as above
+        from headrace.extensions.delta import DeltaSink, MaintenanceConfig  # noqa: PLC0415 - an extra
+        from headrace.extensions.delta.schema import SchemaChanges  # noqa: PLC0415 - as above
 
     return DeltaSink(
         section.path,
@@ -70,7 +70,7 @@ def _plain_sink(
 
 def _sql_sink(section: config.SqlSinkConfig, member: str) -> Sink[Any]:
     with required(Extra.SQL, f"the sink of table {section.table}"):
-        from headrace.sinks.sql import SqlSink, WriteMode  # noqa: PLC0415 - an extra
+        from headrace.extensions.sql import SqlSink, WriteMode  # noqa: PLC0415 - an extra
 
     return SqlSink(
         section.url.get_secret_value(),

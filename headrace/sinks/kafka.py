@@ -16,11 +16,11 @@ from headrace.sinks.contract import (
     CommitConflictError,
     Guarantee,
     RowsRefusedError,
+    SchemaMismatchError,
     Sink,
     columns_of,
     rows_of,
 )
-from headrace.sinks.schema import SchemaMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

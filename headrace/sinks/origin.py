@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.core.records import present_identity
-from headrace.sinks.contract import ReplaceRefusedError
+from headrace.sinks.contract import ReplaceRefusedError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,6 +23,15 @@ ORIGIN = "headrace_origin"
 
 #: A micro-batch's first offset, and the one after its last, by the partitions' identities.
 Ranges: TypeAlias = "Mapping[str, tuple[int, int]]"
+
+
+def require_no_origin(place: object, columns: Collection[str]) -> None:
+    """Return if a result has no column of the sink's name; raises SchemaMismatchError."""
+    if ORIGIN in columns:
+        raise SchemaMismatchError(
+            f"{place}: the result has a column {ORIGIN}, which is the sink's own; give it another "
+            "name"
+        )
 
 
 def origin_text(ranges: Iterable[OffsetRange]) -> str:

@@ -12,15 +12,15 @@ import pyarrow as pa
 from typing_extensions import override
 
 from headrace.core.tables import SCHEMA
-from headrace.keyed.codecs import DECODERS, key_bytes, to_json
-from headrace.keyed.columns import fold_of
-from headrace.keyed.fold import DEAD_LETTERS, FoldSettings
-from headrace.keyed.function import KeyedFunction
-from headrace.keyed.row import KeyRow, PartitionKey
-from headrace.keyed.rows import RowSettings
-from headrace.keyed.sink import StagedState, staged_state
-from headrace.keyed.state import LayeredState, Progress
-from headrace.keyed.store import (
+from headrace.extensions.keyed.codecs import DECODERS, key_bytes, to_json
+from headrace.extensions.keyed.columns import fold_of
+from headrace.extensions.keyed.fold import DEAD_LETTERS, FoldSettings
+from headrace.extensions.keyed.function import KeyedFunction
+from headrace.extensions.keyed.row import KeyRow, PartitionKey
+from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.sink import StagedState, staged_state
+from headrace.extensions.keyed.state import LayeredState, Progress
+from headrace.extensions.keyed.store import (
     CLOCK_PREFIX,
     DueTimer,
     StateStore,
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace.core.records import ResultRecord
-    from headrace.keyed.api import KeyedReducer, Timer, TimerClock
-    from headrace.keyed.row import RowChange
-    from headrace.keyed.store import Position, StoredCommit
+    from headrace.extensions.keyed.api import KeyedReducer, Timer, TimerClock
+    from headrace.extensions.keyed.row import RowChange
+    from headrace.extensions.keyed.store import Position, StoredCommit
 
 
 class MemoryStore(StateStore):
-    """A :class:`headrace.keyed.store.StateStore` in this process's memory.
+    """A :class:`headrace.extensions.keyed.store.StateStore` in this process's memory.
 
     It has rows and the index of timers as RocksDB has them, in bytes, so that what cannot be
     encoded fails alike.

@@ -18,7 +18,7 @@ from headrace.core.tables import (
     merge,
     table_of,
 )
-from headrace.inline.reducer import dry_run
+from headrace.extensions.arrow.reducer import dry_run
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from headrace.inline import ArrowReducer
+    from headrace.extensions.arrow import ArrowReducer
+    from headrace.extensions.spark.reducer import Reducer
+    from headrace.extensions.spark.runtime import SparkRuntime
     from headrace.sinks.micro_batch import DryRunBatch
-    from headrace.spark.reducer import Reducer
-    from headrace.spark.runtime import SparkRuntime
 
     #: A record as a test gives it: a whole one, or a value; a mapping is a value in JSON.
     Given: TypeAlias = "FakeRecord | bytes | str | Mapping[str, Any] | None"
@@ -104,8 +104,8 @@ class LocalSpark:
             StartError: there is no Java, or this process has a Spark context of its own.
         """
         if self._session is None:
-            from headrace.spark.runtime import SparkRuntime  # noqa: PLC0415 - takes a second
-            from headrace.spark.settings import short_lived  # noqa: PLC0415 - as above
+            from headrace.extensions.spark.runtime import SparkRuntime  # noqa: PLC0415 - takes a second
+            from headrace.extensions.spark.settings import short_lived  # noqa: PLC0415 - as above
 
             self._runtime = SparkRuntime(short_lived("local[2]"))
             self._runtime.start()
@@ -163,7 +163,7 @@ class LocalSpark:
             UndecodableRecordError, ReducerError: as with :meth:`reduce`; what the function raises
                 comes as a ReducerError.
         """
-        from headrace.spark.reducer import WorkerReducer  # noqa: PLC0415 - imports pyspark
+        from headrace.extensions.spark.reducer import WorkerReducer  # noqa: PLC0415 - imports pyspark
 
         function = _loaded(reducer, "table")
         decode = _decode(schema, undecodable, timestamps)
@@ -184,7 +184,7 @@ class LocalSpark:
             StartError: it cannot be planned.
             UndecodableRecordError, ReducerError: as with :meth:`reduce`.
         """
-        from headrace.spark.sql import SqlReducer  # noqa: PLC0415 - imports pyspark
+        from headrace.extensions.spark.sql import SqlReducer  # noqa: PLC0415 - imports pyspark
 
         decode = _decode(schema, undecodable, timestamps)
         return self._run(SqlReducer(sql), records, decode, 1)
@@ -198,7 +198,7 @@ class LocalSpark:
         *,
         output: str | None = None,
     ) -> list[Row]:
-        from headrace.spark import dryrun  # noqa: PLC0415 - imports pyspark
+        from headrace.extensions.spark import dryrun  # noqa: PLC0415 - imports pyspark
 
         if self._session is None:
             raise RuntimeError("LocalSpark is not started; use it in a with statement")

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
+    from headrace.extensions.spark.runtime import SparkRuntime
+    from headrace.extensions.spark.settings import SparkSettings
     from headrace.sinks.contract import Result, Sink
-    from headrace.spark.runtime import SparkRuntime
-    from headrace.spark.settings import SparkSettings
 
     #: Makes a result of rows with the columns ``id`` and ``name``.
     Frames: TypeAlias = Callable[[list["Row"]], Result]
@@ -46,8 +46,8 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 @contextmanager
 def started_spark(settings: SparkSettings | None = None) -> Iterator[SparkRuntime]:
     """Start Spark, on two cores where nothing else is said, and stop it at the end."""
-    from headrace.spark.runtime import SparkRuntime  # noqa: PLC0415 - tables need no Spark
-    from headrace.spark.settings import short_lived  # noqa: PLC0415 - as above
+    from headrace.extensions.spark.runtime import SparkRuntime  # noqa: PLC0415 - tables need no Spark
+    from headrace.extensions.spark.settings import short_lived  # noqa: PLC0415 - as above
 
     # two tasks, so that chunks and shuffles are real
     runtime = SparkRuntime(settings or short_lived("local[2]"))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
-from headrace.sinks.delta import DeltaSink
+from headrace.extensions.delta import DeltaSink
+from headrace.extensions.sql import SqlSink
 from headrace.sinks.jsonl import JsonLinesSink
 from headrace.sinks.origin import ORIGIN
 from headrace.sinks.several import SeveralSink, alone
-from headrace.sinks.sql import SqlSink
-from tests.unit.sinks.sql_tables import Base
+from tests.unit.extensions.sql.sql_tables import Base
 
 if TYPE_CHECKING:
     from pathlib import Path

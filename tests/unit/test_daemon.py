@@ -101,7 +101,8 @@ def test_the_collector_rests_until_all_is_imported(tmp_path: Path) -> None:
     seen = (
         "import gc, runpy, sys, headrace.signals as s\n"
         "s.Signals.listen = lambda self: print(gc.isenabled(), gc.get_freeze_count() > 10_000, "
-        "'headrace.admin.server' in sys.modules) or 'headrace.daemon' in sys.modules and exit(9)\n"
+        "'headrace.ops.admin.server' in sys.modules) or 'headrace.daemon' in sys.modules "
+        "and exit(9)\n"
         f"sys.argv = ['headrace', 'run', '-c', {str(file)!r}]\n"
         "runpy.run_module('headrace', run_name='__main__')\n"
     )

@@ -170,7 +170,7 @@ def test_what_takes_no_extra_is_built_without_one(
 
 def test_no_start_parses_the_source_of_models() -> None:
     """What stands below fields is read for schemas only."""
-    code = "import linecache, headrace.daemon, headrace.admin.server; print(*linecache.cache)"
+    code = "import linecache, headrace.daemon, headrace.ops.admin.server; print(*linecache.cache)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
@@ -182,7 +182,7 @@ def test_state_by_key_needs_its_extra_only_where_it_is_kept() -> None:
     """Re-keying, and the doctor's look at it, do without the store."""
     code = (
         "import sys; sys.modules['rocksdict'] = None\n"
-        "import headrace.processors.rekey, headrace.tools.doctor.checks, headrace.keyed"
+        "import headrace.processors.rekey, headrace.ops.doctor.checks, headrace.keyed"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60

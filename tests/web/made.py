@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import sin
 
-from headrace.admin import history, status
-from headrace.admin import models as d
-from headrace.admin.rejects import RejectsStatus
 from headrace.channel.pauses import PauseMode
 from headrace.channel.states import ChannelState, PartitionState
 from headrace.config import DeliveryGuarantee
 from headrace.coordinators.member_info import AssignmentMode, AssignmentState, MemberState
+from headrace.ops.admin import history, status
+from headrace.ops.admin import models as d
+from headrace.ops.admin.rejects import RejectsStatus
 from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 
 S = PartitionState

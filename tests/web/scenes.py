@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.admin import history, status
-from headrace.admin import models as d
-from headrace.admin.configuration import ConfigSummary, PendingStatus
-from headrace.admin.ports import ProcessPhase
 from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.channel.states import ChannelState
 from headrace.channel.states import PartitionState as S
 from headrace.config import ReloadEffect
 from headrace.controller.reports import ReloadOutcome
+from headrace.ops.admin import history, status
+from headrace.ops.admin import models as d
+from headrace.ops.admin.configuration import ConfigSummary, PendingStatus
+from headrace.ops.admin.ports import ProcessPhase
 from headrace.telemetry.logs import Subject
 from headrace.zookeeper.protocol import SessionState
 from tests.web.made import MEMBERS, Made, Trouble, ago, channel_of, group_of, point_of

@@ -13,9 +13,9 @@ from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from headrace.admin.page_files import SafeHeaders, page_routes
 from headrace.core.clock import Deadline
 from headrace.devstack.wait import wait_for
+from headrace.ops.admin.page_files import SafeHeaders, page_routes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ from headrace.config.models.root import LoggingConfig
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError, UnknownTopicError
 from headrace.core.records import TopicPartition
+from headrace.extensions.keyed.codecs import to_json
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, clients
 from headrace.kafka.topic_producer import TopicProducer
-from headrace.keyed.codecs import to_json
 from headrace.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from headrace.apps.collector.commands import outcome_in
 from headrace.apps.collector.flights import Verdict, compare, schedule
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.kafka.topic_producer import TopicProducer
-from headrace.tools.demo.daemons import Daemons, DaemonSnapshot
-from headrace.tools.demo.flights import DemoError, read_flights
-from headrace.tools.demo.harness import (
+from headrace.ops.demo.daemons import Daemons, DaemonSnapshot
+from headrace.ops.demo.flights import DemoError, read_flights
+from headrace.ops.demo.harness import (
     PhasedRun,
     ResultReader,
     WorkDirectory,
@@ -25,7 +25,7 @@ from headrace.tools.demo.harness import (
     servers,
     verified_in,
 )
-from headrace.tools.demo.story import DemoProgress, Pace, View, say
+from headrace.ops.demo.story import DemoProgress, Pace, View, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

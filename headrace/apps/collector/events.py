@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.apps.collector import go_json
 from headrace.core.user_text import describe_value, plain_text
+from headrace.extensions.keyed.exact import exact_json
 from headrace.keyed import Output
-from headrace.keyed.exact import exact_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -34,8 +34,8 @@ from headrace.apps.collector.events import (
 )
 from headrace.apps.collector.go_json import MAX_DEPTH
 from headrace.core.user_text import plain_text
+from headrace.extensions.keyed.exact import exact_json
 from headrace.keyed import Event, Fired, Output, Timer, at_event
-from headrace.keyed.exact import exact_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.clock import Deadline
 from headrace.kafka.topic_producer import TopicProducer, create_topic
-from headrace.tools.demo.daemons import Daemons
-from headrace.tools.demo.flights import read_flights
-from headrace.tools.demo.harness import (
+from headrace.ops.demo.daemons import Daemons
+from headrace.ops.demo.flights import read_flights
+from headrace.ops.demo.harness import (
     KAFKA_TIMEOUT,
     PhasedRun,
     ResultReader,
@@ -23,7 +23,7 @@ from headrace.tools.demo.harness import (
     servers,
     verified_in,
 )
-from headrace.tools.demo.story import DemoProgress, Pace, View, say
+from headrace.ops.demo.story import DemoProgress, Pace, View, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 
 from headrace.core.imports import load_callable
 from headrace.core.user_text import describe_error, describe_value, kind_of
+from headrace.extensions.keyed.exact import exact_json
 from headrace.keyed import Event, Fired, Output, Timer, at_clock, at_event, batched
-from headrace.keyed.exact import exact_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

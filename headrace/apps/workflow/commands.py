@@ -16,7 +16,6 @@ import typer
 import yaml
 
 from headrace import daemon
-from headrace.admin.tables import duration
 from headrace.apps.workflow.daemon_config import NodeRole, WorkflowNode
 from headrace.apps.workflow.definitions import DefinitionError, load_workflows
 from headrace.apps.workflow.executor import (
@@ -43,7 +42,8 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, HeadraceError, ImportPathError, UnknownTopicError
 from headrace.core.files import write_whole
 from headrace.core.processes import default_state_dir
-from headrace.keyed.phases import named, summed
+from headrace.extensions.keyed.phases import named, summed
+from headrace.ops.admin.tables import duration
 from headrace.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:

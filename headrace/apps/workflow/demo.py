@@ -20,9 +20,9 @@ from headrace.apps.workflow.turnaround import (
     flows,
 )
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.tools.demo.daemons import Daemon, Daemons
-from headrace.tools.demo.flights import DemoError, read_flights
-from headrace.tools.demo.harness import (
+from headrace.ops.demo.daemons import Daemon, Daemons
+from headrace.ops.demo.flights import DemoError, read_flights
+from headrace.ops.demo.harness import (
     POLL_INTERVAL,
     ResultReader,
     WorkDirectory,
@@ -31,7 +31,7 @@ from headrace.tools.demo.harness import (
     servers,
     verified_in,
 )
-from headrace.tools.demo.story import say
+from headrace.ops.demo.story import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headrace.apps.workflow.turnaround import Flight
-    from headrace.tools.demo.daemons import Endpoints
+    from headrace.ops.demo.daemons import Endpoints
 
 
 PARTITIONS = 8

@@ -24,8 +24,8 @@ from headrace.apps.workflow.topics import (
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.user_text import describe_error
+from headrace.extensions.keyed.codecs import to_json
 from headrace.kafka.topic_producer import ProduceError, TopicProducer
-from headrace.keyed.codecs import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -35,8 +35,8 @@ from headrace.apps.workflow.messages import (
     UPDATE,
 )
 from headrace.core.user_text import describe_value
+from headrace.extensions.keyed.codecs import to_json
 from headrace.keyed import Event, Fired, Output, Phase, Phases, Timer, at_clock, batched
-from headrace.keyed.codecs import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,9 +20,9 @@ from headrace.core.errors import (
     UnknownTopicError,
 )
 from headrace.core.records import TopicPartition, offset_of
+from headrace.extensions.keyed.codecs import partition_of
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, clients
 from headrace.kafka.catalog import NewTopic
-from headrace.keyed.codecs import partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

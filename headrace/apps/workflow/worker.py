@@ -27,8 +27,8 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.records import offset_of
 from headrace.core.user_text import describe_error, message_of, trace_of
+from headrace.extensions.keyed.codecs import to_json
 from headrace.kafka.topic_producer import TopicProducer
-from headrace.keyed.codecs import to_json
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
 from headrace.telemetry.metrics import PoolSnapshot
 

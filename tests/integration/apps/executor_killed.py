@@ -25,9 +25,9 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 from typing_extensions import override
 
-import headrace.keyed.sink
-import headrace.keyed.state
-import headrace.keyed.store
+import headrace.extensions.keyed.sink
+import headrace.extensions.keyed.state
+import headrace.extensions.keyed.store
 from headrace.apps.workflow import turnaround, worker
 from headrace.apps.workflow.messages import start_message
 from headrace.apps.workflow.reducer import WorkflowReducer
@@ -37,16 +37,16 @@ from headrace.apps.workflow.worker import AnswerProducer, AssignmentProcessor
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import Batch
 from headrace.core.tables import table_of
+from headrace.extensions.keyed.codecs import to_json
+from headrace.extensions.keyed.fold import Fold, FoldSettings
+from headrace.extensions.keyed.function import KeyedFunction
+from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.sink import KeyedSink, SinkTopics
+from headrace.extensions.keyed.state import LayeredState
+from headrace.extensions.keyed.store import RocksStore
 from headrace.kafka import KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.kafka.topic_producer import TopicProducer
-from headrace.keyed.codecs import to_json
-from headrace.keyed.fold import Fold, FoldSettings
-from headrace.keyed.function import KeyedFunction
-from headrace.keyed.rows import RowSettings
-from headrace.keyed.sink import KeyedSink, SinkTopics
-from headrace.keyed.state import LayeredState
-from headrace.keyed.store import RocksStore
 from headrace.processors.contract import ChannelContext
 from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
@@ -55,8 +55,8 @@ from headrace.testing.keyed import KeyedTest, Sent
 from headrace.testing.kills import killed_at_every_line
 from headrace.testing.records import FakeAssignment
 from tests.integration.apps.worker_killed import Files
-from tests.integration.keyed import killed_keyed
-from tests.integration.keyed.killed_keyed import PARTITIONS, WAIT, Member, Standing
+from tests.integration.extensions.keyed import killed_keyed
+from tests.integration.extensions.keyed.killed_keyed import PARTITIONS, WAIT, Member, Standing
 from tests.kafka_sinks import committed_records
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ if TYPE_CHECKING:
 #: Their lines are those of staging, committing and applying, and of a worker before an effect,
 #: between effect and answer, and after the answer.
 MODULES = (
-    headrace.keyed.sink,
-    headrace.keyed.state,
-    headrace.keyed.store,
+    headrace.extensions.keyed.sink,
+    headrace.extensions.keyed.state,
+    headrace.extensions.keyed.store,
     worker,
     turnaround,
 )

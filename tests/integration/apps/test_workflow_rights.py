@@ -9,8 +9,8 @@ from headrace.apps.workflow.topics import ReadRefusedError, Topics, client_of, c
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
+from headrace.ops.doctor.checks import Acl
 from headrace.testing.records import FakeRecord
-from headrace.tools.doctor.checks import Acl
 from tests.guarded import Guarded, guarded
 
 __all__ = ["guarded"]

@@ -19,8 +19,8 @@ from headrace.core.clock import Deadline
 from headrace.core.progress import Silence, signs_of_work
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
+from headrace.extensions.spark.settings import SHORT_LIVED
 from headrace.kafka import KafkaOffsetStore
-from headrace.spark.settings import SHORT_LIVED
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.brokers import stored_offset

@@ -16,7 +16,7 @@ from headrace.apps.workflow.daemon_config import WorkflowNode
 from headrace.apps.workflow.messages import start_message
 from headrace.apps.workflow.topics import Topics, client_of, create_topics
 from headrace.core.records import TopicPartition
-from headrace.keyed.codecs import to_json
+from headrace.extensions.keyed.codecs import to_json
 from headrace.telemetry.metrics import Metrics
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.prometheus import DEPLOY, Prometheus, prometheus, tool

@@ -21,12 +21,12 @@ from typer.testing import CliRunner
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.positions import format_moment
 from headrace.core.records import identity_of
+from headrace.extensions.delta import DeltaSink
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.ports import Commit
-from headrace.sinks.delta import DeltaSink
+from headrace.ops.offsets import commands
+from headrace.ops.offsets.cli import app
 from headrace.testing.records import FakeRecord
-from headrace.tools.offsets import commands
-from headrace.tools.offsets.cli import app
 from tests.integration.daemon.rig import WAIT, eventually
 
 if TYPE_CHECKING:

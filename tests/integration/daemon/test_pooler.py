@@ -14,18 +14,18 @@ import sqlalchemy as sa
 import yaml
 
 from headrace.core.errors import StartError
-from headrace.sinks.sql import SqlSink, WriteMode
+from headrace.extensions.sql import SqlSink, WriteMode
 from headrace.testing.sinks import BatchCommitContract, SinkPlace, TablesOfArrow
-from tests.integration.spark.test_sql_postgres import PostgresPlace, run
+from tests.integration.extensions.spark.test_sql_postgres import PostgresPlace, run
 from tests.pages import ROOT, blocks_of
 from tests.pgbouncer import Pooler, pgbouncer
 from tests.postgres import PostgresServer, postgres_server
-from tests.unit.sinks.sql_tables import share, staged_table
+from tests.unit.extensions.sql.sql_tables import share, staged_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.sinks.sql.sink import StagedRows
+    from headrace.extensions.sql.sink import StagedRows
     from tests.integration.daemon.rig import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.core.records import TopicPartition
+from headrace.ops.dryrun import commands
+from headrace.ops.dryrun.commands import Range, read_range
+from headrace.ops.offsets.reader import RequestError
 from headrace.testing import FakeRecord
-from headrace.tools.dryrun import commands
-from headrace.tools.dryrun.commands import Range, read_range
-from headrace.tools.offsets.reader import RequestError
 from tests.brokers import Broker, Stored
 
 if TYPE_CHECKING:

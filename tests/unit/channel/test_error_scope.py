@@ -19,7 +19,7 @@ from headrace.core.errors import (
     UndecodableRecordError,
 )
 from headrace.core.records import TopicPartition
-from headrace.spark.failures import ReducerError
+from headrace.extensions.spark.failures import ReducerError
 
 P0 = TopicPartition("events", 0)
 

@@ -30,8 +30,8 @@ from headrace.core.errors import (
     SinkConflictError,
 )
 from headrace.devstack.wait import wait_for
+from headrace.extensions.spark.failures import JobFailedError, ReducerError
 from headrace.processors import BatchResponse
-from headrace.spark.failures import JobFailedError, ReducerError
 from headrace.testing import InMemoryBroker, InMemoryDeadLetters, in_memory_channel, running
 from headrace.testing.channel import QUICK
 from tests.unit.channel.in_memory import P0, P1, committed, values

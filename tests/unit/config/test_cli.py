@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from headrace.cli import schema
-from headrace.tools.doctor.cli import check
+from headrace.ops.doctor.cli import check
 from tests.unit.config.support import CHANNELS
 
 if TYPE_CHECKING:

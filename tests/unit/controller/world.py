@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from headrace.config import ChannelConfig, Config, ZooKeeperConfig
     from headrace.controller import ReloadReport
     from headrace.core.records import Batch, TopicPartition
+    from headrace.extensions.spark.settings import SparkSettings
     from headrace.processors import BatchProcessor
-    from headrace.spark.settings import SparkSettings
 
 #: One channel, as a file has it, that loses no time.
 CHANNEL: dict[str, Any] = {

@@ -11,7 +11,7 @@ from headrace.core.errors import UndecodableRecordError
 from headrace.core.misfits import MISFIT, custom_reason, why_undecodable
 from headrace.core.tables import Decode, Decoding
 from headrace.core.undecodable import code_of
-from headrace.inline.decode import ArrowDecoder, schema_of
+from headrace.extensions.arrow.decode import ArrowDecoder, schema_of
 from headrace.testing import records_table
 
 SCHEMA = (

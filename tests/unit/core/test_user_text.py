@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from headrace.keyed import Phases
 
 from headrace.core.errors import HeadraceError, PoisonRecordError, RetryableError
 from headrace.core.letter_headers import LetterHeaders
@@ -18,10 +19,9 @@ from headrace.core.user_text import (
     plain_text,
     trace_of,
 )
-from headrace.keyed import Phases
-from headrace.keyed.fold import FoldSettings
-from headrace.keyed.phases import UNKNOWN, PhaseReader
-from headrace.keyed.row import KeyRow
+from headrace.extensions.keyed.fold import FoldSettings
+from headrace.extensions.keyed.phases import UNKNOWN, PhaseReader
+from headrace.extensions.keyed.row import KeyRow
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running
 from headrace.testing.keyed import KeyedTest

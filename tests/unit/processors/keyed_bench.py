@@ -6,26 +6,27 @@ from contextlib import contextmanager
 from threading import Condition, Event
 from typing import TYPE_CHECKING, Any
 
+from headrace.keyed import Fired, Output, Phase, Phases, at_clock
+
 from headrace.config import ChannelConfig, KeyedProcessorConfig
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import SinkConflictError
 from headrace.core.records import TopicPartition, identity_of
 from headrace.core.result_columns import each_of
 from headrace.devstack.wait import wait_for
-from headrace.inline.engine import ArrowEngine
+from headrace.extensions.arrow.engine import ArrowEngine
+from headrace.extensions.keyed.changelog import EXTRA_HEADER
+from headrace.extensions.keyed.codecs import from_json
+from headrace.extensions.keyed.fold import Fold, FoldSettings
+from headrace.extensions.keyed.function import KeyedFunction
+from headrace.extensions.keyed.phases import PhaseReader
+from headrace.extensions.keyed.row import PartitionKey
+from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.sink import KeyedSink, SinkTopics
+from headrace.extensions.keyed.state import LayeredState
+from headrace.extensions.keyed.store import RocksStore
+from headrace.extensions.keyed.topics import CHANGELOG_SETTINGS
 from headrace.kafka.ports import StoredOffset
-from headrace.keyed import Fired, Output, Phase, Phases, at_clock
-from headrace.keyed.changelog import EXTRA_HEADER
-from headrace.keyed.codecs import from_json
-from headrace.keyed.fold import Fold, FoldSettings
-from headrace.keyed.function import KeyedFunction
-from headrace.keyed.phases import PhaseReader
-from headrace.keyed.row import PartitionKey
-from headrace.keyed.rows import RowSettings
-from headrace.keyed.sink import KeyedSink, SinkTopics
-from headrace.keyed.state import LayeredState
-from headrace.keyed.store import RocksStore
-from headrace.keyed.topics import CHANGELOG_SETTINGS
 from headrace.processors.contract import ChannelContext, Request
 from headrace.processors.keyed import KeyedParts, KeyedProcessor
 from headrace.processors.pending import MergeLimits

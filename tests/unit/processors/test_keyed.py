@@ -48,7 +48,7 @@ def test_without_the_extra_the_error_says_what_to_install(
 ) -> None:
     """It names the group and the command, and is no traceback."""
     monkeypatch.setitem(sys.modules, "rocksdict", None)
-    for name in ("headrace.processors.keyed", "headrace.keyed.store"):
+    for name in ("headrace.processors.keyed", "headrace.extensions.keyed.store"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(StartError, match=r"group g .* pip install 'headrace\[keyed\]'"):
         build_processor(channel(reducer="json:dumps"), no_spark, "m", None, tmp_path)
@@ -97,7 +97,7 @@ def test_on_spark_the_error_says_that_spark_is_to_be_installed(
     built: ChannelConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What its engine imports is missing then, and not what keeps states."""
-    monkeypatch.setitem(sys.modules, "headrace.spark.keyed", None)
+    monkeypatch.setitem(sys.modules, "headrace.extensions.spark.keyed", None)
     with pytest.raises(StartError, match=r"group g takes pyspark.* 'headrace\[spark\]'"):
         build_processor(built, no_spark, "m", None, tmp_path)
 

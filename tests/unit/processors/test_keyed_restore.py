@@ -14,9 +14,9 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import SinkConflictError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
+from headrace.extensions.keyed.changelog import EXTRA_HEADER
+from headrace.extensions.keyed.store import CorruptStoreError, StateStoreError
 from headrace.kafka.ports import StoredOffset
-from headrace.keyed.changelog import EXTRA_HEADER
-from headrace.keyed.store import CorruptStoreError, StateStoreError
 from headrace.processors import keyed
 from headrace.processors.contract import Request
 from headrace.testing.records import FakeRecord
@@ -25,7 +25,7 @@ from tests.unit.processors.keyed_bench import CHANGELOG, INPUT_ID, PATIENCE, Key
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.keyed.state import Layer
+    from headrace.extensions.keyed.state import Layer
     from headrace.processors import BatchResponse
     from tests.unit.processors.keyed_bench import KeyedDaemon
 

@@ -12,8 +12,8 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
-from headrace.keyed import restore
-from headrace.keyed.store import StoredCommit
+from headrace.extensions.keyed import restore
+from headrace.extensions.keyed.store import StoredCommit
 from headrace.processors import keyed
 from headrace.processors.contract import Request
 from headrace.processors.keyed import StateAtRiskError

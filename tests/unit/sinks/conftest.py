@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from headrace.sinks.delta import DeltaSink
-from headrace.sinks.sql import SqlSink
-from tests.unit.sinks.sql_tables import CREATE, Base
+from headrace.extensions.delta import DeltaSink
+from headrace.extensions.sql import SqlSink
+from tests.unit.extensions.sql.sql_tables import CREATE, Base
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-from tests.unit.sinks.delta_tables import share, stage
+from tests.unit.extensions.delta.delta_tables import share, stage
 
 
 @pytest.fixture

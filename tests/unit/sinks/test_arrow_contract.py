@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
+from headrace.extensions.sql import WriteMode
 from headrace.sinks.console import ConsoleSink, NoopSink
 from headrace.sinks.contract import Guarantee
-from headrace.sinks.sql import WriteMode
 from headrace.testing.replacement import GroupedReplacerContract
 from headrace.testing.sinks import (
     ROWS,

@@ -17,18 +17,18 @@ from headrace.core.records import (
     kafkas_topic_id,
     present_identity,
 )
+from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta import table as delta_format
+from headrace.extensions.delta.table import FORMAT_KEY, LaterFormatError
+from headrace.extensions.sql import SqlSink
 from headrace.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
-from headrace.sinks.delta import DeltaSink
-from headrace.sinks.delta import table as delta_format
-from headrace.sinks.delta.table import FORMAT_KEY, LaterFormatError
-from headrace.sinks.sql import SqlSink
 from headrace.testing.sinks import micro_batch
-from tests.unit.sinks.delta_tables import visible
+from tests.unit.extensions.delta.delta_tables import visible
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.unit.sinks.sql_tables import Base
+    from tests.unit.extensions.sql.sql_tables import Base
 
 #: One topic id as Kafka prints it, and as librdkafka does.
 KAFKAS, FORMER = "-0vHkN_QtyVv6cS6PqPz-w", "+0vHkN/QtyVv6cS6PqPz+w"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.unit.sinks.sql_tables import Base
+    from tests.unit.extensions.sql.sql_tables import Base
 
 #: Opens a sink on what the first argument names, and commits a row through it.
 _COMMIT = """
@@ -19,9 +19,9 @@ import pyarrow as pa
 from pyarrow import csv
 from headrace.core.records import TopicPartition
 from headrace.sinks.contract import PartitionCommit
-from headrace.sinks.delta import DeltaSink
-from headrace.sinks.sql import SqlSink
-from headrace.sinks.sql.target import WriteMode
+from headrace.extensions.delta import DeltaSink
+from headrace.extensions.sql import SqlSink
+from headrace.extensions.sql.target import WriteMode
 from headrace.testing.sinks import micro_batch
 
 sink = eval(sys.argv[2])

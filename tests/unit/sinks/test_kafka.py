@@ -13,10 +13,10 @@ from headrace.sinks.contract import (
     OffsetMove,
     PartitionCommit,
     RowsRefusedError,
+    SchemaMismatchError,
     TransactionalOffsets,
 )
 from headrace.sinks.kafka import KafkaSink
-from headrace.sinks.schema import SchemaMismatchError
 from headrace.testing.sinks import micro_batch
 
 if TYPE_CHECKING:

@@ -8,23 +8,23 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.records import TopicPartition
+from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.reader import DeltaLog
+from headrace.extensions.sql import SqlSink
 from headrace.sinks.contract import (
     CommitConflictError,
     OffsetMove,
     PartitionCommit,
     StoredLeaderEpochs,
 )
-from headrace.sinks.delta import DeltaSink
-from headrace.sinks.delta.reader import DeltaLog
 from headrace.sinks.several import SeveralSink, alone
-from headrace.sinks.sql import SqlSink
 from headrace.testing.sinks import micro_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.unit.sinks.sql_tables import Base
+    from tests.unit.extensions.sql.sql_tables import Base
 
 IDENTITY, P = "id/0", TopicPartition("t", 0)
 

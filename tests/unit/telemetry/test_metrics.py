@@ -18,7 +18,7 @@ from headrace.channel.states import FINAL, PartitionState
 from headrace.controller.reports import ReloadOutcome
 from headrace.coordinators.claims import LossReason
 from headrace.core import http_server
-from headrace.keyed.store import StoreSize
+from headrace.extensions.keyed.store import StoreSize
 from headrace.telemetry.metrics import (
     Metrics,
     MetricsServer,

@@ -20,12 +20,12 @@ from headrace.core.errors import StartError
 from headrace.core.spans import BatchSource
 from headrace.devstack.server import free_port
 from headrace.devstack.wait import wait_for
+from headrace.extensions.otel.exports import export_queue, open_log_export, open_metrics_export
+from headrace.extensions.otel.exports.export_queue import MOST_WAITING, ExportQueue, Signal
+from headrace.extensions.otel.tracing import open_tracer
+from headrace.extensions.otel.tracing.recorded import OpenTelemetryTracer
 from headrace.telemetry.logs import configure_logging, export_lines, flush
 from headrace.telemetry.metrics import Metrics
-from headrace.telemetry.otlp import export_queue, open_log_export, open_metrics_export
-from headrace.telemetry.otlp.export_queue import MOST_WAITING, ExportQueue, Signal
-from headrace.telemetry.tracing import open_tracer
-from headrace.telemetry.tracing.recorded import OpenTelemetryTracer
 from headrace.testing import FakeRecord
 from tests.collector import collecting
 from tests.unit.channel.in_memory import P0
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-    from headrace.telemetry.otlp.log_export import OtlpLogs
+    from headrace.extensions.otel.exports.log_export import OtlpLogs
     from tests.collector import Collector
 
 
@@ -417,8 +417,8 @@ def test_nothing_is_sent_unless_it_is_asked_for() -> None:
 
 def test_without_the_extra_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the place and the command."""
-    monkeypatch.setitem(sys.modules, "headrace.telemetry.otlp.log_export", None)
-    monkeypatch.setitem(sys.modules, "headrace.telemetry.otlp.metrics_export", None)
+    monkeypatch.setitem(sys.modules, "headrace.extensions.otel.exports.log_export", None)
+    monkeypatch.setitem(sys.modules, "headrace.extensions.otel.exports.metrics_export", None)
     address = f"http://127.0.0.1:{free_port()}/v1/logs"
     chosen = configured(logging={"otlp": {"endpoint": address}})
     with pytest.raises(StartError, match=r"logging.otlp.*pip install 'headrace\[otel\]'"):

@@ -30,16 +30,16 @@ from headrace.core.spans import (
     linked_span,
     use_span,
 )
-from headrace.keyed.fold import OUTPUT
-from headrace.keyed.row import KeyRow, PartitionKey, RowChange
-from headrace.keyed.sink import KeyedSink, OutputColumns, SinkTopics, StagedState
-from headrace.keyed.state import Layer, LayeredState
+from headrace.extensions.keyed.fold import OUTPUT
+from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.extensions.keyed.sink import KeyedSink, OutputColumns, SinkTopics, StagedState
+from headrace.extensions.keyed.state import Layer, LayeredState
+from headrace.extensions.otel.tracing import open_tracer
+from headrace.extensions.otel.tracing.recorded import MOST_LINKS, OpenTelemetryTracer
 from headrace.processors import BatchResponse, ChannelContext
 from headrace.processors.simple import Deliver, SimpleKafkaProcessor, SimpleOptions
 from headrace.sinks.kafka import KafkaSink
 from headrace.telemetry.metrics import Metrics
-from headrace.telemetry.tracing import open_tracer
-from headrace.telemetry.tracing.recorded import MOST_LINKS, OpenTelemetryTracer
 from headrace.testing import (
     FakeClock,
     FakeRecord,
@@ -266,7 +266,7 @@ def test_nothing_is_recorded_without_a_tracer() -> None:
 def test_without_an_endpoint_nothing_is_imported() -> None:
     """A process that traces nothing does not pay for OpenTelemetry."""
     program = (
-        "import sys, headrace.core.spans, headrace.telemetry.tracing\n"
+        "import sys, headrace.core.spans, headrace.extensions.otel.tracing\n"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -274,7 +274,7 @@ def test_without_an_endpoint_nothing_is_imported() -> None:
 
 def test_without_the_extra_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """An endpoint without OpenTelemetry names the extra that is missing."""
-    monkeypatch.delitem(sys.modules, "headrace.telemetry.tracing.recorded")
+    monkeypatch.delitem(sys.modules, "headrace.extensions.otel.tracing.recorded")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     config = TracingConfig(endpoint="http://127.0.0.1:4318/v1/traces")
     with pytest.raises(StartError, match=r"pip install 'headrace\[otel\]'"):

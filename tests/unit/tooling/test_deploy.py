@@ -11,8 +11,8 @@ import yaml
 from headrace.channel import commits, fetcher
 from headrace.config import Config, SparkConfig, ZooKeeperConfig
 from headrace.daemon import READY_TIMEOUT, START_TIMEOUT, ExitCode
+from headrace.extensions.spark.settings import FAR
 from headrace.signals import ENDING_MARGIN, LAST_WORDS_TIMEOUT
-from headrace.spark.settings import FAR
 from tests.integration.deploy.images import PACKAGES
 
 ROOT = Path(__file__).parents[3]

@@ -55,7 +55,7 @@ def test_each_broker_of_the_local_stack_has_a_line(lines: Any) -> None:
     [
         "deploy/compose/compose.yaml",
         "docs/local-stack.md",
-        "headrace/tools/init/project/compose.yaml",
+        "headrace/ops/init/project/compose.yaml",
         "tests/docker-compose.yml",
     ],
 )

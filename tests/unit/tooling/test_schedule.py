@@ -11,7 +11,7 @@ import pytest
 from tests.schedule import pytest_xdist_make_scheduler, scope_of, shares, touches
 
 _ROOT = Path(__file__).parents[3]
-_SQL = Path(__file__).parents[2] / "integration" / "spark" / "test_sql.py"
+_SQL = Path(__file__).parents[2] / "integration" / "extensions" / "spark" / "test_sql.py"
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -27,17 +27,18 @@ def test_each_file_comes_up_once_in_as_many_commits_as_there_are_shares(count: i
 @pytest.mark.parametrize(
     ("changed", "touched"),
     [
-        ("tests/integration/spark/test_sql.py", True),
-        ("tests/integration/spark/conftest.py", True),
-        ("headrace/sinks/sql/sink.py", True),
-        ("headrace/admin/page/page.css", False),
+        ("tests/integration/extensions/spark/test_sql.py", True),
+        ("tests/integration/extensions/spark/conftest.py", True),
+        ("headrace/extensions/spark/sql.py", True),
+        ("headrace/extensions/sql/sink.py", False),
+        ("headrace/ops/admin/page/page.css", False),
         ("docs/sinks.md", False),
     ],
 )
 def test_a_change_touches_the_tests_of_its_folder_and_of_its_room(
     changed: str, *, touched: bool
 ) -> None:
-    """A test of SQL sinks is touched by the sinks, its helpers and itself, and by no page."""
+    """A test of SQL reducers is touched by its room and its folder, and by no other extension."""
     assert touches(_SQL, {changed}) is touched
 
 
@@ -51,11 +52,11 @@ def test_durations_are_of_files_that_are_there() -> None:
 @pytest.mark.parametrize(
     ("file", "scope"),
     [
-        ("tests/integration/spark/test_sinks.py", "tests/integration/spark"),
-        ("tests/integration/spark/test_decode.py", "tests/integration/spark"),
-        ("tests/integration/spark/test_sql_processes.py", None),
+        ("tests/integration/extensions/spark/test_sinks.py", "tests/integration/extensions/spark"),
+        ("tests/integration/extensions/spark/test_decode.py", "tests/integration/extensions/spark"),
+        ("tests/integration/extensions/spark/test_sql_processes.py", None),
         ("tests/integration/daemon/test_spark_signals.py", None),
-        ("tests/unit/spark/test_lane.py", None),
+        ("tests/unit/extensions/spark/test_lane.py", None),
     ],
 )
 def test_files_that_share_a_spark_session_share_a_process(file: str, scope: str | None) -> None:
@@ -69,9 +70,9 @@ def test_the_processes_are_given_work_by_that() -> None:
     config.getvalue.return_value = ["popen", "popen"]
     config.getoption.side_effect = {"dist": "loadfile"}.__getitem__
     scheduler = pytest_xdist_make_scheduler(config, None)
-    assert scheduler._split_scope("tests/integration/spark/test_sinks.py::T::test_a[1]") == (
-        "tests/integration/spark"
-    )
+    assert scheduler._split_scope(
+        "tests/integration/extensions/spark/test_sinks.py::T::test_a[1]"
+    ) == ("tests/integration/extensions/spark")
     assert scheduler._split_scope("tests/unit/test_service.py::test_a") == (
         "tests/unit/test_service.py"
     )

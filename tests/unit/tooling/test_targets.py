@@ -121,8 +121,8 @@ def test_the_set_up_itself_needs_the_standard_library_only() -> None:
 
 def test_what_the_demo_runs_is_imported_with_its_locks_alone() -> None:
     """The demo, its daemons with their sink, and what it reads the table with."""
-    modules = ["headrace.cli", "headrace.daemon", *_modules("headrace/tools/demo")]
-    modules += _modules("headrace/sinks/delta")
+    modules = ["headrace.cli", "headrace.daemon", *_modules("headrace/ops/demo")]
+    modules += _modules("headrace/extensions/delta")
     done = _run_with("run", "for name in sys.argv[1:]: __import__(name)", *modules)
     assert done.stderr == ""
 

@@ -165,7 +165,7 @@ def test_no_name_of_the_page_has_a_replaced_word() -> None:
     """Functions, constants and properties of the status page have the glossary's words."""
     found = [
         f"{file.name}:{line} {name}"
-        for file in sorted((_ROOT / "headrace/admin/page").glob("*.js"))
+        for file in sorted((_ROOT / "headrace/ops/admin/page").glob("*.js"))
         for name, line in script_names(file.read_text(encoding="utf-8"))
         if words(name) & _NOT_IN_NAMES
     ]

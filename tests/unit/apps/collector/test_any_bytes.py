@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from headrace.keyed import Event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.apps.collector import Collector, group_of
 from headrace.apps.collector.events import MOST_ID, Times
-from headrace.keyed import Event
-from headrace.keyed.codecs import key_bytes
-from headrace.keyed.fold import FoldSettings
+from headrace.extensions.keyed.codecs import key_bytes
+from headrace.extensions.keyed.fold import FoldSettings
 from headrace.testing.keyed import KeyedTest, Produced, Sent
 
 if TYPE_CHECKING:

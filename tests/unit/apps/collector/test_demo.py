@@ -6,6 +6,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from headrace.keyed import Event
 from typer.testing import CliRunner
 
 from headrace import config
@@ -21,12 +22,11 @@ from headrace.apps.collector.demo import (
 )
 from headrace.apps.collector.flights import LOST_TTL, Fate, Schedule, compare, schedule
 from headrace.cli import app
-from headrace.keyed import Event
-from headrace.keyed.fold import FoldSettings
+from headrace.extensions.keyed.fold import FoldSettings
+from headrace.ops.demo.daemons import Daemon, Endpoints
+from headrace.ops.demo.flights import read_flights
+from headrace.ops.demo.story import gates, patience
 from headrace.testing.keyed import KeyedTest
-from headrace.tools.demo.daemons import Daemon, Endpoints
-from headrace.tools.demo.flights import read_flights
-from headrace.tools.demo.story import gates, patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import pytest
+from headrace.keyed import Event, Fired
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
@@ -15,8 +16,7 @@ from typing_extensions import override
 from headrace.apps.elements import Element, ElementError, Stream, element_reducer
 from headrace.core.errors import PoisonRecordError
 from headrace.core.imports import make
-from headrace.keyed import Event, Fired
-from headrace.keyed.fold import FoldSettings
+from headrace.extensions.keyed.fold import FoldSettings
 from headrace.testing.keyed import KeyedTest, check_reducer
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 
-from headrace.spark.reducer import send_by_value
+from headrace.extensions.spark.reducer import send_by_value
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,9 +17,9 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
+from headrace.extensions.keyed.codecs import partition_of, to_json
 from headrace.kafka.ports import Fetched
 from headrace.kafka.topic_producer import ProduceError
-from headrace.keyed.codecs import partition_of, to_json
 from headrace.testing import InMemoryBroker
 from headrace.testing.broker import InMemorySource
 from headrace.testing.records import FakeRecord

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from headrace.keyed import Event, Fired
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,10 +30,9 @@ from headrace.apps.workflow.messages import (
 )
 from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
 from headrace.core.errors import PoisonRecordError
-from headrace.keyed import Event, Fired
-from headrace.keyed.api import is_batched
-from headrace.keyed.codecs import to_json
-from headrace.keyed.fold import DEAD_LETTERS, FoldSettings
+from headrace.extensions.keyed.api import is_batched
+from headrace.extensions.keyed.codecs import to_json
+from headrace.extensions.keyed.fold import DEAD_LETTERS, FoldSettings
 from headrace.testing.keyed import KeyedTest, Produced, Sent, check_reducer
 from tests.unit.apps.workflow.test_definitions import workflows
 

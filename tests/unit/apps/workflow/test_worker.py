@@ -22,8 +22,8 @@ from headrace.apps.workflow.worker import (
 from headrace.core.clock import Deadline
 from headrace.core.user_text import kind_of
 from headrace.devstack.wait import wait_for
+from headrace.extensions.keyed.codecs import to_json
 from headrace.kafka.topic_producer import ProduceError
-from headrace.keyed.codecs import to_json
 from headrace.processors.contract import BatchResponse, ChannelContext
 from headrace.telemetry.metrics import Metrics
 from headrace.testing.records import FakeAssignment, make_batch

@@ -1,0 +1,31 @@
+"""Reducers with state by key: what a reducer gets and returns. docs/keyed.md is the guide."""
+
+from __future__ import annotations
+
+from headrace.extensions.keyed.aggregates import count
+from headrace.extensions.keyed.api import (
+    Event,
+    Fired,
+    KeyedReducer,
+    Output,
+    Phase,
+    Phases,
+    Timer,
+    at_clock,
+    at_event,
+    batched,
+)
+
+__all__ = [
+    "Event",
+    "Fired",
+    "KeyedReducer",
+    "Output",
+    "Phase",
+    "Phases",
+    "Timer",
+    "at_clock",
+    "at_event",
+    "batched",
+    "count",
+]

@@ -1,0 +1,81 @@
+"""A keyed reducer that has never worked: its records all go where ``on_poison`` says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+import structlog
+
+from headrace.core.letter_headers import CONNECT_PREFIX, PREFIX
+from headrace.extensions.keyed.fold import DEAD_LETTERS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.sinks.micro_batch import MicroBatch
+
+log = structlog.get_logger(__name__)
+
+#: Micro-batches with records of which none was reduced, after which it is said; so many records
+#: are enough by themselves.
+MOST_BATCHES, MOST_RECORDS = 3, 100
+
+_MESSAGES = (f"{PREFIX}message", f"{CONNECT_PREFIX}exception.message")
+
+
+class FirstRecords:
+    """Says in the log, once, that no record was reduced since the start. For the lane.
+
+    A batch fails by what its reducer raises only where ``on_poison`` is ``fail``: with the other
+    policies it is committed, and nothing else would tell that none of it was counted. ``code`` is
+    the reducer's import path.
+    """
+
+    def __init__(self, code: str) -> None:
+        self._code = code
+        self._batches = 0
+        self._records = 0
+        self._is_over = False
+
+    def note(self, micro_batch: MicroBatch, result: pa.Table) -> None:
+        """Look at what became of a micro-batch; ``result`` is a table of ``fold.RESULT``."""
+        if self._is_over or not micro_batch.records:
+            return
+        poison, dropped = (pc.sum(result.column(name)).as_py() or 0 for name in _GIVEN_UP)
+        if poison + dropped < micro_batch.records:
+            self._is_over = True
+            return
+        self._batches += 1
+        self._records += poison
+        if not poison or (self._batches < MOST_BATCHES and self._records < MOST_RECORDS):
+            return
+        self._is_over = True
+        log.error(
+            "processor_never_worked",
+            channel=micro_batch.channel,
+            code=self._code,
+            failures=self._records,
+            error=_last_message(result),
+            reason=(
+                f"no record has been reduced since the start: the first {self._records} were all "
+                "set aside or dropped, as on_poison says, and their offsets are committed; once "
+                "the code is right, headrace dead-letters replay has them reduced"
+            ),
+        )
+
+
+#: The columns that count records which no reducer got, or took.
+_GIVEN_UP = ("poison", "dropped")
+
+
+def _last_message(result: pa.Table) -> str | None:
+    """Return what the last dead letter says; None where there is none."""
+    for outputs in reversed(result.column("outputs").to_pylist()):
+        for output in reversed(outputs or ()):
+            if output["to"] != DEAD_LETTERS:
+                continue
+            for header in output["headers"] or ():
+                if header["key"] in _MESSAGES and header["value"] is not None:
+                    return str(header["value"].decode("utf-8", "replace"))
+    return None

@@ -1,0 +1,247 @@
+"""Re-keying: records as they are, by another key, for a topic where all of a key are together."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from typing_extensions import override
+
+from headrace.core.columns import HEADERS
+from headrace.core.errors import PoisonRecordError, RetryableError
+from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage
+from headrace.core.records import TopicPartition
+from headrace.core.tables import SCHEMA, with_left_out
+from headrace.core.user_text import describe_error, plain_error
+from headrace.extensions.keyed.api import Event
+from headrace.extensions.keyed.codecs import DECODERS, field_of, key_bytes
+from headrace.extensions.keyed.fold import dead_letter, in_this_thread
+from headrace.sinks.kafka import KafkaSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.core.call_watch import CallWatch
+    from headrace.extensions.keyed.fold import PartsRunner
+    from headrace.sinks.kafka import Transactions
+    from headrace.sinks.micro_batch import MicroBatch
+
+#: The header that says which record one was made of: ``topic/partition/offset``.
+FROM_HEADER = "headrace-from"
+
+#: What a record becomes. ``topic`` is null where it is left out.
+REKEYED = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", SCHEMA.field("timestamp").type),
+        ("headers", HEADERS),
+    ]
+)
+
+
+class _NoKeyError(Exception):
+    """A record has no such key."""
+
+
+@dataclass(frozen=True, slots=True)
+class RekeySettings:
+    """Where records get their key from, and where they go.
+
+    ``key`` is ``key``, ``value.<field>``, ``headers.<name>`` or an import path, whose function
+    comes with it. ``dead_letters`` is the topic for ``on_poison: dead_letter``, and ``letters``
+    says what headers they have. ``decoder`` reads values in place of what ``value`` names.
+    """
+
+    key: str
+    topic: str
+    value: str = "json"
+    on_poison: str = "fail"
+    dead_letters: str | None = None
+    letters: LetterHeaders = OUR_HEADERS
+    decoder: Callable[[bytes], Any] | None = None
+
+
+class _Row(NamedTuple):
+    """One record. ``ts`` is in milliseconds, -1 where it has no time."""
+
+    topic: str
+    partition: int
+    offset: int
+    ts: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[dict[str, Any]] | None
+
+
+#: A row of :data:`REKEYED`, without what it has of the record: topic, key and headers.
+_Made = tuple["str | None", "bytes | None", "list[dict[str, Any]] | None"]
+
+
+class Rekey:
+    """Makes a table of :data:`REKEYED` of records: a row for each, in their order. Any thread.
+
+    ``function`` gets an :class:`headrace.keyed.Event` and returns its key, where the settings name
+    one; it is sent to Spark's workers. With ``calls`` each record is noted there before code of the
+    user's gets it, and a call that takes too long is interrupted.
+
+    Raises:
+        PoisonRecordError: a record has no such key, and ``on_poison`` is ``fail``.
+        RetryableError: the decoder or the function said so.
+        CallTimeoutError: the decoder or the function did not return in time.
+    """
+
+    def __init__(
+        self,
+        settings: RekeySettings,
+        function: Callable[[Event[Any]], Any] | None = None,
+        calls: CallWatch | None = None,
+    ) -> None:
+        self.settings = settings
+        self.function = function
+        # what reads a key or a field of JSON returns in any case
+        self.calls = None if function is None and settings.decoder is None else calls
+        self.read_value = settings.decoder or DECODERS[settings.value]
+        self.steps = settings.key.split(".")[1:]
+
+    def __call__(self, records: pa.Table) -> pa.Table:
+        """Return the records by their new keys."""
+        times = [
+            -1 if micros is None else micros // 1000
+            for micros in records.column("timestamp").cast(pa.int64()).to_pylist()
+        ]
+        names = ("topic", "partition", "offset", "key", "value", "headers")
+        topics, partitions, offsets, *rest = (records.column(n).to_pylist() for n in names)
+        rows = map(_Row, topics, partitions, offsets, times, *rest)
+        with nullcontext() if self.calls is None else self.calls.job():
+            made = [self._made(row) for row in rows]
+        to, keys, headers = zip(*made, strict=True) if made else ((), (), ())
+        columns = [
+            pa.array(to, pa.string()),
+            pa.array(keys, pa.binary()),
+            records.column("value"),
+            records.column("timestamp"),
+            pa.array(headers, HEADERS),
+        ]
+        return pa.Table.from_arrays(columns, schema=REKEYED)
+
+    def _made(self, row: _Row) -> _Made:
+        if self.calls is not None:
+            place = f"the key of offset {row.offset} of {row.topic}-{row.partition}"
+            if self.calls.has_hung(row.partition, None, place):
+                return self._without_key(row, _NoKeyError(_HANGS))
+            self.calls.call(row.partition, None, place.encode())
+        try:
+            key = self._key_of(row)
+        except RetryableError:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of a value, or of the user's function
+            return self._without_key(row, plain_error(error))
+        came_from = f"{row.topic}/{row.partition}/{row.offset}".encode()
+        return (
+            self.settings.topic,
+            key,
+            [*(row.headers or ()), {"key": FROM_HEADER, "value": came_from}],
+        )
+
+    def _without_key(self, row: _Row, error: BaseException) -> _Made:
+        """Deal with a record that has no such key, as ``on_poison`` says."""
+        settings, reason = self.settings, str(error)
+        if not isinstance(error, _NoKeyError):
+            reason = f"its {settings.key} cannot be read: {describe_error(error)}"
+        if settings.on_poison == "fail":
+            partition = TopicPartition(row.topic, row.partition)
+            raise PoisonRecordError(partition, row.offset, reason) from error
+        if settings.dead_letters is None:
+            return None, None, None
+        said = {
+            "topic": row.topic,
+            "partition": str(row.partition),
+            "offset": str(row.offset),
+            "timestamp": str(row.ts),
+        }
+        raised = None if isinstance(error, _NoKeyError) else error
+        failure = Failure(reason, raised, Stage.KEY, self.function or Rekey)
+        *_, headers = dead_letter(
+            settings.letters, row.key, row.value, row.ts, failure, said, row.headers
+        )
+        return settings.dead_letters, row.key, headers
+
+    def _key_of(self, row: _Row) -> bytes:
+        found = self._found(row)
+        if found is None:
+            raise _NoKeyError(f"it has no {self.settings.key}")
+        return key_bytes(found)
+
+    def _found(self, row: _Row) -> Any:
+        if self.function is not None:
+            headers = tuple((each["key"], each["value"]) for each in row.headers or ())
+            value = None if row.value is None else self.read_value(row.value)
+            return self.function(
+                Event(value, row.ts, row.topic, row.partition, row.offset, headers)
+            )
+        if not self.steps:
+            return row.key
+        if self.settings.key.startswith("headers."):
+            name = self.settings.key.removeprefix("headers.")
+            named = [each["value"] for each in row.headers or () if each["key"] == name]
+            return named[-1] if named else None
+        value = None if row.value is None else self.read_value(row.value)
+        return field_of(value, self.steps)
+
+
+#: Why a record has no key that the user's code did not return for.
+_HANGS = "it has no key: the code does not return when it is called with it"
+
+
+class RekeyFunction:
+    """The reducer of ours in front of the engines: records in, the same by key out."""
+
+    def __init__(self, rekey: Rekey) -> None:
+        self._rekey = rekey
+
+    def __call__(self, table: pa.Table, batch: MicroBatch) -> pa.Table:
+        """Re-key in this thread; see :meth:`reduce`."""
+        return self.reduce(table, batch, in_this_thread, 1)
+
+    def reduce(
+        self,
+        table: pa.Table,
+        batch: MicroBatch,  # noqa: ARG002 - records say themselves where they are from
+        run: PartsRunner,
+        tasks: int,
+    ) -> pa.Table:
+        """Return what is to be produced, in the order of the records.
+
+        ``run`` re-keys parts of them, up to ``tasks``.
+
+        Raises:
+            PoisonRecordError: a record has no such key, and ``on_poison`` is ``fail``.
+        """
+        step = max(1, -(-table.num_rows // tasks))
+        starts = range(0, table.num_rows, step)
+        parts = [table.slice(start, step).combine_chunks() for start in starts]
+        result = pa.concat_tables(
+            [REKEYED.empty_table(), *(run(self._rekey, parts) if parts else ())]
+        )
+        is_kept = pc.is_valid(result.column("topic"))
+        return with_left_out(result.filter(is_kept), table.filter(pc.invert(is_kept)))
+
+
+class RekeySink(KafkaSink):
+    """Produces re-keyed records, and dead letters, in one transaction with the offsets.
+
+    ``prepare`` has the topics ready; it may block, and raise a StartError.
+    """
+
+    def __init__(self, transactions: Transactions, prepare: Callable[[], None]) -> None:
+        super().__init__(transactions)
+        self._prepare = prepare
+
+    @override
+    def open(self) -> None:
+        self._prepare()

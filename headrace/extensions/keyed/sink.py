@@ -1,0 +1,550 @@
+"""The sink of a channel with state: outputs, states and the offset in one transaction."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import astuple, dataclass, field, replace
+from itertools import chain
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.core.clock import Deadline
+from headrace.core.errors import HeadraceError, KafkaUnavailableError, ResultRefusedError
+from headrace.core.records import ResultRecord, TopicPartition
+from headrace.core.result_columns import ResultColumns
+from headrace.core.spans import current_headers
+from headrace.extensions.keyed.changelog import changelog_columns
+from headrace.extensions.keyed.fold import OUTPUT, made
+from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.extensions.keyed.state import Layer, Progress
+from headrace.extensions.keyed.store import Position
+from headrace.kafka.result_transactions import CountedMove
+from headrace.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError
+from headrace.sinks.kafka import traced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from headrace.core.clock import Clock
+    from headrace.core.errors import SinkConflictError
+    from headrace.core.result_columns import Results
+    from headrace.extensions.keyed.first_records import FirstRecords
+    from headrace.extensions.keyed.state import LayeredState
+    from headrace.kafka.ports import ChangelogMark, StoredOffset
+    from headrace.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.sinks.micro_batch import MicroBatch
+
+#: Committed micro-batches, and their bytes, that the store may be without, before nothing more is
+#: committed.
+MOST_UNWRITTEN = 8
+MOST_UNWRITTEN_BYTES = 64 << 20
+
+#: Seconds in which the brokers have to say where one partition ends: commits wait meanwhile.
+_END_TIMEOUT = 1.0
+
+
+class Transactions(Protocol):
+    """What produces records and keeps offsets, as ``headrace.kafka.ResultTransactions``."""
+
+    def require(self, topic: str) -> None:
+        """Return if a topic exists; a StartError says that it does not."""
+        ...
+
+    def stored_entry(self, identity: str) -> StoredOffset | None:
+        """Return what is stored for a partition, once no transaction has it in doubt."""
+        ...
+
+    def last_entries(
+        self, identities: Collection[str], deadline: Deadline
+    ) -> Mapping[str, StoredOffset]:
+        """Return what was committed last of partitions of a topic; what has nothing is missing."""
+        ...
+
+    def commit(
+        self, moves: Sequence[CountedMove], records: Results = ()
+    ) -> list[SinkConflictError]:
+        """Produce and move, both or neither; return the conflicts for which nothing was done."""
+        ...
+
+    def close(self) -> None:
+        """Release the clients."""
+        ...
+
+
+class Ends(Protocol):
+    """Who knows where the partitions of a topic end, as ``headrace.kafka.KafkaTopicCatalog``."""
+
+    def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        """Return the first offset and the end of a partition."""
+        ...
+
+    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
+        """Return the leader epoch of a partition's last record, None where it is not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedCounts:
+    """What the fold did, over some micro-batches."""
+
+    touched: int = 0
+    changed: int = 0
+    fired: int = 0
+    late: int = 0
+    dropped: int = 0
+    poison: int = 0
+    expired: int = 0
+    outputs: int = 0
+
+    def plus(self, other: KeyedCounts) -> KeyedCounts:
+        """Return the sums of both."""
+        return KeyedCounts(*map(operator.add, astuple(self), astuple(other)))
+
+
+class OutputColumns:
+    """The outputs of a micro-batch, as columns: a record is made when it is asked for.
+
+    There may be as many as records, and the objects would live until the commit.
+    """
+
+    def __init__(
+        self, chunks: Sequence[pa.StructArray] = (), topic_of: Callable[[str], str] = str
+    ) -> None:
+        self._chunks = chunks
+        self._topic_of = topic_of
+
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks))
+
+    def __iter__(self) -> Iterator[ResultRecord]:
+        for chunk in self._chunks:
+            columns = (chunk.field(name).to_pylist() for name in OUTPUT.names)
+            for to, key, value, ts, headers in zip(*columns, strict=True):
+                named = None if not headers else [(each["key"], each["value"]) for each in headers]
+                yield ResultRecord(self._topic_of(to), value, key, named, None, ts)
+
+    def by_topic(self) -> Iterator[ResultColumns]:
+        """Yield them in columns, those of each topic in their order."""
+        for chunk in self._chunks:
+            encoded = chunk.field("to").dictionary_encode()
+            topics = list(map(self._topic_of, encoded.dictionary.to_pylist()))
+            for topic in dict.fromkeys(topics):
+                numbers = [at for at, each in enumerate(topics) if each == topic]
+                is_own = pc.is_in(encoded.indices, pa.array(numbers, encoded.indices.type))
+                own = chunk if len(numbers) == len(topics) else chunk.filter(is_own)
+                key, value, ts, headers = map(own.field, ("key", "value", "ts", "headers"))
+                yield ResultColumns(topic, key, value, headers, None, ts)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedState:
+    """A micro-batch that is folded: its layer, and what is to be produced.
+
+    ``rows`` are the changed rows of the layer, in its order; None where it has none.
+    """
+
+    layer: Layer
+    rows: pa.Table | None
+    outputs: OutputColumns = field(default_factory=OutputColumns)
+    counts: KeyedCounts = field(default_factory=KeyedCounts)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTopics:
+    """Where a channel with state writes to. ``outputs`` has a topic for each output's name."""
+
+    changelog: str
+    outputs: Mapping[str, str]
+
+
+def staged_state(
+    micro_batch: MicroBatch,
+    result: pa.Table | None,
+    state: LayeredState,
+    topic_of: Callable[[str], str],
+) -> StagedState:
+    """Return what is to be committed of a folded micro-batch. Blocks for reads of former rows."""
+    known = {part.partition: state.time(part.partition) for part in micro_batch.ranges}
+    reached = {} if result is None else times_in(result)
+    times = {
+        number: time
+        for number, before in known.items()
+        if (time := reached.get(number, before)) is not None
+    }
+    if result is None:
+        return StagedState(Layer(micro_batch.id, {}, times), None)
+    outputs = OutputColumns(pc.list_flatten(result.column("outputs")).chunks, topic_of)
+    sums = {name: pc.sum(result.column(name)).as_py() or 0 for name in _COUNTED}
+    wanted = ["partition", "key", "state", "extra"]
+    wanted += [name for name in _FORMER if name in result.column_names]
+    rows = result.select(wanted).filter(result.column("changed")).combine_chunks()
+    changes = _changes(rows, state)
+    counts = KeyedCounts(result.num_rows, len(changes), outputs=len(outputs), **sums)
+    layer = Layer(micro_batch.id, changes, times)
+    return StagedState(layer, rows, outputs, counts)
+
+
+def _changes(rows: pa.Table, state: LayeredState) -> dict[PartitionKey, RowChange]:
+    """Return the rows that changed, with those before them: read, where the table has none."""
+    partitions, names, *columns = (column.to_pylist() for column in rows.columns)
+    keys = made(PartitionKey, zip(partitions, names, strict=True))
+    after = _rows(*columns[:2])
+    before = _rows(*columns[2:]) if len(columns) > 2 else state.get_many(keys)  # noqa: PLR2004
+    return dict(zip(keys, made(RowChange, zip(before, after, strict=True)), strict=True))
+
+
+class KeyedSink:
+    """Commits folded micro-batches; see docs/keyed.md. A ``Sink`` that takes several at once.
+
+    The stream times that a micro-batch comes to are in the metadata of its result. ``first`` looks
+    whether any record was reduced.
+    """
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        state: LayeredState,
+        topics: SinkTopics,
+        clock: Clock,
+        first: FirstRecords | None = None,
+    ) -> None:
+        self._first = first
+        self._transactions = transactions
+        self._state = state
+        self._topics = topics
+        self._clock = clock
+        self._lock = Lock()
+        self._touched: set[int] = set()
+        self._marks: dict[int, ChangelogMark | None] = {}
+        #: Called before each commit, on the thread that commits and once all of its records are
+        #: read: what it raises comes in place of the commit.
+        self.require: Callable[[], None] = lambda: None
+        #: What was done in all that was committed. Any thread may read it.
+        self.totals = KeyedCounts()
+
+    @property
+    def changelog(self) -> str:
+        """The topic of the changed rows."""
+        return self._topics.changelog
+
+    def open(self) -> None:
+        """Look for the topics.
+
+        Raises:
+            StartError: one does not exist, or no broker answers.
+        """
+        for topic in sorted({self._topics.changelog, *self._topics.outputs.values()}):
+            self._transactions.require(topic)
+
+    def stored_offset(self, identity: str) -> int | None:
+        """Return the offset that goes with the state, and begin the partition with it. Blocks.
+
+        A commit that is under way is waited for: what was stored before it is of no use after it.
+        """
+        partition = int(identity.rpartition("/")[2])
+        with self._lock:
+            stored = self._transactions.stored_entry(identity)
+            self._marks[partition] = None if stored is None else stored.changelog
+            if stored is None:
+                self._state.begin(partition, Progress())
+                return None
+            progress = Progress(stored.offset, stored.commits or 0, stored.stream_time)
+            self._state.begin(partition, progress)
+            return stored.offset
+
+    def last_stored(
+        self, identities: Collection[str], deadline: Deadline
+    ) -> Mapping[str, StoredOffset]:
+        """Return what was committed last of partitions, whatever is under way. Blocks.
+
+        Raises:
+            KafkaUnavailableError: the brokers did not answer.
+        """
+        return self._transactions.last_entries(identities, deadline)
+
+    def mark(self, partition: int) -> ChangelogMark | None:
+        """Return what was stored last of where the state of a partition is, None: it was not said.
+
+        Any thread; as of the last :meth:`stored_offset`, and of commits since then.
+        """
+        return self._marks.get(partition)
+
+    def set_mark(self, partition: int, mark: ChangelogMark) -> None:
+        """Have commits of a partition say so. Any thread."""
+        self._marks[partition] = mark
+
+    def stored_leader_epoch(self, identity: str) -> int | None:
+        """Return what was stored with the offset, in the same commit."""
+        stored = self._transactions.stored_entry(identity)
+        return None if stored is None else stored.leader_epoch
+
+    def stage(self, micro_batch: MicroBatch, result: pa.Table | None) -> StagedState:
+        """Have what is staged next see the changed rows. Blocks for reads of the former ones.
+
+        ``result`` is what a ``KeyedFunction`` returns; None changes nothing.
+        """
+        topics = self._topics.outputs.__getitem__
+        staged = staged_state(micro_batch, result, self._state, topics)
+        self._state.stage(staged.layer)
+        if result is not None and self._first is not None:
+            self._first.note(micro_batch, result)
+        return staged
+
+    def commit(self, staged: StagedState, offsets: Sequence[PartitionCommit]) -> None:
+        """Commit one; see :meth:`commit_all`."""
+        self.commit_all([staged], offsets)
+
+    def commit_all(self, staged: Sequence[StagedState], offsets: Sequence[PartitionCommit]) -> None:
+        """Commit several; see :meth:`commit_with`."""
+        self.commit_with(staged, offsets, ())
+
+    def commit_with(
+        self,
+        staged: Sequence[StagedState],
+        offsets: Sequence[PartitionCommit],
+        records: Sequence[ResultRecord],
+    ) -> None:
+        """Produce outputs and changed rows, and move the offsets, in one transaction; then write.
+
+        ``records`` are others, for the same transaction.
+
+        Raises:
+            CommitConflictError: another writer moved some of the offsets.
+            FencedError: a new owner shut this member's producer out.
+            RowsRefusedError: a record is too large.
+            HeadraceError: nothing was stored as far as can be told; or the store could not be
+                written for so long that no more is committed.
+        """
+        layers = [each.layer for each in staged]
+        self.require()
+        with self._lock:
+            if self._is_full() and not self._state.apply((), {}):
+                raise HeadraceError(
+                    f"the state store has not taken {self._state.unwritten} committed "
+                    f"micro-batches: {self._state.problem}. It goes on once they are written"
+                )
+            times = {number: time for layer in layers for number, time in layer.times.items()}
+            changed = {key.partition for layer in layers for key in layer.changes}
+            moves = [self._move(share, times, changed) for share in offsets]
+            # what fails here may be stored all the same: then the changelog has rows that the
+            # store has not, and no position is noted before a commit has gone on from ours
+            numbers = {move.partition.partition for move in moves}
+            were_touched = self._touched & numbers
+            self._touched -= numbers
+            try:
+                conflicts = self._transactions.commit(moves, self._records(staged, records))
+            except ResultRefusedError as error:
+                raise RowsRefusedError(str(error)) from error
+            if conflicts:
+                # nothing was stored; but of these the changelog has rows of another writer
+                others = {conflict.partition.partition for conflict in conflicts}
+                self._touched |= were_touched - others
+                raise CommitConflictError(conflicts)
+            self._touched |= numbers
+            self._marks.update({move.partition.partition: move.changelog for move in moves})
+            for each in staged:
+                self.totals = self.totals.plus(each.counts)
+            self._state.apply(
+                layers,
+                {
+                    move.partition.partition: Progress(
+                        move.next_offset, move.commits + 1, move.stream_time
+                    )
+                    for move in moves
+                },
+            )
+
+    def _is_full(self) -> bool:
+        held, size = self._state.unwritten, self._state.unwritten_bytes
+        return held >= MOST_UNWRITTEN or size >= MOST_UNWRITTEN_BYTES
+
+    def write_again(self) -> None:
+        """Have the store take what it could not take before; a commit under way does so itself."""
+        if self._state.problem is not None and self._lock.acquire(blocking=False):
+            try:
+                self._state.apply((), {})
+            finally:
+                self._lock.release()
+
+    def clear_index(self) -> None:
+        """Have timers that no row has leave the store's index, unless a commit is under way.
+
+        Raises:
+            StateStoreError: the store cannot be read or written.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                self._state.clear_index()
+            finally:
+                self._lock.release()
+
+    def _move(
+        self, share: PartitionCommit, times: Mapping[int, int], changed: set[int]
+    ) -> CountedMove:
+        number = share.partition.partition
+        progress, mark = self._state.progress(number), self._marks.get(number)
+        if mark is not None and number in changed:
+            mark = replace(mark, has_rows=True)
+        return CountedMove(
+            share.identity,
+            share.partition,
+            share.start,
+            share.next_offset,
+            share.transactional_id,
+            share.leader_epoch,
+            progress.number,
+            times.get(number, progress.time),
+            mark,
+        )
+
+    def _records(self, staged: Sequence[StagedState], others: Sequence[ResultRecord]) -> Results:
+        """Return the last row of each changed key, then the outputs in the order of each topic."""
+        rows = self._rows(staged)
+        if current_headers():
+            return chain(rows, traced(chain(*(each.outputs for each in staged), others)))
+        return chain(rows, *(each.outputs.by_topic() for each in staged), others)
+
+    def _rows(self, staged: Sequence[StagedState]) -> Iterator[ResultColumns]:
+        for at, each in enumerate(staged, 1):
+            rows, later = each.rows, [other.layer.changes for other in staged[at:]]
+            if rows is None or not rows.num_rows:
+                continue
+            if later:
+                keys = each.layer.changes
+                is_last = [not any(key in changes for changes in later) for key in keys]
+                rows = rows.filter(pa.array(is_last, pa.bool_())).combine_chunks()
+            yield changelog_columns(self._topics.changelog, rows)
+
+    def discard(self, staged: StagedState) -> None:
+        """Forget the layer."""
+        self._state.drop(staged.layer.name)
+
+    def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:  # noqa: ARG002
+        """Refuse: state and offset belong together.
+
+        Raises:
+            HeadraceError: always.
+        """
+        named = ", ".join(str(move.partition) for move in moves)
+        raise HeadraceError(
+            f"{named}: the offset of a channel with state cannot be moved, because its state is of "
+            "exactly the records before it; headrace state forget begins again, and import goes on "
+            "elsewhere"
+        )
+
+    def checkpoint(
+        self, topic_id: str, ends: Ends, deadline: Deadline, is_ours: Callable[[int], bool]
+    ) -> dict[int, int]:
+        """Note how far the store follows the changelog, of what was committed since. Blocks.
+
+        No transaction is under way meanwhile, so that the store has all that is before the ends;
+        but for partitions that are no longer ours, where the ends may be another owner's.
+        ``is_ours`` is asked once the ends are known. Partitions are returned whose changelog
+        begins later than their rows, with its first offset; nothing is noted of these.
+
+        Raises:
+            HeadraceError: a transaction is under way for as long.
+            KafkaUnavailableError: no answer of some, one without a leader for instance; the others
+                are noted.
+            StateStoreError: the store could not be written.
+        """
+        if not self._lock.acquire(timeout=deadline.left):
+            raise HeadraceError("a transaction is under way; the next time it is noted")
+        try:
+            if self._state.unwritten:
+                return {}
+            now = self._clock.time()
+            positions: dict[int, Position] = {}
+            cut: dict[int, int] = {}
+            missing: list[KafkaUnavailableError] = []
+            for number in sorted(self._touched):
+                partition = TopicPartition(self._topics.changelog, number)
+                patience = Deadline.after(deadline.at_most(_END_TIMEOUT), self._clock)
+                # before the end, so that it is no later one than the end's
+                epoch = _leader_epoch(ends, partition, patience)
+                try:
+                    low, end = ends.watermarks(partition, patience)
+                except KafkaUnavailableError as error:
+                    missing.append(error)
+                    continue
+                mark = self._marks.get(number)
+                if mark is not None and low > mark.start:
+                    cut[number] = low
+                else:
+                    positions[number] = Position(topic_id, end, now, epoch)
+            ours = {number: at for number, at in positions.items() if is_ours(number)}
+            self._state.checkpoint(ours)
+            for number, at in ours.items():
+                # the next commit says it, for an owner that has no store of this
+                if (mark := self._marks.get(number)) is not None:
+                    changed = replace(mark, end=at.offset, leader_epoch=at.leader_epoch)
+                    self._marks[number] = changed
+            self._touched.difference_update(positions)
+            if missing and not cut:
+                raise missing[0]
+            return cut
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Close the clients."""
+        self._transactions.close()
+
+
+def _leader_epoch(ends: Ends, partition: TopicPartition, deadline: Deadline) -> int | None:
+    """Return an epoch to go with a position, None where the leader does not say: it is a help."""
+    try:
+        return ends.leader_epoch(partition, deadline)
+    except KafkaUnavailableError:
+        return None
+
+
+_COUNTED = ("fired", "late", "dropped", "poison", "expired")
+
+_TIMES = b"headrace.times"
+
+
+def with_times(result: pa.Table, times: Mapping[int, int]) -> pa.Table:
+    """Return a result that says which stream time its partitions came to."""
+    text = ",".join(f"{number}:{time}" for number, time in times.items())
+    return result.replace_schema_metadata({_TIMES: text.encode()})
+
+
+def times_in(result: pa.Table) -> dict[int, int]:
+    """Return what :func:`with_times` put there."""
+    text = (result.schema.metadata or {}).get(_TIMES, b"").decode()
+    pairs = (pair.partition(":") for pair in text.split(",") if pair)
+    return {int(number): int(time) for number, _, time in pairs}
+
+
+#: The columns of a result that have the rows as they were before.
+_FORMER = ("former_state", "former_extra")
+
+
+def with_former(result: pa.Table, rows: pa.Table) -> pa.Table:
+    """Return a result with the rows that it was folded from, which begin with the same keys.
+
+    Rows without a key may follow in the result.
+    """
+    others = result.num_rows - rows.num_rows
+    for name, column in zip(_FORMER, ("state", "extra"), strict=True):
+        nothing = pa.nulls(others, pa.binary())
+        former = pa.chunked_array([*rows.column(column).chunks, nothing], pa.binary())
+        result = result.append_column(name, former)
+    return result
+
+
+def _rows(
+    states: Sequence[bytes | None], extras: Sequence[bytes | None]
+) -> Iterable[KeyRow | None]:
+    """Return rows of what is stored of keys, None for each that has none."""
+    fields = list(zip(states, extras, strict=True))
+    nothing = (None, None)
+    if nothing not in fields:
+        return made(KeyRow, fields)
+    return [None if row == nothing else KeyRow(*row) for row in fields]

@@ -1,0 +1,408 @@
+"""The state of a channel's keys: what is committed, and above it what is staged and not yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import compress, islice, takewhile
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from headrace.core.user_text import describe_error
+from headrace.extensions.keyed.api import TimerClock
+from headrace.extensions.keyed.row import PartitionKey
+from headrace.extensions.keyed.store import StateStoreError, StoredCommit, timers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from headrace.extensions.keyed.row import KeyRow, RowChange
+    from headrace.extensions.keyed.store import DueTimer, Position, StateStore
+
+log = structlog.get_logger(__name__)
+
+
+#: Timers of the index whose rows are read together.
+_AT_A_TIME = 100
+
+
+class Progress(NamedTuple):
+    """Where a partition is with its commits, as the brokers store it with the input's offset.
+
+    ``number`` counts the commits, so that one without records can be told from none. ``time`` is
+    the stream time in milliseconds, None before the first record.
+    """
+
+    offset: int | None = None
+    number: int = 0
+    time: int | None = None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one micro-batch made of the keys that it touched, before it is committed.
+
+    ``times`` has the stream time that each of its partitions came to.
+    """
+
+    name: str
+    changes: Mapping[PartitionKey, RowChange] = field(default_factory=dict)
+    times: Mapping[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def timers(self) -> Mapping[PartitionKey, frozenset[DueTimer]]:
+        """The timers of the changed keys that have any after it."""
+        return {
+            key: timers
+            for key, (_, after) in self.changes.items()
+            if after is not None and after[1] and (timers := timers_of(key.key, after))
+        }
+
+
+class LayeredState:
+    """Rows as the next micro-batch has to see them. Any thread; what reads or writes blocks.
+
+    A staged micro-batch is a layer, in the order of staging. One that is not committed is dropped;
+    what shares a partition with it and was staged after it is dropped before anything else of the
+    partition is staged, so that no layer stands on a dropped one.
+    """
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self._lock = Lock()
+        self._layers: list[Layer] = []
+        self._progress: dict[int, Progress] = {}
+        self._committed: list[Layer] = []
+        # partitions with commits that the store does not know of
+        self._uncommitted: set[int] = set()
+        self._problem: StateStoreError | None = None
+        self._unwritten_bytes = 0
+        self._ready: set[int] = set()
+        self._wanted_times: dict[int, int] = {}
+        self._stale: set[tuple[int, DueTimer]] = set()
+
+    # --- partitions -------------------------------------------------------------------------
+
+    def begin(self, partition: int, progress: Progress) -> None:
+        """Take note of where a partition is, before anything of it is staged."""
+        with self._lock:
+            self._progress[partition] = progress
+
+    def admit(self, partition: int) -> None:
+        """Take note that a partition's state is all there."""
+        with self._lock:
+            self._ready.add(partition)
+
+    def release(self, partition: int) -> None:
+        """Have reads of a partition fail until its state is there again.
+
+        Also those under way: it comes before the store is emptied.
+        """
+        with self._lock:
+            self._ready.discard(partition)
+            self._wanted_times.pop(partition, None)
+            self._stale = {each for each in self._stale if each[0] != partition}
+
+    def note_commit(self, partition: int) -> None:
+        """Have the store say of which commit the rows of a partition are that is all there. Blocks.
+
+        Raises:
+            StateStoreError: it cannot be written.
+        """
+        with self._lock:
+            found = self._progress_of(partition)
+            if found.offset is None or partition in self._uncommitted:
+                return
+            commit = StoredCommit(found.offset, found.number)
+            if self._store.commit_of(partition) != commit:
+                self._store.write((), {}, commits={partition: commit})
+
+    def is_ready(self, partition: int) -> bool:
+        """Whether a partition's state is all there."""
+        with self._lock:
+            return partition in self._ready
+
+    def _require(self, partitions: set[int]) -> None:
+        with self._lock:
+            self._require_ready(partitions)
+
+    def _require_ready(self, partitions: set[int]) -> None:
+        missing = sorted(partitions - self._ready)
+        if missing:
+            raise StateStoreError(f"the state of partition {missing[0]} is not there yet")
+
+    def progress(self, partition: int) -> Progress:
+        """Return where a partition is, as committed."""
+        with self._lock:
+            return self._progress_of(partition)
+
+    def _progress_of(self, partition: int) -> Progress:
+        return self._progress.get(partition, Progress())
+
+    def time(self, partition: int) -> int | None:
+        """Return the stream time of a partition with all that is staged, in milliseconds."""
+        with self._lock:
+            times = (layer.times.get(partition) for layer in reversed(self._layers))
+            staged = next((time for time in times if time is not None), None)
+            return staged if staged is not None else self._progress_of(partition).time
+
+    def advance_time(self, partition: int, time: int) -> None:
+        """Have a tick of a quiet partition bring its stream time (ms) to this, at least."""
+        with self._lock:
+            self._wanted_times[partition] = time
+
+    def wanted_time(self, partition: int) -> int | None:
+        """Return what :meth:`advance_time` said last."""
+        with self._lock:
+            return self._wanted_times.pop(partition, None)
+
+    def has_staged(self, partition: int) -> bool:
+        """Whether anything of a partition is staged and not committed."""
+        with self._lock:
+            return any(partition in layer.times for layer in self._layers)
+
+    # --- rows -------------------------------------------------------------------------------
+
+    def get_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
+        """Return the rows with all that is staged.
+
+        Raises:
+            StateStoreError: they cannot be read, or a partition's state is not there yet.
+        """
+        partitions = {key.partition for key in keys}
+        self._require(partitions)
+        with self._lock:
+            layers = [layer.changes for layer in reversed(self._layers) if layer.changes]
+        found: dict[PartitionKey, KeyRow | None] = {}
+        left = keys
+        for changes in layers:
+            found.update({key: changes[key].after for key in left if key in changes})
+            left = [key for key in left if key not in changes]
+        stored = self._store.get_many(left)
+        # the store may have been emptied meanwhile
+        self._require(partitions)
+        if not layers:
+            return stored
+        found.update(zip(left, stored, strict=True))
+        return [found[key] for key in keys]
+
+    def due_keys(
+        self, partition: int, until: int | None, now: int, *, besides: set[bytes], most: int
+    ) -> list[bytes]:
+        """Return keys with a timer that is due, the earliest first, and no more than ``most``.
+
+        ``until`` is the stream time, ``now`` the wall clock, both in milliseconds.
+
+        Raises:
+            StateStoreError: as of :meth:`get_many`.
+        """
+        self._require({partition})
+        ends = (
+            {TimerClock.CLOCK: now}
+            if until is None
+            else {
+                TimerClock.EVENT: until,
+                TimerClock.CLOCK: now,
+            }
+        )
+        with self._lock:
+            layers = list(self._layers)
+        staged = _timers_in(layers, partition)
+        found: dict[bytes, None] = {}
+        for clock, end in ends.items():
+            for key, timers in staged.items():
+                if key not in besides and any(t.clock is clock and t.due <= end for t in timers):
+                    found[key] = None
+            stored = self._stored_due(partition, clock, end, layers)
+            others = (timer.key for timer in stored if timer.key not in besides)
+            for key in islice(
+                (key for key in others if key not in found), max(0, most - len(found))
+            ):
+                found[key] = None
+        # the store may have been emptied meanwhile
+        self._require({partition})
+        return list(found)[:most]
+
+    def _stored_due(
+        self, partition: int, clock: TimerClock, until: int, layers: Sequence[Layer]
+    ) -> Iterator[DueTimer]:
+        """Yield the committed timers that are due, without those of keys that are staged."""
+        due = self._store.due(partition, clock, until)
+        while some := list(islice(due, _AT_A_TIME)):
+            keys = [PartitionKey(partition, timer.key) for timer in some]
+            there = [not any(key in layer.changes for layer in layers) for key in keys]
+            rows = self._store.get_many(list(compress(keys, there)))
+            # without rows of an emptied store each timer would be found to be of none
+            self._require({partition})
+            for timer, row in zip(compress(some, there), rows, strict=True):
+                if timer in timers_of(timer.key, row):
+                    yield timer
+                else:
+                    with self._lock:
+                        self._stale.add((partition, timer))
+
+    def clear_index(self) -> None:
+        """Have timers that no row has leave the index, as looks found them. Blocks.
+
+        Nothing may be applied meanwhile: one that was set again since then stays.
+
+        Raises:
+            StateStoreError: the store cannot be read or written.
+        """
+        with self._lock:
+            found, self._stale = iter(self._stale), set()
+        while some := list(islice(found, _AT_A_TIME)):
+            with self._lock:
+                here = [each for each in some if each[0] in self._ready]
+                rows = self._store.get_many([PartitionKey(at, timer.key) for at, timer in here])
+                gone = [
+                    (at, timer)
+                    for (at, timer), row in zip(here, rows, strict=True)
+                    if timer not in timers_of(timer.key, row)
+                ]
+                self._store.write((), {}, gone)
+
+    # --- for readers: what is committed, and nothing that is staged -------------------------
+
+    def committed(self, key: PartitionKey) -> tuple[KeyRow | None, Progress]:
+        """Return a key's row, and where its partition is with it.
+
+        Raises:
+            StateStoreError: as of :meth:`get_many`.
+        """
+        # nothing is committed meanwhile: row and offset belong together
+        with self._lock:
+            self._require_ready({key.partition})
+            unwritten = self._unwritten(key.partition)
+            if key.key in unwritten:
+                row = unwritten[key.key]
+            else:
+                (row,) = self._store.get_many([key])
+            return row, self._progress_of(key.partition)
+
+    def committed_rows(
+        self, partition: int, prefix: bytes, after: bytes | None, limit: int
+    ) -> tuple[list[tuple[bytes, KeyRow]], Progress]:
+        """Return rows whose keys begin so, the first ones ``after`` a key, and where they are.
+
+        Raises:
+            StateStoreError: as of :meth:`get_many`.
+        """
+        first = prefix if after is None else max(prefix, after + b"\0")
+        with self._lock:
+            self._require_ready({partition})
+            unwritten = self._unwritten(partition)
+            rows = takewhile(
+                lambda row: row[0].startswith(prefix), self._store.rows(partition, first)
+            )
+            found = list(islice((row for row in rows if row[0] not in unwritten), limit))
+            found += [
+                (key, row)
+                for key, row in unwritten.items()
+                if row is not None and key.startswith(prefix) and key >= first
+            ]
+            return sorted(found)[:limit], self._progress_of(partition)
+
+    def _unwritten(self, partition: int) -> dict[bytes, KeyRow | None]:
+        """Return what is committed and the store has not taken yet."""
+        return {
+            key.key: change.after
+            for layer in self._committed
+            for key, change in layer.changes.items()
+            if key.partition == partition
+        }
+
+    # --- commits ----------------------------------------------------------------------------
+
+    def stage(self, layer: Layer) -> None:
+        """Have what is staged next see a micro-batch's rows."""
+        with self._lock:
+            self._layers.append(layer)
+
+    def drop(self, name: str) -> None:
+        """Forget what a micro-batch staged, because it will not be committed."""
+        with self._lock:
+            self._layers = [layer for layer in self._layers if layer.name != name]
+
+    def apply(self, layers: Sequence[Layer], progress: Mapping[int, Progress]) -> bool:
+        """Write what was committed; return whether the store has all of it.
+
+        What it could not take, of a full disk for instance, stays in memory and is written with
+        the next call: the brokers have it, whatever was raised.
+        """
+        with self._lock:
+            self._progress.update(progress)
+            self._uncommitted |= progress.keys()
+            self._committed += layers
+            committed, numbers = list(self._committed), set(self._uncommitted)
+            commits = {
+                number: StoredCommit(found.offset, found.number)
+                for number in numbers
+                if (found := self._progress_of(number)).offset is not None
+            }
+        changes = [item for layer in committed for item in layer.changes.items()]
+        try:
+            self._store.write(changes, {}, commits=commits)
+        except Exception as error:
+            problem = error if isinstance(error, StateStoreError) else _unforeseen(error)
+            size = sum(_size(change.after) for _, change in changes)
+            with self._lock:
+                self._problem, self._unwritten_bytes = problem, size
+            fields = {"layers": len(committed), "error": str(problem)}
+            log.error("state_not_written", **fields, exc_info=problem is not error)  # noqa: TRY400 - most say it all
+            return False
+        names = {layer.name for layer in committed}
+        with self._lock:
+            self._problem, self._unwritten_bytes = None, 0
+            self._uncommitted -= numbers
+            self._layers = [layer for layer in self._layers if layer.name not in names]
+            self._committed = [layer for layer in self._committed if layer.name not in names]
+        return True
+
+    @property
+    def unwritten(self) -> int:
+        """How many committed micro-batches the store has not taken."""
+        with self._lock:
+            return len(self._committed)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """How many bytes of states and timers these have."""
+        with self._lock:
+            return self._unwritten_bytes
+
+    @property
+    def problem(self) -> StateStoreError | None:
+        """Why the store has not taken what was committed last, None where it has."""
+        with self._lock:
+            return self._problem
+
+    def checkpoint(self, positions: Mapping[int, Position]) -> None:
+        """Note how far the store follows the changelog: all that was committed is applied.
+
+        Partitions whose state is not all there are left out.
+        """
+        with self._lock:
+            ready = {number: at for number, at in positions.items() if number in self._ready}
+            if ready:
+                self._store.write((), ready)
+
+
+def _timers_in(layers: Sequence[Layer], partition: int) -> dict[bytes, frozenset[DueTimer]]:
+    """Return the timers of a partition's keys as the last layer has them that changed the key."""
+    return {
+        key.key: timers
+        for at, layer in enumerate(layers, 1)
+        for key, timers in layer.timers.items()
+        if key.partition == partition and not any(key in later.changes for later in layers[at:])
+    }
+
+
+def _unforeseen(error: Exception) -> StateStoreError:
+    return StateStoreError(describe_error(error))
+
+
+def _size(row: KeyRow | None) -> int:
+    return 0 if row is None else len(row.state or b"") + len(row.extra or b"")

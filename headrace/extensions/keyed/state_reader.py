@@ -1,0 +1,168 @@
+"""Reading the state of a running channel: what is committed, for people and other programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.core.clock import SYSTEM_CLOCK, Clock
+from headrace.extensions.keyed.phases import UNKNOWN, named
+from headrace.extensions.keyed.restore import RestoreProgress
+from headrace.extensions.keyed.row import PartitionKey
+from headrace.extensions.keyed.sink import KeyedCounts
+from headrace.extensions.keyed.store import StoreSize
+from headrace.telemetry.metrics import PhaseSnapshot, StateSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from headrace.extensions.keyed.api import Phases
+    from headrace.extensions.keyed.phases import PhaseTotals
+    from headrace.extensions.keyed.row import KeyRow
+    from headrace.extensions.keyed.state import LayeredState, Progress
+    from headrace.extensions.keyed.store import RocksStore
+
+
+class FoundKey(NamedTuple):
+    """A key with its row, and where its partition is with it."""
+
+    partition: int
+    key: bytes
+    row: KeyRow
+    progress: Progress
+
+
+class StatePartition(NamedTuple):
+    """One held partition. ``restoring`` is None where its state is there.
+
+    ``size`` is None while it is not counted: some moments more.
+    """
+
+    partition: int
+    progress: Progress
+    restoring: RestoreProgress | None = None
+    size: StoreSize | None = None
+
+
+class StateReader:
+    """Reads committed state only, whatever is staged. Any thread; what reads rows blocks.
+
+    ``held`` returns the partitions that the channel has, ``restoring`` how far those are whose
+    state is not there, ``counts`` what was done so far. ``phases`` are those of the reducer.
+
+    Raises:
+        StateStoreError: the store cannot be read, or the partition was given up meanwhile.
+    """
+
+    def __init__(
+        self,
+        state: LayeredState,
+        store: RocksStore,
+        held: Callable[[], Collection[int]],
+        restoring: Callable[[], Mapping[int, RestoreProgress]],
+        *,
+        counts: Callable[[], KeyedCounts] = KeyedCounts,
+        clock: Clock = SYSTEM_CLOCK,
+        phases: Phases | None = None,
+    ) -> None:
+        self._state = state
+        self._store = store
+        self._held = held
+        self._restoring = restoring
+        self._counts = counts
+        self._clock = clock
+        self._phases = phases
+
+    def partitions(self) -> list[StatePartition]:
+        """Return the partitions that are held, by number. Does not block."""
+        progress, held = self._restoring(), sorted(self._held())
+        return [
+            StatePartition(
+                number,
+                self._state.progress(number),
+                None if ready else progress.get(number, RestoreProgress()),
+                self._store.size(number) if ready else None,
+            )
+            for number in held
+            for ready in [self._state.is_ready(number)]
+        ]
+
+    def snapshot(self) -> StateSnapshot:
+        """Return all that the channel has here, in numbers. Does not block."""
+        held, counts = self.partitions(), self._counts()
+        sizes = [each.size for each in held if each.restoring is None]
+        known = [size for size in sizes if size is not None]
+        size = StoreSize(*map(sum, zip(*known, strict=True))) if known else StoreSize()
+        times = [
+            each.progress.time
+            for each in held
+            if each.restoring is None and each.progress.time is not None
+        ]
+        now = self._clock.time()
+        lag = now - min(times) / 1000 if times else None
+        declared, added = self._phases, self._store.added()
+        ready = [each.partition for each in held if each.restoring is None]
+        totals = None if declared is None else self._store.phases(ready)
+        under_way = [each.restoring for each in held if each.restoring is not None]
+        return StateSnapshot(
+            keys_touched=counts.touched,
+            timers_fired=counts.fired,
+            late=counts.late,
+            poison=counts.poison,
+            expired=counts.expired,
+            cache_hits=self._store.cache_hits,
+            cache_misses=self._store.cache_misses,
+            size=None if len(known) < len(sizes) else size,
+            restoring=len(under_way),
+            restore_remaining=sum((each.total or 0) - each.done for each in under_way),
+            unwritten=self._state.unwritten,
+            stream_time_lag=None if lag is None else max(0.0, round(lag, 3)),
+            phases=() if declared is None or totals is None else _phases(declared, totals, now),
+            amounts={}
+            if declared is None or totals is None
+            else named(declared.amounts, totals.amounts),
+            counts={} if declared is None else named(declared.counts, added),
+        )
+
+    def find(self, key: bytes, partition: int | None = None) -> list[FoundKey]:
+        """Return a key in each partition that has it, of those whose state is there."""
+        wanted = [n for n in self._ready() if partition is None or n == partition]
+        rows = ((n, *self._state.committed(PartitionKey(n, key))) for n in wanted)
+        return [_found(n, key, row, progress) for n, row, progress in rows if row is not None]
+
+    def page(
+        self, prefix: bytes, after: tuple[int, bytes] | None, limit: int, partition: int | None
+    ) -> list[FoundKey]:
+        """Return up to ``limit`` keys that begin so, by partition and key, ``after`` one."""
+        return list(self._page(prefix, after, limit, partition))
+
+    def _page(
+        self, prefix: bytes, after: tuple[int, bytes] | None, limit: int, partition: int | None
+    ) -> Iterator[FoundKey]:
+        for number in self._ready():
+            if limit <= 0:
+                return
+            if (after is not None and number < after[0]) or partition not in {None, number}:
+                continue
+            last = after[1] if after is not None and number == after[0] else None
+            rows, progress = self._state.committed_rows(number, prefix, last, limit)
+            limit -= len(rows)
+            yield from (_found(number, key, row, progress) for key, row in rows)
+
+    def _ready(self) -> list[int]:
+        return [number for number in sorted(self._held()) if self._state.is_ready(number)]
+
+
+def _phases(declared: Phases, totals: PhaseTotals, now: float) -> tuple[PhaseSnapshot, ...]:
+    unknown = (UNKNOWN,) if totals.keys.get(UNKNOWN) else ()
+    return tuple(
+        PhaseSnapshot(
+            name,
+            totals.keys.get(name, 0),
+            None if name not in totals.since else max(0.0, round(now - totals.since[name], 3)),
+        )
+        for name in (*declared.names, *unknown)
+    )
+
+
+def _found(partition: int, key: bytes, row: KeyRow, progress: Progress) -> FoundKey:
+    return FoundKey(partition, key, row, progress)

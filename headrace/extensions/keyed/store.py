@@ -1,0 +1,778 @@
+"""The local store of a channel's state: what is committed, and how far it follows the changelog.
+
+It is written after the brokers have committed, so that it is never ahead of them: what a crash took
+from it is read again from the changelog.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+import struct
+import time
+from collections import OrderedDict, deque
+from itertools import chain, repeat
+from math import ceil
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import structlog
+from rocksdict import (
+    BlockBasedIndexType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    SliceTransform,
+    WriteBatch,
+)
+from typing_extensions import override
+
+from headrace.core.errors import RetryableError, StartError
+from headrace.extensions.keyed.api import TimerClock
+from headrace.extensions.keyed.phases import PhaseTotals, Tally, summed, totals_of
+from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from headrace.extensions.keyed.phases import PhaseReader
+    from headrace.extensions.keyed.row import LoadedRows
+
+
+log = structlog.get_logger(__name__)
+
+
+class StateStoreError(RetryableError):
+    """The local store cannot be read or written. It is never taken for a key without state."""
+
+
+class CorruptStoreError(StateStoreError):
+    """The files are not what was written: the store has to be made again from the changelog."""
+
+
+#: What RocksDB says of files that are not what it wrote.
+_CORRUPTION = re.compile(r"corrupt|checksum|bad (table magic|block)", re.IGNORECASE)
+
+
+class Position(NamedTuple):
+    """How far a partition's state follows its changelog. ``at`` is in seconds since the epoch.
+
+    ``leader_epoch`` is one under which the log was seen to lead there, None: it is not known.
+    """
+
+    topic_id: str
+    offset: int
+    at: float
+    leader_epoch: int | None = None
+
+
+class StoredCommit(NamedTuple):
+    """Which commit of a partition the rows are of: the input's offset, and the commits' number."""
+
+    offset: int
+    number: int
+
+
+class DueTimer(NamedTuple):
+    """An entry of the index of timers."""
+
+    due: int
+    key: bytes
+    name: str
+    clock: TimerClock
+
+
+class StoreSize(NamedTuple):
+    """What there is of a partition. ``bytes`` are those of keys and rows, as they are stored."""
+
+    rows: int = 0
+    bytes: int = 0
+    timers: int = 0
+    quarantined: int = 0
+
+
+class StateStore(Protocol):
+    """Rows by partition and key, and an index of their timers. Any thread; every call blocks.
+
+    Raises:
+        StateStoreError: it cannot be read or written.
+    """
+
+    def get_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
+        """Return the rows, None for each key that has none."""
+        ...
+
+    def write(
+        self,
+        changes: Iterable[tuple[PartitionKey, RowChange]],
+        positions: Mapping[int, Position],
+        stale: Iterable[tuple[int, DueTimer]] = (),
+        commits: Mapping[int, StoredCommit] | None = None,
+    ) -> None:
+        """Write rows and positions, all of it or nothing; ``stale`` leave the index of timers.
+
+        ``commits`` has of which commit the rows of partitions are with that.
+        """
+        ...
+
+    def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
+        """Yield timers that are due at ``until`` (ms) or before, the earliest first.
+
+        One may be stale: its row has it no longer.
+        """
+        ...
+
+    def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, KeyRow]]:
+        """Yield the rows of a partition from a key on, in the order of their keys' bytes."""
+        ...
+
+    def position(self, partition: int) -> Position | None:
+        """Return how far a partition follows the changelog, None where nothing is known of it."""
+        ...
+
+    def commit_of(self, partition: int) -> StoredCommit | None:
+        """Return of which commit the rows of a partition are, None where that is not known."""
+        ...
+
+    def drop(self, partition: int) -> None:
+        """Delete all there is of a partition."""
+        ...
+
+    def close(self) -> None:
+        """Release the files, after the last call."""
+        ...
+
+
+_ROW, _TIMER, _POSITION, _EPOCH, _COMMIT = b"r", b"t", b"m", b"e", b"c"
+
+_PARTITION = struct.Struct(">cH")
+_LENGTH = struct.Struct(">I")
+_INDEX = struct.Struct(">cHBQI")
+_CLOCKS = (TimerClock.EVENT, TimerClock.CLOCK)
+
+#: Bytes of an entry of the index that say of which partition and clock it is.
+CLOCK_PREFIX = _PARTITION.size + 1
+
+#: What stands before the state of a row that has nothing else.
+_NO_EXTRA = _LENGTH.pack(0)
+
+#: How names of timers are encoded that JSON can have and UTF-8 cannot: halves of surrogate pairs.
+_NAMES = "surrogatepass"
+
+#: What is added to a due time, so that those before 1970 stand in front as bytes, too.
+_BIAS = 1 << 63
+
+_MEMTABLE_BYTES = 64 << 20
+_BLOCK_CACHE_BYTES = 32 << 20
+
+#: What a row costs in the cache beside its bytes, about.
+_ENTRY_BYTES = 200
+
+
+def _weight(rows: Mapping[bytes, bytes]) -> int:
+    """Return what rows cost in the cache, all at once: this is a good part of what a read takes."""
+    return _ENTRY_BYTES * len(rows) + sum(map(len, rows)) + sum(map(len, rows.values()))
+
+
+def encode_row(row: KeyRow) -> bytes:
+    """Return a row as the store has it."""
+    state, extra = row
+    head = _LENGTH.pack(len(extra)) + extra if extra else _NO_EXTRA
+    return head + (state or b"")
+
+
+def decode_row(data: bytes) -> KeyRow:
+    """Return the row that :func:`encode_row` made of it."""
+    end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+    return KeyRow.read(data[end:], data[_LENGTH.size : end])
+
+
+def _decoded(rows: Iterable[bytes | None]) -> list[KeyRow | None]:
+    """Return rows as :func:`decode_row` does; most have nothing but a state, which is soon said."""
+    new: Any = tuple.__new__
+    start = len(_NO_EXTRA)
+    return [
+        None
+        if data is None
+        else new(KeyRow, (data[start:], None))
+        if data.startswith(_NO_EXTRA)
+        else decode_row(data)
+        for data in rows
+    ]
+
+
+def _row_keys(keys: Sequence[PartitionKey]) -> list[bytes]:
+    """Return the names of rows in the database."""
+    prefixes = {number: _PARTITION.pack(_ROW, number) for number in {key[0] for key in keys}}
+    return [prefixes[number] + key for number, key in keys]
+
+
+def timer_key(partition: int, timer: DueTimer) -> bytes:
+    """Return an entry of the index of timers, as the store has it."""
+    clock = _CLOCKS.index(timer.clock)
+    head = _INDEX.pack(_TIMER, partition, clock, timer.due + _BIAS, len(timer.key))
+    return head + timer.key + timer.name.encode(errors=_NAMES)
+
+
+def timer_of(entry: bytes) -> tuple[int, DueTimer]:
+    """Return the partition and the timer of an entry that :func:`timer_key` made."""
+    _, partition, clock, due, length = _INDEX.unpack_from(entry)
+    end = _INDEX.size + length
+    name = entry[end:].decode(errors=_NAMES)
+    return partition, DueTimer(due - _BIAS, entry[_INDEX.size : end], name, _CLOCKS[clock])
+
+
+def _is_quarantined(row: KeyRow | None) -> bool:
+    if row is None or not row.extra or b'"quarantined"' not in row.extra:
+        return False
+    return row.quarantined is not None
+
+
+def _put_rows(
+    batch: WriteBatch, names: Sequence[bytes], rows: Sequence[bytes | None]
+) -> dict[bytes, bytes | None]:
+    """Have a batch write rows and delete those that are None; return what is there then."""
+    if None not in rows:
+        deque(map(batch.put, names, rows), maxlen=0)
+    else:
+        for name, data in zip(names, rows, strict=True):
+            if data is None:
+                batch.delete(name)
+            else:
+                batch.put(name, data)
+    return dict(zip(names, rows, strict=True))
+
+
+def _put_position(batch: WriteBatch, partition: int, position: Position) -> None:
+    """Have a batch write a position; earlier versions read it, and know no leader epoch."""
+    *known, epoch = position
+    document = dict(zip(Position._fields, known, strict=False))
+    batch.put(_PARTITION.pack(_POSITION, partition), json.dumps(document).encode())
+    if epoch is None:
+        batch.delete(_PARTITION.pack(_EPOCH, partition))
+    else:
+        noted = json.dumps([position.offset, epoch]).encode()
+        batch.put(_PARTITION.pack(_EPOCH, partition), noted)
+
+
+def _put_timers(
+    batch: WriteBatch, key: PartitionKey, change: RowChange, earliest: dict[bytes, bytes]
+) -> None:
+    """Have a batch write the index of a row's timers.
+
+    ``earliest`` gets the first new entry of each partition and clock.
+    """
+    before, after = (timers_of(key.key, row) for row in change)
+    for timer in before - after:
+        batch.delete(timer_key(key.partition, timer))
+    for timer in after - before:
+        entry = timer_key(key.partition, timer)
+        batch.put(entry, b"")
+        prefix = entry[:CLOCK_PREFIX]
+        earliest[prefix] = min(entry, earliest.get(prefix, entry))
+
+
+def _put_loaded(
+    batch: WriteBatch, partition: int, rows: LoadedRows, earliest: dict[bytes, bytes]
+) -> list[bytes]:
+    """Have a batch write rows without knowing what was before; return their names."""
+    prefix = _PARTITION.pack(_ROW, partition)
+    names = [prefix + key for key in rows.keys]
+    plain = [] if rows.extras else [_NO_EXTRA + value for value in rows.values if value]
+    if len(plain) == len(names):
+        # most rows are so: there is no call of Python's for each of them
+        deque(map(batch.put, names, plain), maxlen=0)
+        return names
+    extras = rows.extras or repeat(None)
+    for name, key, value, extra in zip(names, rows.keys, rows.values, extras, strict=False):
+        if value is None:
+            batch.delete(name)
+            continue
+        row = KeyRow(value, extra)
+        batch.put(name, encode_row(row))
+        if extra:
+            _put_timers(batch, PartitionKey(partition, key), RowChange(None, row), earliest)
+    return names
+
+
+def _add(sums: list[int], key: bytes, change: RowChange) -> None:
+    """Add what a change does to rows, bytes, timers and quarantine, in the order of Size."""
+    before, after = change
+    if before is not None and after is not None and not before[1] and not after[1]:
+        sums[1] += len(after[0] or b"") - len(before[0] or b"")
+        return
+    if after is not None:
+        sums[0] += 1
+        sums[1] += len(key) + _LENGTH.size + len(after.state or b"") + len(after.extra or b"")
+    if before is not None:
+        sums[0] -= 1
+        sums[1] -= len(key) + _LENGTH.size + len(before.state or b"") + len(before.extra or b"")
+    if (after is not None and after.extra) or (before is not None and before.extra):
+        sums[2] += len(timers_of(key, after)) - len(timers_of(key, before))
+        sums[3] += _is_quarantined(after) - _is_quarantined(before)
+
+
+class _Count:
+    """What there is of a partition, or what is added to it: numbers in the order of Size."""
+
+    __slots__ = ("sums", "tally")
+
+    def __init__(self) -> None:
+        self.sums = [0, 0, 0, 0]
+        self.tally = Tally()
+
+    def add(self, more: _Count) -> None:
+        self.sums = list(map(operator.add, self.sums, more.sums))
+        self.tally.merge(more.tally)
+
+
+#: Rows that are counted at a time.
+STEP = 10_000
+
+_NONE: frozenset[DueTimer] = frozenset()
+
+
+def timers_of(key: bytes, row: KeyRow | None) -> frozenset[DueTimer]:
+    """Return a row's timers as entries of the index: those of a key in quarantine do not fire.
+
+    Raises:
+        StateStoreError: they are not what Headrace wrote.
+    """
+    if row is None or not row.extra:
+        return _NONE
+    try:
+        timers, quarantined = row.read_extra()
+        if quarantined is not None:
+            return _NONE
+        return frozenset(
+            DueTimer(_indexed(due), key, name, clock) for name, (due, clock) in timers.items()
+        )
+    except Exception as error:
+        raise StateStoreError(
+            f"the headrace-timers of key {key!r} cannot be read: {type(error).__name__}: {error}; "
+            "who else writes to the changelog? headrace state export shows the row"
+        ) from error
+
+
+def _indexed(due: float) -> int:
+    """Return a due time as the index has it: what does not fit is always, or never, due."""
+    return ceil(max(-_BIAS, min(_BIAS - 1, due)))
+
+
+class RocksStore(StateStore):
+    """A :class:`StateStore` in RocksDB, in a folder that is this process's own.
+
+    Rows are cached as they are stored, up to ``cache_bytes``. What the disk took meanwhile is
+    found by RocksDB's checksums. The write-ahead log is not forced to the disk: what a crash of the
+    machine takes is read again from the changelog. With ``phase_of`` keys are counted by phase.
+    """
+
+    def __init__(
+        self, folder: Path, cache_bytes: int = 64 << 20, phase_of: PhaseReader | None = None
+    ) -> None:
+        self._folder = folder
+        self._phase_of = phase_of
+        self._database: Rdict | None = None
+        # by the name in the database: bytes are nothing that is looked through for garbage
+        self._cache: OrderedDict[bytes, bytes] = OrderedDict()
+        self._room = self._cache_bytes = cache_bytes
+        # a block has one row that is wanted, and that one is cached by itself
+        self._point_reads = ReadOptions()
+        self._point_reads.fill_cache(False)  # type: ignore[call-arg]  # its types leave that out
+        self._lock = Lock()
+        # what was counted and written since counting began, and the partitions that are counted
+        self._counts: dict[int, _Count] = {}
+        self._counted: set[int] = set()
+        self._added: list[int] = []
+        # by partition and clock, where its first timer is at the earliest: before that there are
+        # only marks of deleted ones, which a scan from the beginning would pass each time
+        self._first_timers: dict[bytes, bytes] = {}
+        self._writes_of_timers = 0
+        self.cache_hits = 0
+        self.cache_misses = 0
+        self.is_corrupt = False
+
+    def open(self) -> None:
+        """Open the store, or make one.
+
+        Raises:
+            CorruptStoreError: the files are not what was written; see :meth:`move_aside`.
+            StartError: another process has it, or the files cannot be used.
+        """
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._database = Rdict(str(self._folder), _options())
+        except Exception as error:
+            unusable = self._unusable("opened", error)
+            if isinstance(unusable, CorruptStoreError):
+                raise unusable from error
+            raise StartError(
+                f"the state store in {self._folder} cannot be opened: {error}; end the process "
+                "that has it open, or delete the folder: it is made again from the changelog"
+            ) from error
+
+    def move_aside(self) -> str:
+        """Begin again with an empty store; return where the former one is now.
+
+        It may be called again where it failed, as it does while somebody still reads.
+
+        Raises:
+            StartError: the files cannot be used.
+        """
+        with self._lock:
+            self._close()
+            aside = self._folder.with_name(f"{self._folder.name}.corrupt-{time.time_ns()}")
+            self._folder.rename(aside)
+            self._clear_cache()
+            self._first_timers.clear()
+            self._counts.clear()
+            self._counted.clear()
+            self.open()
+            self.is_corrupt = False
+        return str(aside)
+
+    @property
+    def _files(self) -> Rdict:
+        if self._database is None:
+            raise StateStoreError(f"the state store in {self._folder} is not open")
+        return self._database
+
+    @override
+    def get_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
+        names = _row_keys(keys)
+        with self._lock:
+            rows = list(map(self._cache.get, names))
+            missing = [name for name, data in zip(names, rows, strict=True) if data is None]
+            self.cache_hits += len(keys) - len(missing)
+            self.cache_misses += len(missing)
+            if not missing:
+                self._touch(names)
+                return _decoded(rows)
+            self._touch(name for name, data in zip(names, rows, strict=True) if data is not None)
+            read = self._read(missing)
+        found = zip(names, rows, strict=True)
+        return _decoded(read.get(name) if data is None else data for name, data in found)
+
+    def _touch(self, names: Iterable[bytes]) -> None:
+        """Have these be the last that the cache gives up."""
+        deque(map(self._cache.move_to_end, names), maxlen=0)
+
+    def _read(self, names: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the rows that there are of these, which are not cached, and cache them."""
+        order: list[Any] = sorted(names)
+        try:
+            values: Any = self._files.get(order, read_opt=self._point_reads)
+        except Exception as error:
+            raise self._unusable("read", error) from error
+        found: dict[bytes, bytes] = {
+            name: data for name, data in zip(order, values, strict=True) if data is not None
+        }
+        self._cache.update(found)
+        self._room -= _weight(found)
+        self._evict()
+        return found
+
+    def _keep(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Have the cache hold rows as they were written, None for what was deleted.
+
+        Step by step for all of them: there is no call of Python's for each.
+        """
+        cache = self._cache
+        there = zip(rows, map(cache.get, rows), strict=True)
+        former = {name: data for name, data in there if data is not None}
+        kept = {name: data for name, data in rows.items() if data is not None}
+        self._room += _weight(former) - _weight(kept)
+        for name in former.keys() - kept.keys():
+            del cache[name]
+        cache.update(kept)
+        self._touch(kept)
+        self._evict()
+
+    def _evict(self) -> None:
+        while self._room < 0 and self._cache:
+            oldest, freed = self._cache.popitem(last=False)
+            self._room += len(freed) + len(oldest) + _ENTRY_BYTES
+
+    @override
+    def write(
+        self,
+        changes: Iterable[tuple[PartitionKey, RowChange]],
+        positions: Mapping[int, Position],
+        stale: Iterable[tuple[int, DueTimer]] = (),
+        commits: Mapping[int, StoredCommit] | None = None,
+    ) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for partition, timer in stale:
+            batch.delete(timer_key(partition, timer))
+        changes = list(changes)
+        keys = [key for key, _ in changes]
+        rows = [
+            None
+            if after is None
+            else encode_row(after)
+            if after[1]
+            else _NO_EXTRA + (after[0] or b"")
+            for _, (_, after) in changes
+        ]
+        written = _put_rows(batch, _row_keys(keys), rows)
+        earliest: dict[bytes, bytes] = {}
+        for key, change in changes:
+            before, after = change
+            if (before is not None and before[1]) or (after is not None and after[1]):
+                _put_timers(batch, key, change, earliest)
+        growth = {number: _Count() for number in self._counts}
+        added: list[int] = []
+        for key, change in changes if growth or self._phase_of is not None else ():
+            count = growth.get(key.partition)
+            if count is not None:
+                _add(count.sums, key.key, change)
+            if self._phase_of is not None:
+                added = summed(added, self._tally(change, count))
+        for partition, position in positions.items():
+            _put_position(batch, partition, position)
+        for partition, commit in (commits or {}).items():
+            batch.put(_PARTITION.pack(_COMMIT, partition), json.dumps(commit._asdict()).encode())
+        with self._lock:
+            self._write(batch, earliest)
+            self._grow(growth, {key.partition for key in keys})
+            self._added = summed(self._added, added)
+            self._keep(written)
+
+    def load(self, partition: int, pieces: Iterable[LoadedRows], position: Position | None) -> None:
+        """Write rows of a partition whose state is not all there yet, as its changelog has them.
+
+        Nothing reads them until it is, so that they are not cached, and what was there before is
+        not known.
+        """
+        batch = WriteBatch(raw_mode=True)
+        # rows of later commits come to those that are there
+        batch.delete(_PARTITION.pack(_COMMIT, partition))
+        earliest: dict[bytes, bytes] = {}
+        names = [
+            name for piece in pieces for name in _put_loaded(batch, partition, piece, earliest)
+        ]
+        if position is not None:
+            _put_position(batch, partition, position)
+        with self._lock:
+            self._write(batch, earliest)
+            self._forget_count(partition)
+            self._keep({name: None for name in names if name in self._cache})
+
+    def _write(self, batch: WriteBatch, earliest: Mapping[bytes, bytes]) -> None:
+        self._writes_of_timers += bool(earliest)
+        for prefix, entry in earliest.items():
+            if prefix in self._first_timers:
+                self._first_timers[prefix] = min(entry, self._first_timers[prefix])
+        try:
+            self._files.write(batch)
+        except Exception as error:
+            raise self._unusable("written", error) from error
+
+    def _tally(self, change: RowChange, count: _Count | None) -> Sequence[int]:
+        """Take note of the phases that a change goes from and to; return what its counts add."""
+        assert self._phase_of is not None
+        before = None if change.before is None else self._phase_of(change.before)
+        after = None if change.after is None else self._phase_of(change.after)
+        if count is not None:
+            count.tally.add(before, -1)
+            count.tally.add(after, 1)
+        if after is None or before is None:
+            return () if after is None else after.counts
+        # one whose phase is unknown has no counts
+        return [max(0, new - old) for new, old in zip(after.counts, before.counts, strict=False)]
+
+    def _grow(self, growth: Mapping[int, _Count], written: set[int]) -> None:
+        for number in written & self._counts.keys():
+            if number in growth:
+                self._counts[number].add(growth[number])
+            else:
+                # counting began while the batch was made, and has to begin again
+                self._forget_count(number)
+
+    def _forget_count(self, partition: int) -> None:
+        self._counts.pop(partition, None)
+        self._counted.discard(partition)
+
+    @override
+    def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
+        prefix = _INDEX.pack(_TIMER, partition, _CLOCKS.index(clock), 0, 0)[:CLOCK_PREFIX]
+        with self._lock:
+            first, written = self._first_timers.get(prefix, prefix), self._writes_of_timers
+        entries = self._scan(first, prefix)
+        found = next(entries, None)
+        with self._lock:
+            if written == self._writes_of_timers:
+                self._first_timers[prefix] = _after(prefix) if found is None else found[0]
+        for entry, _ in chain([] if found is None else [found], entries):
+            _, timer = timer_of(entry)
+            if timer.due > until:
+                return
+            yield timer
+
+    @override
+    def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, KeyRow]]:
+        prefix = _PARTITION.pack(_ROW, partition)
+        for key, data in self._scan(prefix + first, prefix):
+            yield key[len(prefix) :], decode_row(data)
+
+    def _scan(self, first: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        options = ReadOptions()
+        options.set_total_order_seek(True)
+        entries = None
+        try:
+            entries = self._files.iter(options)
+            entries.seek(first)
+            while entries.valid():
+                key = entries.key()
+                if not key.startswith(prefix):
+                    return
+                yield key, entries.value()
+                entries.next()
+            entries.status()
+        except StateStoreError:
+            raise
+        except Exception as error:
+            raise self._unusable("read", error) from error
+        finally:
+            # the error has this frame, and an iterator would keep the files open
+            del entries
+
+    def measure(self, partition: int) -> Iterator[None]:
+        """Count what there is of a partition, in steps; :meth:`size` knows it after the last one.
+
+        For a partition whose rows are all there. What is written meanwhile is counted as well.
+        """
+        prefix = _PARTITION.pack(_ROW, partition)
+        counted = False
+        while not counted:
+            with self._lock:
+                self._forget_count(partition)
+                self._counts[partition] = _Count()
+                entries = self._scan(prefix, prefix)
+                first = next(entries, None)  # from here on it sees no later writes
+            found = _Count()
+            for count, (name, data) in enumerate(chain([first] if first else (), entries), 1):
+                key, row = name[len(prefix) :], decode_row(data)
+                _add(found.sums, key, RowChange(None, row))
+                if self._phase_of is not None:
+                    found.tally.add(self._phase_of(row), 1)
+                if count % STEP == 0:
+                    yield
+            with self._lock:
+                counted = partition in self._counts
+                if counted:
+                    self._counts[partition].add(found)
+                    self._counted.add(partition)
+
+    def size(self, partition: int) -> StoreSize | None:
+        """Return what there is of a partition, None where it has not been counted yet."""
+        with self._lock:
+            return StoreSize(*self._counts[partition].sums) if partition in self._counted else None
+
+    def phases(self, partitions: Collection[int]) -> PhaseTotals | None:
+        """Return the keys of partitions by phase, None where one has not been counted yet."""
+        with self._lock:
+            if not self._counted.issuperset(partitions):
+                return None
+            return totals_of(self._counts[number].tally for number in partitions)
+
+    def added(self) -> list[int]:
+        """Return what writes have added to the counts of all keys; none is zeros."""
+        with self._lock:
+            return self._added
+
+    @override
+    def position(self, partition: int) -> Position | None:
+        try:
+            data = self._files.get(_PARTITION.pack(_POSITION, partition))
+            epoch = self._files.get(_PARTITION.pack(_EPOCH, partition))
+        except Exception as error:
+            raise self._unusable("read", error) from error
+        if data is None:
+            return None
+        position = Position(**json.loads(data))
+        offset, leader_epoch = (None, None) if epoch is None else json.loads(epoch)
+        return position._replace(leader_epoch=leader_epoch if offset == position.offset else None)
+
+    @override
+    def commit_of(self, partition: int) -> StoredCommit | None:
+        try:
+            data = self._files.get(_PARTITION.pack(_COMMIT, partition))
+        except Exception as error:
+            raise self._unusable("read", error) from error
+        return None if data is None else StoredCommit(**json.loads(data))
+
+    @override
+    def drop(self, partition: int) -> None:
+        with self._lock:
+            self._clear_cache()
+            self._forget_count(partition)
+            try:
+                for name in (_POSITION, _EPOCH, _COMMIT):
+                    self._files.delete(_PARTITION.pack(name, partition))
+                for prefix in (_ROW, _TIMER):
+                    first = _PARTITION.pack(prefix, partition)
+                    self._files.delete_range(first, _after(first))
+            except Exception as error:
+                raise self._unusable("written", error) from error
+
+    def flush(self) -> None:
+        """Write what is in memory to files."""
+        self._files.flush()
+
+    @override
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        database, self._database = self._database, None
+        try:
+            if database is not None:
+                database.close()
+        except Exception as error:  # noqa: BLE001 - the files are closed all the same
+            log.warning("state_store_not_flushed", folder=str(self._folder), error=str(error))
+
+    def _clear_cache(self) -> None:
+        self._cache.clear()
+        self._room = self._cache_bytes
+
+    def _unusable(self, done: str, error: Exception) -> StateStoreError:
+        reason = f"the state store in {self._folder} cannot be {done}: {error}"
+        if isinstance(error, StateStoreError):
+            return error
+        if _CORRUPTION.search(str(error)):
+            self.is_corrupt = True
+            return CorruptStoreError(reason)
+        return StateStoreError(reason)
+
+
+def _after(prefix: bytes) -> bytes:
+    """Return the bytes that follow upon all those that begin so."""
+    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
+
+
+def _options() -> Options:
+    """Return what makes single keys cheap to read: uncompressed files, and filters of their keys.
+
+    Files are not mapped: RocksDB would look a key up in mapped indexes and filters whose checksums
+    it does not compare again, and take what became of them on the disk for a key without state.
+    """
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_MEMTABLE_BYTES)
+    options.set_max_background_jobs(2)
+    options.set_compression_type(DBCompressionType.none())
+    options.set_keep_log_file_num(2)
+    blocks = BlockBasedOptions()
+    blocks.set_bloom_filter(10, False)
+    blocks.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
+    blocks.set_index_type(BlockBasedIndexType.binary_search())
+    options.set_block_based_table_factory(blocks)
+    options.set_prefix_extractor(SliceTransform.create_max_len_prefix(_PARTITION.size))
+    return options

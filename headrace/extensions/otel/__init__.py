@@ -1,0 +1,1 @@
+"""OpenTelemetry: traces, and the export of metrics and logs."""

@@ -1,0 +1,263 @@
+"""Values into columns by Spark, with the undecodable found before the reducer plans anything."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from headrace.core.decoders import decoded_rows
+from headrace.core.errors import ConfigError, UndecodableRecordError
+from headrace.core.misfits import as_spelt, custom_reason, why_undecodable
+from headrace.core.records import TopicPartition
+from headrace.core.tables import (
+    FIX_UNDECODABLE,
+    KAFKA_COLUMN,
+    KAFKA_FIELDS,
+    Decode,
+    Decoding,
+    OnUndecodable,
+)
+from headrace.core.undecodable import UndecodableRecord
+from headrace.extensions.spark.json_columns import CORRUPT, JsonColumns, refusals
+from headrace.extensions.spark.reducer import arrow_schema, send_by_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from headrace.core.decoders import CustomDecoder
+    from headrace.core.undecodable import Undecodable
+    from headrace.extensions.spark.reducer import Task
+
+_IS_CORRUPT = f"value is not null and (_decoded is null or _decoded.{CORRUPT} is not null)"
+#: Characters of a decoder's own words that are told.
+_REASON_LENGTH = 500
+
+_PLACE = tuple(f"{KAFKA_COLUMN}.{name}" for name in ("topic", "partition", "offset"))
+
+#: The columns that every record is parsed to: what its value was decoded to, why it could not be,
+#: null for what could, and the value of what could not.
+_DECODED, _WHY, _VALUE = "_decoded", "_why", "_value"
+
+#: What is told of an undecodable record beside its place.
+_DETAILS = (
+    _VALUE,
+    _WHY,
+    f"{KAFKA_COLUMN}.key",
+    f"{KAFKA_COLUMN}.headers",
+    f"unix_millis({KAFKA_COLUMN}.timestamp)",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedFrame:
+    """What the reducer gets of a micro-batch, and what it does not.
+
+    That are offsets, or records for the dead-letter topic.
+    """
+
+    frame: DataFrame
+    skipped: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
+    rejected: Undecodable = field(default_factory=dict)
+
+
+class Decoder:
+    """Applies a :class:`Decode` to each micro-batch's DataFrame.
+
+    Needs a running session, because Spark reads the schema.
+
+    Raises:
+        ConfigError: the schema is missing, cannot be read, or uses a reserved name.
+        ImportPathError: the decoder that it names cannot be made.
+    """
+
+    def __init__(self, decode: Decode) -> None:
+        self._treating = decode.on_undecodable
+        self._kind, self._custom = decode.kind, decode.custom
+        self._json: JsonColumns | None = None
+        self._columns = StructType()
+        self._kind_in_arrow: pa.StructType | None = None
+        if decode.kind is not Decoding.NONE:
+            self._columns = _columns(decode.kind, decode.schema)
+        if decode.kind is Decoding.JSON:
+            self._json = JsonColumns(self._columns, decode.schema or "", decode.timestamps)
+            with suppress(PySparkException, pa.ArrowException):  # of types that Arrow has not
+                kind = pa.struct(list(arrow_schema(self._columns)))
+                self._kind_in_arrow = as_spelt(kind, decode.timestamps)
+        if decode.custom is not None:
+            decode.custom.load()
+            send_by_value(decode.custom.factory)
+
+    def treating(self, undecodable: OnUndecodable) -> Decoder:
+        """Return one with the same schema that treats undecodable records so. Any thread."""
+        other = copy(self)
+        other._treating = undecodable  # noqa: SLF001 - one of our own
+        return other
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """Return the frame the reducer would get. Plans only, runs nothing.
+
+        A tombstone is a row whose columns are null.
+        """
+        return frame if self._kind is Decoding.NONE else self._readable(self._parsed(frame))
+
+    @contextmanager
+    def decoded(self, frame: DataFrame) -> Iterator[DecodedFrame]:
+        """Decode every record, and give the block what could be decoded. Blocks for a job.
+
+        Each value is parsed once, in a job of its own, and kept for the block. So whatever plan the
+        reducer makes of the frame, whether it filters, counts, or reads a part or nothing of it, no
+        record is left out of the check, and none is parsed again.
+
+        Raises:
+            UndecodableRecordError: a value does not fit the schema, and is not to be skipped. It
+                names the first of the partition.
+        """
+        if self._kind is Decoding.NONE:
+            yield DecodedFrame(frame)
+            return
+        parsed = self._parsed(frame).persist()
+        try:
+            yield self._checked(parsed, parsed.where(f"{_WHY} is not null"))
+        finally:
+            # a JVM that is gone keeps nothing
+            with suppress(Py4JError, OSError):
+                parsed.unpersist()
+
+    def _checked(self, parsed: DataFrame, bad: DataFrame) -> DecodedFrame:
+        """Run the job that parses all records and finds the bad ones among them."""
+        readable = self._readable(parsed)
+        if self._treating is OnUndecodable.SKIP:
+            return DecodedFrame(readable, _offsets(bad.selectExpr(*_PLACE).collect()))
+        if self._treating is OnUndecodable.DEAD_LETTER:
+            records = bad.selectExpr(*_PLACE, *_DETAILS).collect()
+            return DecodedFrame(readable, rejected=self._rejected(records))
+        first = bad.orderBy(*_PLACE).limit(1).selectExpr(*_PLACE, _VALUE, _WHY).collect()
+        for topic, partition, offset, value, said in first:
+            raise UndecodableRecordError(
+                TopicPartition(topic, partition),
+                offset,
+                f"{self._reason(value, said)}; {FIX_UNDECODABLE}",
+            )
+        return DecodedFrame(readable)
+
+    def _rejected(self, records: Iterable[Any]) -> Undecodable:
+        found: dict[TopicPartition, list[UndecodableRecord]] = {}
+        for topic, partition, offset, value, said, key, headers, time in records:
+            own = [(name, _bytes(data)) for name, data in headers or ()]
+            found.setdefault(TopicPartition(topic, partition), []).append(
+                UndecodableRecord(
+                    offset,
+                    _bytes(key),
+                    _bytes(value),
+                    own,
+                    -1 if time is None else time,
+                    self._reason(value, said),
+                )
+            )
+        for each in found.values():
+            each.sort(key=attrgetter("offset"))
+        return found
+
+    def _reason(self, value: bytearray | None, said: str) -> str:
+        if self._custom is not None:
+            return custom_reason(said)
+        return why_undecodable(_bytes(value), self._kind_in_arrow)
+
+    def _readable(self, parsed: DataFrame) -> DataFrame:
+        columns = f"{_DECODED}.*"
+        if self._json is not None:
+            columns += f" except ({CORRUPT})"
+        return parsed.where(f"{_WHY} is null").selectExpr(columns, KAFKA_COLUMN)
+
+    def _parsed(self, frame: DataFrame) -> DataFrame:
+        """Return a row for each record: what it was decoded to, its own fields, and why not."""
+        own = StructType([frame.schema[name] for name in KAFKA_FIELDS])
+        if self._json is not None:
+            fields = f"struct({', '.join(KAFKA_FIELDS)}) as {KAFKA_COLUMN}"
+            first, *later = self._json.steps
+            read = frame.selectExpr("value", fields, *first)
+            for columns in later:
+                read = read.selectExpr("*", *columns)
+            return read.selectExpr(
+                _DECODED,
+                KAFKA_COLUMN,
+                f"if({_IS_CORRUPT}, '', null) as {_WHY}",
+                f"if({_IS_CORRUPT}, value, null) as {_VALUE}",
+            )
+        kind = StructType(
+            [
+                StructField(_DECODED, self._columns),
+                StructField(KAFKA_COLUMN, own),
+                StructField(_WHY, StringType()),
+                StructField(_VALUE, BinaryType()),
+            ]
+        )
+        assert self._custom is not None, "there are two kinds"
+        task: Any = _task(self._custom, arrow_schema(kind))
+        return frame.mapInArrow(task, kind)
+
+
+def _task(custom: CustomDecoder, schema: pa.Schema) -> Task:
+    """Return what a worker does with records: ``schema`` is what Spark was told.
+
+    One's tasks decode the same as the daemon's own does.
+    """
+    kind = schema.field(_DECODED).type
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows, bad = decoded_rows(custom, batch.column("value"), kind)
+            reasons = [
+                " ".join(bad[place].split())[:_REASON_LENGTH] if place in bad else None
+                for place in range(len(rows))
+            ]
+            own = [batch.column(name) for name in KAFKA_FIELDS]
+            fields = pa.StructArray.from_arrays(own, names=list(KAFKA_FIELDS))
+            why = pa.array(reasons, pa.string())
+            values = pc.if_else(
+                pc.is_valid(why), batch.column("value"), pa.scalar(None, pa.binary())
+            )
+            found = pa.table([rows, fields, why, values], names=schema.names)
+            yield from found.cast(schema).to_batches()
+
+    return run
+
+
+def _offsets(places: Iterable[Any]) -> dict[TopicPartition, list[int]]:
+    offsets: dict[TopicPartition, list[int]] = {}
+    for topic, partition, offset in sorted(places):
+        offsets.setdefault(TopicPartition(topic, partition), []).append(offset)
+    return offsets
+
+
+def _bytes(data: bytearray | None) -> bytes | None:
+    return None if data is None else bytes(data)
+
+
+def _columns(kind: Decoding, ddl: str | None) -> StructType:
+    """Return the columns that values are decoded to."""
+    if ddl is None or not ddl.strip():
+        raise ConfigError([f"decode: {kind.value} needs a schema, as in 'id LONG, name STRING'"])
+    try:
+        found = cast("StructType", StructType.fromDDL(ddl))
+        fields = found.names
+    except (PySparkException, ValueError, AttributeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError([f"decode schema {ddl!r} is not a list of columns: {reason}"]) from error
+    reserved = sorted({KAFKA_COLUMN, CORRUPT}.intersection(map(str.lower, fields)))
+    if reserved:
+        raise ConfigError([f"decode schema {ddl!r} uses the reserved name {reserved[0]!r}"])
+    for problem in refusals(found):
+        raise ConfigError([f"decode schema {ddl!r} {problem}"])
+    return found

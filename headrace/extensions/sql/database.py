@@ -1,0 +1,304 @@
+"""The database: how it is reached, what it is called in messages, and how long it may keep us."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    NoSuchModuleError,
+    SQLAlchemyError,
+    StatementError,
+)
+
+from headrace.core.errors import ConfigError
+from headrace.extensions.sql.columns import json_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    import psycopg
+    from sqlalchemy.engine import URL, Connection, Engine
+
+#: Seconds one statement may take, waiting for locks included, and seconds a transaction may stand
+#: still before PostgreSQL ends it: a member that was stopped inside of one holds nobody up longer.
+TIMEOUT = 60.0
+
+#: Seconds until a connection stands, and until one whose other end went silent is given up.
+_CONNECT_TIMEOUT = 10
+_SILENCE = 20
+
+#: What libpq takes; whatever the url says of them holds.
+_LIBPQ = {
+    "connect_timeout": _CONNECT_TIMEOUT,
+    "keepalives_idle": _SILENCE // 2,
+    "keepalives_interval": _SILENCE // 4,
+    "keepalives_count": 2,
+    "tcp_user_timeout": _SILENCE * 1000,
+}
+
+#: What a session keeps and our statements depend on. A pooler deals out connections that other
+#: clients have had, so each transaction has its own, as the database and the user's role say.
+#: The role comes first: the search path may name it.
+_OF_THE_SESSION = ("role", "search_path", "TimeZone", "synchronous_commit", "lock_timeout")
+
+#: The first schema of the search path that has the table. Never that of temporary tables, which is
+#: looked into before all others and may be left by another client of a pooler.
+_SCHEMA_OF = sa.text(
+    "SELECT n.nspname FROM pg_catalog.pg_class c "
+    "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE c.relname = :name AND c.relkind = ANY ('{r,p,v,f}') "
+    "AND n.nspname = ANY (current_schemas(false)) "
+    "ORDER BY array_position(current_schemas(false), n.nspname) LIMIT 1"
+)
+
+#: What the server itself says of the connection: its process, and its end of the socket.
+_SERVER_END = (
+    "SELECT pg_backend_pid(), coalesce(host(inet_server_addr()), ''), "
+    "coalesce(inet_server_port(), current_setting('port')::int)"
+)
+
+#: The drivers that send several statements without parameters as one message.
+_SIMPLE_QUERIES = frozenset({"psycopg", "psycopg2"})
+
+#: Times that psycopg executes a statement before it has a server prepare it, which is its default.
+_PREPARED_AFTER = 5
+
+#: PostgreSQL's codes for a transaction that gave way to another one: it can be made again.
+_GAVE_WAY = frozenset({"40001", "40P01"})
+
+
+class TableName(NamedTuple):
+    """A table's name, and its schema where one was given."""
+
+    schema: str | None
+    name: str
+
+    @classmethod
+    def of(cls, text: str) -> TableName:
+        """Read ``table`` or ``schema.table``."""
+        schema, _, name = text.rpartition(".")
+        return cls(schema or None, name)
+
+    def __str__(self) -> str:
+        return self.name if self.schema is None else f"{self.schema}.{self.name}"
+
+
+class Database:
+    """A pool of connections. ``name`` is without user, password and options. Any thread.
+
+    Nothing is connected before it is needed. ``password`` takes the place of one in the url;
+    ``timeout`` is in seconds.
+
+    Raises:
+        ConfigError: the url is none, its driver is not installed, or nothing in it would last.
+    """
+
+    def __init__(self, url: str, password: str | None = None, timeout: float = TIMEOUT) -> None:
+        self.url = _parsed(url, password)
+        self.name = _name(self.url)
+        self.dialect = self.url.get_backend_name()
+        self._driver = self.url.drivername.rpartition("+")[2]
+        self._settings = _transaction_settings(timeout)
+        self._default_schema: str | None = None
+        self.engine = self._engine(timeout)
+
+    def _begin(self, connection: Connection) -> None:
+        """Have the transaction not depend on what is kept by the session."""
+        if self._driver in _SIMPLE_QUERIES:
+            connection.exec_driver_sql("; ".join(self._settings))
+            return
+        for statement in self._settings:
+            connection.exec_driver_sql(statement)
+
+    def _engine(self, timeout: float) -> Engine:
+        try:
+            engine = sa.create_engine(
+                self.url,
+                connect_args=_connect_args(self.url, timeout),
+                json_serializer=json_of,
+                hide_parameters=True,
+                pool_pre_ping=True,
+            )
+        except NoSuchModuleError:
+            problem = f"{self.name}: SQLAlchemy knows no such database; correct the url's beginning"
+            raise ConfigError([problem]) from None
+        except ImportError as error:
+            problem = f"{self.name}: its driver is not installed ({error}); install it with pip"
+            raise ConfigError([problem]) from None
+        sa.event.listen(engine, "handle_error", _without_values)
+        if self._driver == "psycopg":
+            sa.event.listen(engine, "connect", _prepare_if_direct)
+        return engine
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Commit what is done inside, or roll all of it back when it raises. Blocks."""
+        with self.engine.begin() as connection:
+            if self.dialect == "postgresql":
+                self._begin(connection)
+            yield connection
+
+    def default_schema(self, connection: Connection) -> str:
+        """Return the schema of tables that are named without one. May block, the first time."""
+        if self.dialect != "postgresql":
+            return connection.dialect.default_schema_name or ""
+        if self._default_schema is None:
+            found = connection.execute(sa.text("SELECT current_schema()")).scalar_one()
+            self._default_schema = found or ""
+        return self._default_schema
+
+    def located(self, connection: Connection, name: TableName) -> TableName:
+        """Return the name with the schema where the table is, or would be made. Blocks.
+
+        On PostgreSQL alone, where what a bare name means is for the session to say.
+        """
+        if self.dialect != "postgresql" or name.schema is not None:
+            return name
+        found = connection.execute(_SCHEMA_OF, {"name": name.name}).scalar_one_or_none()
+        return TableName(found or self.default_schema(connection) or None, name.name)
+
+    def has(self, table: sa.Table) -> bool:
+        """Whether a table is there. Blocks."""
+        with self.transaction() as connection:
+            return sa.inspect(connection).has_table(table.name, schema=table.schema)
+
+    def create(self, table: sa.Table) -> None:
+        """Create a table where it is missing. Blocks; raises SQLAlchemyError."""
+        if self.has(table):
+            return
+        try:
+            with self.transaction() as connection:
+                table.create(connection)
+        except SQLAlchemyError:
+            if not self.has(table):  # else another member was first
+                raise
+
+    def close(self) -> None:
+        """Close the connections that nobody uses."""
+        self.engine.dispose()
+
+
+def _transaction_settings(timeout: float) -> tuple[str, ...]:
+    """Return what a transaction of PostgreSQL begins with; ``timeout`` is in seconds."""
+    limit = round(timeout * 1000)
+    return (
+        *(f"SET LOCAL {name} TO DEFAULT" for name in _OF_THE_SESSION),
+        f"SET LOCAL statement_timeout = {limit}",
+        f"SET LOCAL idle_in_transaction_session_timeout = {limit}",
+    )
+
+
+def _prepare_if_direct(connection: psycopg.Connection, _: object) -> None:
+    """Have psycopg prepare statements where the other end is the PostgreSQL server itself.
+
+    It names them by a number, the same in each client. A pooler that deals out its connections by
+    transactions gives one client's number to what another one had prepared. So both ends have to
+    agree on what the connection is: the server's process, whose number a pooler makes up, and the
+    server's address and port, which are others with a pooler or a proxy between.
+    """
+    info = connection.info
+    try:
+        found = connection.execute(_SERVER_END).fetchone()
+    except type(connection).ProgrammingError:  # a server that speaks like PostgreSQL and is another
+        found = None
+    finally:
+        connection.rollback()
+    if found == (info.backend_pid, info.hostaddr, info.port):
+        connection.prepare_threshold = _PREPARED_AFTER
+
+
+@contextmanager
+def explained(connection: Connection) -> Iterator[None]:
+    """Have the database say of statements how it would carry them out, and not do so."""
+
+    def ask(
+        _connection: Connection, _cursor: Any, statement: str, parameters: Any, *_: Any
+    ) -> tuple[str, Any]:
+        return f"EXPLAIN {statement}", parameters
+
+    sa.event.listen(connection, "before_cursor_execute", ask, retval=True)
+    try:
+        yield
+    finally:
+        sa.event.remove(connection, "before_cursor_execute", ask)
+
+
+def gave_way(error: Exception) -> bool:
+    """Whether a transaction was undone in favour of another one and may succeed when repeated."""
+    if not isinstance(error, DBAPIError):
+        return False
+    return getattr(error.orig, "sqlstate", None) in _GAVE_WAY
+
+
+def brief(error: Exception) -> str:
+    """Return the database's own words, without the statement and without rows."""
+    return str(getattr(error, "orig", None) or error).strip()
+
+
+def _without_values(context: sa.ExceptionContext) -> None:
+    """Take out of an error what it says beyond the primary message and a constraint's name.
+
+    PostgreSQL's DETAIL has the whole row that it refuses. The errors are changed themselves,
+    because they are in tracebacks too, as what others came from.
+    """
+    original, error = context.original_exception, context.sqlalchemy_exception
+    said = _primary(original)
+    if said is not None:
+        original.args = (said,)
+    if error is None:
+        return
+    if said is not None:
+        kind = type(original)
+        error.args = (f"({kind.__module__}.{kind.__name__}) {said}",)
+    if isinstance(error, StatementError):
+        error.statement = error.params = None
+
+
+def _primary(error: BaseException) -> str | None:
+    """Return what a PostgreSQL server says in short, None of errors that do not come from one."""
+    diagnosis = getattr(error, "diag", None)
+    message: str | None = getattr(diagnosis, "message_primary", None)
+    if message is None:
+        return None
+    constraint: str | None = getattr(diagnosis, "constraint_name", None)
+    if constraint is None or f'"{constraint}"' in message:
+        return message
+    return f'{message} (constraint "{constraint}")'
+
+
+def _parsed(text: str, password: str | None) -> URL:
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        problem = "the url cannot be read; write it as postgresql+psycopg://user@host/database"
+        raise ConfigError([problem]) from None
+    if url.get_backend_name() == "sqlite" and (url.database or ":memory:") == ":memory:":
+        raise ConfigError(["sqlite: without a file nothing lasts; write sqlite:////path/to/file"])
+    if url.drivername == "postgresql":  # SQLAlchemy 2.0 would take it for psycopg2, 2.1 does not
+        url = url.set(drivername="postgresql+psycopg")
+    return url if password is None else url.set(password=password)
+
+
+def _name(url: URL) -> str:
+    port = "" if url.port is None else f":{url.port}"
+    return f"{url.get_backend_name()}://{url.host or ''}{port}/{url.database or ''}"
+
+
+def _connect_args(url: URL, timeout: float) -> dict[str, Any]:
+    driver = url.drivername.rpartition("+")[2]
+    if url.get_backend_name() == "sqlite":
+        wanted: dict[str, Any] = {"timeout": timeout}
+    elif driver in {"psycopg", "psycopg2"}:
+        wanted = dict(_LIBPQ)
+    else:
+        wanted = {}
+    chosen = {name: value for name, value in wanted.items() if name not in url.query}
+    if driver == "psycopg":
+        chosen["prepare_threshold"] = None  # until the connection is known to be direct
+    return chosen

@@ -1,0 +1,468 @@
+"""The table that rows go to: whether a result fits it, and how rows get there."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
+
+from headrace.core.errors import ConfigError, HeadraceError, StartError
+from headrace.extensions.sql.columns import (
+    bound_type,
+    is_exact,
+    is_of_types,
+    is_of_values,
+    samples,
+)
+from headrace.extensions.sql.database import brief, explained
+from headrace.sinks.contract import RowsRefusedError, SchemaMismatchError
+from headrace.sinks.origin import ORIGIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from sqlalchemy.engine import Connection
+    from sqlalchemy.sql.dml import Insert
+
+    from headrace.extensions.sql.database import Database, TableName
+
+#: Rows that are Python objects at a time. From 1,000 on more make it no faster.
+CHUNK = 2000
+
+#: The dialects whose INSERT can be told what to do with a key that is there.
+_UPSERTS: dict[str, Callable[[sa.TableClause], postgresql.Insert | sqlite.Insert]] = {
+    "postgresql": postgresql.insert,
+    "sqlite": sqlite.insert,
+}
+
+
+#: PostgreSQL's unique constraints that are looked at when the transaction ends, or may be.
+_DEFERRABLE = sa.text(
+    "SELECT c.conname, array_agg(a.attname::text) FROM pg_catalog.pg_constraint c "
+    "JOIN pg_catalog.pg_class t ON t.oid = c.conrelid "
+    "JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace "
+    "JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum = ANY (c.conkey) "
+    "WHERE n.nspname = :schema AND t.relname = :table AND c.condeferrable "
+    "AND c.contype IN ('p', 'u') GROUP BY c.oid, c.conname"
+)
+
+#: The columns that a unique index compares by more than their bytes, or by less.
+_COMPARED_OTHERWISE = {
+    "postgresql": (
+        "SELECT a.attname FROM pg_catalog.pg_index i "
+        "JOIN pg_catalog.pg_class t ON t.oid = i.indrelid "
+        "JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace "
+        "CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indcollation::oid[], i.indclass::oid[]) "
+        "AS k (attnum, coll, class) "
+        "JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum = k.attnum "
+        "LEFT JOIN pg_catalog.pg_collation c ON c.oid = k.coll "
+        "LEFT JOIN pg_catalog.pg_opclass o ON o.oid = k.class "
+        "WHERE i.indisunique AND n.nspname = :schema AND t.relname = :table "
+        "AND (c.collisdeterministic IS FALSE OR o.opcdefault IS FALSE)"
+    ),
+    "sqlite": (
+        "SELECT x.name FROM pragma_index_list(:table, :schema) i, "
+        "pragma_index_xinfo(i.name, :schema) x "
+        'WHERE i."unique" AND x."key" AND x.name IS NOT NULL AND x.coll <> \'BINARY\''
+    ),
+}
+
+#: The dialects that say of an INSERT how they would carry it out, and do nothing.
+_EXPLAINING = frozenset({"postgresql", "sqlite"})
+
+
+class WriteMode(Enum):
+    """What becomes of a row of the result."""
+
+    APPEND = "append"
+    """It is inserted."""
+
+    UPSERT = "upsert"
+    """It takes the place of the row with the same key, if there is one."""
+
+
+class RepeatedKeyError(HeadraceError):
+    """A result has several rows for one key, or none in a key: which should stay is not said."""
+
+
+class SqlTarget:
+    """One table, as the database describes it.
+
+    Raises:
+        ConfigError: the database cannot upsert, or the key does not go with the mode.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        name: TableName,
+        mode: WriteMode,
+        key: Sequence[str],
+        *,
+        origin: bool = False,
+    ) -> None:
+        self._database = database
+        self._name = self._found = name
+        self._key = tuple(key)
+        self._origin = origin
+        self.upserts = mode is WriteMode.UPSERT
+        self.place = f"{name} in {database.name}"
+        if self.upserts and database.dialect not in _UPSERTS:
+            raise ConfigError(
+                [f"{self.place}: mode upsert takes {' or '.join(_UPSERTS)}; use mode append"]
+            )
+        if self.upserts != bool(self._key):
+            raise ConfigError([f"{self.place}: a key goes with mode upsert, and with no other"])
+        if self.upserts and origin:
+            raise ConfigError([f"{self.place}: origin goes with mode append, and with no other"])
+        self._table: sa.Table | None = None
+        self._taken: deque[pa.Schema] = deque(maxlen=8)
+        self._alike: frozenset[str] = frozenset()
+
+    def load(self) -> None:
+        """Look at the table again. Blocks.
+
+        Raises:
+            StartError: it is not there, no constraint makes the key unique, or the column of
+                origins is there without being filled, or the other way round.
+            SQLAlchemyError: the database cannot be asked.
+        """
+        with self._database.transaction() as connection:
+            self._taken.clear()
+            self._found = schema, name = self._database.located(connection, self._name)
+            try:
+                self._table = sa.Table(
+                    name, sa.MetaData(), schema=schema, autoload_with=connection, resolve_fks=False
+                )
+            except NoSuchTableError:
+                raise StartError(
+                    f"{self.place}: there is no such table; create it with the columns of the "
+                    "reducer's result"
+                ) from None
+            self._require_immediate(connection)
+            self._alike = self._compared_otherwise(connection)
+            if self.upserts and set(self._key) not in self._unique(connection):
+                raise StartError(
+                    f"{self.place}: no primary key or unique constraint is on exactly "
+                    f"{', '.join(self._key)}; create one, or name its columns in key"
+                )
+        self._check_origin()
+
+    def _check_origin(self) -> None:
+        has_column = ORIGIN in self._loaded.c
+        if self._origin and not has_column:
+            raise StartError(
+                f"{self.place}: there is no column {ORIGIN}, which origin: true fills; ALTER TABLE "
+                f"... ADD COLUMN {ORIGIN} VARCHAR(64), and create an index on it"
+            )
+        if has_column and not self._origin:
+            raise StartError(
+                f"{self.place}: rows say in {ORIGIN} which records they are of; set origin: true, "
+                "so that all of them do"
+            )
+
+    def _require_immediate(self, connection: Connection) -> None:
+        """Raise if PostgreSQL would refuse each upsert, as a constraint on the key may wait."""
+        if not self.upserts or self._database.dialect != "postgresql":
+            return
+        found = connection.execute(_DEFERRABLE, {"schema": self._found[0], "table": self._found[1]})
+        for name, columns in found:
+            if set(columns) == set(self._key):
+                raise StartError(
+                    f"{self.place}: the constraint {name} on {', '.join(self._key)} is DEFERRABLE, "
+                    "by which PostgreSQL upserts nothing; ALTER TABLE ... DROP CONSTRAINT it and "
+                    "ADD one that is not, or use mode append"
+                )
+
+    def _compared_otherwise(self, connection: Connection) -> frozenset[str]:
+        """Return the columns that a unique index compares by a rule of its own."""
+        query = _COMPARED_OTHERWISE.get(self._database.dialect) if self.upserts else None
+        if query is None:
+            return frozenset()
+        schema, table = self._found
+        names = {"schema": schema or "main", "table": table}
+        return frozenset(connection.execute(sa.text(query), names).scalars())
+
+    def _unique(self, connection: Connection) -> list[set[str | None]]:
+        schema, name = self._found
+        found = sa.inspect(connection)
+        primary = found.get_pk_constraint(name, schema)["constrained_columns"]
+        keys: list[set[str | None]] = [{*primary}]
+        keys += [{*each["column_names"]} for each in found.get_unique_constraints(name, schema)]
+        keys += [
+            {*index["column_names"]}
+            for index in found.get_indexes(name, schema)
+            if index["unique"] and not any("where" in o for o in index.get("dialect_options", {}))
+        ]
+        return keys
+
+    def check(self, columns: Sequence[str], kinds: pa.Schema | None = None) -> None:
+        """Compare a result's columns with the table's, which is looked at again if they differ.
+
+        ``kinds`` has their types, as far as they are known. What is asked of the database is how it
+        would carry out a statement with a value of each type: nothing is written. Blocks.
+
+        Raises:
+            SchemaMismatchError: a column is not in the table, one that it needs is missing, or
+                one takes no value of its type.
+            SQLAlchemyError: the database cannot be asked.
+        """
+        if self._table is None or self._problems(columns):
+            self.load()
+        problems = self._problems(columns)
+        if not problems and kinds is not None and kinds not in self._taken:
+            problems = self._refused(kinds)
+            if problems:  # the table may have been changed meanwhile
+                self.load()
+                problems = self._problems(columns) or self._refused(kinds)
+            if not problems:
+                self._taken.append(kinds)
+        if problems:
+            raise SchemaMismatchError(
+                f"{self.place}: the result does not fit the table: {'; '.join(sorted(problems))}; "
+                "change the reducer or the table"
+            )
+
+    def _refused(self, kinds: pa.Schema) -> list[str]:
+        """Return a sentence for each column that takes no value of its type."""
+        if self._database.dialect not in _EXPLAINING:
+            return []
+        known = [(f, found) for f in map(self._as_bound, kinds) if (found := samples(f.type))]
+        with self._database.transaction() as connection:
+            if self._refusal(connection, [(field, found[0]) for field, found in known]) is None:
+                return []
+            problems = []
+            for field, found in known:
+                said = [self._refusal(connection, [(field, sample)]) for sample in found]
+                if None not in said:
+                    kind = self._loaded.c[field.name].type
+                    problems.append(
+                        f"column {field.name!r} of type {_type_name(kind)} takes no "
+                        f"{field.type} ({said[0]})"
+                    )
+        return problems
+
+    def _as_bound(self, field: pa.Field) -> pa.Field:
+        """Return a result's field as :meth:`prepare` makes it."""
+        if pa.types.is_timestamp(field.type):
+            return field.with_type(self._timestamp(field))
+        return field
+
+    def _refusal(
+        self, connection: Connection, row: Sequence[tuple[pa.Field, object]]
+    ) -> str | None:
+        """Return what is said of one row's types, None where they fit. Nothing is written."""
+        statement = self._statement(pa.schema([field for field, _ in row])).inline()
+        values = {field.name: sample for field, sample in row}
+        try:
+            with connection.begin_nested(), explained(connection):
+                connection.execute(statement, values).close()
+        except Exception as error:
+            if is_of_types(error):
+                return brief(error)
+            if not is_of_values(error):
+                raise
+        return None
+
+    def _problems(self, columns: Sequence[str]) -> list[str]:
+        known = self._loaded.c
+        twice = {name for name in columns if columns.count(name) > 1}
+        problems = [f"column {name!r} is there twice" for name in twice]
+        problems += [
+            f"column {n!r} is not in the table{_twin(n, known.keys())}"
+            for n in columns
+            if n not in known
+        ]
+        needed = {column.name for column in known if _is_needed(column)} | {*self._key}
+        return problems + [f"column {n!r} is missing" for n in needed if n not in columns]
+
+    @property
+    def _loaded(self) -> sa.Table:
+        assert self._table is not None, "load comes first"
+        return self._table
+
+    def prepare(self, rows: pa.Table) -> pa.Table:
+        """Return the rows as :meth:`write` needs them: times as the columns hold them, by key.
+
+        Raises:
+            RepeatedKeyError: a key is there twice, or is null in part.
+        """
+        for index, field in enumerate(rows.schema):
+            if pa.types.is_timestamp(field.type):
+                kind = self._timestamp(field)
+                with self._naming(field.name):
+                    timestamps = rows.column(index).cast(pa.timestamp("us", tz=field.type.tz))
+                rows = rows.set_column(index, field.name, timestamps.cast(kind))
+        return self._by_key(rows) if self.upserts else rows
+
+    def _timestamp(self, field: pa.Field) -> pa.DataType:
+        """Return the type of a column of times as it is written: moments in UTC."""
+        if field.type.tz is None:
+            return pa.timestamp("us")
+        kind = self._loaded.c[field.name].type
+        return pa.timestamp("us", tz="UTC" if getattr(kind, "timezone", False) else None)
+
+    @contextmanager
+    def _naming(self, column: str) -> Iterator[None]:
+        """Have what is raised for a value say the column, as a RowsRefusedError."""
+        try:
+            yield
+        except (ValueError, ArithmeticError) as error:
+            raise RowsRefusedError(
+                f"{self.place}: column {column!r}: {error}; leave the value out in the reducer, or "
+                "let it make another one"
+            ) from error
+
+    def _by_key(self, rows: pa.Table) -> pa.Table:
+        """Sort by key: writers that lock rows in one order do not wait for each other."""
+        keys = rows.select(list(self._key))
+        distinct = keys.group_by(list(self._key)).aggregate([]).num_rows
+        nulls = sum(column.null_count for column in keys.columns)
+        if distinct < rows.num_rows or nulls:
+            raise RepeatedKeyError(
+                f"{self.place}: the result has {rows.num_rows} rows and {distinct} keys, {nulls} "
+                f"of them null in part; let the reducer make one row for each "
+                f"{', '.join(self._key)}"
+            )
+        return self._sorted(rows)
+
+    def _sorted(self, rows: pa.Table) -> pa.Table:
+        """Sort by the columns of the key whose equality is the database's, the others' order kept.
+
+        Rows that only the database takes for the same one stay in the order of the log, so that the
+        last of them stays in the table.
+        """
+        exact = [name for name in self._key if self._is_exact(name, rows.column(name))]
+        if not exact:
+            return rows
+        numbers = pa.array(range(rows.num_rows), pa.int64())
+        keys = rows.select(exact).append_column("", numbers)
+        order = [(name, "ascending") for name in (*exact, "")]
+        return rows.take(pc.sort_indices(keys, sort_keys=order))
+
+    def _is_exact(self, name: str, values: pa.ChunkedArray) -> bool:
+        """Whether the database tells values of a key apart where Arrow does, and only there."""
+        if name in self._alike:
+            return False
+        is_sqlite = self._database.dialect == "sqlite"
+        return is_exact(self._loaded.c[name].type, values, bounded=not is_sqlite)
+
+    def as_one(self, results: Sequence[pa.Table]) -> Sequence[pa.Table]:
+        """Return what :meth:`write` takes for several results, in turn: as few as can be.
+
+        Of rows with one key the last stays, and all are in the order of their keys, because locks
+        are taken in one order then, as by writers that have one result. Where the database has an
+        equality of its own, all are written in the order of the log. Results whose columns differ,
+        as after a change of the reducer, stay apart.
+        """
+        alike = all(each.schema.equals(results[0].schema) for each in results)
+        if not self.upserts or not alike:
+            return results
+        rows = pa.concat_tables(results)
+        if not all(self._is_exact(name, rows.column(name)) for name in self._key):
+            return [self._sorted(rows)]
+        numbered = rows.select(list(self._key)).append_column("", pa.array(range(rows.num_rows)))
+        last = numbered.group_by(list(self._key)).aggregate([("", "max")]).column("_max")
+        return [self._sorted(rows.take(last.sort()))]
+
+    def has_rows_without_origin(self, connection: Connection) -> bool:
+        """Whether some rows do not say which micro-batch they are of."""
+        column = self._loaded.c[ORIGIN]
+        wanted = sa.select(column).where(sa.or_(column.is_(None), column == "")).limit(1)
+        return connection.execute(wanted).first() is not None
+
+    def count(self, connection: Connection, micro_batches: Sequence[str]) -> int:
+        """Return how many rows are of these micro-batches."""
+        wanted = sa.select(sa.func.count()).where(self._loaded.c[ORIGIN].in_(micro_batches))
+        return int(connection.execute(wanted).scalar_one())
+
+    def delete(self, connection: Connection, micro_batches: Sequence[str]) -> int:
+        """Remove the rows of these micro-batches; return how many."""
+        of_these = self._loaded.c[ORIGIN].in_(micro_batches)
+        return connection.execute(self._loaded.delete().where(of_these)).rowcount
+
+    def write(self, connection: Connection, rows: pa.Table) -> None:
+        """Insert or upsert the rows in chunks, in the connection's transaction."""
+        statement = self._statement(rows.schema)
+        for chunk in self._chunks(rows):
+            try:
+                connection.execute(statement, chunk)
+            except Exception as error:
+                if not is_of_values(error):
+                    raise
+                raise RowsRefusedError(
+                    f"{self.place}: {self._culprit(connection, rows.schema, chunk)}{brief(error)}"
+                ) from error
+
+    def _chunks(self, rows: pa.Table) -> Iterator[list[dict[str, Any]]]:
+        for batch in rows.to_batches(max_chunksize=CHUNK):
+            if not batch.num_rows:
+                continue
+            columns = []
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                with self._naming(name):
+                    columns.append(column.to_pylist())
+            names = batch.schema.names
+            yield [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _culprit(
+        self, connection: Connection, kinds: pa.Schema, chunk: Sequence[dict[str, Any]]
+    ) -> str:
+        """Return the name of a column whose values Python does not hand over, if there is one."""
+        for field in kinds:
+            bound = bound_type(self._loaded.c[field.name], field.type, self._database.dialect)
+            process = bound.dialect_impl(connection.dialect).bind_processor(connection.dialect)
+            if process is None:
+                continue
+            try:
+                for row in chunk:
+                    process(row[field.name])
+            except Exception:  # noqa: BLE001 - what it says is told already
+                return f"column {field.name!r}: "
+        return ""
+
+    def _statement(self, kinds: pa.Schema) -> Insert:
+        columns, dialect = kinds.names, self._database.dialect
+        table = sa.table(
+            self._loaded.name,
+            *(
+                sa.column(field.name, bound_type(self._loaded.c[field.name], field.type, dialect))
+                for field in kinds
+            ),
+            schema=self._loaded.schema,
+        )
+        if not self.upserts:
+            return sa.insert(table)
+        statement = _UPSERTS[dialect](table)
+        others = {n: statement.excluded[n] for n in columns if n not in self._key}
+        if not others:
+            return statement.on_conflict_do_nothing(index_elements=self._key)
+        return statement.on_conflict_do_update(index_elements=self._key, set_=others)
+
+
+def _twin(name: str, known: Sequence[str]) -> str:
+    """Return which column differs from a name in case alone, if there is one."""
+    found = [each for each in known if each.casefold() == name.casefold()]
+    return f" (which has {found[0]!r})" if found else ""
+
+
+def _is_needed(column: sa.Column[Any]) -> bool:
+    """Whether an INSERT without the column is bound to fail."""
+    filled = column.server_default is not None or column.identity is not None
+    counts = column.primary_key and column.autoincrement in {True, "auto"}
+    return not (column.nullable or filled or column.computed is not None or counts)
+
+
+def _type_name(kind: sa.types.TypeEngine[Any]) -> str:
+    try:
+        return str(kind)
+    except SQLAlchemyError:  # one that the dialect has no word for
+        return type(kind).__name__

@@ -1,7 +1,0 @@
-"""Reducers on tables of Arrow, run in this process: no Spark, and no JVM."""
-
-from __future__ import annotations
-
-from headrace.inline.reducer import ArrowReducer
-
-__all__ = ["ArrowReducer"]

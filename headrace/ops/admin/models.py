@@ -1,0 +1,571 @@
+"""What the API answers, as models: the OpenAPI document is made of them.
+
+Keys are stable; later versions may add some. Times are UTC, durations seconds (``_s``), sizes
+bytes. Offsets mean the next record. Null stands for what is not known or not there.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from difflib import get_close_matches
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from headrace.channel.pauses import PauseMode, PauseReason
+from headrace.channel.states import ChannelState, PartitionState
+from headrace.config import DeliveryGuarantee
+from headrace.coordinators.member_info import AssignmentState, MemberState
+from headrace.core.errors import HeadraceError, RefusedError
+from headrace.ops.admin.configuration import ConfigSummary
+from headrace.ops.admin.document import Document, Number, Offset, Seconds, SendableText
+from headrace.ops.admin.ports import ProcessPhase
+from headrace.ops.admin.rejects import RejectsStatus
+from headrace.telemetry.thread_time import ThreadActivity as Doing
+from headrace.telemetry.thread_time import ThreadRole
+from headrace.zookeeper.protocol import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from fastapi import FastAPI
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+
+class ProcessStatus(Document):
+    """The process."""
+
+    instance_id: str
+    """Its name in its groups."""
+    phase: ProcessPhase
+    """Where it is in its life."""
+    version: str
+    """The version of Headrace."""
+    python: str
+    """The version of Python."""
+    host: str
+    """The machine it runs on."""
+    pid: int
+    """Its process id."""
+    config_file: str
+    """The file it was configured by."""
+    started_at: datetime
+    """When it started."""
+    uptime_s: Seconds
+    """For how long it has been running."""
+
+
+class ZooKeeperStatus(Document):
+    """The ZooKeeper session."""
+
+    state: SessionState
+    """What the client knows of it."""
+    hosts: list[str]
+    """The servers."""
+    session_id: str | None
+    """The session, in hexadecimal digits."""
+    session_timeout_s: Seconds
+    """The time-out agreed on with the servers."""
+
+
+class SparkStatus(Document):
+    """The Spark session, which all channels share."""
+
+    running: bool
+    """Whether its JVM runs."""
+    master: str
+    """Where jobs run."""
+    pid: int | None
+    """The process id of the JVM."""
+    generation: Number
+    """How many JVMs there have been."""
+    cores: Number
+    """How many tasks run at once."""
+
+
+class PauseStatus(Document):
+    """A pause of a channel, or of one partition."""
+
+    reason: PauseReason
+    """Whose it is."""
+    mode: PauseMode
+    """What it does with partitions."""
+    by: SendableText
+    """Who asked for it."""
+    since: datetime
+    """When it began."""
+    until: datetime | None
+    """When it ends by itself."""
+    topic: str | None
+    """The topic of the one partition that it is of; null: it is of the whole channel."""
+    partition: Number | None
+    """That partition's number."""
+    note: SendableText
+    """Why."""
+
+
+class RestoreStatus(Document):
+    """How far a partition is whose state is not there yet. Counts are offsets of its changelog."""
+
+    done: Number
+    """What was read."""
+    total: Number | None
+    """What there is to read; null while that is not known."""
+    percent: Seconds | None
+    """The part that was read, in percent."""
+    left_s: Seconds | None
+    """How long the rest takes, if it goes on as before."""
+
+
+class PartitionStatus(Document):
+    """A partition that is held, as every answer about one has it."""
+
+    topic: str
+    """Its topic."""
+    partition: Number
+    """Its number."""
+    state: PartitionState
+    """What it is doing."""
+    epoch: Number
+    """The epoch of the claim."""
+    position: Offset
+    """The next offset to deliver: after a batch that is out."""
+    batch_offset: Offset | None
+    """The first record of the oldest batch that is out, or that failed and comes again; null: none
+    is."""
+    batch_end: Offset | None
+    """The offset after that batch."""
+    committed: Offset | None
+    """The offset that a restart would begin at."""
+    buffered_records: Number
+    """Records fetched and not yet delivered."""
+    held_bytes: Number
+    """Bytes fetched and not yet answered, object overhead counted."""
+    outstanding_batches: Number
+    """Batches delivered and not yet answered."""
+    attempts: Number
+    """How often in a row the batch at batch_offset has failed."""
+    dead_letters: Number
+    """Records put into the dead-letter topic since the partition was claimed."""
+    last_error: SendableText | None
+    """The last error that was told to the processor."""
+    end: Offset | None
+    """The end of the log as last fetched."""
+    lag: Number | None
+    """Records between the committed offset and the end."""
+    lag_s: Seconds | None
+    """For how long the next record has been waiting to be answered."""
+    sink_age_s: Seconds | None
+    """The age of the newest record that was answered for good. It rises where nothing comes."""
+    records_per_s: Seconds
+    """How fast the position moved in the last minute."""
+    suspect_records: Number
+    """Records of a batch that was given up, among which those that fail are being looked for."""
+    held_back_until: datetime | None
+    """When it is delivered again, after an error or because the processor asked for a wait."""
+    callback_s: Seconds | None
+    """For how long its running callback has been running."""
+    restoring: RestoreStatus | None = None
+    """How far its state is on the way to be there; null: it is, or there is none."""
+
+
+class MemberStatus(Document):
+    """Where this process stands in the channel's group."""
+
+    state: MemberState
+    """Whether it is in the group."""
+    assignment: AssignmentState
+    """How far it has come to what the group's map gives it: none says that it rightly has nothing,
+    overdue that partitions could not be taken in a minute."""
+    epoch: Number | None
+    """The epoch of this membership; null without a claim."""
+    claims: Number
+    """The partitions it has claimed."""
+    lease_s: Seconds | None
+    """For how long it may act on its claims until ZooKeeper has to confirm them."""
+
+
+class SkipStatus(Document):
+    """A record that is left out, until the commit is past it."""
+
+    topic: str
+    """Its topic."""
+    partition: Number
+    """Its partition's number."""
+    offset: Offset
+    """Its own offset."""
+    reason: SendableText
+    """Why."""
+    by: SendableText
+    """Who wants it."""
+
+
+class Totals(Document):
+    """A channel in numbers. Counts are since the process started."""
+
+    records: Number
+    """Records answered."""
+    records_per_s: Seconds
+    """Records answered a second, over the last minute."""
+    skipped_records: Number
+    """Records passed over."""
+    shed_records: Number
+    """Records that admission shed."""
+    dead_letters: Number
+    """Records put into the dead-letter topic."""
+    errors: Number
+    """Errors told to the processor."""
+    commit_failures: Number
+    """Commits that failed."""
+    rebalances: Number
+    """Changes of what this member is to have."""
+    lag: Number
+    """Records between the committed offsets and the ends, of all partitions held."""
+    lag_per_s: float = 0.0
+    """By how many records a second that changed over the last five minutes; below 0: it got
+    less."""
+    catch_up_s: Seconds | None = None
+    """The seconds until none is left, if it goes on so; 0: it has caught up, null: it does not."""
+    held_bytes: Number
+    """Bytes fetched and not yet answered."""
+    partitions: dict[PartitionState, Number]
+    """Partitions held, by state."""
+
+
+class StageStatus(Document):
+    """A stage of the data flow, over the last minute."""
+
+    stage: str
+    """Its name, as in headrace_stage_seconds."""
+    per_s: Seconds
+    """How often a second it was done."""
+    mean_s: Seconds | None
+    """For how long on average; null if it was not done."""
+    busy: Seconds
+    """The seconds a second that it took; more than 1 where several do it at once."""
+
+
+class ThreadsStatus(Document):
+    """The channel's threads of one role, over the last minute."""
+
+    role: ThreadRole
+    """What they are there for."""
+    parts: dict[Doing, Seconds]
+    """What they spent which part of their time on."""
+
+
+class PhaseStatus(Document):
+    """Keys whose state is in one phase, of those that the reducer declares."""
+
+    name: str
+    """The phase."""
+    keys: Number
+    """Keys in it."""
+    oldest_s: Seconds | None
+    """The age of the oldest; null where no key in it has one."""
+
+
+class StateTotals(Document):
+    """The state that a channel keeps by key, of the partitions that are here.
+
+    Counts are since the channel started.
+    """
+
+    rows: Number | None
+    """Keys; null, as the next ones, while they are counted, some moments after restoring."""
+    bytes: Number | None
+    """Bytes of keys and rows, as stored."""
+    timers: Number | None
+    """Timers, those of ttl among them."""
+    quarantined: Number | None
+    """Keys whose facts are set aside."""
+    keys_touched: Number
+    """Keys that had facts or timers, in each micro-batch."""
+    timers_fired: Number
+    """Timers that fired."""
+    late: Number
+    """Records older than the stream time before them."""
+    poison: Number
+    """Records and timers that were set aside."""
+    restoring: Number
+    """Partitions whose state is not there yet."""
+    restore_remaining: Number
+    """Offsets of the changelog that are still to be read."""
+    stream_time_lag_s: Seconds | None
+    """By how much the oldest stream time is behind the clock."""
+    phases: list[PhaseStatus]
+    """Keys by phase, as the reducer declares them; none while they are counted."""
+    amounts: dict[str, Number]
+    """Sums over all keys, as the reducer declares them; none while they are counted."""
+    counts: dict[str, Number]
+    """What commits have added to the counts that the reducer declares."""
+
+
+class PoolStatus(Document):
+    """The threads that a channel's processor has of its own."""
+
+    threads: Number
+    """Threads."""
+    busy: Number
+    """Those that make a call."""
+    waiting: Number
+    """Calls that wait for a thread."""
+    ended: dict[str, Number]
+    """Calls since the channel started, by outcome."""
+    left: Number = 0
+    """Threads that were left to calls that hang, beside those of the pool."""
+
+
+class ChannelStatus(Document):
+    """A channel."""
+
+    name: str
+    """Its name in the configuration."""
+    state: ChannelState
+    """What it is doing."""
+    failure: SendableText | None
+    """Why it failed."""
+    group: str
+    """Its group."""
+    topics: dict[str, Number]
+    """Its topics, as last seen, and how many partitions each has."""
+    processor: str
+    """The type of its processor."""
+    sink: str | None
+    """The type of its sink."""
+    delivery: DeliveryGuarantee
+    """What it guarantees."""
+    member: MemberStatus
+    """Where this process stands in the group."""
+    paused: bool
+    """Whether the whole channel is paused."""
+    pauses: list[PauseStatus]
+    """All pauses, the oldest first."""
+    skips: list[SkipStatus]
+    """Records that are to be left out and that no commit is past yet."""
+    totals: Totals
+    """It in numbers."""
+    rejects: RejectsStatus | None = None
+    """Records that were passed over or set aside, and that nobody has acknowledged yet."""
+    stages: list[StageStatus]
+    """What its batches' time goes into."""
+    threads: list[ThreadsStatus]
+    """What its threads spend their time on."""
+    conditions: dict[str, Number]
+    """Partitions of the group that somebody has to look at, by what is wrong with them, as this
+    member sees it: unowned, pending, contended, missing or foreign."""
+    state_by_key: StateTotals | None = None
+    """The state that it keeps by key; null: none."""
+    pool: PoolStatus | None = None
+    """What its processor's own threads are doing; null: none."""
+    partitions: list[PartitionStatus]
+    """The partitions it holds, by topic and number."""
+
+
+#: Where it stands what to do about what is wrong.
+RUNBOOKS = "https://github.com/headrace/headrace/blob/main/docs/runbooks.md"
+
+
+class Status(Document):
+    """Everything about the process at one moment."""
+
+    at: datetime
+    """The moment."""
+    process: ProcessStatus
+    """The process."""
+    zookeeper: ZooKeeperStatus
+    """The ZooKeeper session."""
+    spark: SparkStatus | None
+    """The Spark session; null where no channel uses it."""
+    ready: bool
+    """Whether it is ready, as /health/ready says."""
+    not_ready_because: list[SendableText]
+    """Why it is not."""
+    config: ConfigSummary | None = None
+    """How the file and what runs compare; null: this process takes up no changes."""
+    runbooks: str = RUNBOOKS
+    """The page that says what to do."""
+    channels: list[ChannelStatus]
+    """The channels, by name; during the start those that were opened so far."""
+
+
+class Channels(Document):
+    """The channels."""
+
+    at: datetime
+    """When that was."""
+    channels: list[ChannelStatus]
+    """The channels, by name."""
+
+
+class Partitions(Document):
+    """The partitions of one channel that this process holds."""
+
+    at: datetime
+    """When that was."""
+    channel: str
+    """The channel."""
+    partitions: list[PartitionStatus]
+    """The partitions, by topic and number."""
+
+
+class Health(Document):
+    """Whether all is well."""
+
+    ok: bool
+    """Whether it is."""
+    reasons: list[SendableText]
+    """Why it is not."""
+
+
+class Problem(Document):
+    """Why something was refused, and what to do."""
+
+    error: str
+    """The name of the error; stable."""
+    message: SendableText
+    """What is wrong, in words."""
+    value: SendableText | None
+    """The value that is wrong."""
+    next_step: str
+    """What to do."""
+
+
+log = structlog.get_logger(__name__)
+
+#: Characters of a value that are repeated to who sent it.
+_QUOTED = 100
+
+
+class ApiError(HeadraceError):
+    """A request that is answered with a problem in place of a result."""
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        error: str,
+        message: str,
+        *,
+        next_step: str,
+        value: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problem = Problem(
+            error=error,
+            message=message,
+            value=None if value is None else value[:_QUOTED],
+            next_step=next_step,
+        )
+        self.headers = headers
+
+    def response(self) -> Response:
+        """Return it as it goes over the wire."""
+        return JSONResponse(
+            self.problem.model_dump(mode="json"), self.status, dict(self.headers or {})
+        )
+
+
+def unknown(what: str, value: str, known: Iterable[str]) -> ApiError:
+    """Return the error for a name that nothing has, with the one that was probably meant."""
+    names = sorted(known)
+    near = get_close_matches(value, names, 1)
+    step = f"did you mean {near[0]}? " if near else ""
+    there = f"there are {', '.join(names)}" if names else f"there is no {what} at all"
+    return ApiError(
+        HTTPStatus.NOT_FOUND,
+        f"unknown_{what}",
+        f"there is no {what} {value[:_QUOTED]}",
+        value=value,
+        next_step=f"{step}{there}",
+    )
+
+
+def internal_error() -> ApiError:
+    """Return what is said of an error that was not foreseen; the log has it."""
+    return ApiError(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "internal_error",
+        "the request failed by an error that Headrace did not foresee",
+        next_step="look for admin_request_failed in the log, and report it",
+    )
+
+
+def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return, for the OpenAPI document, with which statuses an endpoint answers a problem."""
+    common = (400, 401, 403, 413, 500)
+    return {
+        status: {"model": Problem, "description": HTTPStatus(status).phrase}
+        for status in sorted({*common, *statuses})
+    }
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Have every error of ``app`` answered as a problem."""
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(RefusedError, _refused)
+    app.add_exception_handler(HeadraceError, _headrace_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+
+
+async def _api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusedError)
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).lower()
+    return ApiError(
+        HTTPStatus.CONFLICT, name, error.text, value=error.value, next_step=error.next_step
+    ).response()
+
+
+async def _headrace_error(_: Request, error: Exception) -> Response:
+    """Answer what came from below: somebody that the process depends on did not do its part."""
+    log.warning("admin_request_unanswered", error=str(error), kind=type(error).__name__)
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "unavailable",
+        str(error),
+        next_step="look at /api/v1/status for what does not answer, and ask again",
+    ).response()
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(step) for step in first["loc"])
+    return ApiError(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        "invalid_request",
+        f"{place}: {first['msg']}",
+        value=place,
+        next_step="correct the request; /openapi.json says what is accepted",
+    ).response()
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    names = {
+        HTTPStatus.NOT_FOUND: ("not_found", "there is nothing at this path"),
+        HTTPStatus.METHOD_NOT_ALLOWED: ("method_not_allowed", "this path has no such method"),
+    }
+    status = HTTPStatus(error.status_code)
+    name, message = names.get(status, ("bad_request", str(error.detail)))
+    return ApiError(
+        status,
+        name,
+        message,
+        value=f"{request.method} {request.url.path}",
+        next_step="/openapi.json has all paths and their methods",
+        headers=error.headers,
+    ).response()

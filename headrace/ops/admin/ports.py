@@ -1,0 +1,135 @@
+"""What the API needs of the process that it serves, and the process as its main thread tells it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.core.clock import SYSTEM_CLOCK, Clock
+from headrace.zookeeper.protocol import SessionView
+from headrace.zookeeper.session import NodeReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from headrace.channel.channel import InboundKafkaChannel
+    from headrace.config import Config
+    from headrace.controller.reports import ConfigStatus, ReloadReport
+    from headrace.core.clock import Deadline
+    from headrace.extensions.spark.runtime import SparkSnapshot
+    from headrace.telemetry.metrics import Metrics
+
+
+class ProcessPhase(Enum):
+    """Where a process is in its life."""
+
+    STARTING = "starting"
+    """It connects, and starts its channels one after the other."""
+    RUNNING = "running"
+    """All its channels were started."""
+    STOPPING = "stopping"
+    """It finishes what is out, commits, and gives everything back."""
+
+
+class SessionReader(SessionView, NodeReader, Protocol):
+    """What is read of the ZooKeeper session, and of the nodes through it."""
+
+
+class Controller(Protocol):
+    """The controller. Everything is safe on any thread, and only the session's reads block."""
+
+    @property
+    def config(self) -> Config:
+        """The configuration that is in effect."""
+        ...
+
+    @property
+    def channels(self) -> Mapping[str, InboundKafkaChannel]:
+        """The channels that were opened, by name; may grow and shrink meanwhile."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of the process."""
+        ...
+
+    @property
+    def session(self) -> SessionReader:
+        """The ZooKeeper session."""
+        ...
+
+    def spark(self) -> SparkSnapshot | None:
+        """Look at Spark, None where no channel uses it."""
+        ...
+
+
+class Deployment(Protocol):
+    """What takes up new configuration. Safe on any thread; only ``reload`` blocks."""
+
+    def reload(self, by: str, deadline: Deadline) -> ReloadReport:
+        """Have the file read and applied, and return what came of it by the deadline."""
+        ...
+
+    def config_status(self) -> ConfigStatus:
+        """Return how desired and applied configuration compare."""
+        ...
+
+
+class Process(Protocol):
+    """The process around the controller. Safe on any thread; nothing blocks."""
+
+    @property
+    def phase(self) -> ProcessPhase:
+        """Where it is in its life."""
+        ...
+
+    @property
+    def last_beat(self) -> float:
+        """Monotonic time of the main thread's last sign of progress."""
+        ...
+
+    @property
+    def file(self) -> Path:
+        """The configuration file's absolute path."""
+        ...
+
+    def ask_stop(self, by: str) -> None:
+        """Ask for a graceful stop; asking again changes nothing."""
+        ...
+
+
+class LocalProcess:
+    """This process, a :class:`Process`. ``stop`` is called once, on any thread.
+
+    ``become`` and ``beat`` are for the main thread.
+    """
+
+    def __init__(
+        self, file: Path, stop: Callable[[str], None], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.file = file.absolute()
+        self.phase = ProcessPhase.STARTING
+        self.last_beat = clock.monotonic()
+        self._stop = stop
+        self._clock = clock
+        self._lock = Lock()
+        self._asked = False
+
+    def become(self, phase: ProcessPhase) -> None:
+        """Enter another phase."""
+        self.phase = phase
+        self.beat()
+
+    def beat(self) -> None:
+        """Note that the main thread looks around."""
+        self.last_beat = self._clock.monotonic()
+
+    def ask_stop(self, by: str) -> None:
+        """Have the process stopped, as by the first signal; asking again changes nothing."""
+        with self._lock:
+            if self._asked:
+                return
+            self._asked = True
+        self._stop(by)

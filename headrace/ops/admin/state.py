@@ -1,0 +1,486 @@
+"""What the API shows of the state that a channel keeps by key."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote, urlencode
+
+from fastapi import Path, Query
+
+from headrace.config import KeyedProcessorConfig
+from headrace.coordinators.group_nodes import read_nodes
+from headrace.core.records import TopicPartition
+from headrace.extensions.keyed.codecs import DECODERS, partition_of
+from headrace.ops.admin import models as d
+from headrace.ops.admin.document import (
+    Document,
+    Number,
+    Offset,
+    SendableText,
+    moment,
+    restoring,
+    sendable,
+)
+from headrace.ops.admin.models import ApiError
+
+if TYPE_CHECKING:
+    from headrace.channel.channel import InboundKafkaChannel
+    from headrace.extensions.keyed.row import KeyRow
+    from headrace.extensions.keyed.state_reader import FoundKey, StatePartition, StateReader
+    from headrace.ops.admin.ports import Controller
+
+#: Keys of one page, at most.
+MOST_KEYS = 1000
+
+
+class TimerStatus(Document):
+    """A timer of a key."""
+
+    name: SendableText
+    """Its name."""
+    due: datetime
+    """When it fires."""
+    clock: str
+    """Whose time that is: event or clock."""
+
+
+class KeyedState(Document):
+    """A key and its state, as committed."""
+
+    key: SendableText
+    """The key; where its bytes are no UTF-8, or the channel's keys are bytes, in hexadecimal
+    digits."""
+    hex: bool
+    """Whether key is in hexadecimal digits."""
+    partition: Number
+    """Its partition's number."""
+    state: Any
+    """Its state: what JSON decodes to, text, or bytes in base64, as the channel's encoding is."""
+    timers: list[TimerStatus]
+    """Its timers, by name."""
+    quarantined: SendableText | None
+    """Why its facts are set aside, if they are."""
+    problem: SendableText | None
+    """Why its state cannot be decoded, which is in base64 then."""
+    stream_time: datetime | None
+    """The stream time of its partition."""
+    offset: Offset | None
+    """The state is of exactly the records of its partition before this offset."""
+    restored: bool
+    """Whether the partition's state is all there. What is not restored is not shown."""
+
+
+class RestoringPartition(Document):
+    """A partition whose state is not there yet."""
+
+    partition: Number
+    """Its number."""
+    progress: d.RestoreStatus
+    """How far it is."""
+
+
+class KeysPage(Document):
+    """Keys with their states."""
+
+    channel: str
+    """The channel."""
+    keys: list[KeyedState]
+    """The keys, by partition, and within one by their bytes."""
+    next: str | None
+    """What after is to be for the next page; null: there is none."""
+    restoring: list[RestoringPartition]
+    """Partitions of this process that are not in it, because their state is not there yet."""
+    elsewhere: Number
+    """Partitions of the channel's topics that this process does not have."""
+
+
+class Task(Document):
+    """The state of one partition."""
+
+    topic: str
+    """The topic."""
+    partition: Number
+    """Its number."""
+    restored: bool
+    """Whether its state is all there."""
+    restoring: d.RestoreStatus | None
+    """How far it is, while it is not."""
+    rows: Number | None
+    """How many keys have a row; null while they are counted, some moments after restoring."""
+    bytes: Number | None
+    """Bytes of keys and rows."""
+    timers: Number | None
+    """Timers, those of ttl among them."""
+    quarantined: Number | None
+    """Keys whose facts are set aside."""
+    offset: Offset | None
+    """The state is of exactly the records before this offset."""
+    commits: Number
+    """How many commits made it."""
+    stream_time: datetime | None
+    """The latest time of a record so far."""
+
+
+class Tasks(Document):
+    """The partitions of a channel with state that this process has."""
+
+    channel: str
+    """The channel."""
+    tasks: list[Task]
+    """The partitions, by number."""
+
+
+KeyParameter = Annotated[
+    str, Path(description="The key, as its text or, with hex, its bytes' digits.")
+]
+OnePartition = Annotated[
+    int | None, Query(ge=0, le=1 << 31, description="Only this partition; null: all that are here.")
+]
+Hex = Annotated[
+    bool,
+    Query(
+        alias="hex",
+        description="Keys are given in hexadecimal digits; always so with keys: bytes.",
+    ),
+]
+Prefix = Annotated[str, Query(description="Only keys that begin so.")]
+Limit = Annotated[int, Query(ge=1, le=MOST_KEYS, description="Keys of the page at most.")]
+After = Annotated[
+    str | None, Query(description="What next of the page before said; null: from the first key on.")
+]
+
+_FIRST = datetime(1, 1, 1, tzinfo=UTC).timestamp()
+
+
+class StateReads:
+    """What the endpoints of state answer. Every method may block."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def key(
+        self,
+        channel: InboundKafkaChannel,
+        key: str,
+        *,
+        is_hex: bool,
+        partition: int | None,
+    ) -> KeyedState:
+        """Return a key.
+
+        Raises:
+            ApiError: it has no state, it is in several partitions, its partition is not restored,
+                or it is another member's.
+            HeadraceError: the store cannot be read, or ZooKeeper did not answer.
+        """
+        reader, config = reader_of(channel), _processor_of(channel)
+        name = _bytes_of(key, config, is_hex=is_hex)
+        found = reader.find(name, partition)
+        if len(found) > 1:
+            numbers = ", ".join(str(each.partition) for each in found)
+            raise ApiError(
+                HTTPStatus.CONFLICT,
+                "key_in_several_partitions",
+                f"key {key} is in partitions {numbers}",
+                value=key,
+                next_step="choose one with partition",
+            )
+        if not found:
+            raise self._nothing(channel, reader, key, name, partition, is_hex=is_hex)
+        return described_key(found[0], config)
+
+    def page(
+        self,
+        channel: InboundKafkaChannel,
+        *,
+        prefix: str,
+        limit: int,
+        after: str | None,
+        partition: int | None,
+        is_hex: bool,
+    ) -> KeysPage:
+        """Return a page of keys. Raises as :meth:`key`."""
+        reader, config = reader_of(channel), _processor_of(channel)
+        begin = _bytes_of(prefix, config, is_hex=is_hex)
+        found = reader.page(begin, _cursor(after), limit + 1, partition)
+        shown, more = found[:limit], found[limit:]
+        held = reader.partitions()
+        return KeysPage(
+            channel=channel.name,
+            keys=[described_key(each, config) for each in shown],
+            next=f"{shown[-1].partition}:{shown[-1].key.hex()}" if more else None,
+            restoring=[
+                RestoringPartition(partition=each.partition, progress=progress)
+                for each in held
+                if (progress := restore_status(each)) is not None
+            ],
+            elsewhere=max(0, sum(channel.topics.values()) - len(held)),
+        )
+
+    def tasks(self, channel: InboundKafkaChannel) -> Tasks:
+        """Return where the state of each partition stands. Raises as :meth:`key`."""
+        topic = channel.config.topics[0]
+        return Tasks(
+            channel=channel.name,
+            tasks=[_task(topic, each) for each in reader_of(channel).partitions()],
+        )
+
+    def _nothing(
+        self,
+        channel: InboundKafkaChannel,
+        reader: StateReader,
+        key: str,
+        name: bytes,
+        partition: int | None,
+        *,
+        is_hex: bool,
+    ) -> ApiError:
+        """Return why there is nothing to show of a key here."""
+        number = partition if partition is not None else _expected_in(channel, name)
+        held = {each.partition: each for each in reader.partitions()}
+        if number is None:
+            # the same key is in every partition
+            waiting = [each for each in held.values() if each.restoring is not None]
+            return _restoring(channel, waiting[0]) if waiting else _absent(channel, key, None)
+        if number not in held:
+            return self._elsewhere(channel, key, number, is_hex=is_hex)
+        if held[number].restoring is not None:
+            return _restoring(channel, held[number])
+        return _absent(channel, key, number)
+
+    def _elsewhere(
+        self, channel: InboundKafkaChannel, key: str, number: int, *, is_hex: bool
+    ) -> ApiError:
+        partition = TopicPartition(channel.config.topics[0], number)
+        if number >= channel.topics.get(partition.topic, number + 1):
+            return _absent(channel, key, number)
+        nodes = read_nodes(self._controller.session, channel.config.group, [partition.topic])
+        owner = nodes.owner_names.get(partition)
+        if not owner or owner == self._controller.config.instance_id:
+            return ApiError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "not_owned",
+                f"{partition}, where key {key} is, is nobody's at this moment",
+                value=key,
+                next_step="ask again in some seconds; headrace status shows who owns what",
+                headers={"Retry-After": "1"},
+            )
+        member = nodes.members.get(owner)
+        url = None if member is None or member.document is None else member.document.admin
+        if url is None:
+            return ApiError(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                "held_elsewhere",
+                f"key {key} is in {partition}, which member {owner} has",
+                value=key,
+                next_step=f"ask {owner}'s own API: it is not reached from other machines (its "
+                "admin.host is loopback, without admin.advertised_url, or its version publishes no "
+                "address)",
+            )
+        query = urlencode({"partition": number, **({"hex": "true"} if is_hex else {})})
+        place = f"/api/v1/channels/{quote(channel.name, safe='')}/state/{quote(key, safe='')}"
+        return ApiError(
+            HTTPStatus.TEMPORARY_REDIRECT,
+            "held_elsewhere",
+            f"key {key} is in {partition}, which member {owner} has at {url}",
+            value=key,
+            next_step=f"ask {url}, with its own token",
+            headers={"Location": f"{url}{place}?{query}"},
+        )
+
+
+def reader_of(channel: InboundKafkaChannel) -> StateReader:
+    """Return what reads a channel's state.
+
+    Raises:
+        ApiError: it keeps none.
+    """
+    reader = channel.state_reader
+    if reader is None:
+        raise ApiError(
+            HTTPStatus.NOT_FOUND,
+            "no_state",
+            f"channel {channel.name} keeps no state: its processor is of type "
+            f"{channel.config.processor.type}",
+            value=channel.name,
+            next_step="ask for a channel whose processor is keyed",
+        )
+    return reader
+
+
+def _processor_of(channel: InboundKafkaChannel) -> KeyedProcessorConfig:
+    chosen = channel.config.processor
+    assert isinstance(chosen, KeyedProcessorConfig), "others have no reader"
+    return chosen
+
+
+def _bytes_of(key: str, config: KeyedProcessorConfig, *, is_hex: bool) -> bytes:
+    """Return a key's bytes, of what a request says.
+
+    Raises:
+        ApiError: it is to be in hexadecimal digits, and is not.
+    """
+    if not is_hex and config.keys != "bytes":
+        return key.encode("utf-8", "surrogateescape")
+    try:
+        return bytes.fromhex(key)
+    except ValueError as error:
+        raise ApiError(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "invalid_key",
+            f"{key} is not in hexadecimal digits, two for each byte",
+            value=key,
+            next_step="give the key's bytes as in 6b6579, for key",
+        ) from error
+
+
+def _cursor(after: str | None) -> tuple[int, bytes] | None:
+    if after is None:
+        return None
+    number, colon, name = after.partition(":")
+    try:
+        if not colon or not number.isdecimal():
+            raise ValueError(after)  # noqa: TRY301 - told as those of fromhex
+        return int(number), bytes.fromhex(name)
+    except ValueError as error:
+        raise ApiError(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "invalid_after",
+            f"{after} is not the next of a page",
+            value=after,
+            next_step="give next as the page before has it, or leave after out",
+        ) from error
+
+
+def _expected_in(channel: InboundKafkaChannel, key: bytes) -> int | None:
+    """Return the partition in which a key has to be, None where it is in each."""
+    config = _processor_of(channel)
+    match config.key:
+        case "constant":
+            return None
+        case "partition":
+            return int(key) if key.isdigit() else None
+    count = channel.topics.get(channel.config.topics[0], 0)
+    return partition_of(key, count) if count else None
+
+
+def _absent(channel: InboundKafkaChannel, key: str, number: int | None) -> ApiError:
+    place = "" if number is None else f"; it would be in partition {number}"
+    return ApiError(
+        HTTPStatus.NOT_FOUND,
+        "unknown_key",
+        f"channel {channel.name} has no state of key {key}{place}",
+        value=key,
+        next_step="headrace state list shows the channel's keys. Producers that do not partition "
+        "as Kafka's own put keys elsewhere: name the partition",
+    )
+
+
+def _restoring(channel: InboundKafkaChannel, held: StatePartition) -> ApiError:
+    status = restore_status(held)
+    assert status is not None, "it is not there yet"
+    wait = 1 if status.left_s is None else max(1, round(status.left_s))
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "restoring",
+        f"{channel.config.topics[0]}-{held.partition}: {restoring(status.percent, status.left_s)}",
+        value=str(held.partition),
+        next_step="ask again when its state is there; .../tasks shows how far it is",
+        headers={"Retry-After": str(wait)},
+    )
+
+
+def restore_status(held: StatePartition) -> d.RestoreStatus | None:
+    """Return how far a partition is, None where its state is there."""
+    progress = held.restoring
+    if progress is None:
+        return None
+    done, total, left = progress
+    percent = None if total is None else 100 * done / total if total else 100.0
+    return d.RestoreStatus(
+        done=done,
+        total=total,
+        percent=None if percent is None else round(percent, 1),
+        left_s=None if left is None else round(left, 1),
+    )
+
+
+def _task(topic: str, each: StatePartition) -> Task:
+    progress, size = each.progress, each.size
+    return Task(
+        topic=topic,
+        partition=each.partition,
+        restored=each.restoring is None,
+        restoring=restore_status(each),
+        rows=None if size is None else size.rows,
+        bytes=None if size is None else size.bytes,
+        timers=None if size is None else size.timers,
+        quarantined=None if size is None else size.quarantined,
+        offset=progress.offset,
+        commits=progress.number,
+        stream_time=_moment(progress.time),
+    )
+
+
+def described_key(found: FoundKey, config: KeyedProcessorConfig) -> KeyedState:
+    """Return a key as the API has it."""
+    key, is_hex = shown_key(found.key, config)
+    state, problem = shown_state(found.row, config)
+    return KeyedState(
+        key=key,
+        hex=is_hex,
+        partition=found.partition,
+        state=state,
+        timers=[
+            TimerStatus(name=name, due=_moment(timer.due), clock=timer.clock.value)
+            for name, timer in sorted(found.row.timers.items())
+        ],
+        quarantined=found.row.quarantined,
+        problem=problem,
+        stream_time=_moment(found.progress.time),
+        offset=found.progress.offset,
+        restored=True,
+    )
+
+
+def shown_key(key: bytes, config: KeyedProcessorConfig) -> tuple[str, bool]:
+    """Return a key as people see it, and whether that is in hexadecimal digits."""
+    if config.keys != "bytes":
+        try:
+            return key.decode(), False
+        except UnicodeDecodeError:
+            pass
+    return key.hex(), True
+
+
+def shown_state(row: KeyRow, config: KeyedProcessorConfig) -> tuple[Any, str | None]:
+    """Return a state as JSON can have it, and what is wrong with it, if something is."""
+    if row.state is None:
+        return None, None
+    try:
+        state = DECODERS[config.encoding](row.state)
+    except ValueError as error:
+        problem = f"it is not {config.encoding}: {error}"
+        return base64.b64encode(row.state).decode(), problem
+    return _plain(state), None
+
+
+def _plain(value: Any) -> Any:
+    """Return a decoded state as an answer can have it."""
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case str():
+            return sendable(value)
+        case list():
+            return list(map(_plain, value))
+        case dict():
+            return {sendable(name): _plain(each) for name, each in value.items()}
+    return value
+
+
+def _moment(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else moment(max(milliseconds / 1000, _FIRST))

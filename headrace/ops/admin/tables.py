@@ -1,0 +1,202 @@
+"""The status as tables for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from headrace.ops.admin.document import restoring
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    from rich.console import Console
+
+_STYLES = {
+    "running": "green",
+    "waiting": "green",
+    "connected": "green",
+    "active": "green",
+    "paused": "yellow",
+    "away": "yellow",
+    "backing_off": "red",
+    "suspended": "red",
+    "failed": "red",
+    "lost": "red",
+}
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def show(status: dict[str, Any], channels: list[dict[str, Any]], console: Console) -> None:
+    """Print the process and some of its channels."""
+    process, spark = status["process"], status["spark"]
+    head = Text.assemble(
+        (process["instance_id"], "bold"),
+        f" · {process['phase']} for {duration(process['uptime_s'])} · pid {process['pid']}"
+        f" · version {process['version']} · ZooKeeper ",
+        state_word(status["zookeeper"]["state"]),
+    )
+    if spark is not None:
+        head.append(" · Spark ")
+        head.append_text(state_word(_spark_state(spark)))
+    console.print(head)
+    for reason in status["not_ready_because"]:
+        console.print(Text(f"not ready: {reason}", style="red"))
+    for channel in channels:
+        console.print()
+        _show_channel(channel, console)
+
+
+def _spark_state(spark: dict[str, Any]) -> str:
+    if spark["running"]:
+        return "running"
+    return "failed" if spark["generation"] else "starting"
+
+
+def _show_channel(channel: dict[str, Any], console: Console) -> None:
+    totals, member = channel["totals"], channel["member"]
+    console.print(
+        Text.assemble(
+            (channel["name"], "bold"),
+            " · ",
+            state_word(channel["state"]),
+            f" · group {channel['group']} (",
+            state_word(member["state"]),
+            f") · {totals['records_per_s']:g} records/s · lag {totals['lag']} · "
+            f"{_catches_up(totals)}{channel['delivery']}",
+        )
+    )
+    if channel["failure"]:
+        console.print(Text(f"failed: {channel['failure']}", style="red"))
+    for pause in channel["pauses"]:
+        console.print(Text(_pause(pause), style="yellow"))
+    for line in _numbers(channel):
+        console.print(line, highlight=False)
+    if channel["partitions"]:
+        console.print(_partitions(channel["partitions"]))
+
+
+def catch_up(lag: int, seconds: float | None, per_s: float) -> Text:
+    """Return in a few characters when a lag will be gone, or that it does not get less."""
+    if not lag or seconds == 0:
+        return Text("-")
+    if seconds is not None:
+        return Text(f"in {duration(seconds)}")
+    return Text("falls back", style="red") if per_s > 0 else Text("no", style="yellow")
+
+
+def _catches_up(totals: dict[str, Any]) -> str:
+    seconds, per_s = totals.get("catch_up_s"), totals.get("lag_per_s", 0.0)
+    if not totals["lag"] or seconds == 0:
+        return ""
+    if seconds is not None:
+        return f"catches up in {duration(seconds)} · "
+    return f"falls back by {per_s:g} records/s · " if per_s > 0 else ""
+
+
+def _numbers(channel: dict[str, Any]) -> Iterable[str]:
+    """Yield what there is to say of shed records, of keys by phase, and of a pool."""
+    if shed := channel["totals"]["shed_records"]:
+        yield f"shed: {shed} records"
+    rejects = channel.get("rejects") or {}
+    kinds = ("dead_letters", "skipped_records", "set_aside")
+    if said := [f"{kind.replace('_', ' ')} {rejects[kind]}" for kind in kinds if rejects.get(kind)]:
+        yield f"not acknowledged: {' · '.join(said)}"
+    # a process of a former version has neither
+    state, pool = channel.get("state_by_key") or {}, channel.get("pool")
+    if phases := state.get("phases"):
+        yield "keys: " + " · ".join(map(_phase, phases))
+    if numbers := [*state.get("amounts", {}).items(), *state.get("counts", {}).items()]:
+        yield " · ".join(f"{name.replace('_', ' ')} {number}" for name, number in numbers)
+    if pool is not None:
+        ended = [f"{outcome.replace('_', ' ')} {count}" for outcome, count in pool["ended"].items()]
+        busy = f"pool: {pool['busy']} of {pool['threads']} threads busy"
+        left = [f"left to calls that hang {count}"] if (count := pool.get("left")) else []
+        yield " · ".join([busy, *left, f"waiting {pool['waiting']}", *ended])
+
+
+def _phase(phase: dict[str, Any]) -> str:
+    oldest = phase["oldest_s"]
+    age = "" if oldest is None else f" (oldest {duration(oldest)})"
+    return f"{phase['name']} {phase['keys']}{age}"
+
+
+def _pause(pause: dict[str, Any]) -> str:
+    scope = "" if pause["topic"] is None else f"{pause['topic']}-{pause['partition']} "
+    until = "" if pause["until"] is None else f" until {pause['until']}"
+    note = f": {pause['note']}" if pause["note"] else ""
+    what = f"paused ({pause['reason']}, {pause['mode']}) by {pause['by']}"
+    return f"{scope}{what} since {pause['since']}{until}{note}"
+
+
+def _partitions(partitions: Iterable[dict[str, Any]]) -> Table:
+    numbers = ("epoch", "position", "batch", "committed", "end", "lag")
+    table = plain_table(
+        "partition", "state", *numbers, "records/s", "note", right={*numbers, "records/s"}
+    )
+    for each in partitions:
+        table.add_row(
+            Text(f"{each['topic']}-{each['partition']}"),
+            state_word(each["state"]),
+            *(_number(each["batch_offset" if key == "batch" else key]) for key in numbers),
+            f"{each['records_per_s']:g}",
+            Text("; ".join(_notes(each)), style="yellow"),
+        )
+    return table
+
+
+def _notes(each: dict[str, Any]) -> Iterable[str]:
+    if (found := each.get("restoring")) is not None:
+        yield restoring(found["percent"], found["left_s"])
+    if each["attempts"]:
+        yield (
+            f"{batch_of(each)} failed {each['attempts']} times, "
+            f"again at {each['held_back_until'] or 'once'}"
+        )
+        yield str(each["last_error"])
+    if each["suspect_records"]:
+        yield f"looks for what fails among {each['suspect_records']} records"
+    if each["dead_letters"]:
+        yield f"{each['dead_letters']} dead letters"
+    if each["callback_s"] is not None:
+        yield f"processing for {duration(each['callback_s'])}"
+
+
+def plain_table(*columns: str, right: Container[str]) -> Table:
+    """Return a table without lines; the columns of numbers are those at the ``right``."""
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left")
+    return table
+
+
+def batch_of(each: dict[str, Any]) -> str:
+    """Return in words which records the batch of a partition has."""
+    first, end = each["batch_offset"], each["batch_end"]
+    if first is None:
+        return "a batch"
+    return f"record {first}" if end == first + 1 else f"the batch {first} to {end - 1}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    whole = int(seconds)
+    if whole < _MINUTE:
+        return f"{whole}s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m {whole % _MINUTE}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE}m"
+    return f"{whole // _DAY}d {whole % _DAY // _HOUR}h"
+
+
+def state_word(word: str) -> Text:
+    """Return a state in words, in its colour."""
+    return Text(word.replace("_", " "), style=_STYLES.get(word, ""))
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)

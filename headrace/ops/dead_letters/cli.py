@@ -1,0 +1,215 @@
+"""``headrace dead-letters list|replay``.
+
+Exit codes: 0 done; 1 failed, and the message says what was replayed; 2 the configuration or the
+command line cannot be used, and nothing was replayed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.core.options import ConfigFile, command_group
+from headrace.core.positions import parse_moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from headrace.ops.dead_letters.commands import LetterFilter
+
+app = command_group(
+    help="List a channel's dead letters, or replay them to where they came from, each once.",
+)
+
+_Channel = Annotated[
+    str | None,
+    typer.Option("--channel", metavar="NAME", help="The channel, where several have letters."),
+]
+_LetterTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--dead-letter-topic",
+        metavar="TOPIC",
+        help="This topic, with all that is in it, in place of the one that the channel names.",
+    ),
+]
+_Letter = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--letter",
+        metavar="PARTITION:OFFSET",
+        help="Only this letter, as list names it; may be repeated.",
+    ),
+]
+_Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="TOPIC[:N,N]",
+        help="Only records of this topic, or of these partitions of it; may be repeated.",
+    ),
+]
+_Offsets = Annotated[
+    str | None,
+    typer.Option("--offset", metavar="N[-N]", help="Only records with this offset, or with these."),
+]
+_Reason = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="Only where the error's class or its message has this."),
+]
+_Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Only letters of then or later, as 2030-01-01T05:00:00Z."),
+]
+_Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only letters from before then.")]
+
+
+class Grouping(Enum):
+    """What letters are counted by."""
+
+    ERROR = "error"
+    """The error's class, and the code that its message has."""
+
+
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, a line for a letter.")]
+
+
+@app.command(name="list")
+def list_(
+    config: ConfigFile,
+    channel: _Channel = None,
+    *,
+    dead_letter_topic: _LetterTopic = None,
+    letter: _Letter = None,
+    topic: _Topics = None,
+    offset: _Offsets = None,
+    reason: _Reason = None,
+    since: _Since = None,
+    until: _Until = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The most letters.")] = 100,
+    pending: Annotated[
+        bool, typer.Option("--pending", help="Only those that replay would replay.")
+    ] = False,
+    values: Annotated[bool, typer.Option("--values", help="Show the records' values too.")] = False,
+    by: Annotated[
+        Grouping | None,
+        typer.Option(help="Count the letters by error, and show one of each, with no limit."),
+    ] = None,
+    json: _Json = False,
+) -> None:
+    """List dead letters: where each is from, when and why, and whether it was replayed.
+
+    Reads the whole topic, and changes nothing. What admin.redact names is masked in keys,
+    values and headers; messages of errors are shown as they are, whatever they quote of a record.
+    """
+    from headrace.ops.dead_letters import commands  # noqa: PLC0415 - takes a second to import
+
+    if by is not None and values:
+        raise typer.BadParameter("has no effect with --by; leave it out", param_hint="--values")
+    wanted = _filter(letter, topic, offset, reason, since, until)
+    _run(
+        config,
+        lambda loaded: commands.list_letters(
+            commands.LetterTopic.of(loaded, channel, dead_letter_topic),
+            wanted,
+            limit,
+            pending=pending,
+            values=values,
+            by_error=by is not None,
+            as_json=json,
+        ),
+    )
+
+
+@app.command()
+def replay(
+    config: ConfigFile,
+    channel: _Channel = None,
+    *,
+    dead_letter_topic: _LetterTopic = None,
+    letter: _Letter = None,
+    topic: _Topics = None,
+    offset: _Offsets = None,
+    reason: _Reason = None,
+    since: _Since = None,
+    until: _Until = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Another topic, by key; without it each goes to its own topic and partition.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The most letters.")] = 1000,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also those that were replayed before.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be replayed and change nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: _Json = False,
+) -> None:
+    """Produce the records of dead letters again, as they were, each at most once.
+
+    Which ones those are is stored in the same transaction, so that the command may be repeated,
+    or go on after it was killed. It shows what it is about to do, and asks.
+    """
+    from headrace.ops.dead_letters import commands  # noqa: PLC0415 - takes a second to import
+
+    if json and not (yes or dry_run):
+        raise typer.BadParameter("takes --yes or --dry-run: nobody is asked", param_hint="--json")
+    wanted = _filter(letter, topic, offset, reason, since, until)
+    _run(
+        config,
+        lambda loaded: commands.replay(
+            commands.LetterTopic.of(loaded, channel, dead_letter_topic),
+            wanted,
+            limit,
+            to,
+            again=again,
+            dry_run=dry_run,
+            yes=yes,
+            as_json=json,
+        ),
+    )
+
+
+def _run(config: Any, command: Callable[[Any], None]) -> None:
+    from headrace.ops.offsets.commands import guarded  # noqa: PLC0415 - takes a second to import
+
+    raise typer.Exit(guarded(config, command))
+
+
+def _filter(  # noqa: PLR0917 - one for each option
+    letters: list[str] | None,
+    topics: list[str] | None,
+    offsets: str | None,
+    reason: str | None,
+    since: str | None,
+    until: str | None,
+) -> LetterFilter:
+    from headrace.ops.dead_letters import commands  # noqa: PLC0415 - takes a second to import
+    from headrace.ops.offsets.reader import parse_selection  # noqa: PLC0415 - as above
+
+    def parsed(option: str, parse: Callable[[str], Any], text: str | None) -> Any:
+        if text is None:
+            return None
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint=option) from None
+
+    return commands.LetterFilter(
+        letters=frozenset(
+            parsed("--letter", commands.parse_letter, each) for each in letters or []
+        ),
+        topics=tuple(parsed("--topic", parse_selection, each) for each in topics or []),
+        offsets=parsed("--offset", commands.parse_offsets, offsets),
+        reason=reason,
+        since=parsed("--since", parse_moment, since),
+        until=parsed("--until", parse_moment, until),
+    )

@@ -1,0 +1,98 @@
+"""Which of a channel's offsets live outside of the group: those that its sink keeps."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from headrace import config
+from headrace.ops.offsets.hold import own_name
+from headrace.processors.contract import keeps_own_offsets
+from headrace.sinks.contract import Guarantee, TransactionalOffsets
+from headrace.sinks.several import SeveralSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+    from typing import Any
+
+    from headrace.sinks import Sink
+    from headrace.sinks.several import OutputOffsetMoves
+
+
+@dataclass(frozen=True, slots=True)
+class StartPrecedence:
+    """What wins over the group's offsets at the start.
+
+    ``sink_offsets`` is a sink that can be asked and changed. ``out_of_reach`` names a processor or
+    a sink that keeps offsets where only its own code finds them.
+    """
+
+    sink_offsets: TransactionalOffsets | None = None
+    out_of_reach: str | None = None
+
+
+def start_precedence(
+    channel: config.ChannelConfig, python_path: Iterable[Path], kafka: config.KafkaConfig
+) -> StartPrecedence:
+    """Find out what keeps offsets for a channel. Custom code is imported and called for it.
+
+    Raises:
+        ConfigError: a sink's path cannot be used.
+        StartError: the processor, or a custom sink, cannot be imported or built.
+    """
+    match channel.processor:
+        case (
+            config.SparkProcessorConfig()
+            | config.ArrowProcessorConfig()
+            | config.RekeyProcessorConfig()
+        ):
+            from headrace.processors.factory import open_sink  # noqa: PLC0415 - pyspark takes a second
+
+            _import_from(python_path)
+            return _kept_by(channel, open_sink(channel, own_name(), kafka))
+        case config.CustomProcessorConfig(factory=factory):
+            from headrace.processors.factory import build_processor  # noqa: PLC0415 - as above
+
+            _import_from(python_path)
+            processor = build_processor(channel, _no_spark, own_name(), kafka)
+            keeps = keeps_own_offsets(processor)
+            return StartPrecedence(out_of_reach=f"processor {factory}" if keeps else None)
+        case config.KeyedProcessorConfig():
+            moved_by = "which headrace state forget and import move,"
+            return StartPrecedence(out_of_reach=f"state of the keyed processor, {moved_by}")
+        case config.SimpleProcessorConfig():
+            return StartPrecedence()
+
+
+def _import_from(python_path: Iterable[Path]) -> None:
+    sys.path[:0] = [f for f in map(str, python_path) if f not in sys.path]
+
+
+def _kept_by(channel: config.ChannelConfig, sink: Sink[Any]) -> StartPrecedence:
+    if isinstance(sink, SeveralSink):
+        return _kept_by_outputs(sink.offset_moves)
+    if isinstance(sink, TransactionalOffsets):
+        return StartPrecedence(sink_offsets=sink)
+    if (
+        isinstance(channel.sink, config.CustomSinkConfig)
+        and sink.guarantee is Guarantee.EXACTLY_ONCE
+    ):
+        return StartPrecedence(out_of_reach=f"sink {channel.sink.factory}")
+    return StartPrecedence()
+
+
+def _kept_by_outputs(outputs: OutputOffsetMoves) -> StartPrecedence:
+    if not outputs.outputs:
+        return StartPrecedence()
+    fixed = outputs.unmovable()
+    return (
+        StartPrecedence(sink_offsets=outputs)
+        if fixed is None
+        else StartPrecedence(out_of_reach=f"output {fixed}")
+    )
+
+
+def _no_spark() -> NoReturn:
+    raise AssertionError("a custom processor is built without Spark")

@@ -1,0 +1,299 @@
+"""Changing the state of a stopped channel: rows and offsets of its partitions, together."""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from headrace.config import KeyedProcessorConfig
+from headrace.config.derived import changelog_name, facts_key
+from headrace.config.models.processor import FIXED_KEYS
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import HeadraceError, StartError
+from headrace.extensions.keyed.changelog import record_of
+from headrace.extensions.keyed.store import RocksStore
+from headrace.extensions.keyed.topics import open_changelog, split_keys
+from headrace.kafka import ResultTransactions
+from headrace.kafka.clients import client_properties
+from headrace.kafka.fencing import fence_producers
+from headrace.kafka.ports import ChangelogMark
+from headrace.kafka.result_transactions import CountedMove
+from headrace.ops.offsets.commands import access, channel_name
+from headrace.ops.offsets.hold import holding, own_name
+from headrace.ops.offsets.plan import (
+    COMMIT_TIMEOUT,
+    FENCE_TIMEOUT,
+    refuse_subscribers,
+    while_held,
+)
+from headrace.ops.offsets.reader import ANSWER_TIMEOUT, ChannelRunningError
+from headrace.ops.state.changelog import ChangelogTable, StateRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headrace.config import ChannelConfig, Config
+    from headrace.extensions.keyed.row import KeyRow
+    from headrace.ops.offsets.commands import Access
+    from headrace.ops.offsets.hold import Hold
+    from headrace.ops.offsets.reader import Cluster, PartitionOffsets
+
+#: Seconds in which rows have to be stored, in one transaction.
+_TRANSACTION_TIMEOUT = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class StateOf:
+    """A channel with state. ``input`` is the topic that it reads."""
+
+    name: str
+    config: Config
+    channel: ChannelConfig
+    processor: KeyedProcessorConfig
+    input: str
+
+    @classmethod
+    def of(cls, config: Config, channel: str | None) -> StateOf:
+        """Return the channel that is meant: the one named, or the only one with state.
+
+        Raises:
+            StateRequestError: there is none, or it keeps no state.
+        """
+        kept = [
+            name
+            for name, each in config.channels.items()
+            if isinstance(each.processor, KeyedProcessorConfig)
+        ]
+        name = kept[0] if channel is None and len(kept) == 1 else channel_name(config, channel)
+        chosen = config.channels[name]
+        if not isinstance(chosen.processor, KeyedProcessorConfig):
+            raise StateRequestError(
+                f"channel {name} keeps no state: its processor is of type "
+                f"{chosen.processor.type}; " + choose(kept)
+            )
+        return cls(name, config, chosen, chosen.processor, chosen.topics[0])
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """What clients of the brokers are made with."""
+        return dict(client_properties(self.config.kafka))
+
+    @property
+    def has_fixed_keys(self) -> bool:
+        """Whether keys are those of partitions, so that more of them split none."""
+        return self.processor.key in FIXED_KEYS
+
+    @property
+    def topic(self) -> str:
+        """The changelog."""
+        return changelog_name(self.channel.group, self.input)
+
+    def key(self, text: str, *, is_hex: bool) -> bytes:
+        """Return the bytes of a key that is named.
+
+        Raises:
+            StateRequestError: it is to be in hexadecimal digits, and is not.
+        """
+        if not is_hex and self.processor.keys != "bytes":
+            return text.encode("utf-8", "surrogateescape")
+        try:
+            return bytes.fromhex(text)
+        except ValueError as error:
+            raise StateRequestError(
+                f"{text} is not in hexadecimal digits, two for each byte; give the key's bytes as "
+                "in 6b6579, for key"
+            ) from error
+
+    def changelog(self) -> ChangelogTable:
+        """Return the changelog, to be closed."""
+        return ChangelogTable(self.properties, self.channel.group, self.topic)
+
+    @property
+    def transactional_id(self) -> str:
+        """What commands store rows under: one that begins ends what another left open."""
+        return f"headrace.{self.channel.group}.state"
+
+    def transactions(self) -> ResultTransactions:
+        """Return what stores rows and offsets, to be closed."""
+        return ResultTransactions(
+            self.properties,
+            self.channel.group,
+            own_name(),
+            timeout=_TRANSACTION_TIMEOUT,
+            own_id=self.transactional_id,
+        )
+
+    @property
+    def store_folder(self) -> Path:
+        """Where a process of this configuration has its local store."""
+        return Path(self.config.state_dir) / self.config.instance_id / "keyed" / self.name / "db"
+
+    def open_store(self) -> RocksStore:
+        """Open the local store of a stopped process, to be closed.
+
+        Raises:
+            StateRequestError: there is none.
+            ChannelRunningError: a process has it.
+        """
+        if not self.store_folder.exists():
+            raise StateRequestError(
+                f"{self.store_folder} does not exist: no process of this configuration kept state "
+                "here"
+            )
+        store = RocksStore(self.store_folder)
+        try:
+            store.open()
+        except StartError as error:
+            raise ChannelRunningError(
+                f"the state store in {self.store_folder} cannot be opened: {error.__cause__}. "
+                "headrace state list asks a process that runs; stop it first, and leave the folder "
+                "as it is"
+            ) from error
+        return store
+
+
+class StateChange:
+    """Changes rows and offsets of a stopped channel, each partition in one transaction."""
+
+    def __init__(
+        self,
+        state: StateOf,
+        opened: Access,
+        hold: Hold,
+        found: list[PartitionOffsets],
+        changelog: ChangelogTable,
+    ) -> None:
+        self._state = state
+        self._opened = opened
+        self._changelog = changelog
+        self.hold = hold
+        self.found = found
+
+    def rows(self, changelog: ChangelogTable, found: PartitionOffsets) -> dict[bytes, KeyRow]:
+        """Return what there is of a partition, while the group stays held."""
+        return while_held(self.hold, lambda: changelog.rows(found.partition.partition))
+
+    def commit(
+        self,
+        transactions: ResultTransactions,
+        found: PartitionOffsets,
+        rows: Iterable[tuple[bytes, KeyRow | None]],
+        offset: int | None,
+        stream_time: int | None,
+        *,
+        whole: bool = True,
+    ) -> None:
+        """Store rows and an offset of a partition, both or neither; None: it stays where it is.
+
+        ``whole``: the changelog has all rows with that, whatever became of it before.
+        """
+        number = found.partition.partition
+        stored = transactions.stored_entry(found.identity)
+        start = (stored.offset if stored is not None else found.low) if offset is None else offset
+        written = list(rows)
+        move = CountedMove(
+            found.identity,
+            found.partition,
+            start if stored is None else stored.offset,
+            start,
+            None,
+            None,
+            0 if stored is None else stored.commits or 0,
+            stream_time,
+            stored.changelog
+            if stored is not None and not whole
+            else self.mark(number, written=bool(written)),
+        )
+        records = (record_of(self._state.topic, number, key, row) for key, row in written)
+        self.hold.confirm()
+        conflicts = while_held(self.hold, lambda: transactions.commit([move], records))
+        if conflicts:
+            raise HeadraceError(
+                f"{found.partition}: somebody else stored an offset meanwhile ({conflicts[0]}); "
+                "see who writes in the group, and run the command again"
+            )
+        self.store_in_group(found, start)
+
+    def mark(self, number: int, *, written: bool) -> ChangelogMark:
+        """Return what says that the changelog, as it is now, has the state of a partition.
+
+        ``written``: rows are written with that.
+        """
+        info, (low, high) = self._changelog.info, self._changelog.ends(number)
+        key = facts_key(self._state.channel)
+        return ChangelogMark(info.topic_id, low, info.partitions, written or high > low, key)
+
+    def store_in_group(self, found: PartitionOffsets, offset: int) -> None:
+        """Have the group's own offset say the same; the one beside the state counts."""
+        self.hold.confirm()
+        commit = self.hold.commit(found.partition, offset, found.topic_id)
+        deadline = Deadline.after(min(COMMIT_TIMEOUT, self.hold.remaining()))
+        failures = self._opened.group.store.commit({found.partition: commit}, deadline)
+        if failures:
+            named = "; ".join(f"{partition}: {why}" for partition, why in failures.items())
+            typer.echo(f"the group's own offset is not known to be stored: {named}", err=True)
+
+
+@contextmanager
+def changing(
+    state: StateOf, *, may_differ: bool = False
+) -> Iterator[tuple[StateChange, ResultTransactions, ChangelogTable]]:
+    """Hold the group of a stopped channel while its state is changed.
+
+    What a command that was ended in between had open is undone first. ``may_differ``: a changelog
+    that does not exist is created, where the configuration lets it be; and input and changelog need
+    not have as many partitions.
+
+    Raises:
+        ChannelRunningError: somebody consumes in the group; nothing was changed.
+    """
+    with (
+        access(state.config, state.channel) as opened,
+        state.changelog() as changelog,
+        closing(state.transactions()) as transactions,
+    ):
+        cluster = opened.reader.cluster([state.input])
+        if state.input not in cluster.topics:
+            raise StateRequestError(f"topic {state.input} does not exist on the brokers")
+        if not may_differ:
+            _require_as_many(state, cluster, changelog)
+        partitions = cluster.partitions
+        with holding(opened.group.session, state.channel, partitions, SYSTEM_CLOCK) as hold:
+            refuse_subscribers(opened.group)
+            hold.fence(opened.group.store, Deadline.after(FENCE_TIMEOUT))
+            own = [state.transactional_id]
+            fence_producers(state.properties, own, Deadline.after(FENCE_TIMEOUT))
+            if may_differ and not changelog.exists:
+                _create(state, changelog)
+            group = state.channel.group
+            found = [opened.reader.of(each, cluster, group) for each in partitions]
+            hold.raise_above(found)
+            yield StateChange(state, opened, hold, found, changelog), transactions, changelog
+
+
+def _create(state: StateOf, changelog: ChangelogTable) -> None:
+    internal = state.processor.internal
+    open_changelog(
+        changelog.catalog,
+        state.channel.group,
+        state.input,
+        Deadline.after(ANSWER_TIMEOUT),
+        create=internal.create,
+        replication_factor=internal.replication_factor,
+        grows=state.has_fixed_keys,
+    )
+
+
+def _require_as_many(state: StateOf, cluster: Cluster, changelog: ChangelogTable) -> None:
+    count, there = len(cluster.partitions), changelog.partitions
+    if count != there:
+        raise StateRequestError(split_keys(state.input, count, there, state.topic))
+
+
+def choose(names: list[str]) -> str:
+    """Return what is said of the channels that are meant to be chosen from."""
+    return f"choose from {', '.join(names)}" if names else "no channel of this file is keyed"

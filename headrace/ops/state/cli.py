@@ -1,0 +1,283 @@
+"""``headrace state get|list|export|import|forget|release|verify|restore|repartition|topics``.
+
+Exit codes: 0 done; 1 no such key, keys that differ, or failed, and the message says what was
+changed; 2 the configuration, the command line or the file cannot be used; 3 the process does not
+run, or, for what takes a stopped channel, it runs; 4 the key's partition is being restored.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from headrace.core.extras import Extra, required
+from headrace.core.options import ConfigFile, command_group
+from headrace.ops.admin.cli import connected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from headrace.config import Config
+    from headrace.ops.admin.client import ClientOptions
+    from headrace.ops.admin.commands import Command
+
+app = command_group(
+    help="Look at the state of a keyed channel's keys, and move the state of a stopped one.",
+)
+
+_Key = Annotated[
+    str, typer.Argument(metavar="KEY", help="The key; of keys: bytes in hexadecimal digits.")
+]
+_Channel = Annotated[
+    str | None,
+    typer.Option("--channel", metavar="NAME", help="The channel, where several keep state."),
+]
+_Partition = Annotated[
+    int | None, typer.Option("--partition", min=0, metavar="N", help="Only this partition.")
+]
+_Hex = Annotated[bool, typer.Option("--hex", help="The key is in hexadecimal digits.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, a line for a key.")]
+_FromChangelog = Annotated[
+    bool,
+    typer.Option(
+        "--changelog",
+        help="Read the changelog topic, all of it, and ask no process. It takes -c.",
+    ),
+]
+
+
+def get(
+    key: _Key,
+    channel: _Channel = None,
+    partition: _Partition = None,
+    *,
+    is_hex: _Hex = False,
+    json: _Json = False,
+    changelog: _FromChangelog = False,
+) -> Command:
+    """Show the state of a key, as committed, of a running process or of the changelog."""
+    from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    del changelog
+    return commands.state_of_key(channel, key, partition=partition, is_hex=is_hex, as_json=json)
+
+
+def list_(
+    channel: _Channel = None,
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Only keys that begin so.")] = "",
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The most keys.")] = 100,
+    partition: _Partition = None,
+    *,
+    is_hex: _Hex = False,
+    json: _Json = False,
+    changelog: _FromChangelog = False,
+) -> Command:
+    """List keys with their states, those that a running process has, or of the changelog."""
+    from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
+
+    del changelog
+    return commands.states(channel, prefix, limit, partition=partition, is_hex=is_hex, as_json=json)
+
+
+def _from_changelog(options: ClientOptions, arguments: dict[str, Any]) -> int | None:
+    """Do without a process where that is asked for; return the exit code, None where it is not."""
+    if not arguments["changelog"]:
+        return None
+    if options.config is None:
+        raise typer.BadParameter("takes the configuration: -c FILE", param_hint="--changelog")
+    chosen = {name: value for name, value in arguments.items() if name not in {"changelog", "json"}}
+    as_json = arguments["json"]
+
+    def command(loaded: Config) -> None:
+        shown = _commands().show_key if "key" in chosen else _commands().show_keys
+        shown(loaded, **chosen, as_json=as_json)
+
+    return _guarded(options.config, command)
+
+
+app.command(name="get")(connected(get, instead=_from_changelog))
+app.command(name="list")(connected(list_, instead=_from_changelog))
+
+
+@app.command()
+def export(
+    config: ConfigFile,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to write; - for standard output.")
+    ],
+    channel: _Channel = None,
+    form: Annotated[
+        Literal["jsonl", "parquet"],
+        typer.Option("--format", help="One JSON document a line, or a table."),
+    ] = "jsonl",
+) -> None:
+    """Write all keys of the changelog to a file, with the offsets that go with them.
+
+    Also while the channel runs: then the offsets of partitions that move on are left out.
+    """
+    _run(config, lambda loaded: _commands().export(loaded, channel, file, form))
+
+
+@app.command(name="import")
+def import_(
+    config: ConfigFile,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file that export wrote, of either form.")
+    ],
+    channel: _Channel = None,
+    offsets: Annotated[
+        Literal["file", "earliest", "latest"],
+        typer.Option(help="Where the channel goes on: as the file has it, or elsewhere."),
+    ] = "file",
+    *,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Delete keys that are there and not in the file.")
+    ] = False,
+) -> None:
+    """Store the keys of a file in the changelog of a stopped channel, and where it goes on."""
+
+    def command(loaded: Config) -> None:
+        _commands().import_state(loaded, channel, file, replace_rows=replace, offsets=offsets)
+
+    _run(config, command)
+
+
+@app.command()
+def forget(
+    config: ConfigFile,
+    channel: _Channel = None,
+    to: Annotated[
+        Literal["earliest", "latest"] | None,
+        typer.Option(help="Where the channel begins again; without it as initial_offset says."),
+    ] = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete the state of a stopped channel together with its offsets."""
+    _run(config, lambda loaded: _commands().forget(loaded, channel, to, yes=yes))
+
+
+@app.command()
+def release(
+    config: ConfigFile,
+    key: _Key,
+    channel: _Channel = None,
+    *,
+    is_hex: _Hex = False,
+) -> None:
+    """End the quarantine of a key of a stopped channel. It keeps its state and timers."""
+    _run(config, lambda loaded: _commands().release(loaded, channel, key, is_hex=is_hex))
+
+
+@app.command()
+def verify(config: ConfigFile, channel: _Channel = None) -> None:
+    """Compare the local store of a stopped process with the changelog, row by row.
+
+    Exit codes: 0 they are the same; 1 they are not, and the keys are named, or the changelog cannot
+    be read; 2 the configuration cannot be used, or no state was kept here; 3 the process runs.
+    """
+    _run(config, lambda loaded: _commands().verify(loaded, channel))
+
+
+@app.command()
+def restore(
+    config: ConfigFile,
+    channel: _Channel = None,
+    *,
+    from_store: Annotated[
+        bool,
+        typer.Option("--from-store", help="Write what the local store of this machine has."),
+    ] = False,
+) -> None:
+    """Write the local store to a changelog that lost its rows, in one transaction.
+
+    It takes a stopped channel, on the machine that had the partitions last. What the changelog has
+    is left as it is.
+
+    Exit codes: 0 nothing is missing any more; 1 the store here is not of the last commit of some
+    partitions, which are named, or it failed; 2 the configuration cannot be used, or no state was
+    kept here; 3 a process runs.
+    """
+    if not from_store:
+        raise typer.BadParameter(
+            "say what is to be written: --from-store, what the local store has",
+            param_hint="--from-store",
+        )
+
+    def command(loaded: Config) -> int:
+        _commands()
+        from headrace.ops.state import rescue  # noqa: PLC0415 - takes a second to import
+
+        return rescue.restore_from_store(loaded, channel)
+
+    _run(config, command)
+
+
+@app.command()
+def repartition(
+    config: ConfigFile,
+    channel: _Channel = None,
+    partitioner: Annotated[
+        Literal["murmur2", "consistent"] | None,
+        typer.Option(help="How producers spread keys, where the states do not say it."),
+    ] = None,
+    *,
+    rewrite: Annotated[
+        bool,
+        typer.Option(
+            "--rewrite",
+            help="Write unread records again to the input, each where its key belongs.",
+        ),
+    ] = False,
+) -> None:
+    """Move each key's state to where it belongs, after the input got more partitions.
+
+    It takes a stopped channel, and gives the changelog as many partitions as the input has. All is
+    one transaction: ended anywhere, it can be run again.
+    """
+
+    def command(loaded: Config) -> None:
+        _commands()
+        from headrace.ops.state import repartition as moving  # noqa: PLC0415 - as above
+
+        moving.repartition(loaded, channel, partitioner=partitioner, rewrite=rewrite)
+
+    _run(config, command)
+
+
+@app.command()
+def topics(
+    config: ConfigFile,
+    channel: _Channel = None,
+    *,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create the changelog where it does not exist.")
+    ] = False,
+) -> None:
+    """Check the changelog topics: partitions, compaction, how long deletions are kept, lost rows.
+
+    Exit codes: 0 they have what was committed; 1 they have not, or would lose it, and it is said
+    what to do; 2 the configuration cannot be used.
+    """
+    _run(config, lambda loaded: _commands().topics(loaded, channel, create=create))
+
+
+def _run(config: Path, command: Callable[[Config], int | None]) -> None:
+    raise typer.Exit(_guarded(config, command))
+
+
+def _guarded(config: Path, command: Callable[[Config], int | None]) -> int:
+    from headrace.ops.offsets import commands  # noqa: PLC0415 - takes a second to import
+
+    return commands.guarded(config, command)
+
+
+def _commands() -> ModuleType:
+    """Return what does it, which takes the extra that keyed channels take."""
+    with required(Extra.KEYED, "headrace state"):
+        from headrace.ops.state import commands  # noqa: PLC0415 - takes a second to import
+
+    return commands

@@ -1,8 +1,0 @@
-"""The Delta sink, with what it writes into a table's log and how it keeps the table small."""
-
-from __future__ import annotations
-
-from headrace.sinks.delta.maintenance import MaintenanceConfig
-from headrace.sinks.delta.sink import DeltaSink
-
-__all__ = ["DeltaSink", "MaintenanceConfig"]

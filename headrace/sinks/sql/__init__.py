@@ -1,8 +1,0 @@
-"""The SQL sink. SQLAlchemy is imported here only, and only where such a sink is built."""
-
-from __future__ import annotations
-
-from headrace.sinks.sql.sink import SqlSink
-from headrace.sinks.sql.target import WriteMode
-
-__all__ = ["SqlSink", "WriteMode"]

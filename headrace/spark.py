@@ -1,0 +1,7 @@
+"""Reducers on Spark: the public names of :mod:`headrace.extensions.spark`."""
+
+from __future__ import annotations
+
+from headrace.extensions.spark import MicroBatch, OffsetRange
+
+__all__ = ["MicroBatch", "OffsetRange"]

@@ -1,1 +1,0 @@
-"""Commands beside the daemon: offsets, groups, the doctor, dry runs, the demo."""

@@ -1,0 +1,408 @@
+"""The sink of channels with state: one transaction, then the store, and nothing half."""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import HeadraceError, KafkaUnavailableError, SinkConflictError
+from headrace.core.records import ResultRecord, TopicPartition
+from headrace.core.result_columns import each_of
+from headrace.extensions.keyed import sink
+from headrace.extensions.keyed.changelog import EXTRA_HEADER
+from headrace.extensions.keyed.fold import RESULT
+from headrace.extensions.keyed.row import KeyRow, PartitionKey
+from headrace.extensions.keyed.sink import (
+    MOST_UNWRITTEN,
+    KeyedCounts,
+    KeyedSink,
+    SinkTopics,
+    with_times,
+)
+from headrace.extensions.keyed.state import LayeredState
+from headrace.extensions.keyed.store import StateStoreError
+from headrace.kafka.ports import StoredOffset
+from headrace.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
+from headrace.sinks.micro_batch import MicroBatch, OffsetRange
+from headrace.testing.keyed import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from headrace.core.result_columns import Results
+    from headrace.kafka.result_transactions import CountedMove
+
+P0 = TopicPartition("in", 0)
+A = PartitionKey(0, b"a")
+
+
+class Brokers:
+    """Keeps what was committed; ``fails`` is raised in place of the next commit."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, StoredOffset] = {}
+        self.records: list[ResultRecord] = []
+        self.fails: Exception | None = None
+
+    def require(self, topic: str) -> None:
+        """Know every topic."""
+
+    def stored_entry(self, identity: str) -> StoredOffset | None:
+        """Return what was committed."""
+        return self.stored.get(identity)
+
+    def last_entries(
+        self, identities: Collection[str], deadline: Deadline
+    ) -> dict[str, StoredOffset]:
+        """Return the same of several."""
+        del deadline
+        return {each: self.stored[each] for each in identities if each in self.stored}
+
+    def commit(
+        self, moves: Sequence[CountedMove], records: Results = ()
+    ) -> list[SinkConflictError]:
+        """Compare offsets and numbers, and keep all of it or nothing."""
+        if self.fails is not None:
+            raise self.fails
+        conflicts = [
+            SinkConflictError(move.partition, move.start, found.offset)
+            for move in moves
+            if (found := self.stored.get(move.identity)) is not None
+            and (found.offset, found.commits) != (move.start, move.commits)
+        ]
+        if conflicts:
+            return conflicts
+        self.records += each_of(records)
+        for move in moves:
+            self.stored[move.identity] = StoredOffset(
+                move.next_offset, 0, commits=move.commits + 1, stream_time=move.stream_time
+            )
+        return []
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class Ends:
+    """Says where the changelog ends."""
+
+    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
+        """Return the first."""
+        del partition, deadline
+        return 0
+
+    def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        """Return one end for all."""
+        del deadline
+        return 0, 100 + partition.partition
+
+
+class Bench:
+    """A sink over a store in memory, and what is staged by hand."""
+
+    def __init__(self) -> None:
+        self.brokers = Brokers()
+        self.store = MemoryStore()
+        self.state = LayeredState(self.store)
+        self.state.admit(0)
+        topics = SinkTopics("log", {"out": "results"})
+        self.sink = KeyedSink(self.brokers, self.state, topics, SYSTEM_CLOCK)
+        assert self.sink.stored_offset("id/0") is None
+
+    def stage(self, name: str, start: int, rows: list[dict[str, Any]], time: int = 5) -> Any:
+        """Stage a folded micro-batch of ten records."""
+        part = OffsetRange("in", 0, start, start + 10, 10, "id/0")
+        base = dict.fromkeys(RESULT.names[6:], 0)
+        made = [{**base, "partition": 0, "changed": True, "outputs": [], **row} for row in rows]
+        table = pa.Table.from_pylist(made, schema=RESULT)
+        return self.sink.stage(MicroBatch(name, "c", (part,)), with_times(table, {0: time}))
+
+    def rows(self) -> dict[bytes, KeyRow]:
+        """Return what the store has."""
+        return dict(self.store.rows(0))
+
+
+def share(start: int, next_offset: int) -> PartitionCommit:
+    """Return a partition's share."""
+    return PartitionCommit("id/0", P0, start, next_offset, is_tick=start == next_offset)
+
+
+def output(value: bytes) -> dict[str, Any]:
+    """Return an output of the fold."""
+    return {"to": "out", "key": b"a", "value": value, "ts": 7, "headers": None}
+
+
+def test_a_group_has_each_changed_key_once_and_all_outputs_in_order() -> None:
+    """Of several micro-batches the last row of a key goes to the changelog, with its timers."""
+    bench = Bench()
+    one = bench.stage("1", 0, [{"key": b"a", "state": b"1", "outputs": [output(b"x")]}])
+    two = bench.stage("2", 10, [{"key": b"a", "state": b"2", "extra": b'{"timers":{}}',
+                                 "outputs": [output(b"y")]}], time=9)  # fmt: skip
+    assert bench.state.get_many([A]) == [KeyRow(b"2", b'{"timers":{}}')]
+    assert bench.rows() == {}
+    bench.sink.commit_all([one, two], [share(0, 20)])
+    row, *outputs = bench.brokers.records
+    assert (row.topic, row.key, row.value, row.partition) == ("log", b"a", b"2", 0)
+    assert row.headers == [(EXTRA_HEADER, b'{"timers":{}}')]
+    assert [(each.topic, each.value, each.timestamp) for each in outputs] == [
+        ("results", b"x", 7),
+        ("results", b"y", 7),
+    ]
+    stored = bench.brokers.stored["id/0"]
+    assert (stored.offset, stored.commits, stored.stream_time) == (20, 1, 9)
+    assert bench.rows() == {b"a": KeyRow(b"2", b'{"timers":{}}')}
+
+
+def test_copies_are_in_the_transaction_of_states_and_outputs() -> None:
+    """With a micro-batch that has nothing else, too: then they and the offset are all of it."""
+    bench = Bench()
+    one = bench.stage("1", 0, [{"key": b"a", "state": b"1", "outputs": [output(b"x")]}])
+    copy = ResultRecord("left", b"shed", b"k")
+    bench.sink.commit_with([one], [share(0, 10)], [copy])
+    assert [each.topic for each in bench.brokers.records] == ["log", "results", "left"]
+    part = MicroBatch("2", "c", (OffsetRange("in", 0, 10, 20, 0, "id/0"),))
+    bench.sink.commit_with([bench.sink.stage(part, None)], [share(10, 20)], [copy])
+    assert bench.brokers.records[3:] == [copy]
+    stored = bench.brokers.stored["id/0"]
+    assert (stored.offset, stored.commits, stored.stream_time) == (20, 2, 5)
+
+
+def test_a_deleted_key_is_a_tombstone_and_one_without_state_is_none() -> None:
+    """No state and no timers: the record has no value; with timers it has an empty one."""
+    bench = Bench()
+    staged = bench.stage("1", 0, [{"key": b"a"}, {"key": b"b", "extra": b'{"state":false}'}])
+    bench.sink.commit(staged, [share(0, 10)])
+    assert [(each.key, each.value) for each in bench.brokers.records] == [(b"a", None), (b"b", b"")]
+
+
+def test_what_was_not_committed_is_not_in_the_store() -> None:
+    """A commit that fails leaves the store as it was, and the discarded layer is gone."""
+    bench = Bench()
+    staged = bench.stage("1", 0, [{"key": b"a", "state": b"1"}])
+    bench.brokers.fails = HeadraceError("away")
+    with pytest.raises(HeadraceError, match="away"):
+        bench.sink.commit(staged, [share(0, 10)])
+    bench.sink.discard(staged)
+    assert bench.state.get_many([A]) == [None]
+    assert bench.state.progress(0).number == 0
+
+
+def test_a_tick_moves_the_number_and_the_time_but_no_offset() -> None:
+    """The brokers tell it from no commit by the number, so that another writer's is a conflict."""
+    bench = Bench()
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    part = MicroBatch("2", "c", (OffsetRange("in", 0, 10, 10, 0, "id/0"),))
+    result = with_times(RESULT.empty_table(), {0: 50})
+    bench.sink.commit(bench.sink.stage(part, result), [share(10, 10)])
+    stored = bench.brokers.stored["id/0"]
+    assert (stored.offset, stored.commits, stored.stream_time) == (10, 2, 50)
+    bench.brokers.stored["id/0"] = StoredOffset(10, 0, commits=3)
+    with pytest.raises(CommitConflictError):
+        bench.sink.commit(bench.stage("3", 10, []), [share(10, 20)])
+
+
+def test_the_next_owner_goes_on_from_number_and_time() -> None:
+    """What was stored with the offset is where a partition begins."""
+    bench = Bench()
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    other = LayeredState(MemoryStore())
+    sink = KeyedSink(bench.brokers, other, SinkTopics("log", {}), SYSTEM_CLOCK)
+    assert sink.stored_offset("id/0") == 10
+    assert tuple(other.progress(0)) == (10, 1, 5)
+
+
+def test_an_operator_may_not_move_the_offset() -> None:
+    """The state is of exactly the records before it."""
+    bench = Bench()
+    with pytest.raises(HeadraceError, match="cannot be moved, because its state is of exactly"):
+        bench.sink.move_offsets([OffsetMove("id/0", P0, 0, 5)], "ann")
+
+
+def test_no_position_is_noted_while_the_outcome_of_a_commit_is_not_known() -> None:
+    """One that failed may be stored, and the store has none of it: the changelog is read again."""
+    bench = Bench()
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    bench.brokers.fails = HeadraceError("no answer")
+    with pytest.raises(HeadraceError, match="no answer"):
+        bench.sink.commit(bench.stage("2", 10, []), [share(10, 20)])
+    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1), lambda _: True)
+    assert bench.store.position(0) is None
+
+
+def test_a_position_is_noted_for_what_was_committed_since() -> None:
+    """The end of the changelog is where the store stands, once nothing is under way."""
+    bench = Bench()
+    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1), lambda _: True)
+    assert bench.store.position(0) is None
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1), lambda _: True)
+    position = bench.store.position(0)
+    assert position is not None
+    assert position[:2] == ("topic-id", 100)
+
+
+def test_a_conflict_costs_the_others_no_position() -> None:
+    """Nothing of theirs was stored; what another writer added to its own is not noted as read."""
+    bench = Bench()
+    bench.state.admit(1)
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    other = PartitionCommit("id/1", TopicPartition("in", 1), 0, 10)
+    bench.sink.commit(bench.sink.stage(MicroBatch("2", "c", ()), None), [other])
+    bench.brokers.stored["id/0"] = StoredOffset(10, 0, commits=2, stream_time=5)
+    tick = PartitionCommit("id/1", TopicPartition("in", 1), 10, 10, is_tick=True)
+    with pytest.raises(CommitConflictError):
+        bench.sink.commit_all([], [share(10, 10), tick])
+    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1), lambda _: True)
+    assert bench.store.position(1) is not None
+    assert bench.store.position(0) is None
+
+
+def test_a_commit_stands_whatever_the_store_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not told as a failure, and is written with a later call; after eight, none follows."""
+    bench = Bench()
+    with monkeypatch.context() as patch:
+
+        def fail(*_: object, **__: object) -> None:
+            raise ValueError("no such number")
+
+        patch.setattr(bench.store, "write", fail)
+        for at in range(MOST_UNWRITTEN):
+            row = {"key": b"%d" % at, "state": b"1"}
+            bench.sink.commit(bench.stage(str(at), 10 * at, [row]), [share(10 * at, 10 * at + 10)])
+        assert bench.brokers.stored["id/0"].offset == 10 * MOST_UNWRITTEN
+        assert bench.rows() == {}
+        last = bench.stage("last", 10 * MOST_UNWRITTEN, [])
+        end = 10 * MOST_UNWRITTEN + 10
+        with pytest.raises(HeadraceError, match="8 committed micro-batches: ValueError: no such"):
+            bench.sink.commit(last, [share(end - 10, end)])
+        bench.sink.discard(last)
+    bench.sink.write_again()
+    assert len(bench.rows()) == MOST_UNWRITTEN
+    assert (bench.state.unwritten, bench.state.problem) == (0, None)
+
+
+def test_what_a_store_has_not_taken_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few large micro-batches count as many small ones."""
+    bench = Bench()
+    monkeypatch.setattr(sink, "MOST_UNWRITTEN_BYTES", 1000)
+
+    def fail(*_: object, **__: object) -> None:
+        raise StateStoreError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.store, "write", fail)
+        staged = bench.stage("1", 0, [{"key": b"a", "state": b"x" * 1000}])
+        bench.sink.commit(staged, [share(0, 10)])
+        with pytest.raises(HeadraceError, match="1 committed micro-batches: no space left"):
+            bench.sink.commit(bench.stage("2", 10, []), [share(10, 20)])
+    bench.sink.commit(bench.stage("3", 10, []), [share(10, 20)])
+    assert bench.state.unwritten == 0
+
+
+def test_a_look_at_the_offset_waits_for_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was stored before it would take the partition back, and the next commit conflict."""
+    bench = Bench()
+    looks: list[Thread] = []
+    commit = bench.brokers.commit
+
+    def looked_at(*given: Any) -> list[SinkConflictError]:
+        looks.append(Thread(target=bench.sink.stored_offset, args=("id/0",)))
+        looks[0].start()
+        looks[0].join(0.2)
+        return commit(*given)
+
+    monkeypatch.setattr(bench.brokers, "commit", looked_at)
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    looks[0].join(10)
+    assert bench.state.progress(0)[:2] == (10, 1)
+
+
+def test_positions_are_noted_although_one_partition_has_no_leader() -> None:
+    """It is asked for again with the next ones."""
+    bench = Bench()
+    bench.state.admit(1)
+    bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
+    other = PartitionCommit("id/1", TopicPartition("in", 1), 0, 10)
+    bench.sink.commit(bench.sink.stage(MicroBatch("2", "c", ()), None), [other])
+
+    class Leaderless(Ends):
+        """Does not know of the first one."""
+
+        def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+            """Return an end, or fail."""
+            if partition.partition == 0:
+                raise KafkaUnavailableError(f"{partition} has no leader")
+            return super().watermarks(partition, deadline)
+
+    with pytest.raises(KafkaUnavailableError, match="no leader"):
+        bench.sink.checkpoint("topic-id", Leaderless(), Deadline.after(1), lambda _: True)
+    noted = bench.store.position(1)
+    assert noted is not None
+    assert (noted.offset, bench.store.position(0)) == (101, None)
+    bench.sink.checkpoint("topic-id", Ends(), Deadline.after(1), lambda _: True)
+    assert bench.store.position(0) is not None
+
+
+def test_what_was_done_is_counted_once_it_is_committed() -> None:
+    """A commit that fails counts nothing; several micro-batches count as their sum."""
+    bench = Bench()
+    one = bench.stage("1", 0, [{"key": b"a", "state": b"1", "late": 2, "fired": 1}])
+    two = bench.stage("2", 10, [{"key": b"b", "poison": 3}, {"key": b"c", "late": 1}])
+    bench.brokers.fails = HeadraceError("the brokers are away")
+    with pytest.raises(HeadraceError, match="away"):
+        bench.sink.commit_all([one, two], [share(0, 20)])
+    assert bench.sink.totals == KeyedCounts()
+    bench.brokers.fails = None
+    bench.sink.commit_all([one, two], [share(0, 20)])
+    done = bench.sink.totals
+    assert (done.touched, done.late, done.fired, done.poison) == (3, 3, 1, 3)
+
+
+def test_outputs_to_a_topic_are_in_their_order_and_rows_the_last_of_each_key() -> None:
+    """Two outputs of one topic among those of another; timers are in the header of a row."""
+    bench = Bench()
+    bench.sink._topics = SinkTopics("log", {"out": "results", "more": "results", "else": "others"})
+
+    def said(to: str, value: bytes) -> dict[str, Any]:
+        return {"to": to, "key": b"a", "value": value, "ts": 7, "headers": None}
+
+    one = bench.stage(
+        "1",
+        0,
+        [
+            {
+                "key": b"a",
+                "state": b"1",
+                "outputs": [said("out", b"1"), said("else", b"2"), said("more", b"3")],
+            },
+            {"key": b"b", "state": b"1", "outputs": [said("out", b"4")]},
+        ],
+    )
+    two = bench.stage(
+        "2",
+        10,
+        [
+            {"key": b"a", "state": b"2", "extra": b"{}"},
+            {"key": b"c", "extra": b"{}"},
+            {"key": b"d"},
+        ],
+    )
+    bench.sink.commit_all([one, two], [share(0, 20)])
+    assert [(each.topic, each.value) for each in bench.brokers.records[-4:]] == [
+        ("results", b"1"),
+        ("results", b"3"),
+        ("results", b"4"),
+        ("others", b"2"),
+    ]
+    headers: list[tuple[str, bytes | None]] = [(EXTRA_HEADER, b"{}")]
+    assert bench.brokers.records[:-4] == [
+        ResultRecord("log", b"1", b"b", None, 0),
+        ResultRecord("log", b"2", b"a", headers, 0),
+        ResultRecord("log", b"", b"c", headers, 0),
+        ResultRecord("log", None, b"d", None, 0),
+    ]
+    assert [each.value for each in one.outputs] == [b"1", b"2", b"3", b"4"]

@@ -1,0 +1,518 @@
+"""The state store: the double and RocksDB keep the same contract."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+from headrace.keyed import at_clock, at_event
+
+from headrace.core.errors import RetryableError, StartError
+from headrace.extensions.keyed.api import Timer, TimerClock
+from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.extensions.keyed.state import Layer, LayeredState, Progress
+from headrace.extensions.keyed.store import (
+    STEP,
+    CorruptStoreError,
+    Position,
+    RocksStore,
+    StateStore,
+    StateStoreError,
+    StoreSize,
+    encode_row,
+    timers_of,
+)
+from headrace.testing.keyed import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from headrace.extensions.keyed.store import DueTimer
+
+
+def row(text: str, **timers: Timer) -> KeyRow:
+    """Return a row with this state and these timers."""
+    return KeyRow.of(text.encode(), timers)
+
+
+def put(store: StateStore, partition: int, key: str, after: KeyRow | None) -> None:
+    """Write one row, in place of what is there."""
+    name = PartitionKey(partition, key.encode())
+    (before,) = store.get_many([name])
+    store.write([(name, RowChange(before, after))], {})
+
+
+def due(store: StateStore, until: int, clock: TimerClock = TimerClock.EVENT) -> list[str]:
+    """Return the keys of partition 0 whose timers are due."""
+    return [timer.key.decode() for timer in store.due(0, clock, until)]
+
+
+def opened(folder: Path, cache_bytes: int = 1 << 20) -> RocksStore:
+    """Return the store in a folder."""
+    store = RocksStore(folder / "db", cache_bytes)
+    store.open()
+    return store
+
+
+def admitted(store: StateStore) -> LayeredState:
+    """Return the state of a channel whose partition 0 is all there."""
+    state = LayeredState(store)
+    state.admit(0)
+    return state
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateStore]:
+    """Return one of the two stores, empty."""
+    made: dict[str, Callable[[], StateStore]] = {
+        "memory": MemoryStore,
+        "rocks": lambda: opened(tmp_path),
+    }
+    found = made[request.param]()
+    yield found
+    found.close()
+
+
+def test_rows_are_read_as_they_were_written(store: StateStore) -> None:
+    """Each partition has its own rows, an empty state is one, and an absent key has none."""
+    put(store, 0, "a", row("1"))
+    put(store, 1, "a", row(""))
+    keys = [PartitionKey(0, b"a"), PartitionKey(0, b"b"), PartitionKey(1, b"a")]
+    assert store.get_many(keys) == [row("1"), None, row("")]
+
+
+def test_a_deleted_row_is_gone_with_its_timers(store: StateStore) -> None:
+    """None deletes the row and takes its timers out of the index."""
+    put(store, 0, "a", row("1", t=at_event(5)))
+    put(store, 0, "a", None)
+    assert store.get_many([PartitionKey(0, b"a")]) == [None]
+    assert due(store, 99) == []
+
+
+def test_due_timers_come_with_the_earliest_first_and_by_their_clock(store: StateStore) -> None:
+    """The index has both clocks, in the order of due times, and nothing that is not due."""
+    put(store, 0, "late", row("1", t=at_event(9)))
+    put(store, 0, "soon", row("1", t=at_event(3)))
+    put(store, 0, "other", row("1", t=at_clock(1)))
+    put(store, 1, "elsewhere", row("1", t=at_event(1)))
+    assert due(store, 9) == ["soon", "late"]
+    assert due(store, 8) == ["soon"]
+    assert due(store, 9, TimerClock.CLOCK) == ["other"]
+
+
+def test_a_timer_that_moves_is_in_the_index_once(store: StateStore) -> None:
+    """A row written anew has its former timers out of the index."""
+    put(store, 0, "a", row("1", t=at_event(3)))
+    put(store, 0, "a", row("1", t=at_event(7)))
+    assert [timer.due for timer in store.due(0, TimerClock.EVENT, 99)] == [7]
+
+
+@pytest.mark.parametrize(
+    ("given", "indexed"),
+    [
+        (1 << 70, (1 << 63) - 1),
+        (-(1 << 70), -(1 << 63)),
+        (1.5, 2),
+        (float("inf"), (1 << 63) - 1),
+        (float("nan"), (1 << 63) - 1),
+    ],
+)
+def test_any_due_time_of_a_changelog_has_a_place_in_the_index(
+    store: StateStore, given: float, indexed: int
+) -> None:
+    """What does not fit is due for ever, or never; names that are no UTF-8 come back."""
+    header = json.dumps({"timers": {"t\ud800": ["event", given]}})
+    put(store, 0, "a", KeyRow(b"1", header.encode()))
+    (found,) = store.due(0, TimerClock.EVENT, (1 << 63) - 1)
+    assert (found.due, found.name) == (indexed, "t\ud800")
+    put(store, 0, "a", row("1"))
+    assert due(store, (1 << 63) - 1) == []
+
+
+def test_timers_that_cannot_be_read_fail_a_write_whole(store: StateStore) -> None:
+    """The error names the key, and nothing of the batch is written."""
+    odd = RowChange(None, KeyRow(b"1", b'{"timers":{"t":["event","soon"]}}'))
+    plain = RowChange(None, KeyRow(b"1"))
+    with pytest.raises(StateStoreError, match="timers of key b'odd' cannot be read: TypeError"):
+        store.write([(PartitionKey(0, b"a"), plain), (PartitionKey(0, b"odd"), odd)], {})
+    assert list(store.rows(0)) == []
+
+
+def test_a_scan_begins_at_a_key_and_keeps_to_its_partition(store: StateStore) -> None:
+    """Rows come in the order of their keys, from the one given."""
+    for name in ("c", "a", "b"):
+        put(store, 0, name, row(name))
+    put(store, 1, "d", row("d"))
+    assert [key for key, _ in store.rows(0)] == [b"a", b"b", b"c"]
+    assert [key for key, _ in store.rows(0, b"b")] == [b"b", b"c"]
+
+
+def test_a_partition_is_dropped_whole(store: StateStore) -> None:
+    """Rows, timers and position of a partition go, those of the next one stay."""
+    for number in (0, 1):
+        put(store, number, "a", row("1", t=at_event(3)))
+        store.write((), {number: Position("topic", 7, 1.5)})
+    store.drop(0)
+    assert store.get_many([PartitionKey(0, b"a"), PartitionKey(1, b"a")])[0] is None
+    assert due(store, 99) == []
+    assert (store.position(0), store.position(1)) == (None, Position("topic", 7, 1.5))
+    assert list(store.rows(1)) == [(b"a", row("1", t=at_event(3)))]
+
+
+def test_rows_and_positions_outlive_the_process(tmp_path: Path) -> None:
+    """What was written is there when the store is opened again."""
+    first = opened(tmp_path)
+    put(first, 3, "a", row("1"))
+    first.write((), {3: Position("topic", 7, 1.5)})
+    first.close()
+    again = opened(tmp_path)
+    assert again.get_many([PartitionKey(3, b"a")]) == [row("1")]
+    assert again.position(3) == Position("topic", 7, 1.5)
+    again.close()
+
+
+def test_a_store_that_is_open_elsewhere_is_refused(tmp_path: Path) -> None:
+    """Two processes on one folder would each be ahead of the other."""
+    first = opened(tmp_path)
+    with pytest.raises(StartError, match="end the process that has it open"):
+        opened(tmp_path)
+    first.close()
+
+
+def test_a_corrupt_file_fails_a_read_and_is_never_no_state(tmp_path: Path) -> None:
+    """A flipped byte in a table's block is found by its checksum."""
+    first = opened(tmp_path)
+    keys = [PartitionKey(0, b"key-%05d" % number) for number in range(5000)]
+    rows = [(key, RowChange(None, KeyRow(b"x" * 50))) for key in keys]
+    first.write(rows, {})
+    first.flush()
+    first.close()
+    (table,) = tmp_path.joinpath("db").glob("*.sst")
+    data = bytearray(table.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    table.write_bytes(data)
+    again = opened(tmp_path, 0)
+    with pytest.raises(CorruptStoreError, match=r"cannot be read: .*checksum mismatch"):
+        assert None not in again.get_many(keys)
+    assert again.is_corrupt
+    again.move_aside()
+    assert again.get_many(keys[:1]) == [None]
+    again.close()
+    assert len(list(tmp_path.glob("db.corrupt-*"))) == 1
+
+
+@pytest.mark.parametrize("part", range(0, 10, 3))
+def test_a_corrupt_log_costs_what_was_written_last_and_its_position(
+    tmp_path: Path, part: int
+) -> None:
+    """A flipped byte of the write-ahead log: rows and position are those of one moment before."""
+    first = opened(tmp_path)
+    for number in range(20):
+        name = PartitionKey(0, b"key-%02d" % number)
+        change = RowChange(None, KeyRow(b"x" * 50))
+        first.write([(name, change)], {0: Position("topic", number + 1, 1.0)})
+    shutil.copytree(tmp_path / "db", tmp_path / "killed" / "db")
+    first.close()
+    (log,) = tmp_path.joinpath("killed", "db").glob("*.log")
+    data = bytearray(log.read_bytes())
+    data[len(data) * part // 10] ^= 0xFF
+    log.write_bytes(data)
+    again = opened(tmp_path / "killed")
+    position = again.position(0)
+    rows = [key for key, _ in again.rows(0)]
+    assert rows == [b"key-%02d" % number for number in range(position.offset if position else 0)]
+    assert len(rows) < 20
+    again.close()
+
+
+def test_state_that_is_not_restored_is_never_read_as_none() -> None:
+    """A read of a partition whose state is not there fails, and says so."""
+    state = admitted(MemoryStore())
+    state.release(0)
+    assert issubclass(StateStoreError, RetryableError), "no policy may look for a record"
+    with pytest.raises(StateStoreError, match="the state of partition 0 is not there yet"):
+        state.get_many([PartitionKey(0, b"a")])
+    with pytest.raises(StateStoreError, match="the state of partition 0 is not there yet"):
+        state.due_keys(0, 5, 5, besides=set(), most=1)
+
+
+def test_a_read_of_a_store_that_is_emptied_meanwhile_fails() -> None:
+    """The partition was there when the read began: keys and timers are not taken for none."""
+
+    class Emptied(MemoryStore):
+        """Has nothing from the first read on; the partition was released before."""
+
+        def get_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
+            """Return nothing."""
+            state.release(0)
+            return [None for _ in keys]
+
+        def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
+            """Return nothing."""
+            del partition, clock, until
+            state.release(0)
+            return iter(())
+
+    state = admitted(Emptied())
+    with pytest.raises(StateStoreError, match="the state of partition 0 is not there yet"):
+        state.get_many([PartitionKey(0, b"a")])
+    state.admit(0)
+    with pytest.raises(StateStoreError, match="the state of partition 0 is not there yet"):
+        state.due_keys(0, 5, 5, besides=set(), most=1)
+
+
+def test_the_cache_keeps_to_its_bytes_and_to_what_is_written(tmp_path: Path) -> None:
+    """Rows beyond the cache are read from disk; a written row replaces the cached one."""
+    store = opened(tmp_path, 1000)
+    keys = [PartitionKey(0, b"%d" % number) for number in range(100)]
+    store.write([(key, RowChange(None, KeyRow(key.key))) for key in keys], {})
+    assert store.get_many(keys) == [KeyRow(key.key) for key in keys]
+    store.write([(keys[-1], RowChange(None, KeyRow(b"new")))], {})
+    assert store.get_many(keys[-1:]) == [KeyRow(b"new")]
+    assert store.cache_hits > 0
+    store.close()
+
+
+def test_the_cache_knows_its_bytes_whatever_is_written_twice_or_deleted(tmp_path: Path) -> None:
+    """What it has room for is its size without what it holds; rows written twice count once."""
+    store, random = opened(tmp_path, 3000), Random(5)
+    keys = [PartitionKey(number % 3, b"%d" % number) for number in range(20)]
+    expected: dict[PartitionKey, KeyRow] = {}
+    for step in range(200):
+        chosen = random.choices(keys, k=6)
+        rows = [
+            random.choice([None, KeyRow(b"x" * (step % 50)), row("1", t=at_event(step))])
+            for _ in chosen
+        ]
+        store.write(
+            [(key, RowChange(None, new)) for key, new in zip(chosen, rows, strict=True)], {}
+        )
+        for key, new in zip(chosen, rows, strict=True):
+            expected.pop(key, None)
+            if new is not None:
+                expected[key] = new
+        asked = random.sample(keys, 8)
+        assert store.get_many(asked) == [expected.get(key) for key in asked]
+        held = sum(len(name) + len(data) + 200 for name, data in store._cache.items())
+        assert held + store._room == 3000
+        assert store._room >= 0
+    store.close()
+
+
+# --- layers above the store ---------------------------------------------------------------------
+
+
+def layer(name: str, partition: int, key: str, after: KeyRow | None) -> Layer:
+    """Return a layer with one changed row."""
+    change = {PartitionKey(partition, key.encode()): RowChange(None, after)}
+    return Layer(name, change, {partition: 10})
+
+
+def test_what_is_staged_is_seen_before_what_is_committed() -> None:
+    """The newest layer wins, and a dropped one is as if it had never been."""
+    state = admitted(MemoryStore())
+    key = PartitionKey(0, b"a")
+    state.stage(layer("1", 0, "a", row("one")))
+    state.stage(layer("2", 0, "a", None))
+    assert state.get_many([key]) == [None]
+    state.drop("2")
+    assert state.get_many([key]) == [row("one")]
+    assert state.apply([layer("1", 0, "a", row("one"))], {0: Progress(5, 1, 10)})
+    assert state.get_many([key]) == [row("one")]
+    assert state.progress(0) == Progress(5, 1, 10)
+    assert not state.has_staged(0)
+
+
+def test_due_keys_are_those_of_the_layers_where_these_have_the_key() -> None:
+    """A stored timer does not count for a key that a layer has, and a layer's timer does."""
+    state = admitted(MemoryStore())
+    state.apply([layer("0", 0, "a", row("1", t=at_event(5)))], {})
+    state.stage(layer("1", 0, "a", row("1", t=at_event(50))))
+    state.stage(layer("2", 0, "b", row("1", t=at_event(5))))
+    assert state.due_keys(0, 5, 0, besides=set(), most=9) == [b"b"]
+    assert state.due_keys(0, 50, 0, besides=set(), most=9) == [b"a", b"b"]
+    assert state.due_keys(0, 50, 0, besides={b"a"}, most=9) == [b"b"]
+    assert state.due_keys(0, 50, 0, besides=set(), most=1) == [b"a"]
+
+
+def test_a_key_has_the_timers_of_the_last_layer_that_changed_it() -> None:
+    """A later layer without the timer, or without the key, has none; another partition's counts."""
+    state = admitted(MemoryStore())
+    state.stage(layer("1", 0, "a", row("1", t=at_event(5))))
+    state.stage(layer("2", 1, "a", row("1", t=at_event(5))))
+    state.stage(layer("3", 0, "b", row("1", t=at_event(5))))
+    assert state.due_keys(0, 5, 0, besides=set(), most=9) == [b"a", b"b"]
+    state.stage(layer("4", 0, "a", row("2")))
+    state.stage(layer("5", 0, "b", None))
+    assert state.due_keys(0, 5, 0, besides=set(), most=9) == []
+    state.drop("5")
+    assert state.due_keys(0, 5, 0, besides=set(), most=9) == [b"b"]
+
+
+def stale(store: StateStore, *numbers: int) -> None:
+    """Have the index hold timers of a key that its row does not have, as after a restore."""
+    for number in numbers:
+        timed = row("1", t=at_event(number))
+        store.write([(PartitionKey(0, b"a"), RowChange(None, timed))], {})
+    store.write([(PartitionKey(0, b"a"), RowChange(None, row("1")))], {})
+
+
+def test_timers_that_no_row_has_leave_the_index(store: StateStore) -> None:
+    """However often they are looked at before; those that are due by their rows stay."""
+    state = admitted(store)
+    stale(store, *range(3, 250))
+    put(store, 0, "b", row("1", t=at_event(9)))
+    for _ in range(3):
+        assert state.due_keys(0, 300, 0, besides=set(), most=9) == [b"b"]
+    state.clear_index()
+    assert due(store, 300) == ["b"]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_timer_that_is_set_again_stays_in_the_index(elsewhere: bool) -> None:
+    """It was found without a row; then it is set with the same name and time, here or elsewhere."""
+    store = MemoryStore()
+    state = admitted(store)
+    stale(store, 5)
+    assert state.due_keys(0, 5, 0, besides=set(), most=9) == []
+    if elsewhere:
+        state.release(0)
+    store.write([(PartitionKey(0, b"a"), RowChange(None, row("1", t=at_event(5))))], {})
+    state.admit(0)
+    state.clear_index()
+    assert state.due_keys(0, 5, 0, besides=set(), most=9) == [b"a"]
+
+
+def test_a_look_for_timers_begins_where_the_first_one_is(tmp_path: Path) -> None:
+    """Whatever comes, moves and goes, it finds what a look at all of them finds."""
+    rocks, memory, random = opened(tmp_path), MemoryStore(), Random(3)
+    for _ in range(400):
+        key, at = str(random.randrange(9)), random.randrange(50)
+        made = random.choice([None, row("1"), row("1", t=at_event(at)), row("1", t=at_clock(at))])
+        for each in (rocks, memory):
+            put(each, 0, key, made)
+        until = random.randrange(60)
+        for clock in TimerClock:
+            assert due(rocks, until, clock) == due(memory, until, clock)
+    rocks.drop(0)
+    assert due(rocks, 60) == []
+    put(rocks, 0, "a", row("1", t=at_event(1)))
+    assert due(rocks, 60) == ["a"]
+    rocks.close()
+
+
+def test_a_timer_that_comes_while_a_look_begins_is_found_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look does not see it, and does not say that there is nothing before what it saw."""
+    store = opened(tmp_path)
+    put(store, 0, "late", row("1", t=at_event(9)))
+    scan = store._scan
+
+    def scan_and_put(first: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        entries = scan(first, prefix)
+        found = [next(entries)]
+        put(store, 0, "early", row("1", t=at_event(3)))
+        yield from [*found, *entries]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_scan", scan_and_put)
+        assert due(store, 10) == ["late"]
+    assert due(store, 10) == ["early", "late"]
+    store.close()
+
+
+class FullDisk(MemoryStore):
+    """A store that takes nothing while its disk is full."""
+
+    full = True
+
+    def write(self, *given: object, **named: object) -> None:
+        """Fail, or write."""
+        if self.full:
+            raise StateStoreError("no space left")
+        super().write(*given, **named)  # type: ignore[arg-type]
+
+
+def test_what_a_full_disk_did_not_take_is_seen_and_written_later() -> None:
+    """A commit that the store cannot take stays above it, until the next one finds room."""
+    store = FullDisk()
+    state = admitted(store)
+    first = layer("1", 0, "a", row("one"))
+    state.stage(first)
+    assert not state.apply([first], {})
+    assert (state.unwritten, state.get_many([PartitionKey(0, b"a")])) == (1, [row("one")])
+    store.full = False
+    assert state.apply([], {})
+    assert (state.unwritten, dict(store.rows(0))) == (0, {b"a": row("one")})
+
+
+def counted(store: RocksStore, number: int = 0) -> StoreSize:
+    """Return what is in a partition, row by row."""
+    rows = list(store.rows(number))
+    stored = sum(len(key) + len(encode_row(found)) for key, found in rows)
+    timers = sum(len(timers_of(key, found)) for key, found in rows)
+    quarantined = sum(found.quarantined is not None for _, found in rows)
+    return StoreSize(len(rows), stored, timers, quarantined)
+
+
+def test_a_size_follows_what_is_written_and_deleted(tmp_path: Path) -> None:
+    """Rows, bytes, timers and quarantine are those that a count of all rows finds."""
+    store, random = opened(tmp_path), Random(7)
+    made = [
+        None,
+        KeyRow(b"1"),
+        KeyRow(b"longer"),
+        row("2", a=at_event(3)),
+        row("3", a=at_event(4), b=at_clock(5)),
+        KeyRow(b"", KeyRow.of(None, {"quarantined": at_event(1)}).extra),
+        KeyRow(b"", KeyRow.of(None, {"a": at_event(1)}, "it raised").extra),
+    ]
+    for _ in store.measure(0):
+        pass
+    for _ in range(300):
+        put(store, 0, str(random.randrange(20)), random.choice(made))
+    assert store.size(0) == counted(store)
+    assert store.size(1) is None
+    store.close()
+
+
+def test_a_write_that_was_made_before_counting_began_is_counted(tmp_path: Path) -> None:
+    """Counting begins again where it cannot know whether it saw a batch."""
+    store = opened(tmp_path)
+    steps = store.measure(0)
+
+    def changes() -> Iterator[tuple[PartitionKey, RowChange]]:
+        for number in range(STEP + 1):
+            yield PartitionKey(0, b"%d" % number), RowChange(None, KeyRow(b"1"))
+
+    store.write(changes(), {})
+
+    def late() -> Iterator[tuple[PartitionKey, RowChange]]:
+        next(steps)  # the first rows are counted, and the batch below is not known of
+        yield PartitionKey(0, b"late"), RowChange(None, KeyRow(b"1"))
+
+    store.write(late(), {})
+    for _ in steps:
+        assert store.size(0) is None
+    assert store.size(0) == counted(store)
+    store.close()
+
+
+def test_a_partition_that_is_dropped_has_no_size(tmp_path: Path) -> None:
+    """Until it is counted again."""
+    store = opened(tmp_path)
+    for _ in store.measure(0):
+        pass
+    put(store, 0, "a", KeyRow(b"1"))
+    assert store.size(0) == counted(store)
+    store.drop(0)
+    assert store.size(0) is None
+    for _ in store.measure(0):
+        pass
+    assert store.size(0) == StoreSize()
+    store.close()

@@ -1,0 +1,165 @@
+"""What columns take: whose fault a refusal is, and when it is told."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.sinks.contract import RowsRefusedError, SchemaMismatchError
+from headrace.sinks.micro_batch import MicroBatch
+from tests.unit.extensions.sql.sql_tables import Base, share
+from tests.unit.extensions.sql.sql_values import assert_answered_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.extensions.sql import SqlSink
+
+_KINDS = ["BOOLEAN", "INTEGER", "REAL", "NUMERIC", "DECIMAL(5,2)", "TEXT", "VARCHAR(3)", "BLOB"]
+_KINDS += ["DATE", "TIME", "TIMESTAMP", "JSON", "UUID", "WEIRD", "", "INTEGER PRIMARY KEY"]
+
+
+def _write(sink: SqlSink, rows: pa.Table, start: int = 0) -> None:
+    staged = sink.stage(MicroBatch("one", "c", ()), rows)
+    sink.commit(staged, [share(0, start, start + 1)])
+
+
+@pytest.fixture
+def opened(base: Base, sinks: Callable[..., SqlSink]) -> Callable[[str], SqlSink]:
+    """Open a sink on a table of such columns."""
+
+    def open_one(columns: str) -> SqlSink:
+        base.run(f"CREATE TABLE c ({columns})")
+        sink = sinks("c")
+        sink.open()
+        return sink
+
+    return open_one
+
+
+@pytest.mark.filterwarnings("ignore:The default date:DeprecationWarning")
+@pytest.mark.parametrize("kind", _KINDS)
+def test_each_value_in_each_column_is_stored_or_answered_for(
+    opened: Callable[[str], SqlSink], kind: str
+) -> None:
+    """A refusal is a row's fault, or that of a type, which is told of each of its values."""
+    assert_answered_for(opened(f"v {kind}"), kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "says"),
+    [
+        ("BOOLEAN", pa.array([5]), "column 'v': Value 5 is not None, True, or False"),
+        ("TIMESTAMP", pa.array([2**62], pa.timestamp("us")), "column 'v': "),
+        ("INTEGER", pa.array([2**63], pa.uint64()), "too large"),
+        ("JSON", pa.array(["{bad"]), "column 'v': Expecting property name"),
+        ("JSON", pa.array(["[NaN]"]), "column 'v': NaN is no JSON"),
+        ("JSON", pa.array([{"a": float("nan")}]), "column 'v': "),
+    ],
+)
+def test_a_value_that_python_refuses_is_the_row_s_fault(
+    opened: Callable[[str], SqlSink], kind: str, value: pa.Array, says: str
+) -> None:
+    """The error says the column, and nothing is stored."""
+    sink = opened(f"v {kind}")
+    with pytest.raises(RowsRefusedError, match=says):
+        _write(sink, pa.table({"v": value}))
+    assert sink.stored_offset("id/0") is None
+
+
+class NoRows:
+    """A result whose job must not run."""
+
+    def __init__(self, fields: list[dict[str, Any]]) -> None:
+        self.columns = [each["name"] for each in fields]
+        self.schema = self
+        self._fields = fields
+
+    def jsonValue(self) -> dict[str, Any]:  # noqa: N802 - as in Spark
+        """Return the types as Spark does."""
+        return {"type": "struct", "fields": self._fields}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spark", "says"),
+    [
+        ("TEXT", "decimal(10,2)", "of type TEXT takes no decimal128(10, 2)"),
+        ("DATE", "string", "of type DATE takes no string"),
+        ("JSON", {"type": "struct", "fields": [{"name": "at", "type": "timestamp"}]}, "takes no"),
+        ("TEXT", {"type": "array", "elementType": "long"}, "takes no list<"),
+        ("TEXT", {"type": "map", "keyType": "string", "valueType": "long"}, "takes no map<"),
+    ],
+)
+def test_a_type_that_a_column_does_not_take_is_told_before_the_job(
+    opened: Callable[[str], SqlSink], kind: str, spark: Any, says: str
+) -> None:
+    """The result is refused by its types alone: its rows are never asked for."""
+    sink = opened(f"v {kind}")
+    result: Any = NoRows([{"name": "v", "type": spark}])
+    with pytest.raises(SchemaMismatchError) as caught:
+        sink.stage(MicroBatch("one", "c", ()), result)
+    assert says in str(caught.value)
+    assert "c in sqlite" in str(caught.value)
+
+
+def test_a_column_that_is_changed_takes_the_type_from_then_on(
+    base: Base, opened: Callable[[str], SqlSink]
+) -> None:
+    """The table is looked at again, so that a refusal does not last."""
+    sink = opened("v TEXT")
+    rows = pa.table({"v": pa.array([Decimal("1.50")], pa.decimal128(5, 2))})
+    with pytest.raises(SchemaMismatchError):
+        _write(sink, rows)
+    base.run("DROP TABLE c", "CREATE TABLE c (v NUMERIC)")
+    _write(sink, rows)
+    assert base.rows("c") == [(1.5,)]
+
+
+def test_json_text_is_stored_as_it_is(base: Base, opened: Callable[[str], SqlSink]) -> None:
+    """Once, not as a string in JSON; a null is SQL's, and JSON's is the text."""
+    sink = opened("n INTEGER, v JSON")
+    texts = ['{"a": [1,2]}', '"x"', "null", None]
+    _write(sink, pa.table({"n": range(4), "v": pa.array(texts)}))
+    _write(sink, pa.table({"n": [4, 5], "v": pa.array([{"a": None}, None])}), 1)
+    assert base.rows("c") == [*enumerate(texts), (4, '{"a": null}'), (5, None)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "result", "says"),
+    [
+        ("id INTEGER", ["id", "ID"], "column 'ID' is not in the table (which has 'id')"),
+        ("id INTEGER, n INTEGER AS (id + 1)", ["id", "n"], "column 'n'"),
+        ("id INTEGER", ["id", "id"], "column 'id' is there twice"),
+    ],
+)
+def test_columns_that_no_row_can_fill_are_named(
+    opened: Callable[[str], SqlSink], columns: str, result: list[str], says: str
+) -> None:
+    """Twins that differ in case, columns that are computed: told with column and table."""
+    sink = opened(columns)
+    rows = pa.Table.from_arrays([pa.array([1])] * len(result), names=result)
+    with pytest.raises(SchemaMismatchError) as caught:
+        _write(sink, rows)
+    assert says in str(caught.value)
+
+
+def test_a_view_that_takes_no_rows_is_told_once(base: Base, sinks: Callable[..., SqlSink]) -> None:
+    """It is refused before anything is written, with the database's own words."""
+    base.run("CREATE VIEW v AS SELECT id FROM t")
+    sink = sinks("v")
+    sink.open()
+    with pytest.raises(SchemaMismatchError, match="cannot modify v because it is a view"):
+        _write(sink, pa.table({"id": [1]}))
+
+
+def test_moments_of_nanoseconds_are_the_row_s_fault_where_they_do_not_fit(
+    opened: Callable[[str], SqlSink],
+) -> None:
+    """A column has microseconds; what would be cut is refused by the column's name."""
+    sink = opened("v TIMESTAMP")
+    _write(sink, pa.table({"v": pa.array([1000], pa.timestamp("ns"))}))
+    with pytest.raises(RowsRefusedError, match="column 'v'"):
+        _write(sink, pa.table({"v": pa.array([1], pa.timestamp("ns"))}), 1)

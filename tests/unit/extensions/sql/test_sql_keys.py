@@ -1,0 +1,82 @@
+"""Upserts by keys that SQLite and Arrow do not compare alike."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.extensions.sql import SqlSink, WriteMode
+from tests.unit.extensions.sql.sql_keys import Results, commit_all, results_of, upsert_one_by_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_COLUMNS = [
+    ("text", "TEXT PRIMARY KEY"),
+    ("text", "TEXT COLLATE NOCASE PRIMARY KEY"),
+    ("text", "VARCHAR(1) COLLATE RTRIM PRIMARY KEY"),
+    ("text", "TEXT, UNIQUE (k COLLATE NOCASE)"),
+    ("integer", "INTEGER PRIMARY KEY"),
+    ("float", "REAL PRIMARY KEY"),
+    ("float", "INTEGER UNIQUE"),
+    ("decimal", "NUMERIC PRIMARY KEY"),
+]
+
+_DRAWN = st.sampled_from(_COLUMNS).flatmap(
+    lambda column: st.tuples(st.just(column), results_of(column[0]))
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn=_DRAWN)
+def test_the_last_row_of_the_log_stays_whatever_sqlite_takes_for_equal(
+    drawn: tuple[tuple[str, str], Results],
+) -> None:
+    """As if each row had been upserted by itself, in the log's order."""
+    (name, column), results = drawn
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "base.db"
+        with closing(sqlite3.connect(path, isolation_level=None)) as base:
+            constraint = column.partition(",")[2]
+            own = column.partition(",")[0]
+            for table in ("t", "expected"):
+                more = f", {constraint}" if constraint and "COLLATE" not in constraint else ""
+                base.execute(f"CREATE TABLE {table} (k {own}, n INTEGER{more})")
+                if constraint and "COLLATE" in constraint:
+                    base.execute(f"CREATE UNIQUE INDEX {table}_k ON {table} (k COLLATE NOCASE)")
+            sink = SqlSink(f"sqlite:///{path}", "t", mode=WriteMode.UPSERT, key=["k"])
+            sink.open()
+            try:
+                rows = commit_all(sink, name, results)
+            finally:
+                sink.close()
+            for row in rows:
+                row["k"] = float(row["k"]) if name == "decimal" else row["k"]
+            upsert_one_by_one(base.execute, rows, "?")
+            ordered = "SELECT k, n FROM {} ORDER BY n"
+            found, expected = (
+                base.execute(ordered.format(table)).fetchall() for table in ("t", "expected")
+            )
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [("TEXT", ["a", "b"]), ("TEXT COLLATE NOCASE", ["b", "a"])],
+)
+def test_rows_are_sorted_where_equality_is_the_database_s(
+    sinks: Callable[..., SqlSink], base: object, column: str, expected: list[str]
+) -> None:
+    """Locks are taken in one order where that changes nothing."""
+    base.run(f"CREATE TABLE k (k {column} PRIMARY KEY)")  # type: ignore[attr-defined]
+    sink = sinks("k", mode=WriteMode.UPSERT, key=["k"])
+    sink.open()
+    assert sink._target.prepare(pa.table({"k": ["b", "a"]}))["k"].to_pylist() == expected

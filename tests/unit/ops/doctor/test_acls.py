@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.ops.doctor.checks import Acl, commands, literal_beginning, needed_acls, principal
+from tests.unit.ops.doctor.support import config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_channel_reads_its_topics_and_its_group(tmp_path: Path) -> None:
+    """Nothing else is needed with the defaults."""
+    assert needed_acls(config(tmp_path)) == [
+        Acl("topic", "flights", ("Read",)),
+        Acl("group", "statistics", ("Read",)),
+    ]
+
+
+def test_a_pattern_needs_what_begins_like_it(tmp_path: Path) -> None:
+    """Its literal beginning is the prefix; without one it needs every topic."""
+    acls = needed_acls(config(tmp_path, {"topics": [r"^alerts\.", "^(a|b)"]}))
+    assert acls[:2] == [
+        Acl("topic", "alerts.", ("Read",), prefixed=True),
+        Acl("topic", "*", ("Read",)),
+    ]
+
+
+def test_offsets_decide_about_the_group(tmp_path: Path) -> None:
+    """In ZooKeeper the group is only looked at; transactions need the ids of the whole group."""
+    kept = needed_acls(config(tmp_path, {"offsets": "zookeeper"}))
+    assert Acl("group", "statistics", ("Describe",)) in kept
+    fenced = needed_acls(config(tmp_path, {"offsets": {"fencing": "transactions"}}))
+    assert fenced[-1] == Acl("transactional-id", "headrace.statistics.", ("Write",), prefixed=True)
+
+
+def test_dead_letters_are_written(tmp_path: Path) -> None:
+    """The dead-letter topic is the one topic that a channel writes to."""
+    policy = {"policy": "dead_letter", "dead_letter": {"topic": "flights.dead"}}
+    acls = needed_acls(config(tmp_path, {"on_error": policy}))
+    assert acls[1] == Acl("topic", "flights.dead", ("Write",))
+
+
+def test_what_is_shed_is_written(tmp_path: Path) -> None:
+    """To the topic for its copies."""
+    admission = {"policy": "shedding", "to": "flights.shed"}
+    processor = {"type": "keyed", "reducer": "a:b", "admission": admission}
+    acls = needed_acls(config(tmp_path, {"processor": processor, "sink": None}))
+    assert Acl("topic", "flights.shed", ("Write",)) in acls
+
+
+def test_state_by_key_has_topics_of_its_own(tmp_path: Path) -> None:
+    """Changelog and by-key topic are created, read and written, and what is processed deleted."""
+    processor = {
+        "type": "keyed",
+        "reducer": "a:b",
+        "key": "value.id",
+        "on_poison": "dead_letter",
+        "dead_letter": "dead",
+    }
+    acls = needed_acls(config(tmp_path, {"processor": processor, "sink": None}))
+    made, state = "statistics.flights.by-key", "statistics.flights.by-key.state"
+    assert {
+        Acl("topic", "flights", ("Read",)),
+        Acl("topic", made, ("Create", "DescribeConfigs")),
+        Acl("topic", made, ("Write",)),
+        Acl("topic", made, ("Read",)),
+        Acl("topic", made, ("Delete",)),
+        Acl("topic", state, ("Create", "DescribeConfigs", "Read", "Write")),
+        Acl("topic", "dead", ("Write",)),
+        Acl("group", "statistics.sink", ("Read",)),
+        Acl("group", "statistics.rekey.sink", ("Read",)),
+        Acl("transactional-id", "headrace.statistics.", ("Write",), prefixed=True),
+    } <= set(acls)
+
+
+def test_a_kafka_sink_writes_and_keeps_offsets(tmp_path: Path) -> None:
+    """It writes to its topic, or to any, and its offsets are in a group beside the channel's."""
+    spark = {"type": "spark", "reducer": "a:b"}
+    for topic, name in (("late", "late"), (None, "*")):
+        sink = {"type": "kafka", "topic": topic}
+        acls = needed_acls(config(tmp_path, {"processor": spark, "sink": sink}))
+        several = {"type": "several", "outputs": {"a": sink, "b": "noop"}}
+        assert needed_acls(config(tmp_path, {"processor": spark, "sink": several})) == acls
+        assert acls[1:] == [
+            Acl("topic", name, ("Write",)),
+            Acl("group", "statistics.sink", ("Read",)),
+            Acl("transactional-id", "headrace.statistics.", ("Write",), prefixed=True),
+            Acl("group", "statistics", ("Read",)),
+        ]
+
+
+def test_commands_name_who_and_what(tmp_path: Path) -> None:
+    """Each is ready to run; what a shell would take apart is quoted."""
+    sasl = {"mechanism": "PLAIN", "username": "head race", "password": "hunter2"}
+    settings = config(tmp_path, kafka={"bootstrap_servers": "broker:9092", "sasl": sasl})
+    first, *_ = commands(settings, needed_acls(settings))
+    assert first == (
+        "kafka-acls.sh --bootstrap-server broker:9092 --command-config admin.properties --add "
+        "--allow-principal 'User:head race' --operation Read --topic flights"
+    )
+    assert "hunter2" not in first
+
+
+def test_a_certificate_stands_for_its_subject(tmp_path: Path) -> None:
+    """Without a user name the brokers go by the certificate, or by nothing."""
+    tls = {"certificate_file": "c.pem", "key_file": "k.pem"}
+    assert "certificate_file" in principal(config(tmp_path, kafka={"tls": tls}).kafka)
+    assert principal(config(tmp_path).kafka) == "User:ANONYMOUS"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "beginning"),
+    [
+        (r"^alerts\.", "alerts."),
+        ("^alerts.*", "alerts"),
+        ("^ab*c", "a"),
+        ("^a|b", ""),
+        (r"^\d+", ""),
+        ("^flights$", "flights"),
+        ("^.*", ""),
+    ],
+)
+def test_the_literal_beginning_of_a_pattern(pattern: str, beginning: str) -> None:
+    """It ends with the first sign that stands for more than itself."""
+    assert literal_beginning(pattern) == beginning
+
+
+@given(st.text("abc.*+?|()\\{}01", max_size=8).map("^".__add__), st.data())
+def test_all_that_a_pattern_matches_begins_like_it(pattern: str, data: st.DataObject) -> None:
+    """No topic that a pattern can match is left out of the permission."""
+    try:
+        re.compile(pattern)
+    except re.error:
+        return
+    name = data.draw(st.text("abc.0123", max_size=8))
+    if re.match(pattern, name):
+        assert name.startswith(literal_beginning(pattern))
