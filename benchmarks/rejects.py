@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pyarrow as pa
-    from headrace.spark import MicroBatch
     from pyspark.sql import DataFrame
 
     from benchmarks.rounds import Measured, Rounds
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from headrace.core.records import Batch
     from headrace.devstack import LocalStack
     from headrace.processors.engine import Engine
+    from headrace.spark import MicroBatch
 
 TARGET = 1.1
 
@@ -138,11 +138,10 @@ def _config(servers: LocalStack, plan: Plan, engine: str, policy: str) -> str:
                 "reducer": f"{__name__}:{reducer}",
                 "decode": "json",
                 "schema": "id BIGINT, carrier STRING, delay DOUBLE",
-                "undecodable": policy,
                 "max_records": plan.micro_batch,
             },
             "sink": "noop",
-            **({"on_error": {"dead_letter": _LIMITS}} if policy == "dead_letter" else {}),
+            "rejects": {"undecodable": policy, **(_LIMITS if policy == "dead_letter" else {})},
         },
         **sections,
     )

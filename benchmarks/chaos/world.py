@@ -163,7 +163,7 @@ class Daemon:
             "group": name,
             "batch": {"max_records": 50, "linger": "20ms"},
             "buffer": {"max_bytes": "32MiB"},
-            "on_error": {"backoff": "100ms", "max_backoff": "1s"},
+            "retry": {"backoff": "100ms", "max_backoff": "1s"},
             **facts,
         }
 

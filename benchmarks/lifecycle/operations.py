@@ -188,7 +188,7 @@ class Operations:
         daemon.document["channels"][LOAD] |= {
             "batch": {"max_records": 10 + choice % 90, "linger": f"{choice % 40}ms"},
             "commit_interval": f"{choice % 1500}ms",
-            "on_error": {"backoff": f"{100 + choice % 100}ms"},
+            "retry": {"backoff": f"{100 + choice % 100}ms"},
         }
 
     def _workers(self, daemon: Daemon, choice: int) -> None:

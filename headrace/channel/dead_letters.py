@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
+from headrace.config import LimitedRejects
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
     DeadLetterLimitError,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.progress import Outstanding
     from headrace.channel.settings import LiveSettings
-    from headrace.config import ChannelConfig, DeadLetterConfig
+    from headrace.config import ChannelConfig
     from headrace.core.clock import Clock
     from headrace.core.letter_headers import LetterNames
     from headrace.core.records import Batch, Record
@@ -111,15 +112,15 @@ class DeadLetters:
             UnknownTopicError: it does not.
             KafkaUnavailableError: no broker answered in time.
         """
-        wanted = config.on_error.dead_letter
+        wanted = config.rejects.topic
         if wanted is None:
             return
         look_deadline = Deadline.after(deadline.at_most(CHECK_TIMEOUT), self._clock)
-        if wanted.topic not in self._catalog.describe([wanted.topic], look_deadline):
-            near = meant(self._catalog, [wanted.topic], look_deadline)
+        if wanted not in self._catalog.describe([wanted], look_deadline):
+            near = meant(self._catalog, [wanted], look_deadline)
             raise UnknownTopicError(
-                f"channel {self._channel}: no dead-letter topic {wanted.topic} on the broker"
-                f"{near}; create it, or correct channels.{self._channel}.on_error.dead_letter.topic"
+                f"channel {self._channel}: no dead-letter topic {wanted} on the broker"
+                f"{near}; create it, or correct channels.{self._channel}.rejects.topic"
             )
 
     def recheck(self, config: ChannelConfig, deadline: Deadline) -> None:
@@ -127,8 +128,7 @@ class DeadLetters:
 
         Raises as ``check`` does.
         """
-        now, wanted = (c.on_error.dead_letter for c in (self._settings.config, config))
-        if wanted is not None and (now is None or now.topic != wanted.topic):
+        if config.rejects.topic != self._settings.config.rejects.topic:
             self.check(config, deadline)
 
     def send(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> None:
@@ -138,8 +138,9 @@ class DeadLetters:
             DeadLetterLimitError: that would be one too many; nothing was sent.
             DeadLetterError: it is not known to be there.
         """
-        limits = self._settings.config.on_error.dead_letter
-        assert limits is not None, "the configuration demands a topic"
+        limits = self._settings.config.rejects
+        assert isinstance(limits, LimitedRejects), "others part with no record of a batch"
+        assert limits.topic is not None, "the configuration demands a topic"
         excess = owned.letters.excess(item.cut, item.batch.first_offset, limits)
         if excess is not None:
             raise DeadLetterLimitError(
@@ -171,11 +172,11 @@ class DeadLetters:
             RetryableError: not all are known to be there. Where that would be too many none was
                 sent, and the channel ends with a DeadLetterLimitError.
         """
-        section = self._settings.config.on_error.dead_letter
-        if section is None:
+        section = self._settings.config.rejects
+        if not isinstance(section, LimitedRejects) or section.topic is None:
             raise RetryableError(
                 f"channel {self._channel}: undecodable records have no dead-letter topic any more; "
-                "name one in on_error.dead_letter"
+                "name one in rejects.topic"
             )
         offsets = [[each.offset for each in records] for _, records in found]
         for (batch, records), each in zip(found, offsets, strict=True):
@@ -201,7 +202,7 @@ class DeadLetters:
         batch: Batch,
         records: Sequence[UndecodableRecord],
         offsets: Sequence[int],
-        section: DeadLetterConfig,
+        section: LimitedRejects,
     ) -> None:
         """Return if all may be sent; else end the channel."""
         limits = cast("OwnedPartition", batch.assignment).undecodable

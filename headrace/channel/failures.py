@@ -12,6 +12,7 @@ from headrace.channel.buffer import divide
 from headrace.channel.error_scope import ErrorScope, classify_error
 from headrace.channel.pauses import PauseReason
 from headrace.channel.responses import ResponseEffect
+from headrace.config import LimitedRejects
 from headrace.core.errors import (
     DeadLetterLimitError,
     FencedError,
@@ -75,7 +76,7 @@ log = structlog.get_logger(__name__)
 
 
 class ErrorPolicy:
-    """The channel's ``on_error`` section. Called by the thread that holds the partition."""
+    """The channel's ``retry`` and ``rejects.failing``. For the thread that holds the partition."""
 
     def __init__(
         self,
@@ -101,10 +102,10 @@ class ErrorPolicy:
             SinkConflictError: the batch was to be given up, and the sink stands elsewhere.
             FencedError: the batch was to be given up, and the sink refuses this member.
         """
-        policy = self._environment.config.on_error.policy
-        if policy == "stop" and self._tried_enough(owned):
+        policy = self._environment.config.failing_batches
+        if policy == "fail" and self._tried_enough(owned):
             self._environment.fail(error)
-        if policy in {"retry", "stop"} or classify_error(error) is ErrorScope.ENVIRONMENT:
+        if policy == "fail" or classify_error(error) is ErrorScope.ENVIRONMENT:
             return self._again(owned, item, error)
         named = names_one_of(item.batch.records, error)
         if named and len(item.batch) > 1:
@@ -119,7 +120,7 @@ class ErrorPolicy:
         return self._again(owned, item, error)
 
     def _tried_enough(self, owned: OwnedPartition) -> bool:
-        most = self._environment.config.on_error.max_attempts
+        most = self._environment.config.attempts
         return most is not None and owned.retries.attempts >= most
 
     @staticmethod
@@ -130,8 +131,8 @@ class ErrorPolicy:
 
     def _is_one_of_many(self, owned: OwnedPartition, item: Outstanding) -> bool:
         """Whether so many records fail that the limit is soon reached, tried again or not."""
-        limits = self._environment.config.on_error.dead_letter
-        return limits is not None and owned.letters.heads_for(item.cut, limits)
+        limits = self._environment.config.rejects
+        return isinstance(limits, LimitedRejects) and owned.letters.heads_for(item.cut, limits)
 
     def _again(
         self, owned: OwnedPartition, item: Outstanding, error: BaseException

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Attempts at one thing after which a bounded run ends, where ``on_error.max_attempts`` says no
+#: Attempts at one thing after which a bounded run ends, where ``retry.attempts`` says no
 #: other number: 15 s of back-off with the defaults.
 BOUNDED_ATTEMPTS = 5
 
@@ -110,7 +110,7 @@ class LastingFailures:
         """
         if self._is_bounded or not any(isinstance(each, _INCURABLE) for each in causes(error)):
             return False
-        most = self._environment.config.on_error.max_attempts or BOUNDED_ATTEMPTS
+        most = self._environment.config.attempts or BOUNDED_ATTEMPTS
         return owned.retries.attempts >= most
 
     def look_at_rests(self, pauses: Iterable[Pause], now: float) -> float | None:
@@ -138,7 +138,7 @@ class LastingFailures:
         return None
 
     def _most(self, error: BaseException) -> int:
-        most = self._environment.config.on_error.max_attempts or BOUNDED_ATTEMPTS
+        most = self._environment.config.attempts or BOUNDED_ATTEMPTS
         is_away = classify_error(error) is ErrorScope.ENVIRONMENT and not any(
             isinstance(each, _LASTING) for each in causes(error)
         )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.channel.buffer import BatchSlice
-    from headrace.config import DeadLetterConfig
+    from headrace.config import LimitedRejects
     from headrace.core.records import Batch
 
 #: Successive offsets among which ``max_per_thousand`` bounds the letters.
@@ -45,7 +45,7 @@ class DeadLetterLimits:
         """
         return cut.start in {self._bisected_at, self._after_letter}
 
-    def excess(self, cut: BatchSlice, offset: int, limits: DeadLetterConfig) -> str | None:
+    def excess(self, cut: BatchSlice, offset: int, limits: LimitedRejects) -> str | None:
         """Return which limit one more letter would pass, None if it may be sent.
 
         ``cut`` has the one record that would be sent, at ``offset``.
@@ -61,7 +61,7 @@ class DeadLetterLimits:
             )
         return None
 
-    def heads_for(self, cut: BatchSlice, limits: DeadLetterConfig) -> bool:
+    def heads_for(self, cut: BatchSlice, limits: LimitedRejects) -> bool:
         """Whether ``max_per_thousand`` will be passed at the rate so far, and ``cut`` fits in.
 
         Then another try of what fails tells nothing new. It does not fit in where more fail in a
@@ -103,7 +103,7 @@ class UndecodableLimits:
         self._after_letter: int | None = None
 
     def excess(
-        self, batch: Batch, offsets: Sequence[int], limits: DeadLetterConfig
+        self, batch: Batch, offsets: Sequence[int], limits: LimitedRejects
     ) -> tuple[int, str] | None:
         """Return which record of a batch would pass a limit, and which limit; None if none would.
 

@@ -53,12 +53,12 @@ class ChannelSettings:
     @classmethod
     def of(cls, config: ChannelConfig) -> ChannelSettings:
         """Derive the values."""
-        batch, on_error = config.batch, config.on_error
+        batch, retry = config.batch, config.retry
         return cls(
             config,
             Limits(batch.max_records, batch.max_bytes, batch.linger),
             config.max_in_flight,
-            Backoff(on_error.backoff, on_error.max_backoff),
+            Backoff(retry.backoff, retry.max_backoff),
         )
 
 

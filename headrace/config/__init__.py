@@ -17,17 +17,14 @@ from headrace.config.models.channel import (
     BatchConfig,
     ChannelConfig,
     CoordinatorConfig,
-    DeadLetterConfig,
     DynamicCoordinatorConfig,
     FixedCountCoordinatorConfig,
     KafkaOffsetsConfig,
-    OnErrorConfig,
     StaticCoordinatorConfig,
     ZooKeeperOffsetsConfig,
 )
 from headrace.config.models.kafka import KafkaConfig, KafkaSasl
 from headrace.config.models.processor import (
-    AdmissionConfig,
     ArrowProcessorConfig,
     CustomDecoding,
     CustomProcessorConfig,
@@ -37,6 +34,15 @@ from headrace.config.models.processor import (
     SparkConfig,
     SparkProcessorConfig,
     custom_decoding,
+)
+from headrace.config.models.rejects import (
+    DeliveredRejects,
+    KeyedRejects,
+    LimitedRejects,
+    MicroBatchRejects,
+    RejectsConfig,
+    RekeyRejects,
+    RetryConfig,
 )
 from headrace.config.models.root import Config, LoggingConfig, ReloadConfig
 from headrace.config.models.sink import (
@@ -61,7 +67,6 @@ from headrace.config.show import show
 __all__ = [
     "AdminConfig",
     "AdminTls",
-    "AdmissionConfig",
     "ArrowProcessorConfig",
     "BatchConfig",
     "ChangeKind",
@@ -73,7 +78,7 @@ __all__ = [
     "CustomDecoding",
     "CustomProcessorConfig",
     "CustomSinkConfig",
-    "DeadLetterConfig",
+    "DeliveredRejects",
     "DeliveryGuarantee",
     "DeltaSinkConfig",
     "DynamicCoordinatorConfig",
@@ -85,15 +90,20 @@ __all__ = [
     "KafkaSasl",
     "KafkaSinkConfig",
     "KeyedProcessorConfig",
+    "KeyedRejects",
+    "LimitedRejects",
     "LoggingConfig",
     "LogsOtlpConfig",
     "MetricsOtlpConfig",
+    "MicroBatchRejects",
     "NoopSinkConfig",
-    "OnErrorConfig",
     "OutputConfig",
+    "RejectsConfig",
     "RekeyProcessorConfig",
+    "RekeyRejects",
     "ReloadConfig",
     "ReloadEffect",
+    "RetryConfig",
     "Section",
     "SeveralSinkConfig",
     "SimpleProcessorConfig",

@@ -17,6 +17,7 @@ from headrace.config.models.processor import (
     KeyedProcessorConfig,
     RekeyProcessorConfig,
 )
+from headrace.config.models.rejects import KeyedRejects, RekeyRejects
 from headrace.config.models.sink import KafkaSinkConfig, single_sinks
 from headrace.config.types.scalars import TOPIC_NAME
 
@@ -54,14 +55,9 @@ def changelog_name(group: str, topic: str) -> str:
 
 def written_topics(channel: ChannelConfig) -> frozenset[str]:
     """Return the topics that a channel writes to, as far as its configuration names them."""
-    chosen = channel.processor
     sinks = single_sinks(channel.sink).values()
     topics = {sink.topic for sink in sinks if isinstance(sink, KafkaSinkConfig)}
-    topics |= {channel.admission.to}
-    if channel.on_error.dead_letter is not None:
-        topics.add(channel.on_error.dead_letter.topic)
-    if isinstance(chosen, KeyedProcessorConfig | RekeyProcessorConfig):
-        topics.add(chosen.dead_letter)
+    topics.add(channel.rejects.topic)
     return changelogs(channel).union(topic for topic in topics if topic is not None)
 
 
@@ -197,28 +193,38 @@ def _rekeying(channel: ChannelConfig) -> ChannelConfig:
     """Return the channel that writes the input of a keyed one by key."""
     chosen = channel.processor
     assert isinstance(chosen, KeyedProcessorConfig), "others do not re-key"
-    letters = chosen.on_poison in {"dead_letter", "quarantine"}
     internal = {name: getattr(chosen.internal, name) for name in ByKeyTopicConfig.model_fields}
     processor = RekeyProcessorConfig(
         key=chosen.key,
         value=chosen.value,
-        decoder_options=chosen.decoder_options,
         engine=chosen.engine,
-        on_poison="dead_letter" if letters else chosen.on_poison,
-        dead_letter=chosen.dead_letter if letters else None,
-        dead_letter_headers=chosen.dead_letter_headers if letters else "headrace",
         internal=ByKeyTopicConfig(**internal),
         max_records=chosen.max_records,
         target_duration=chosen.target_duration,
-        reload=chosen.reload and ":" in chosen.key,
+        **({"decoder_options": chosen.decoder_options} if chosen.decoder is not None else {}),
+        **({"reload": chosen.reload} if ":" in chosen.key or chosen.decoder is not None else {}),
     )
     return channel.model_copy(
         update={
             "group": f"{channel.group}{REKEY_SUFFIX}",
             "processor": processor,
+            "rejects": _rejects_of_rekeying(channel),
             "sink": KafkaSinkConfig(topic=by_key_topic(channel.group, channel.topics[0])),
         }
     )
+
+
+def _rejects_of_rekeying(channel: ChannelConfig) -> RekeyRejects:
+    """Return what becomes of records without key, as the keyed channel says of unreadable facts."""
+    own = channel.rejects
+    assert isinstance(own, KeyedRejects), "the processor is a keyed one"
+    match own.unreadable:
+        case "dead_letter" | "quarantine":
+            return RekeyRejects(undecodable="dead_letter", topic=own.topic, headers=own.headers)
+        case "skip":
+            return RekeyRejects(undecodable="skip")
+        case _:
+            return RekeyRejects()
 
 
 def _reading_by_key(channel: ChannelConfig) -> ChannelConfig:

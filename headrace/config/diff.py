@@ -90,8 +90,8 @@ def _sections(at: Steps, pair: _Pair) -> Iterator[ConfigChange]:
         inner = _Pair(
             getattr(pair.before, attribute),
             getattr(pair.after, attribute),
-            pair.old[name],
-            pair.new[name],
+            pair.old.get(name),
+            pair.new.get(name),
         )
         yield from _values((*at, name), inner, effect_of(field))
 

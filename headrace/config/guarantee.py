@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from headrace.config.models.processor import (
     CustomProcessorConfig,
     KeyedProcessorConfig,
-    MicroBatchConfig,
-    RekeyProcessorConfig,
     SimpleProcessorConfig,
 )
+from headrace.config.models.rejects import KeyedRejects, MicroBatchRejects, RekeyRejects
 from headrace.config.models.sink import (
     CustomSinkConfig,
     DeltaSinkConfig,
@@ -132,45 +131,43 @@ def _promise(sink: SinkConfig) -> str | None:
             return None
 
 
-def _exceptions_of_keyed(processor: KeyedProcessorConfig) -> Iterator[str]:
-    what = {
-        "facts that cannot be reduced": processor.on_poison,
-        f"facts that are more than {processor.grace:g} s late"
-        if processor.grace is not None
-        else "": processor.late,
+def _exceptions_of_keyed(processor: KeyedProcessorConfig, rejects: KeyedRejects) -> Iterator[str]:
+    reasons = {
+        "facts that cannot be read": rejects.unreadable,
+        "facts that cannot be reduced": rejects.failing,
     }
-    for facts, policy in what.items():
-        if policy == "drop":
+    if rejects.unreadable == rejects.failing:
+        reasons = {"facts that cannot be reduced": rejects.failing}
+    if processor.grace is not None:
+        reasons[f"facts that are more than {processor.grace:g} s late"] = rejects.late or "skip"
+    for facts, policy in reasons.items():
+        if policy == "skip":
             yield f"{facts} are left out"
         elif policy in {"dead_letter", "quarantine"}:
-            yield f"{facts} go to {processor.dead_letter}, once"
+            yield f"{facts} go to {rejects.topic}, once"
 
 
 def _exceptions(channel: ChannelConfig) -> Iterator[str]:
-    processor, on_error = channel.processor, channel.on_error
-    letters = on_error.dead_letter
-    if isinstance(processor, MicroBatchConfig) and processor.undecodable == "skip":
-        yield "records that cannot be decoded are left out"
-    if isinstance(processor, MicroBatchConfig) and processor.undecodable == "dead_letter":
-        assert letters is not None, "the configuration demands a topic"
-        yield f"records that cannot be decoded go to {letters.topic}, at least once"
-    match processor:
-        case KeyedProcessorConfig():
-            yield from _exceptions_of_keyed(processor)
-        case RekeyProcessorConfig(dead_letter=str(topic)):
-            yield f"records without such a key go to {topic}, once"
-        case RekeyProcessorConfig(on_poison="drop"):
+    processor, rejects = channel.processor, channel.rejects
+    match rejects:
+        case MicroBatchRejects(undecodable="skip"):
+            yield "records that cannot be decoded are left out"
+        case MicroBatchRejects(undecodable="dead_letter"):
+            yield f"records that cannot be decoded go to {rejects.topic}, at least once"
+        case RekeyRejects(undecodable="skip"):
             yield "records without such a key are left out"
-    admission = channel.admission
-    if admission.sheds:
-        copied = "" if admission.to is None else f" and goes to {admission.to}, once"
+        case RekeyRejects(undecodable="dead_letter"):
+            yield f"records without such a key go to {rejects.topic}, once"
+    if isinstance(processor, KeyedProcessorConfig) and isinstance(rejects, KeyedRejects):
+        yield from _exceptions_of_keyed(processor, rejects)
+    if isinstance(rejects, MicroBatchRejects | KeyedRejects) and rejects.overflow != "wait":
+        copied = f" and goes to {rejects.topic}, once" if rejects.overflow == "dead_letter" else ""
         yield (
-            f"what is beyond {admission.max_pending} waiting records of a partition is shed "
-            f"({admission.shed}){copied}"
+            f"what is beyond {rejects.max_pending} waiting records of a partition is left out "
+            f"({rejects.overflow_choice}){copied}"
         )
-    if on_error.policy == "skip":
-        attempts = on_error.max_attempts
-        times = "once" if attempts == 1 else f"{attempts} times"
+    if channel.failing_batches == "skip":
+        times = "once" if channel.attempts == 1 else f"{channel.attempts} times"
         yield f"a batch that failed {times} is left out"
-    if letters is not None and on_error.policy == "dead_letter":
-        yield f"records that fail by themselves go to {letters.topic}, at least once"
+    if channel.failing_batches == "dead_letter":
+        yield f"records that fail by themselves go to {rejects.topic}, at least once"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import reduce
 from operator import or_
@@ -39,8 +39,8 @@ def _describe_type(shape: Shape) -> str:
         return shape.field_type.description
     if get_origin(shape.type) is Literal:
         return either(choices(shape))
-    if len(shape.sections) > 1:
-        return f"a mapping with type: {either(by_type(shape.sections))}"
+    if len(shape.sections) > 1 and "type" in shape.sections[0].model_fields:
+        return f"a mapping with type: {either(by_tag(shape.sections))}"
     if shape.sections or shape.is_mapping:
         return f"a mapping{_not_empty(shape.metadata)}"
     return f"a list{_not_empty(shape.metadata)}, each item {describe_type(shape.items())}"
@@ -50,7 +50,7 @@ def choices(shape: Shape) -> tuple[str, ...]:
     """Return the words of a choice, nothing where there is no choice."""
     if get_origin(shape.type) is Literal:
         return tuple(str(word) for word in get_args(shape.type))
-    return tuple(by_type(shape.sections)) if len(shape.sections) > 1 else ()
+    return tuple(by_tag(shape.sections)) if len(shape.sections) > 1 else ()
 
 
 def _not_empty(metadata: tuple[Any, ...]) -> str:
@@ -72,9 +72,10 @@ class Shape:
 
     @property
     def sections(self) -> tuple[type[Section], ...]:
-        """The sections the value can be: one, several told apart by ``type``, or none."""
+        """The sections the value can be: one, several told apart by a tag, or none."""
         members = get_args(self.type) if is_union(self.type) else (self.type,)
-        return tuple(m for m in members if isinstance(m, type) and issubclass(m, Section))
+        bare = (get_args(m)[0] if get_origin(m) is Annotated else m for m in members)
+        return tuple(m for m in bare if isinstance(m, type) and issubclass(m, Section))
 
     @property
     def is_mapping(self) -> bool:
@@ -92,11 +93,15 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class FieldPlace:
-    """A place in the file, what belongs there (None: nothing), and the section around it."""
+    """A place in the file, what belongs there (None: nothing), and the section around it.
+
+    ``others`` are the sections that could be around it, by what would choose them.
+    """
 
     steps: Steps
     shape: Shape | None
     section: type[Section]
+    others: Mapping[str, type[Section]] = field(default_factory=dict)
 
     @property
     def secret(self) -> bool:
@@ -133,9 +138,9 @@ def fields(section: type[Section]) -> Iterator[tuple[str, FieldInfo]]:
         yield info.alias or name, info
 
 
-def by_type(sections: tuple[type[Section], ...]) -> dict[str, type[Section]]:
-    """Return the members of a union by the ``type`` that chooses them."""
-    return {str(section.model_fields["type"].default): section for section in sections}
+def by_tag(sections: tuple[type[Section], ...]) -> dict[str, type[Section]]:
+    """Return the members of a union by what chooses them: their ``type``, or the processor's."""
+    return {section.tag(): section for section in sections}
 
 
 def holds_secret(value: Shape) -> bool:
@@ -165,14 +170,15 @@ def _descend(place: FieldPlace, step: str | int) -> FieldPlace:
     steps, current = (*place.steps, step), place.shape
     if current is None:
         return FieldPlace(steps, None, place.section)
-    sections = by_type(current.sections) if len(current.sections) > 1 else {}
+    sections = by_tag(current.sections) if len(current.sections) > 1 else {}
     if step in sections:
         chosen = sections[str(step)]
-        return FieldPlace(place.steps, Shape(chosen), chosen)
+        return FieldPlace(place.steps, Shape(chosen), chosen, sections)
     if current.sections:
         section = current.sections[0]
-        field = dict(fields(section)).get(str(step))
-        return FieldPlace(steps, None if field is None else field_shape(field), section)
+        found = dict(fields(section)).get(str(step))
+        inner = None if found is None else field_shape(found)
+        return FieldPlace(steps, inner, section, place.others if section is place.section else {})
     if current.field_type is None and get_args(current.type):
         return FieldPlace(steps, current.items(), place.section)
     return FieldPlace(steps, None, place.section)
@@ -238,10 +244,16 @@ def _choices(place: FieldPlace) -> tuple[str, ...]:
 
 
 def _unknown_key(place: FieldPlace, value: Any) -> str:
-    former = of_former_key(place.steps, value)
+    former = of_former_key(place.steps, value, place.section.tag())
     if former is not None:
         return former
     names = [name for name, _ in fields(place.section)]
+    key = str(place.steps[-1])
+    having = [tag for tag, each in place.others.items() if key in dict(fields(each))]
+    if having:
+        types = [kind for tag in having for kind in tag.split("|")]
+        kind = "type" if "type" in names else "a processor of type"
+        return f"is not a known key here; it is one with {kind}: {either(types)}"
     near = get_close_matches(str(place.steps[-1]), names, n=1)
     if near:
         return f"is not a known key; did you mean {near[0]}?"

@@ -19,20 +19,23 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticUndefined
 
+from headrace.config.errors import either
 from headrace.config.models.base import ReloadEffect, effect_of
+from headrace.config.models.channel import ChannelConfig
+from headrace.config.models.rejects import REJECTS
 from headrace.config.models.root import Config
 from headrace.config.problems import describe_type, field_shape, fields
 from headrace.config.show import escaped, masked
 from headrace.config.types.scalars import REFERENCE_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pydantic.fields import FieldInfo
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import core_schema
 
-    from headrace.config.models.base import Section
+    from headrace.config.models.base import OnlyWith, Section
 
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -80,6 +83,17 @@ class _Generator(GenerateJsonSchema):
         hot = {name: is_hot(field) for name, field in fields(schema["cls"])}
         for name, meaning in meanings(schema["cls"]).items():
             own["properties"][name] |= {"hot": hot[name], "description": meaning}
+        only: Mapping[str, tuple[OnlyWith, ...]] = schema["cls"].only
+        conditions = [
+            _absent_unless(place, needed)
+            for place, needed in only.items()
+            # what only code can tell of the values is no matter of the schema
+            if all(each.place[0] in hot for each in needed)
+        ]
+        if schema["cls"] is ChannelConfig:
+            conditions += _rejects_of_processors(own["properties"]["rejects"])
+        if conditions:
+            own["allOf"] = conditions
         return own
 
     def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
@@ -90,6 +104,48 @@ class _Generator(GenerateJsonSchema):
         """Leave titles out: they only repeat the field's name."""
         del schema
         return False
+
+
+def _absent_unless(place: str, conditions: tuple[OnlyWith, ...]) -> dict[str, Any]:
+    """Return the schema by which there is no key at a place unless a condition holds."""
+    denied: Any = False
+    for step in reversed(place.split(".")):
+        denied = {"properties": {step: denied}}
+    needed = [_holds(each) for each in conditions]
+    return {"if": {"not": {"anyOf": needed}}, "then": denied}
+
+
+def _holds(condition: OnlyWith) -> dict[str, Any]:
+    values = list(condition.but or condition.values)
+    found: dict[str, Any] = {"enum": values}
+    if condition.but:
+        found = {"not": found}
+    found = {"anyOf": [found, REFERENCE_SCHEMA]}
+    for step in reversed(condition.place):
+        required = {} if condition.by_default else {"required": [step]}
+        found = {"properties": {step: found}, **required}
+    return found
+
+
+def _rejects_of_processors(rejects: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return which model rejects have with each type of processor, and let ``rejects`` be any."""
+    models = rejects.pop("oneOf")
+    rejects["anyOf"] = models
+    return [
+        {
+            "if": {
+                "properties": {
+                    "processor": {
+                        "properties": {"type": {"enum": model.tag().split("|")}},
+                        "required": ["type"],
+                    }
+                },
+                "required": ["processor"],
+            },
+            "then": {"properties": {"rejects": found}},
+        }
+        for model, found in zip(dict.fromkeys(REJECTS.values()), models, strict=True)
+    ]
 
 
 def schema() -> dict[str, Any]:
@@ -125,7 +181,10 @@ class Chapter:
     def title(self) -> str:
         """What the table is headed by."""
         path = f"`{self.path}`" if self.path else "Top level"
-        return f"{path}, `type: {self.choice}`" if self.choice else path
+        if "type" in self.section.model_fields or not self.choice:
+            return f"{path}, `type: {self.choice}`" if self.choice else path
+        kinds = self.choice.replace("|", "`, `")
+        return f"{path}, with a processor of type `{kinds}`"
 
 
 def chapters(
@@ -138,8 +197,7 @@ def chapters(
         if inner.is_mapping and inner.items().sections:
             inner, at = inner.items(), f"{at}.<name>"
         for member in inner.sections:
-            chosen = member.model_fields["type"].default if len(inner.sections) > 1 else ""
-            yield from chapters(member, at, chosen)
+            yield from chapters(member, at, member.tag() if len(inner.sections) > 1 else "")
 
 
 def render() -> str:
@@ -156,8 +214,12 @@ def update(page: str) -> str:
 
 def _chapter(chapter: Chapter) -> str:
     said = meanings(chapter.section)
+    only = {
+        place: f"Only with {either(filter(None, (each.example for each in conditions)))}. "
+        for place, conditions in chapter.section.only.items()
+    }
     rows = "\n".join(
-        _row(name, field, said[name])
+        _row(name, field, only.get(name, "") + said[name])
         for name, field in fields(chapter.section)
         if not (chapter.choice and name == "type")
     )
@@ -185,9 +247,9 @@ def is_hot(field: FieldInfo) -> bool:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    if field.default is PydanticUndefined:
-        return "derived"
     shape = field_shape(field)
+    if field.default is PydanticUndefined:
+        return "its defaults" if shape.sections else "derived"
     value: Any = field.default
     if shape.sections and value is not None:
         return f"`{value.type}`" if len(shape.sections) > 1 else "its defaults"

@@ -128,7 +128,7 @@ class BoundedRunError(HeadraceError):
 
 
 class DeadLetterLimitError(HeadraceError):
-    """More records fail than the limits of ``on_error.dead_letter`` take for an exception."""
+    """More records fail than the limits of ``rejects`` take for an exception."""
 
 
 # --- what a processor or a sink may say about a failure -----------------------------------------
@@ -271,8 +271,8 @@ class InvalidResponseError(PartitionError):
 class PoisonRecordError(PartitionError):
     """One record cannot be processed, and trying again is no use. ``offset`` names the record.
 
-    A processor raises it for what it knows to be so: the policies ``skip`` and ``dead_letter``
-    then give up this record and no other, without looking for it and without more attempts.
+    A processor raises it for what it knows to be so: with ``rejects.failing``, ``skip`` and
+    ``dead_letter`` then give up this record and no other, without more attempts.
     """
 
     def __init__(self, partition: TopicPartition, offset: int, reason: str) -> None:

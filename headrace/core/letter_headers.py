@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 #: Whose names headers have.
-LetterNames: TypeAlias = Literal["headrace", "connect", "both"]
+LetterNames: TypeAlias = Literal["headrace", "connect"]
 
 #: What the names of our headers, and of Kafka Connect's, begin with.
 PREFIX = "headrace."
@@ -66,12 +66,11 @@ class LetterHeaders:
 
     def of(self, said: Mapping[str, str], failure: Failure) -> list[tuple[str, bytes]]:
         """Return the headers of one. ``said`` is what ours say, by their names without prefix."""
-        named: list[tuple[str, str]] = []
-        if self.names != "connect":
-            named += ((PREFIX + name, text) for name, text in said.items())
-        if self.names != "headrace":
-            named += ((CONNECT_PREFIX + name, text) for name, text in self._connect(said, failure))
-        return [(name, text.encode("utf-8", "replace")) for name, text in named]
+        is_ours = self.names == "headrace"
+        prefix, named = (
+            (PREFIX, said.items()) if is_ours else (CONNECT_PREFIX, self._connect(said, failure))
+        )
+        return [(prefix + name, text.encode("utf-8", "replace")) for name, text in named]
 
     def _connect(self, said: Mapping[str, str], failure: Failure) -> Iterable[tuple[str, str]]:
         if "topic" in said:

@@ -84,8 +84,8 @@ LAST_MICROSECOND = 253_402_300_799_999_999
 
 #: What to do about an undecodable record.
 FIX_UNDECODABLE = (
-    "fix the schema or the producer, write undecodable: dead_letter, or set the channel to skip "
-    "undecodable records"
+    "fix the schema or the producer, write rejects.undecodable: dead_letter, or skip, which "
+    "leaves such records out"
 )
 
 

@@ -12,7 +12,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from headrace.config import KeyedRejects, MicroBatchRejects
 from headrace.core.columns import ColumnRun
+from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders
 from headrace.core.record_runs import CompactRun
 from headrace.core.records import ResultRecord, offset_of
 from headrace.processors.simple import RateLimit
@@ -20,12 +22,9 @@ from headrace.processors.simple import RateLimit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.config import AdmissionConfig
+    from headrace.config import ChannelConfig
     from headrace.core.clock import Clock
     from headrace.core.records import Assignment, Batch, Record
-
-#: What the names of our headers begin with.
-_PREFIX = "headrace."
 
 _HASHES = 1 << 32
 
@@ -48,22 +47,27 @@ class AdmissionRules:
     """What a channel takes: ``max_rate`` records a second; None: as fast as it can.
 
     Where more than ``max_pending`` of a partition wait, what is beyond that is shed; None sheds
-    nothing. Copies go to the topic ``to``, if there is one.
+    nothing. Copies go to the topic ``to``, if there is one, with the headers that ``letters`` say.
     """
 
     max_rate: float | None = None
     max_pending: int | None = None
     shed: Shed = Shed.NEWEST
     to: str | None = None
+    letters: LetterHeaders = OUR_HEADERS
 
     @classmethod
-    def of(cls, section: AdmissionConfig) -> AdmissionRules:
+    def of(cls, channel: ChannelConfig) -> AdmissionRules:
         """Return what the configuration says."""
+        rejects = channel.rejects
+        if not isinstance(rejects, MicroBatchRejects | KeyedRejects) or rejects.overflow == "wait":
+            return cls(channel.max_rate)
         return cls(
-            section.max_rate if section.policy == "throttling" else None,
-            section.max_pending if section.sheds else None,
-            Shed(section.shed),
-            section.to,
+            channel.max_rate,
+            rejects.max_pending,
+            Shed(rejects.overflow_choice),
+            rejects.topic if rejects.overflow == "dead_letter" else None,
+            LetterHeaders(rejects.headers, channel.group),
         )
 
 
@@ -75,19 +79,21 @@ class ShedRecords:
     count: int
     copies: Sequence[Record] = ()
     to: str | None = None
+    letters: LetterHeaders = OUR_HEADERS
 
     def results(self) -> Iterator[ResultRecord]:
         """Yield the records as they are copied, with headers that say where they are from."""
         assert self.to is not None or not self.copies, "copies have a topic"
+        failure = Failure(f"shed ({self.reason.value})", code=Admission)
         for record in self.copies:
             kind, time = record.timestamp()
             said = {
-                "topic": record.topic(),
-                "partition": record.partition(),
-                "offset": record.offset(),
+                "topic": str(record.topic()),
+                "partition": str(record.partition()),
+                "offset": str(record.offset()),
                 "shed": self.reason.value,
             }
-            ours = [(_PREFIX + name, str(text).encode()) for name, text in said.items()]
+            ours = self.letters.of(said, failure)
             yield ResultRecord(
                 self.to or "",
                 record.value(),
@@ -140,7 +146,7 @@ class Admission:
         records = _joined(kept)
         size = batch.size * len(records) // max(1, len(batch))
         copies = [record for part in shed for record in part] if rules.to is not None else ()
-        found = ShedRecords(rules.shed, count, copies, rules.to)
+        found = ShedRecords(rules.shed, count, copies, rules.to, rules.letters)
         return replace(batch, records=records, size=size), found
 
     def _ranges(self, batch: Batch, end: int, most: int, shed: Shed) -> Sequence[range]:

@@ -295,7 +295,7 @@ class BatchProcessor(ABC):
         error: PartitionError | BaseException,
         batch: Batch | None,
     ) -> BatchResponse | None:
-        """Decide what follows an error; None leaves it to the channel's ``on_error`` policy.
+        """Decide what follows an error; None leaves it to the channel's ``rejects.failing``.
 
         The answer counts for errors of ``on_next_batch`` and for those the channel reports itself;
         for an error of another callback it has no effect.

@@ -43,8 +43,7 @@ def open_sink(channel: config.ChannelConfig, member: str, kafka: config.KafkaCon
         case config.KafkaSinkConfig(topic=topic):
             from headrace.sinks.kafka import KafkaSink  # noqa: PLC0415 - for this sink only
 
-            copies = channel.admission.to
-            return KafkaSink(_transactions(channel, member, kafka), topic, copies_to=copies)
+            return KafkaSink(_transactions(channel, member, kafka), topic)
         case config.SeveralSinkConfig(outputs=outputs):
             from headrace.sinks.several import SeveralSink  # noqa: PLC0415 - as above
 
@@ -169,7 +168,7 @@ def _spark(
     for each in config.single_sinks(channel.sink).values():
         if isinstance(each, config.CustomSinkConfig):
             send_by_value(load_callable(each.factory))
-    engine = SparkEngine(runtime, reducer_of(chosen), decode(chosen), source)
+    engine = SparkEngine(runtime, reducer_of(chosen), decode(chosen, channel.rejects), source)
     return _micro_batches(channel, engine, sink)
 
 
@@ -198,7 +197,7 @@ def _arrow(
 
     calls = CallWatch(None if folder is None else folder / "call")
     reducer = WatchedReducer(load_arrow_reducer(chosen.reducer), calls)
-    engine = ArrowEngine(reducer, decode(chosen), calls)
+    engine = ArrowEngine(reducer, decode(chosen, channel.rejects), calls)
     return _micro_batches(channel, engine, sink, calls)
 
 
@@ -220,7 +219,7 @@ def _micro_batches(
         sink,
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
-        admission=AdmissionRules.of(channel.admission),
+        admission=AdmissionRules.of(channel),
         calls=calls,
     )
 

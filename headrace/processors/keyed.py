@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 from typing_extensions import override
 
-from headrace.config import KafkaSinkConfig, KeyedProcessorConfig, single_sinks
+from headrace.config import KafkaSinkConfig, KeyedProcessorConfig, KeyedRejects, single_sinks
 from headrace.config.derived import changelog_name, facts_key
 from headrace.config.models.processor import FIXED_KEYS
 from headrace.core.call_watch import CallWatch
@@ -141,7 +141,7 @@ class KeyedParts:
     ``follow`` has the next micro-batch folded as a configuration says.
     """
 
-    follow: Callable[[KeyedProcessorConfig], None]
+    follow: Callable[[ChannelConfig], None]
     sink: KeyedSink
     state: LayeredState
     store: RocksStore
@@ -192,7 +192,7 @@ class KeyedProcessor(MicroBatchProcessor):
             cast("Any", parts.sink),
             limits=limits,
             job_timeout=job_timeout,
-            admission=AdmissionRules.of(channel.admission),
+            admission=AdmissionRules.of(channel),
             calls=calls,
         )
         self._parts = parts
@@ -286,7 +286,7 @@ class KeyedProcessor(MicroBatchProcessor):
     @override
     def on_reconfigured(self, channel: ChannelConfig) -> None:
         # first: a reducer may refuse other limits, and then nothing is taken over
-        self._parts.follow(_settings_of(channel))
+        self._parts.follow(channel)
         super().on_reconfigured(channel)
         self._channel = channel
 
@@ -912,12 +912,12 @@ def build_keyed(
     """
     chosen = _settings_of(channel)
     properties = client_properties(kafka)
-    topics = _topics(channel, chosen)
-    letters = LetterHeaders(chosen.dead_letter_headers, channel.group)
+    topics = _topics(channel)
+    letters = LetterHeaders(channel.rejects.headers, channel.group)
     decoder = decoder_of(chosen.decoder)
     if decoder is not None:
         decoder.load()
-    outputs = tuple(name for name in topics.outputs if name not in {DEAD_LETTERS, _SHED})
+    outputs = tuple(name for name in topics.outputs if name != DEAD_LETTERS)
     reducer = _reducer(chosen, outputs)
     phases = _phases(chosen, reducer)
     phase_of = (
@@ -938,11 +938,11 @@ def build_keyed(
             from headrace.extensions.spark.worker_calls import WorkerCalls  # noqa: PLC0415 - as above
         fold_calls = worker_calls = WorkerCalls(calls, folder)
 
-    def folding(chosen: KeyedProcessorConfig) -> tuple[TableFunction, RowSettings]:
-        settings = _fold_settings(chosen, outputs, letters, decoder)
+    def folding(channel: ChannelConfig) -> tuple[TableFunction, RowSettings]:
+        settings = _fold_settings(channel, outputs, letters, decoder)
         # what reads a field of JSON returns in any case
         watched = None if chosen.time_function is None else calls
-        rows = RowSettings(chosen.key, times, chosen.on_poison, letters, watched)
+        rows = RowSettings(chosen.key, times, settings.unreadable, letters, watched)
         return fold_of(reducer, settings, cast("CallWatch", fold_calls)), rows
 
     sink = KeyedSink(
@@ -952,7 +952,7 @@ def build_keyed(
         SYSTEM_CLOCK,
         FirstRecords(chosen.code),
     )
-    function = KeyedFunction(*folding(chosen), state, SYSTEM_CLOCK)
+    function = KeyedFunction(*folding(channel), state, SYSTEM_CLOCK)
     engine: Engine
     if chosen.engine == "arrow":
         engine = ArrowEngine(function, calls=calls)
@@ -1022,41 +1022,39 @@ def _loaded(chosen: KeyedProcessorConfig) -> KeyedReducer[Any, Any, Any]:
     return cast("KeyedReducer[Any, Any, Any]", made)
 
 
-#: The name of the topic for what admission sheds: no output of a configuration can have it.
-_SHED = "headrace.shed"
-
 #: What a keyed reducer is called with.
 _ARGUMENTS = ("key", "state", "facts", "now")
 
 
-def _topics(channel: ChannelConfig, chosen: KeyedProcessorConfig) -> SinkTopics:
+def _topics(channel: ChannelConfig) -> SinkTopics:
     """Return where outputs go, by their names; one that has no name is ``out``."""
     outputs: dict[str, str] = {}
     for steps, sink in single_sinks(channel.sink).items():
         assert isinstance(sink, KafkaSinkConfig), "the configuration demands it"
         assert sink.topic is not None, "as above"
         outputs["out" if len(steps) == 1 else str(steps[-1])] = sink.topic
-    if chosen.dead_letter is not None:
-        outputs[DEAD_LETTERS] = chosen.dead_letter
-    if chosen.admission.to is not None:
-        outputs[_SHED] = chosen.admission.to
+    if channel.rejects.topic is not None:
+        outputs[DEAD_LETTERS] = channel.rejects.topic
     return SinkTopics(changelog_name(channel.group, channel.topics[0]), outputs)
 
 
 def _fold_settings(
-    chosen: KeyedProcessorConfig,
+    channel: ChannelConfig,
     outputs: tuple[str, ...],
     letters: LetterHeaders,
     decoder: CustomDecoder | None,
 ) -> FoldSettings:
+    chosen, rejects = _settings_of(channel), channel.rejects
+    assert isinstance(rejects, KeyedRejects), "the configuration has the processor's"
     return FoldSettings(
         outputs=outputs,
         keys=chosen.keys,
         value=chosen.value,
         state=chosen.encoding,
-        on_poison=chosen.on_poison,
+        undecodable=rejects.undecodable,
+        failing=rejects.failing,
         grace=_milliseconds(chosen.grace),
-        late=chosen.late,
+        late=rejects.late or "skip",
         ttl=_milliseconds(chosen.ttl),
         max_row=chosen.state.max_row,
         letters=letters,

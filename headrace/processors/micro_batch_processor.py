@@ -13,6 +13,7 @@ import structlog
 from headrace.config import (
     ArrowProcessorConfig,
     KeyedProcessorConfig,
+    MicroBatchRejects,
     RekeyProcessorConfig,
     SparkProcessorConfig,
 )
@@ -29,7 +30,7 @@ from headrace.sinks.channel_sink import ChannelSink
 from headrace.sinks.contract import CommitConflictError, OffsetMove
 
 if TYPE_CHECKING:
-    from headrace.config import ChannelConfig, CustomDecoding
+    from headrace.config import ChannelConfig, CustomDecoding, RejectsConfig
     from headrace.core.call_watch import CallWatch
     from headrace.core.clock import Deadline
     from headrace.core.errors import PartitionError
@@ -55,9 +56,12 @@ def decoder_of(named: CustomDecoding | None) -> CustomDecoder | None:
     return None if named is None else CustomDecoder(named.factory, named.keyword_arguments())
 
 
-def decode(chosen: SparkProcessorConfig | ArrowProcessorConfig) -> Decode:
+def decode(
+    chosen: SparkProcessorConfig | ArrowProcessorConfig, rejects: RejectsConfig | None = None
+) -> Decode:
     """Return what the configuration says of decoding. A decoder it names is imported later."""
-    treating = OnUndecodable(chosen.undecodable)
+    word = rejects.undecodable if isinstance(rejects, MicroBatchRejects) else "fail"
+    treating = OnUndecodable(word)
     custom = decoder_of(chosen.decoder)
     if custom is None:
         how = Timestamps(chosen.timestamps)
@@ -151,9 +155,9 @@ class MicroBatchProcessor(BatchProcessor):
             return
         self._job_timeout = channel.batch_timeout * JOB_SHARE
         self._open.limit(merge_limits(channel))
-        self._admission.follow(AdmissionRules.of(channel.admission))
+        self._admission.follow(AdmissionRules.of(channel))
         if isinstance(chosen, _DECODING):
-            self._engine.decode_as(decode(chosen))
+            self._engine.decode_as(decode(chosen, channel.rejects))
 
     def stored_offset(self, assignment: Assignment) -> int | None:
         """Return what the sink has stored for the partition."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.config import KafkaSinkConfig, RekeyProcessorConfig
+from headrace.config import KafkaSinkConfig, RekeyProcessorConfig, RekeyRejects
 from headrace.config.derived import REKEY_SUFFIX, changelog_name, is_by_key
 from headrace.core.call_watch import CallWatch
 from headrace.core.clock import Deadline
@@ -49,10 +49,11 @@ def build_rekey(
     Raises:
         StartError: the function that says the key cannot be imported, or Spark is not installed.
     """
-    chosen, target = channel.processor, channel.sink
+    chosen, target, rejects = channel.processor, channel.sink, channel.rejects
     assert isinstance(chosen, RekeyProcessorConfig), "another processor is built elsewhere"
     assert isinstance(target, KafkaSinkConfig), "the configuration demands it"
     assert target.topic is not None, "as above"
+    assert isinstance(rejects, RekeyRejects), "the configuration has the processor's"
     topic, properties = target.topic, client_properties(kafka)
     decoder = decoder_of(chosen.decoder)
     if decoder is not None:
@@ -61,9 +62,9 @@ def build_rekey(
         chosen.key,
         topic,
         chosen.value,
-        chosen.on_poison,
-        chosen.dead_letter,
-        LetterHeaders(chosen.dead_letter_headers, channel.group),
+        rejects.undecodable,
+        rejects.topic,
+        LetterHeaders(rejects.headers, channel.group),
         decoder,
     )
     user_code = None if chosen.code is None else load_callable(chosen.code, "event")
@@ -91,8 +92,6 @@ def build_rekey(
                 partitions=chosen.internal.partitions,
             )
             _require_key(catalog, properties, channel, topic)
-        if chosen.dead_letter is not None:
-            transactions.require(chosen.dead_letter)
 
     engine: Engine
     if chosen.engine == "arrow":

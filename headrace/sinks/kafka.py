@@ -216,17 +216,13 @@ class KafkaSink(Sink["pa.Table | None"]):
 
     guarantee = Guarantee.EXACTLY_ONCE
 
-    def __init__(
-        self, transactions: Transactions, topic: str | None = None, *, copies_to: str | None = None
-    ) -> None:
+    def __init__(self, transactions: Transactions, topic: str | None = None) -> None:
         self._transactions = transactions
         self._topic = topic
-        self._copies_to = copies_to
 
     def open(self) -> None:
-        for topic in (self._topic, self._copies_to):
-            if topic is not None:
-                self._transactions.require(topic)
+        if self._topic is not None:
+            self._transactions.require(self._topic)
 
     def stored_offset(self, identity: str) -> int | None:
         return self._transactions.stored(identity)

@@ -43,7 +43,7 @@ QUICK: dict[str, Any] = {
     "batch": {"max_records": 10, "linger": 0},
     "commit_interval": 0,
     "idle_time": "1h",
-    "on_error": {"backoff": "1ms", "max_backoff": "10ms"},
+    "retry": {"backoff": "1ms", "max_backoff": "10ms"},
 }
 
 #: Seconds that a start and a stop may take.

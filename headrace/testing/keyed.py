@@ -179,7 +179,7 @@ class KeyedTest:
     def reconfigure(self, settings: FoldSettings) -> None:
         """Go on with other settings, on the state that is there, as a channel does at a reload."""
         self.settings = settings
-        rows = RowSettings(self.key, None, settings.on_poison)
+        rows = RowSettings(self.key, None, settings.unreadable)
         fold = fold_of(self.reducer, settings)
         self._function = KeyedFunction(fold, rows, self._state, self._clock)
 
@@ -238,7 +238,7 @@ class KeyedTest:
 
     @property
     def dead_letters(self) -> list[Produced]:
-        """What was set aside so far, as ``on_poison`` says."""
+        """What was set aside so far, as ``undecodable`` and ``failing`` say."""
         return [each for each in self.outputs if each.to == DEAD_LETTERS]
 
     @property

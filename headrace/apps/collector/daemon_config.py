@@ -49,7 +49,7 @@ _OPTIONS: Mapping[Steps, str] = {
     ("channels", CHANNEL, "topics"): "--event-topic",
     ("channels", CHANNEL, "group"): "--group",
     ("channels", CHANNEL, "sink", "outputs", "rejected"): "--rejected-topic",
-    ("channels", CHANNEL, "processor", "dead_letter"): "--dead-letter-topic",
+    ("channels", CHANNEL, "rejects", "topic"): "--dead-letter-topic",
     ("channels", CHANNEL, "sink"): "--outcome-topic",
 }
 
@@ -109,7 +109,7 @@ def configuration(wanted: CollectorOptions) -> dict[str, Any]:
         sink = {"type": "several", "outputs": {"outcomes": sink, "rejected": rejected}}
     letters: dict[str, Any] = {}
     if wanted.dead_letters is not None:
-        letters = {"on_poison": "dead_letter", "dead_letter": wanted.dead_letters}
+        letters["rejects"] = {"failing": "dead_letter", "topic": wanted.dead_letters}
     properties = {"properties": dict(wanted.properties)} if wanted.properties else {}
     return {
         "state_dir": str(wanted.folder),
@@ -127,9 +127,9 @@ def configuration(wanted: CollectorOptions) -> dict[str, Any]:
                     "value": "bytes",
                     "engine": wanted.engine,
                     "idle": "1s",
-                    **letters,
                 },
                 "sink": sink,
+                **letters,
             }
         },
     }

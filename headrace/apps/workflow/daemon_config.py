@@ -95,9 +95,8 @@ class WorkflowNode:
                 "factory": "headrace.apps.workflow:Workflow",
                 "options": options,
                 "engine": self.engine,
-                "on_poison": "dead_letter",
-                "dead_letter": topics.dead_letters,
             },
+            "rejects": {"failing": "dead_letter", "topic": topics.dead_letters},
             "batch": {"linger": _LINGER},
             "sink": {
                 "type": "several",

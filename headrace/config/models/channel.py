@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo
 
 from headrace.config.errors import FieldConflict, either
 from headrace.config.models.base import (
     Hot,
+    OnlyWith,
     Reshares,
     Restarts,
     Resubscribes,
@@ -18,13 +19,19 @@ from headrace.config.models.base import (
     unset,
 )
 from headrace.config.models.processor import (
-    AdmissionConfig,
     KeyedProcessorConfig,
     MicroBatchConfig,
     ProcessorConfig,
     RekeyProcessorConfig,
     SimpleProcessorConfig,
     SparkProcessorConfig,
+)
+from headrace.config.models.rejects import (
+    DEFAULT_ATTEMPTS,
+    KeyedRejects,
+    Rejects,
+    RetryConfig,
+    no_rejects,
 )
 from headrace.config.models.sink import (
     FITTING,
@@ -51,10 +58,8 @@ from headrace.config.types.units import (
     NonNegativeSeconds,
     PositiveSeconds,
     Size,
-    format_duration,
     format_size,
 )
-from headrace.core.letter_headers import LetterNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,74 +89,6 @@ OffsetsConfig = Annotated[
     KafkaOffsetsConfig | ZooKeeperOffsetsConfig,
     Field(discriminator="type"),
 ]
-
-
-#: Attempts before a batch is skipped or the channel stops: 15 s of back-off with the defaults.
-_MAX_ATTEMPTS = 5
-
-
-def _default_attempts(info: ValidationInfo) -> int | None:
-    return None if info.data.get("policy") == "retry" else _MAX_ATTEMPTS
-
-
-class DeadLetterConfig(Section):
-    """Where records go that fail by themselves, and how many may before the channel stops."""
-
-    topic: Hot[TopicName]
-    """The dead-letter topic. It has to exist, and must not be one that the channel reads."""
-
-    max_consecutive: Hot[Count] = 10
-    """The most records in a row of one partition; the channel stops at the next."""
-
-    max_per_thousand: Hot[Annotated[int, WholeNumber(1, 1000)]] = 100
-    """The most records within a thousand successive offsets of one partition; the channel stops at
-    the next."""
-
-    headers: Hot[LetterNames] = "headrace"
-    """What the headers are called that say where a record comes from and why it is there: as
-    Headrace does (headrace.topic), as Kafka Connect does (__connect.errors.topic), or both."""
-
-
-class OnErrorConfig(Section):
-    """How often a failed batch is delivered again, and what comes after that."""
-
-    policy: Hot[Literal["retry", "skip", "stop", "dead_letter"]] = "retry"
-    """Deliver the batch again for ever; or, after max_attempts, skip it, stop the channel, or look
-    for the records that fail and put those into a topic. Of a batch whose error names a record
-    (PoisonRecordError), skip and dead_letter give up that record alone, whatever max_attempts is.
-    Where no record is to blame (a sink is away, a time-out) they deliver it again for ever, too."""
-
-    max_attempts: Hot[Annotated[Count | None, derived(_default_attempts, Count | None)]] = Field(
-        default_factory=unset, validate_default=True
-    )
-    """Deliveries of one batch before it is given up; by default 5, and none with policy: retry."""
-
-    backoff: Hot[NonNegativeSeconds] = 0.5
-    """The wait before the second delivery. It doubles with each further one."""
-
-    max_backoff: Hot[NonNegativeSeconds] = 30.0
-    """The longest wait between two deliveries."""
-
-    dead_letter: Hot[DeadLetterConfig | None] = None
-    """The dead-letter topic, for policy: dead_letter and processor.undecodable: dead_letter."""
-
-    def conflicts(self) -> Iterator[FieldConflict]:
-        if self.policy == "retry" and self.max_attempts is not None:
-            yield FieldConflict(
-                ("max_attempts",),
-                "has no effect with policy: retry, which never gives up; "
-                "leave it out, or write policy: skip or policy: stop",
-            )
-        if self.policy == "dead_letter" and self.dead_letter is None:
-            yield FieldConflict(
-                ("dead_letter",), "is missing; name a topic, as in {topic: events.dead}"
-            )
-        if self.backoff > self.max_backoff:
-            yield FieldConflict(
-                ("backoff",),
-                f"is {format_duration(self.backoff)}, longer than max_backoff "
-                f"({format_duration(self.max_backoff)}); lower it or raise max_backoff",
-            )
 
 
 class CoordinatorBase(Section):
@@ -258,6 +195,19 @@ class PauseConfig(Section):
 class ChannelConfig(Section):
     """A channel: the topics of a group, one coordinator, one processor and its sink."""
 
+    only: ClassVar = {
+        "buffer": (OnlyWith.one_of("source", "by_value", by_default=True),),
+        "rejects": (
+            OnlyWith.one_of("processor.no_duplication", False, by_default=True),
+            OnlyWith.none_of("processor.type", "simple", example=""),
+        ),
+        "rejects.undecodable": (
+            OnlyWith.none_of("processor.decode", "none", example="processor.decode: json"),
+            OnlyWith.none_of("processor.type", "spark", "arrow", example=""),
+        ),
+        "rejects.late": (OnlyWith.none_of("processor.grace", None, example="processor.grace"),),
+    }
+
     enabled: Restarts[Flag] = True
     """Whether the channel runs."""
 
@@ -333,8 +283,12 @@ class ChannelConfig(Section):
     pause: Hot[PauseConfig] = PauseConfig()
     """What holds for pauses."""
 
-    on_error: Hot[OnErrorConfig] = OnErrorConfig()
-    """What happens when a batch fails."""
+    retry: Hot[RetryConfig] = RetryConfig()
+    """How often a failed batch is delivered again, and when."""
+
+    rejects: Restarts[Rejects] = Field(default_factory=no_rejects, validate_default=True)
+    """What becomes of records that do not go on; which reasons there are depends on the
+    processor."""
 
     @property
     def subscription(self) -> Subscription:
@@ -356,12 +310,28 @@ class ChannelConfig(Section):
                 return isinstance(chosen, SparkProcessorConfig)
 
     @property
-    def admission(self) -> AdmissionConfig:
-        """How records are taken: as they come where the processor has nothing to say of it."""
+    def failing_batches(self) -> Literal["fail", "skip", "dead_letter"]:
+        """What becomes of a batch that fails, where its processor does not part with the record.
+
+        A keyed processor parts with facts itself. What else its batch fails for is no fact's.
+        """
+        rejects = self.rejects
+        return "fail" if isinstance(rejects, KeyedRejects) else rejects.failing
+
+    @property
+    def attempts(self) -> int | None:
+        """Deliveries of a batch before it is given up; None: without end."""
+        if self.retry.attempts is None and self.failing_batches != "fail":
+            return DEFAULT_ATTEMPTS
+        return self.retry.attempts
+
+    @property
+    def max_rate(self) -> float | None:
+        """The most records a second that this member makes micro-batches of; None: no limit."""
         chosen = self.processor
         if isinstance(chosen, MicroBatchConfig | KeyedProcessorConfig):
-            return chosen.admission
-        return AdmissionConfig()
+            return chosen.max_rate
+        return None
 
     @property
     def seconds_between_commits(self) -> float:
@@ -375,10 +345,9 @@ class ChannelConfig(Section):
         yield from self._sink_conflicts()
         yield from self._static_conflicts()
         yield from self._buffer_conflicts()
-        yield from self._dead_letter_conflicts()
-        yield from self._reload_conflicts()
+        yield from self._rejects_conflicts()
         yield from self._keyed_conflicts()
-        yield from self._admission_conflicts()
+        yield from self._overflow_conflicts()
         yield from self._rekey_conflicts()
 
     def _buffer_conflicts(self) -> Iterator[FieldConflict]:
@@ -400,21 +369,13 @@ class ChannelConfig(Section):
                 f"is by_reference, and the {self.processor.type} processor needs the records "
                 "themselves; leave it out, or take the spark processor",
             )
-        if self.buffer != BufferConfig():
-            yield FieldConflict(
-                ("buffer",),
-                "has no effect with source: by_reference, which fetches nothing; leave it out",
-            )
 
-    def _reload_conflicts(self) -> Iterator[FieldConflict]:
-        chosen = self.processor
-        queries = isinstance(chosen, SparkProcessorConfig) and chosen.sql is not None
-        sinks = single_sinks(self.sink).values()
-        own = any(isinstance(sink, CustomSinkConfig) for sink in sinks)
-        if chosen.reload and queries and not own:
-            yield FieldConflict(
-                ("processor", "reload"), "is true, which has no effect with sql; leave it out"
-            )
+    def absent(self) -> Iterator[tuple[Steps, str]]:
+        yield from super().absent()
+        chosen, sinks = self.processor, single_sinks(self.sink).values()
+        is_query = isinstance(chosen, SparkProcessorConfig) and not (chosen.code or chosen.decoder)
+        if is_query and not any(isinstance(sink, CustomSinkConfig) for sink in sinks):
+            yield ("processor", "reload"), "code of your own, as a reducer"
 
     def _sink_conflicts(self) -> Iterator[FieldConflict]:
         processor, fitting = self.processor.type, FITTING[self.processor.type]
@@ -465,12 +426,6 @@ class ChannelConfig(Section):
                 yield FieldConflict(
                     (*steps, "topic"), "is missing; with the keyed processor each output has one"
                 )
-        if self.on_error.policy == "dead_letter":
-            yield FieldConflict(
-                ("on_error", "policy"),
-                "is dead_letter, which does not go with the keyed processor; write "
-                "processor.on_poison: dead_letter, which is in the same transaction",
-            )
         fencing = isinstance(self.offsets, KafkaOffsetsConfig) and self.offsets.fencing
         if self.sink is None and fencing == "transactions":
             yield FieldConflict(
@@ -478,37 +433,35 @@ class ChannelConfig(Section):
                 "is transactions, and a member has one transactional producer, which is that of "
                 "its state; leave it out",
             )
-        yield from self._reads_itself(("processor", "dead_letter"), chosen.dead_letter)
+        rejects = self.rejects
+        if chosen.grace is not None and isinstance(rejects, KeyedRejects) and rejects.late is None:
+            yield FieldConflict(
+                ("rejects", "late"),
+                "is missing; processor.grace needs what becomes of a later fact: late: skip, or "
+                "late: dead_letter",
+            )
 
-    def _admission_conflicts(self) -> Iterator[FieldConflict]:
-        chosen, admission, steps = self.processor, self.admission, ("processor", "admission")
-        several = isinstance(self.sink, SeveralSinkConfig) and chosen.type != "keyed"
-        if admission.sheds and (self.by_reference or several):
+    def _overflow_conflicts(self) -> Iterator[FieldConflict]:
+        overflow = getattr(self.rejects, "overflow", "wait")
+        several = isinstance(self.sink, SeveralSinkConfig) and self.processor.type != "keyed"
+        if overflow != "wait" and (self.by_reference or several):
             reason = (
                 "source: by_reference, which hands over offsets, and not records to choose from"
                 if self.by_reference
                 else "a sink of type several, whose outputs go on apart when a process was killed"
             )
             yield FieldConflict(
-                (*steps, "policy"),
-                f"is {admission.policy}, and records cannot be shed with {reason}; write policy: "
-                "throttling, without overflow: shed",
+                ("rejects", "overflow"),
+                f"is {overflow}, and records cannot be left out with {reason}; leave it out, so "
+                "that they wait",
             )
-        if admission.to is None:
-            return
-        if chosen.type != "keyed" and not isinstance(self.sink, KafkaSinkConfig):
+        apart = self.processor.type != "keyed" and not isinstance(self.sink, KafkaSinkConfig)
+        if overflow == "dead_letter" and apart:
             there = "no sink" if self.sink is None else f"the {self.sink.type} sink"
             yield FieldConflict(
-                (*steps, "to"),
-                f"is {admission.to}, which cannot be in one transaction with {there}; leave it "
-                "out, so that what is shed is counted only, or take the Kafka sink",
-            )
-        yield from self._reads_itself((*steps, "to"), admission.to)
-
-    def _reads_itself(self, steps: Steps, topic: str | None) -> Iterator[FieldConflict]:
-        if topic is not None and self.subscription.covers(topic):
-            yield FieldConflict(
-                steps, f"is {topic}, which the channel reads itself; give it another name"
+                ("rejects", "overflow"),
+                f"is dead_letter, and letters cannot be in one transaction with {there}; write "
+                "overflow: skip, so that they are counted only, or take the Kafka sink",
             )
 
     def _rekey_conflicts(self) -> Iterator[FieldConflict]:
@@ -525,39 +478,14 @@ class ChannelConfig(Section):
                 f"is missing; topics has patterns ({self.subscription}), which do not say how many "
                 "partitions the by-key topic has",
             )
-        yield from self._reads_itself(("processor", "dead_letter"), chosen.dead_letter)
 
-    def _dead_letter_conflicts(self) -> Iterator[FieldConflict]:
-        letters, policy = self.on_error.dead_letter, self.on_error.policy
-        chosen = self.processor
-        decodes = isinstance(chosen, MicroBatchConfig)
-        rejects = isinstance(chosen, MicroBatchConfig) and chosen.undecodable == "dead_letter"
-        if letters is None:
-            if rejects:
-                yield FieldConflict(
-                    ("on_error", "dead_letter"),
-                    "is missing; processor.undecodable: dead_letter takes a topic from there, as "
-                    "in {topic: events.dead}",
-                )
-            return
-        if policy != "dead_letter" and not rejects:
-            other = ", or processor.undecodable: dead_letter" if decodes else ""
+    def _rejects_conflicts(self) -> Iterator[FieldConflict]:
+        topic = self.rejects.topic
+        if topic is not None and self.subscription.covers(topic):
             yield FieldConflict(
-                ("on_error", "dead_letter"),
-                f"has no effect with policy: {policy}; leave it out, or write policy: "
-                f"dead_letter{other}",
-            )
-        if self.subscription.covers(letters.topic):
-            yield FieldConflict(
-                ("on_error", "dead_letter", "topic"),
-                f"is {letters.topic}, which the channel reads itself ({self.subscription}); "
-                "give it another name, one that no pattern of topics matches",
-            )
-        if isinstance(self.processor, SimpleProcessorConfig) and self.processor.no_duplication:
-            yield FieldConflict(
-                ("on_error", "policy"),
-                "is dead_letter, which has no effect with no_duplication: what fails then is "
-                "committed already; leave one of them out",
+                ("rejects", "topic"),
+                f"is {topic}, which the channel reads itself ({self.subscription}); give it "
+                "another name, one that no pattern of topics matches",
             )
 
     def _kafka_sink_conflicts(self, steps: Steps, sink: KafkaSinkConfig) -> Iterator[FieldConflict]:

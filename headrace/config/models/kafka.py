@@ -101,12 +101,12 @@ def security(name: str, *, tls: bool, sasl: bool) -> str | None:
         return "contradicts kafka.tls and kafka.sasl, which say it; leave it out"
     if name.startswith("ssl.") or name in _TLS_FIELDS:
         if not tls:
-            return "has no effect, because kafka.sasl is given without kafka.tls; add kafka.tls"
+            return "is of TLS, which a connection with kafka.sasl alone has not; add kafka.tls"
         section, field = "kafka.tls", _TLS_FIELDS.get(name)
     elif name.startswith("sasl."):
         if not sasl:
             return (
-                "has no effect, because kafka.tls is given without kafka.sasl; add kafka.sasl, or "
+                "is of SASL, which a connection with kafka.tls alone has not; add kafka.sasl, or "
                 "leave kafka.tls out and say all with properties"
             )
         section, field = "kafka.sasl", _SASL_FIELDS.get(name)

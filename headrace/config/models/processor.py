@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from headrace.config.errors import FieldConflict
-from headrace.config.models.base import Hot, Rebuilds, Restarts, Section
+from headrace.config.models.base import Hot, OnlyWith, Rebuilds, Restarts, Section
 from headrace.config.types.addresses import Connector
 from headrace.config.types.scalars import (
     ColumnDecoder,
@@ -22,7 +22,6 @@ from headrace.config.types.scalars import (
     KeySource,
     PositiveNumber,
     ProcessorFactory,
-    TopicName,
     ValueDecoder,
     WholeNumber,
 )
@@ -35,7 +34,6 @@ from headrace.config.types.units import (
     PositiveSeconds,
     Size,
 )
-from headrace.core.letter_headers import LetterNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,54 +95,6 @@ class SparkConfig(Section):
 _AUTO_ADVANCE_INTERVAL = 30.0
 
 
-class AdmissionConfig(Section):
-    """How fast a channel takes records, and what becomes of those that it does not get to."""
-
-    policy: Hot[Literal["blocking", "throttling", "shedding"]] = "blocking"
-    """Records wait in Kafka until there is room; or for their rate as well; or what is beyond
-    max_pending is shed."""
-
-    max_rate: Hot[Annotated[float, PositiveNumber()]] = 200_000
-    """The most records a second for this member, with policy: throttling."""
-
-    overflow: Hot[Literal["wait", "shed"]] = "wait"
-    """What becomes of records above the rate, with policy: throttling: they wait in Kafka; or what
-    is beyond max_pending is shed."""
-
-    max_pending: Hot[Count] = 10_000
-    """How many records of a partition may wait before some are shed."""
-
-    shed: Hot[Literal["newest", "oldest", "sample"]] = "newest"
-    """Which: those that came last, those that have waited longest, or those of some keys."""
-
-    to: Restarts[TopicName | None] = None
-    """The topic that gets a copy of what is shed, in the same transaction. It has to exist."""
-
-    @property
-    def sheds(self) -> bool:
-        """Whether records may be left out."""
-        return self.policy == "shedding" or (
-            self.policy == "throttling" and self.overflow == "shed"
-        )
-
-    def conflicts(self) -> Iterator[FieldConflict]:
-        usual = AdmissionConfig.model_fields
-        given = {name for name in usual if getattr(self, name) != usual[name].default}
-        for name in ("max_rate", "overflow"):
-            if name in given and self.policy != "throttling":
-                yield FieldConflict(
-                    (name,),
-                    f"has no effect with policy: {self.policy}; leave it out, or write policy: "
-                    "throttling",
-                )
-        for name in ("max_pending", "shed", "to"):
-            if name in given and not self.sheds:
-                sheds = "overflow: shed" if self.policy == "throttling" else "policy: shedding"
-                yield FieldConflict(
-                    (name,), f"has no effect, as nothing is shed; leave it out, or write {sheds}"
-                )
-
-
 class CustomDecoding(NamedTuple):
     """A decoder of users' own: the import path of its factory, and what that is called with."""
 
@@ -161,18 +111,27 @@ class CustomDecoding(NamedTuple):
         return reveal_all(self.options)
 
 
-def _decoder_conflicts(
-    field: str, name: str, options: Mapping[str, Any]
-) -> Iterator[FieldConflict]:
-    if options and CustomDecoding.of(name, options) is None:
-        yield FieldConflict(
-            ("decoder_options",),
-            f"has no effect with {field}: {name}; leave it out, or name a decoder of your own",
-        )
+def _only_of_decoder(field: str, *ours: str) -> Mapping[str, tuple[OnlyWith, ...]]:
+    """Return that ``decoder_options`` exist where a field names a decoder of users' own."""
+    own = OnlyWith.none_of(field, *ours, example=f"a decoder of your own as {field}")
+    return {"decoder_options": (own,)}
+
+
+#: Keys of facts for which records need not be written again.
+OWN_KEYS = frozenset({"record", "partition", "constant"})
+
+#: How values are read without a decoder of users' own.
+_READ = ("json", "string", "bytes")
 
 
 class MicroBatchConfig(Section):
     """How batches are merged into micro-batches, and how their values are decoded."""
+
+    only: ClassVar = {
+        **_only_of_decoder("decode", "none", "json"),
+        "schema": (OnlyWith.none_of("decode", "none", example="decode: json"),),
+        "timestamps": (OnlyWith.one_of("decode", "json"),),
+    }
 
     decode: Restarts[ColumnDecoder] = "none"
     """How the reducer sees values: as bytes (none), as typed columns decoded from JSON, or as those
@@ -188,18 +147,14 @@ class MicroBatchConfig(Section):
     """How each TIMESTAMP of the schema is spelt in JSON: as text by ISO 8601 (iso), or as a number
     of seconds, milliseconds or microseconds since 1970 in UTC."""
 
-    undecodable: Hot[Literal["fail", "skip", "dead_letter"]] = "fail"
-    """What a record that cannot be decoded does: fail its batch; count and leave it out (skip); or
-    leave it out and put it into on_error.dead_letter.topic, all of a micro-batch at once."""
-
     max_records: Hot[Count] = 100_000
     """The most records that one micro-batch is merged of."""
 
     target_duration: Hot[PositiveSeconds | None] = None
     """How long a micro-batch is meant to take: fewer are merged where more take longer."""
 
-    admission: Restarts[AdmissionConfig] = AdmissionConfig()
-    """How fast records are taken, and whether some are shed."""
+    max_rate: Hot[Annotated[float, PositiveNumber()] | None] = None
+    """The most records a second for this member; null: no limit."""
 
     reload: Hot[Flag] = False
     """Whether the channel starts again with changed code when files of its package change."""
@@ -211,28 +166,16 @@ class MicroBatchConfig(Section):
 
     def conflicts(self) -> Iterator[FieldConflict]:
         yield from super().conflicts()
-        yield from _decoder_conflicts("decode", self.decode, self.decoder_options)
         if self.decode != "none" and self.ddl is None:
             yield FieldConflict(
                 ("schema",), f"is missing; decode: {self.decode} needs the columns to decode"
-            )
-        if self.decode == "none" and self.ddl is not None:
-            yield FieldConflict(("schema",), "has no effect with decode: none; write decode: json")
-        if self.decode != "json" and self.timestamps != "iso":
-            yield FieldConflict(
-                ("timestamps",),
-                f"is {self.timestamps}, which has no effect with decode: {self.decode}; leave it "
-                "out",
-            )
-        if self.decode == "none" and self.undecodable != "fail":
-            yield FieldConflict(
-                ("undecodable",),
-                f"is {self.undecodable}, which has no effect with decode: none; leave it out",
             )
 
 
 class SparkReducerConfig(Section):
     """What turns the micro-batches of the spark processor into rows."""
+
+    only: ClassVar = {"result": (OnlyWith.none_of("arrow", None, example="arrow"),)}
 
     type: Restarts[Literal["spark"]] = "spark"
     """This processor."""
@@ -267,13 +210,13 @@ class SparkReducerConfig(Section):
             yield FieldConflict((other,), f"is given beside {ways[0]}; give one of them")
         if self.arrow is not None and self.result is None:
             yield FieldConflict(("result",), "is missing; arrow needs the columns that it returns")
-        if self.arrow is None and self.result is not None:
-            yield FieldConflict(("result",), "goes with arrow only; leave it out")
 
 
 # the fields of the last base come first
 class SparkProcessorConfig(MicroBatchConfig, SparkReducerConfig):
     """Batches are merged into micro-batches, which a reducer turns into rows for the sink."""
+
+    only: ClassVar = {**MicroBatchConfig.only, **SparkReducerConfig.only}
 
 
 class ArrowReducerConfig(Section):
@@ -293,6 +236,8 @@ class ArrowProcessorConfig(MicroBatchConfig, ArrowReducerConfig):
 class SimpleProcessorConfig(Section):
     """Batches or single records go to a function."""
 
+    only: ClassVar = {"auto_advance_interval": (OnlyWith.one_of("auto_advance", "periodic"),)}
+
     type: Restarts[Literal["simple"]] = "simple"
     """This processor."""
 
@@ -303,7 +248,7 @@ class SimpleProcessorConfig(Section):
     """Whether offsets advance with each batch or by a timer."""
 
     auto_advance_interval: Hot[PositiveSeconds] = _AUTO_ADVANCE_INTERVAL
-    """The timer's interval, for auto_advance: periodic."""
+    """The timer's interval."""
 
     no_duplication: Restarts[Flag] = False
     """Whether to commit before processing: a record is then lost rather than delivered again."""
@@ -323,11 +268,6 @@ class SimpleProcessorConfig(Section):
             yield FieldConflict(
                 ("no_duplication",),
                 "is true, which needs a commit before every batch; write auto_advance: every-batch",
-            )
-        if not periodic and self.auto_advance_interval != _AUTO_ADVANCE_INTERVAL:
-            yield FieldConflict(
-                ("auto_advance_interval",),
-                "has no effect with auto_advance: every-batch; write auto_advance: periodic",
             )
 
 
@@ -392,6 +332,14 @@ class InternalTopicsConfig(ByKeyTopicConfig):
 class KeyedProcessorConfig(Section):
     """Facts are reduced by key, with a state for each key that is exactly once."""
 
+    only: ClassVar = {
+        **_only_of_decoder("value", *_READ),
+        "options": (OnlyWith.none_of("factory", None, example="factory"),),
+        "internal.partitions": (
+            OnlyWith.none_of("key", *OWN_KEYS, example="a key that records are written again by"),
+        ),
+    }
+
     type: Restarts[Literal["keyed"]] = "keyed"
     """This processor."""
 
@@ -436,25 +384,11 @@ class KeyedProcessorConfig(Section):
     1s or longer; null: only records move it."""
 
     grace: Hot[NonNegativeSeconds | None] = None
-    """How late a fact may be; null: as late as it is."""
-
-    late: Hot[Literal["deliver", "drop", "dead_letter"]] = "deliver"
-    """What becomes of a fact that is later than grace."""
+    """How late a fact may be; rejects.late says what becomes of a later one. null: as late as it
+    is."""
 
     ttl: Restarts[PositiveSeconds | None] = None
     """How long a key without facts is kept, in stream time; null: for ever."""
-
-    on_poison: Hot[Literal["fail", "drop", "dead_letter", "quarantine"]] = "fail"
-    """What becomes of a fact that cannot be reduced or has no key: its batch fails; it is counted
-    and left out; or it goes to the dead-letter topic in the same transaction, and with quarantine
-    the key's later facts as well."""
-
-    dead_letter: Restarts[TopicName | None] = None
-    """The dead-letter topic. It has to exist."""
-
-    dead_letter_headers: Restarts[LetterNames] = "headrace"
-    """What the headers of dead letters are called: as Headrace does (headrace.topic), as Kafka
-    Connect does (__connect.errors.topic), or both."""
 
     state: Restarts[StateConfig] = StateConfig()
     """The local store."""
@@ -468,8 +402,8 @@ class KeyedProcessorConfig(Section):
     target_duration: Hot[PositiveSeconds | None] = None
     """How long a micro-batch is meant to take: fewer are merged where more take longer."""
 
-    admission: Restarts[AdmissionConfig] = AdmissionConfig()
-    """How fast records are taken, and whether some are shed."""
+    max_rate: Hot[Annotated[float, PositiveNumber()] | None] = None
+    """The most records a second for this member; null: no limit."""
 
     reload: Hot[Flag] = False
     """Whether the channel starts again with changed code when files of its package change."""
@@ -513,34 +447,13 @@ class KeyedProcessorConfig(Section):
             yield FieldConflict(
                 ("reducer",), f"{what}; give the function's import path, or that of a factory"
             )
-        if self.options and self.factory is None:
-            yield FieldConflict(("options",), "goes with factory only; leave it out")
-        if self.late != "deliver" and self.grace is None:
-            yield FieldConflict(
-                ("late",), f"is {self.late}, which has no effect without grace; give grace"
-            )
-        if self.grace is not None and self.late == "deliver":
-            yield FieldConflict(
-                ("grace",),
-                "has no effect with late: deliver; write late: drop or late: dead_letter, or leave "
-                "it out",
-            )
         if self.idle is not None and self.idle < SHORTEST_IDLE:
             yield FieldConflict(
                 ("idle",),
                 f"is {self.idle:g}s; take 1s or longer, because where a partition ends is known "
                 "half a second later",
             )
-        letters = self.on_poison in {"dead_letter", "quarantine"} or self.late == "dead_letter"
-        yield from _letters_conflicts(self, letters=letters)
         yield from _key_conflicts(self.key, self.value)
-        yield from _decoder_conflicts("value", self.value, self.decoder_options)
-        if self.key in OWN_KEYS and self.internal.partitions is not None:
-            yield FieldConflict(
-                ("internal", "partitions"),
-                f"has no effect with key: {self.key}, because the changelog has the partitions of "
-                "the input; leave it out",
-            )
         if self.time.startswith("value.") and ":" not in self.time and self.value != "json":
             yield FieldConflict(
                 ("time",),
@@ -552,33 +465,8 @@ class KeyedProcessorConfig(Section):
 #: Seconds that a partition has to be quiet at least: less than its end may be known too late.
 SHORTEST_IDLE = 1.0
 
-#: Keys of facts for which records need not be written again.
-OWN_KEYS = frozenset({"record", "partition", "constant"})
-
 #: Those of them that are one for each partition, so that more partitions split none.
 FIXED_KEYS = OWN_KEYS - {"record"}
-
-
-def _letters_conflicts(
-    section: KeyedProcessorConfig | RekeyProcessorConfig, *, letters: bool
-) -> Iterator[FieldConflict]:
-    if letters and section.dead_letter is None:
-        yield FieldConflict(
-            ("dead_letter",),
-            "is missing; name the topic for facts that are set aside, as in events.dead",
-        )
-    if not letters and section.dead_letter is not None:
-        yield FieldConflict(
-            ("dead_letter",),
-            f"has no effect with on_poison: {section.on_poison}; leave it out, or write on_poison: "
-            "dead_letter",
-        )
-    if not letters and section.dead_letter_headers != "headrace":
-        yield FieldConflict(
-            ("dead_letter_headers",),
-            f"is {section.dead_letter_headers}, which has no effect with on_poison: "
-            f"{section.on_poison}; leave it out",
-        )
 
 
 def _key_conflicts(key: str, value: str) -> Iterator[FieldConflict]:
@@ -594,6 +482,14 @@ class RekeyProcessorConfig(Section):
     """Records are written again by another key, to a topic where all of a key are in one
     partition.
     """
+
+    only: ClassVar = {
+        **_only_of_decoder("value", *_READ),
+        "reload": (
+            OnlyWith.none_of("code", None, example="a function as key"),
+            OnlyWith.none_of("decoder", None, example="a decoder of your own as value"),
+        ),
+    }
 
     type: Restarts[Literal["rekey"]] = "rekey"
     """This processor."""
@@ -611,17 +507,6 @@ class RekeyProcessorConfig(Section):
 
     engine: Restarts[Literal["spark", "arrow"]] = "spark"
     """Where the key is found: in Spark's workers, or in this process."""
-
-    on_poison: Restarts[Literal["fail", "drop", "dead_letter"]] = "fail"
-    """What becomes of a record without such a key, or whose value cannot be read: its batch fails,
-    it is counted and left out, or it goes to the dead-letter topic in the same transaction."""
-
-    dead_letter: Restarts[TopicName | None] = None
-    """The dead-letter topic. It has to exist."""
-
-    dead_letter_headers: Restarts[LetterNames] = "headrace"
-    """What the headers of dead letters are called: as Headrace does (headrace.topic), as Kafka
-    Connect does (__connect.errors.topic), or both."""
 
     internal: Restarts[ByKeyTopicConfig] = ByKeyTopicConfig()
     """The topic that records go to."""
@@ -646,14 +531,7 @@ class RekeyProcessorConfig(Section):
         return CustomDecoding.of(self.value, self.decoder_options)
 
     def conflicts(self) -> Iterator[FieldConflict]:
-        letters = self.on_poison == "dead_letter"
-        yield from _letters_conflicts(self, letters=letters)
         yield from _key_conflicts(self.key, self.value)
-        yield from _decoder_conflicts("value", self.value, self.decoder_options)
-        if self.reload and self.code is None and self.decoder is None:
-            yield FieldConflict(
-                ("reload",), f"is true, which has no effect with key: {self.key}; leave it out"
-            )
 
 
 ProcessorConfig = Annotated[

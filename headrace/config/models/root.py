@@ -172,20 +172,19 @@ class Config(Section):
         patterns = {n: c.subscription for n, c in channels.items() if c.subscription.patterns}
         goes_to: dict[str, list[str]] = {}
         for name, channel in channels.items():
-            letters = channel.on_error.dead_letter
+            letters = channel.rejects.topic
             if letters is not None:
-                matching = [n for n, each in patterns.items() if each.matches(letters.topic)]
-                goes_to[name] = named.get(letters.topic, []) + matching
+                matching = [n for n, each in patterns.items() if each.matches(letters)]
+                goes_to[name] = named.get(letters, []) + matching
         try:
             TopologicalSorter(goes_to).prepare()
         except CycleError as circle:
             # from a reader to whose dead letters it reads, and round to the first
             first, *others = reversed(circle.args[1][1:])
-            letters = channels[first].on_error.dead_letter
-            assert letters is not None, "who hands records on has dead letters"
+            letters = channels[first].rejects.topic
             yield FieldConflict(
-                ("channels", first, "on_error", "dead_letter", "topic"),
-                f"is {letters.topic}, and comes back by way of channel {', '.join(others)}, so "
+                ("channels", first, "rejects", "topic"),
+                f"is {letters}, and comes back by way of channel {', '.join(others)}, so "
                 "that a record that always fails goes round for ever; name a topic that none of "
                 "them reads",
             )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
 from headrace.config.errors import FieldConflict
-from headrace.config.models.base import Restarts, Section
+from headrace.config.models.base import OnlyWith, Restarts, Section
 from headrace.config.types.addresses import DatabaseUrl, has_own_password, scheme_of
 from headrace.config.types.scalars import (
     Count,
@@ -69,6 +69,11 @@ class DeltaSinkConfig(Section):
 class SqlSinkConfig(Section):
     """A table of a database, which takes rows and offsets in one transaction: headrace[sql]."""
 
+    only: ClassVar = {
+        "key": (OnlyWith.one_of("mode", "upsert"),),
+        "origins_table": (OnlyWith.one_of("origin", True),),
+    }
+
     type: Restarts[Literal["sql"]] = "sql"
     """This sink."""
 
@@ -85,7 +90,7 @@ class SqlSinkConfig(Section):
     """Whether rows are added, or take the place of those with the same key."""
 
     key: Restarts[Annotated[tuple[FreeText, ...], Distinct, OneOrMore]] = ()
-    """The columns of a primary key or unique constraint, for mode: upsert."""
+    """The columns of a primary key or unique constraint."""
 
     offsets_table: Restarts[SqlTable] = "headrace_offsets"
     """The table that offsets go to, made where it is missing."""
@@ -102,8 +107,6 @@ class SqlSinkConfig(Section):
             yield FieldConflict(
                 ("password",), "is given beside the one in the url; leave one of them out"
             )
-        if self.mode == "append" and self.key:
-            yield FieldConflict(("key",), "has no effect with mode: append; leave it out")
         if self.mode == "upsert" and not self.key:
             yield FieldConflict(
                 ("key",), "is missing; mode: upsert takes the columns that make a row unique"
@@ -119,10 +122,6 @@ class SqlSinkConfig(Section):
                 ("origin",),
                 "does not go with mode: upsert, where what a row was before is not kept; leave it "
                 "out",
-            )
-        if not self.origin and "origins_table" in self.model_fields_set:
-            yield FieldConflict(
-                ("origins_table",), "has no effect without origin: true; leave it out, or set that"
             )
         others = {"offsets_table": self.offsets_table, "origins_table": self.origins_table}
         for name, other in others.items():

@@ -87,7 +87,7 @@ class CountInColumns:
         found: npt.NDArray[np.bool_] = pc.and_(
             pc.is_null(rows.column("extra").chunk(0)), pc.greater(pc.list_value_length(facts), 0)
         ).to_numpy(zero_copy_only=False)
-        if self._settings.late != "deliver" and self._settings.grace is not None:
+        if self._settings.grace is not None:
             late_by = facts.values.field("late_by").to_numpy()
             found &= _each_sum(facts, late_by > self._settings.grace) == 0
         return found

@@ -1,4 +1,4 @@
-"""A keyed reducer that has never worked: its records all go where ``on_poison`` says."""
+"""A keyed reducer that has never worked: its records all go where ``rejects`` say."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MESSAGES = (f"{PREFIX}message", f"{CONNECT_PREFIX}exception.message")
 class FirstRecords:
     """Says in the log, once, that no record was reduced since the start. For the lane.
 
-    A batch fails by what its reducer raises only where ``on_poison`` is ``fail``: with the other
+    A batch fails by what its reducer raises only where ``failing`` is ``fail``: with the other
     policies it is committed, and nothing else would tell that none of it was counted. ``code`` is
     the reducer's import path.
     """
@@ -59,7 +59,7 @@ class FirstRecords:
             error=_last_message(result),
             reason=(
                 f"no record has been reduced since the start: the first {self._records} were all "
-                "set aside or dropped, as on_poison says, and their offsets are committed; once "
+                "set aside or dropped, as rejects say, and their offsets are committed; once "
                 "the code is right, headrace dead-letters replay has them reduced"
             ),
         )

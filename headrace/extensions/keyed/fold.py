@@ -138,14 +138,20 @@ class FoldSettings:
     keys: str = "string"
     value: str = "json"
     state: str = "json"
-    on_poison: str = "fail"
+    undecodable: str = "fail"
+    failing: str = "fail"
     grace: int | None = None
-    late: str = "deliver"
+    late: str = "skip"
     ttl: int | None = None
     max_row: int = 512 << 10
     max_output: int = 1_000_000
     letters: LetterHeaders = OUR_HEADERS
     decoder: Callable[[bytes], Any] | None = None
+
+    @property
+    def unreadable(self) -> str:
+        """What becomes of a fact that cannot be read: as of one that fails, unless it says."""
+        return self.failing if self.undecodable == "fail" else self.undecodable
 
 
 class Fact(NamedTuple):
@@ -377,7 +383,7 @@ class Fold:
     is for folds in this process.
 
     Raises:
-        PoisonRecordError: a fact cannot be reduced, and ``on_poison`` is ``fail``.
+        PoisonRecordError: a fact cannot be reduced, and ``failing`` is ``fail``.
         KeyedTimerError: the same of a timer.
         JobTimeoutError: the reducer did not return from a call in time.
     """
@@ -531,7 +537,7 @@ class Fold:
 class _KeyPass:
     """One key on its way through a micro-batch.
 
-    ``careful`` deals with each failure as ``on_poison`` says, and calls the reducer with one fact
+    ``careful`` deals with each failure as the settings say, and calls the reducer with one fact
     at a time; without it the first failure is raised.
     """
 
@@ -560,7 +566,7 @@ class _KeyPass:
 
         Raises:
             _PoisonError: something failed, and this is no careful run.
-            PoisonRecordError, KeyedTimerError: ``on_poison`` is ``fail``, in a careful one.
+            PoisonRecordError, KeyedTimerError: ``failing`` is ``fail``, in a careful one.
         """
         touched = self._touched
         self._open()
@@ -662,7 +668,7 @@ class _KeyPass:
     def _takes_late(self, fact: Fact) -> bool:
         self._result.late += 1
         grace = self._settings.grace
-        if grace is None or fact.late_by <= grace or self._settings.late == "deliver":
+        if grace is None or fact.late_by <= grace:
             return True
         if self._settings.late == "dead_letter":
             self._set_aside(fact, f"it is late by {fact.late_by} ms, and grace is {grace} ms")
@@ -854,15 +860,17 @@ class _KeyPass:
     def _give_up(
         self, last: Fact | Fired, reason: BaseException | str, stage: Stage = Stage.PROCESS
     ) -> None:
-        """Deal with what cannot be reduced, as ``on_poison`` says."""
+        """Deal with what cannot be read or reduced, as the settings say of that."""
         error = _PoisonError(reason)
         if not self._careful:
             raise error
-        if self._settings.on_poison == "fail":
+        settings = self._settings
+        policy = settings.unreadable if stage is Stage.VALUE else settings.failing
+        if policy == "fail":
             raise self._refusal(last, str(error)) from (
                 reason if isinstance(reason, BaseException) else None
             )
-        if self._settings.on_poison == "drop":
+        if policy == "skip":
             self._result.poison += 1
         elif isinstance(last, Fired):
             self._result.poison += 1
@@ -874,7 +882,7 @@ class _KeyPass:
             self._result.outputs.append(letter)
         else:
             self._set_aside(last, str(error), reason, stage)
-        if self._settings.on_poison == "quarantine":
+        if policy == "quarantine":
             self._called = True
             self._quarantined = str(error)
             if isinstance(last, Fired):
@@ -884,7 +892,8 @@ class _KeyPass:
     def _refuse_quarantined(self, fact: Fact) -> None:
         """Deal with a fact of a key that is quarantined, by whatever policy that was."""
         reason = f"the key is quarantined: {self._quarantined}"
-        if self._settings.on_poison in {"dead_letter", "quarantine"}:
+        policies = {self._settings.undecodable, self._settings.failing}
+        if policies & {"dead_letter", "quarantine"}:
             self._set_aside(fact, reason)
         else:  # there need not be a topic for it
             self._give_up(fact, f"{reason}; headrace state release has it go on")

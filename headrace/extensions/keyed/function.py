@@ -46,7 +46,7 @@ class KeyedFunction:
         ``run`` folds parts of the rows, up to ``tasks`` of them.
 
         Raises:
-            PoisonRecordError: a record cannot be reduced, and ``on_poison`` is ``fail``.
+            PoisonRecordError: a record cannot be reduced, and the settings say ``fail``.
             StateStoreError: the state cannot be read.
         """
         fold, settings = self._now

@@ -53,14 +53,14 @@ class RekeySettings:
     """Where records get their key from, and where they go.
 
     ``key`` is ``key``, ``value.<field>``, ``headers.<name>`` or an import path, whose function
-    comes with it. ``dead_letters`` is the topic for ``on_poison: dead_letter``, and ``letters``
+    comes with it. ``dead_letters`` is the topic for ``undecodable: dead_letter``, and ``letters``
     says what headers they have. ``decoder`` reads values in place of what ``value`` names.
     """
 
     key: str
     topic: str
     value: str = "json"
-    on_poison: str = "fail"
+    undecodable: str = "fail"
     dead_letters: str | None = None
     letters: LetterHeaders = OUR_HEADERS
     decoder: Callable[[bytes], Any] | None = None
@@ -90,7 +90,7 @@ class Rekey:
     user's gets it, and a call that takes too long is interrupted.
 
     Raises:
-        PoisonRecordError: a record has no such key, and ``on_poison`` is ``fail``.
+        PoisonRecordError: a record has no such key, and ``undecodable`` is ``fail``.
         RetryableError: the decoder or the function said so.
         CallTimeoutError: the decoder or the function did not return in time.
     """
@@ -149,14 +149,14 @@ class Rekey:
         )
 
     def _without_key(self, row: _Row, error: BaseException) -> _Made:
-        """Deal with a record that has no such key, as ``on_poison`` says."""
+        """Deal with a record that has no such key, as ``undecodable`` says."""
         settings, reason = self.settings, str(error)
         if not isinstance(error, _NoKeyError):
             reason = f"its {settings.key} cannot be read: {describe_error(error)}"
-        if settings.on_poison == "fail":
+        if settings.undecodable == "fail":
             partition = TopicPartition(row.topic, row.partition)
             raise PoisonRecordError(partition, row.offset, reason) from error
-        if settings.dead_letters is None:
+        if settings.undecodable == "skip":
             return None, None, None
         said = {
             "topic": row.topic,
@@ -220,7 +220,7 @@ class RekeyFunction:
         ``run`` re-keys parts of them, up to ``tasks``.
 
         Raises:
-            PoisonRecordError: a record has no such key, and ``on_poison`` is ``fail``.
+            PoisonRecordError: a record has no such key, and ``undecodable`` is ``fail``.
         """
         step = max(1, -(-table.num_rows // tasks))
         starts = range(0, table.num_rows, step)

@@ -58,7 +58,7 @@ class RowSettings:
 
     key: str = "record"
     time: Callable[[bytes | None], Any] | None = None
-    on_poison: str = "fail"
+    undecodable: str = "fail"
     letters: LetterHeaders = OUR_HEADERS
     calls: CallWatch | None = None
 
@@ -85,7 +85,7 @@ def grouped(
     partition in the order of their offsets. ``now`` is in milliseconds.
 
     Raises:
-        PoisonRecordError: a record has no key or no time, and ``on_poison`` is ``fail``.
+        PoisonRecordError: a record has no key or no time, and ``undecodable`` is ``fail``.
         StateStoreError: the state cannot be read.
     """
     records = _Records(table, settings)
@@ -192,10 +192,10 @@ class _Records:
         for index, failure in sorted(self._reasons.items()):
             record = self._table.slice(index, 1).to_pylist()[0]
             partition = record["partition"]
-            if self._settings.on_poison == "fail":
+            if self._settings.undecodable == "fail":
                 source = TopicPartition(record["topic"], partition)
                 raise PoisonRecordError(source, record["offset"], failure.message)
-            if self._settings.on_poison == "drop":
+            if self._settings.undecodable == "skip":
                 found.setdefault(partition, []).append(None)
                 continue
             said = {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: What is counted: letters of ``on_error``, records that were passed over but for those that an
+#: What is counted: letters of a channel, records that were passed over but for those that an
 #: operator left out, and records and timers that a channel with state by key set aside.
 KINDS = ("dead_letters", "skipped_records", "set_aside")
 

@@ -32,7 +32,7 @@ from headrace.ops.offsets.reader import ANSWER_TIMEOUT, RequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from headrace.config import ChannelConfig, Config
+    from headrace.config import Config
     from headrace.core.letter_headers import LetterOrigin
     from headrace.core.records import Record
     from headrace.kafka.dead_letters import ReplayProgress
@@ -72,14 +72,17 @@ class LetterTopic:
         redaction = Redaction(config.admin.redact)
         if topic is not None:
             return cls(topic, None, properties, redaction)
-        having = {name: named for name, each in config.channels.items() if (named := _named(each))}
+        having = {
+            name: topic
+            for name, each in config.channels.items()
+            if (topic := each.rejects.topic) is not None
+        }
         own = {_own(config, name) for name in having}
         name = own.pop() if channel is None and len(own) == 1 else channel_name(config, channel)
         if name not in having:
             raise RequestError(
                 [
-                    f"channel {name} has no dead-letter topic (on_error.dead_letter.topic, or "
-                    "processor.dead_letter); "
+                    f"channel {name} has no dead-letter topic (rejects.topic); "
                     + (f"choose from {', '.join(having)}, or " if having else "")
                     + "name one with --dead-letter-topic"
                 ]
@@ -95,14 +98,6 @@ def _own(config: Config, name: str) -> str:
     own, channels = name.removesuffix(REKEY_SUFFIX), config.channels
     is_made = own in channels and channels[name].group == f"{channels[own].group}{REKEY_SUFFIX}"
     return own if is_made else name
-
-
-def _named(channel: ChannelConfig) -> str | None:
-    letters = channel.on_error.dead_letter
-    if letters is not None:
-        return str(letters.topic)
-    named: str | None = getattr(channel.processor, "dead_letter", None)
-    return named
 
 
 _LETTER = re.compile("([0-9]{1,9}):([0-9]{1,19})")

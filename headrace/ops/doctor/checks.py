@@ -104,10 +104,8 @@ def _of_channel(channel: ChannelConfig) -> Iterator[Acl]:
             yield Acl("topic", beginning or "*", ("Read",), prefixed=bool(beginning))
         else:
             yield Acl("topic", entry, ("Read",))
-    if channel.on_error.dead_letter is not None:
-        yield Acl("topic", channel.on_error.dead_letter.topic, ("Write",))
-    if channel.admission.to is not None:
-        yield Acl("topic", channel.admission.to, ("Write",))
+    if channel.rejects.topic is not None:
+        yield Acl("topic", channel.rejects.topic, ("Write",))
     yield from _of_own_topics(channel)
     for sink in single_sinks(channel.sink).values():
         if isinstance(sink, KafkaSinkConfig):
@@ -143,10 +141,6 @@ def _of_own_topics(channel: ChannelConfig) -> Iterator[Acl]:
             yield Acl("topic", channel.sink.topic, (*made, "DescribeConfigs"))
             for topic in channel.subscription.names:
                 yield Acl("topic", topic, ("DescribeConfigs",))
-        case _:
-            return
-    if chosen.dead_letter is not None:
-        yield Acl("topic", chosen.dead_letter, ("Write",))
 
 
 def _transactional_id(group: str) -> Acl:
@@ -718,18 +712,9 @@ def check_written(
 
     ``made`` are created at the start.
     """
-    letters, chosen = channel.on_error.dead_letter, channel.processor
-    check = f"dead letters of channel {name}"
-    if letters is not None:
-        yield _written(check, letters.topic, "on_error.dead_letter.topic", catalog)
-    if (
-        isinstance(chosen, config.KeyedProcessorConfig | config.RekeyProcessorConfig)
-        and chosen.dead_letter is not None
-    ):
-        yield _written(check, chosen.dead_letter, "processor.dead_letter", catalog)
-    if channel.admission.to is not None:
-        key = "processor.admission.to"
-        yield _written(f"what channel {name} sheds", channel.admission.to, key, catalog)
+    if channel.rejects.topic is not None:
+        check = f"dead letters of channel {name}"
+        yield _written(check, channel.rejects.topic, "rejects.topic", catalog)
     # without a topic each row names its own
     for steps, sink in single_sinks(channel.sink).items():
         if isinstance(sink, KafkaSinkConfig) and sink.topic is not None:
@@ -790,7 +775,9 @@ def judge_partitioner(
     apart = sum(len(found) > 1 for found in places.values())
     of_all = f"of {len(records)} records"
     if keyless:
-        advice = "set processor.key to what the key is, such as value.id, or on_poison to drop"
+        advice = (
+            "set processor.key to what the key is, such as value.id, or rejects.undecodable to skip"
+        )
         yield error(check, f"{topic}: {keyless} {of_all} have no key", advice)
     seen = f"{topic}: {elsewhere} {of_all} are in another partition than Java's producers put them"
     rekey = "processor.key: key, which writes the records again by key"

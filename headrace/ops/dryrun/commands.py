@@ -339,7 +339,7 @@ def _reduced(
     folders = [] if settings is None else list(settings.python_path)
     sys.path[:0] = [f for f in map(str, [*folders, Path.cwd()]) if f not in sys.path]
     processor = processor_of(wanted, settings)
-    run = _runner(processor, settings)
+    run = _runner(processor, _rejects_of(wanted, settings), settings)
     table = _records(source, settings, wanted.servers)
     return table, run(table)
 
@@ -366,19 +366,30 @@ def _kafka(servers: str) -> config.KafkaConfig:
         raise RequestError([f"--bootstrap-servers {servers}: it is not HOST:PORT"]) from error
 
 
+def _rejects_of(
+    wanted: DryrunOptions, settings: config.Config | None
+) -> config.RejectsConfig | None:
+    """Return the rejects of the channel whose processor is run, None where that is built."""
+    if settings is None or wanted.kind is not None:
+        return None
+    return settings.channels[channel_name(settings, wanted.channel)].rejects
+
+
 def _runner(
-    processor: ReducerConfig, settings: config.Config | None
+    processor: ReducerConfig,
+    rejects: config.RejectsConfig | None,
+    settings: config.Config | None,
 ) -> Callable[[pa.Table], DryRunBatch]:
     """Import the reducer, and return what runs it on records."""
     if isinstance(processor, config.ArrowProcessorConfig):
-        function, how = load_arrow_reducer(processor.reducer), decode(processor)
+        function, how = load_arrow_reducer(processor.reducer), decode(processor, rejects)
         return lambda table: _guarded(lambda: dry_run(function, table, how))
     with required(Extra.SPARK, "a reducer of type spark"):
         from headrace.extensions.spark import dryrun  # noqa: PLC0415 - an extra
         from headrace.extensions.spark.runtime import SparkRuntime  # noqa: PLC0415 - as above
 
     section = config.SparkConfig() if settings is None else settings.spark
-    reducer, how = reducer_of(processor), decode(processor)
+    reducer, how = reducer_of(processor), decode(processor, rejects)
 
     def run(table: pa.Table) -> DryRunBatch:
         runtime = SparkRuntime(replace(spark_settings(section), warm_up=0))

@@ -48,7 +48,6 @@ class Use(Enum):
     CHANGELOG = "state"
     OUTPUT = "output"
     LETTERS = "dead letters"
-    SHED = "shed records"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +105,8 @@ def _of(channel: ChannelConfig) -> Iterator[tuple[Use, str, str | None]]:
         if isinstance(sink, KafkaSinkConfig) and sink.topic is not None:
             source = channel.subscription.names[0] if by_key else None
             yield (Use.BY_KEY if by_key else Use.OUTPUT), sink.topic, source
-    letters = channel.on_error.dead_letter
-    if letters is not None:
-        yield Use.LETTERS, letters.topic, None
-    match chosen:
-        case KeyedProcessorConfig() | RekeyProcessorConfig() if chosen.dead_letter is not None:
-            yield Use.LETTERS, chosen.dead_letter, None
-        case _:
-            pass
-    if channel.admission.to is not None:
-        yield Use.SHED, channel.admission.to, None
+    if channel.rejects.topic is not None:
+        yield Use.LETTERS, channel.rejects.topic, None
 
 
 def create(

@@ -355,7 +355,7 @@ _STATE_COUNTS = {
     "timers_fired": _of_state("timers_fired_total", "counter", "Timers that fired."),
     "late": _of_state("late_total", "counter", "Records older than the stream time before them."),
     "poison": _of_state(
-        "poison_total", "counter", "Records and timers that were set aside, as on_poison says."
+        "poison_total", "counter", "Records and timers that were set aside, as rejects say."
     ),
     "expired": _of_state("expired_total", "counter", "Keys that ttl deleted."),
     "cache_hits": _of_state(

@@ -382,7 +382,7 @@ def test_instances_are_counted_by_phase_while_they_go_on(plant: Plant) -> None:
 def test_quick_calls_are_made_once_beside_one_that_outlasts_its_batch(plant: Plant) -> None:
     """Batches time out and come again, several times; what they have answered is not called."""
     node = plant.node("one", NodeRole.BOTH)
-    node.document["channels"]["assignments"] |= {"batch_timeout": "1s", "on_error": {"backoff": 0}}
+    node.document["channels"]["assignments"] |= {"batch_timeout": "1s", "retry": {"backoff": 0}}
     node.start()
     names = [f"uneven-{number}" for number in range(3)]
     with plant.executor() as executor:

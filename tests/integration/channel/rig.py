@@ -46,7 +46,7 @@ QUICK: dict[str, Any] = {
     "batch": {"max_records": 100, "linger": 0},
     "commit_interval": "50ms",
     "idle_time": "1h",
-    "on_error": {"backoff": "10ms", "max_backoff": "100ms"},
+    "retry": {"backoff": "10ms", "max_backoff": "100ms"},
 }
 
 

@@ -82,7 +82,7 @@ def test_a_poison_record_is_skipped_while_the_daemon_runs(site: Site) -> None:
     """The partition that it holds up goes on at once, without it, and it is counted."""
     site.broker.produce(site.partition(0), b"a", b"poison", b"c")
     stuck = {"backoff": "1h", "max_backoff": "1h"}
-    daemon = site.run("refuse_poison", on_error=stuck)
+    daemon = site.run("refuse_poison", retry=stuck)
     daemon.wait_event("processor_error")
     place = f"{site.topic}:0:1"
     other = _headrace(daemon, "skip", f"{site.topic}:0:2", "--reason", "no JSON")

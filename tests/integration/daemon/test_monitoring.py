@@ -80,10 +80,13 @@ def instances(site: Site) -> dict[str, Any]:
 
 def busy(site: Site, besides: dict[str, Any] | None = None) -> Daemon:
     """Return a daemon that has processed records, and skipped one that failed."""
-    quick = {"policy": "skip", "max_attempts": 2, "backoff": "1ms", "max_backoff": "10ms"}
+    quick = {
+        "retry": {"attempts": 2, "backoff": "1ms", "max_backoff": "10ms"},
+        "rejects": {"failing": "skip"},
+    }
     for number in (0, 1):
         site.broker.produce(site.partition(number), b"a", b"poison", b"c")
-    document = site.document("refuse_poison", on_error=quick)
+    document = site.document("refuse_poison", **quick)
     document["channels"] |= besides or {}
     daemon = site.daemon(document).start()
     eventually(lambda: site.offsets() == [3, 3])

@@ -19,9 +19,9 @@ def _fill(site: Site) -> None:
 
 
 def test_poison_is_skipped_and_counted(site: Site) -> None:
-    """With skip, one record is given up after max_attempts; everything else is delivered once."""
+    """With skip, one record is given up after retry.attempts; everything else is delivered once."""
     _fill(site)
-    daemon = site.run("refuse_poison", on_error={"policy": "skip", "max_attempts": 3, **QUICK})
+    daemon = site.run("refuse_poison", retry={"attempts": 3, **QUICK}, rejects={"failing": "skip"})
     eventually(lambda: site.offsets() == [4, 2])
     assert sorted(site.seen()) == ["a", "b", "c", "x", "y"]
     skipped = daemon.wait_event("batch_skipped")
@@ -35,7 +35,7 @@ def test_poison_is_skipped_and_counted(site: Site) -> None:
 def test_poison_may_stop_the_channel(site: Site) -> None:
     """With stop, the process ends with exit 4, committed up to the record and not past it."""
     _fill(site)
-    daemon = site.run("refuse_poison", on_error={"policy": "stop", "max_attempts": 2, **QUICK})
+    daemon = site.run("refuse_poison", retry={"attempts": 2, **QUICK})
     assert daemon.wait() == 4
     assert "cannot decode this" in daemon.wait_event("channel_failed")["error"]
     assert site.offsets()[0] == 2
@@ -45,7 +45,7 @@ def test_poison_may_stop_the_channel(site: Site) -> None:
 def test_poison_holds_up_its_own_partition_only(site: Site) -> None:
     """With retry, the others run on, and the stop is in order and commits nothing past it."""
     _fill(site)
-    daemon = site.run("refuse_poison", on_error={"policy": "retry", **QUICK})
+    daemon = site.run("refuse_poison", retry={**QUICK})
     eventually(lambda: site.offsets() == [2, 2])
     site.broker.produce(site.partition(1), b"z")
     eventually(lambda: site.offsets() == [2, 3])
@@ -86,22 +86,20 @@ class Killed(BatchProcessor):
 
 def _dead_letters(topic: str, **limits: int | str) -> dict[str, Any]:
     letters = {"topic": topic, **limits}
-    return {"policy": "dead_letter", "max_attempts": 2, "dead_letter": letters, **QUICK}
+    return {"retry": {"attempts": 2, **QUICK}, "rejects": {"failing": "dead_letter", **letters}}
 
 
 def test_poison_goes_to_the_dead_letter_topic(site: Site) -> None:
     """It is there with its origin and counted; everything else is delivered, and committed."""
     _fill(site)
     dead = TopicPartition(site.broker.create_topic(), 0)
-    daemon = site.run("refuse_poison", on_error=_dead_letters(dead.topic, headers="both"))
+    daemon = site.run("refuse_poison", **_dead_letters(dead.topic, headers="connect"))
     eventually(lambda: site.offsets() == [4, 2])
     assert sorted(site.seen()) == ["a", "b", "c", "x", "y"]
     (letter,) = site.broker.read(dead, 1)
     headers = dict(letter.headers() or [])
     assert letter.value() == b"poison"
-    assert headers["headrace.topic"] == site.topic.encode()
-    assert (headers["headrace.offset"], headers["headrace.attempt"]) == (b"2", b"2")
-    assert headers["headrace.message"] == b"cannot decode this"
+    assert headers["__connect.errors.offset"] == b"2"
     assert headers["__connect.errors.topic"] == site.topic.encode()
     assert headers["__connect.errors.exception.message"] == b"cannot decode this"
     where = {"channel": "main", "topic": site.topic}
@@ -118,7 +116,7 @@ def test_a_kill_between_letter_and_commit_leaves_the_letter_twice(site: Site) ->
     fields: dict[str, Any] = {
         "processor": {"type": "custom", "factory": "killed_once:Killed"},
         "sink": None,
-        "on_error": _dead_letters(dead.topic),
+        **_dead_letters(dead.topic),
     }
     first = site.run(**fields)
     assert first.wait() == -signal.SIGKILL
@@ -141,7 +139,7 @@ def test_too_much_poison_stops_the_process(site: Site) -> None:
     """Beyond a limit nothing more is sent: exit 4, committed up to the record and not past it."""
     site.broker.produce(site.partition(0), *[b"poison"] * 5)
     dead = TopicPartition(site.broker.create_topic(), 0)
-    daemon = site.run("refuse_poison", on_error=_dead_letters(dead.topic, max_consecutive=2))
+    daemon = site.run("refuse_poison", **_dead_letters(dead.topic, max_consecutive=2))
     assert daemon.wait() == 4
     assert "3 records in a row (max_consecutive: 2)" in daemon.wait_event("channel_failed")["error"]
     assert site.broker.end(dead) == 2
@@ -156,8 +154,10 @@ def test_a_ratio_of_thirty_percent_stops_the_process_after_a_few_hundred_records
     values = [b"poison" if each else b"%d" % number for number, each in enumerate(bad)]
     site.broker.produce(site.partition(0), *values)
     dead = TopicPartition(site.broker.create_topic(), 0)
-    limits = _dead_letters(dead.topic) | {"max_attempts": 5, "backoff": "20ms"}
-    daemon = site.run("refuse_poison", on_error=limits | {"max_backoff": "1s"})
+    limits = _dead_letters(dead.topic) | {
+        "retry": {"attempts": 5, "backoff": "20ms", "max_backoff": "1s"}
+    }
+    daemon = site.run("refuse_poison", **limits)
     assert daemon.wait() == 4
     expected = "101 records within 1000 offsets (max_per_thousand: 100)"
     assert expected in daemon.wait_event("channel_failed")["error"]

@@ -48,14 +48,13 @@ def test_a_trace_goes_from_the_producer_to_the_dead_letter(site: Site) -> None:
     trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     header = ("traceparent", f"00-{trace}-{parent}-01".encode())
     dead = TopicPartition(site.broker.create_topic(), 0)
-    on_error = {
-        "policy": "dead_letter",
-        "max_attempts": 1,
-        "dead_letter": {"topic": dead.topic},
+    policy = {
+        "retry": {"attempts": 1},
+        "rejects": {"failing": "dead_letter", "topic": dead.topic},
     }
     with collecting() as collector:
         tracing = {"endpoint": collector.endpoint}
-        document = {**site.document("refuse_poison", on_error=on_error), "tracing": tracing}
+        document = {**site.document("refuse_poison", **policy), "tracing": tracing}
         daemon = site.daemon(document).start()
         site.broker.produce(site.partition(0), FakeRecord(value_=b"poison", headers_=[header]))
         eventually(lambda: site.offsets()[0] == 1)

@@ -87,8 +87,8 @@ def test_a_run_that_fails_for_good_ends_with_the_error(site: Site) -> None:
     """With policy retry too: exit code 4, partition and error are named, the rest is committed."""
     site.broker.produce(site.partition(0), *numbered("good", 5), b"poison")
     site.broker.produce(site.partition(1), *numbered("other", 5))
-    quick = {"policy": "retry", "backoff": "300ms", "max_backoff": "1s"}
-    document = site.document("refuse_poison", on_error=quick, batch={"max_records": 5, "linger": 0})
+    quick = {"retry": {"backoff": "300ms", "max_backoff": "1s"}}
+    document = site.document("refuse_poison", **quick, batch={"max_records": 5, "linger": 0})
     daemon = site.daemon(document).start("--until", "latest")
     assert daemon.wait() == 4
     (failed,) = [event for event in daemon.events() if event["event"] == "channel_failed"]

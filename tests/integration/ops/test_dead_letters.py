@@ -58,7 +58,7 @@ class Rig:
             "group": self.group,
             "processor": {"type": "simple", "deliver": "record"},
             "sink": "builtins:print",
-            "on_error": {"policy": "dead_letter", "dead_letter": {"topic": self.dead}},
+            "rejects": {"failing": "dead_letter", "topic": self.dead},
         }
         document = {
             "kafka": {"bootstrap_servers": self.broker.address},
@@ -300,10 +300,13 @@ def test_channels_that_share_a_topic_are_told_apart(rig: Rig) -> None:
         "type": "keyed",
         "reducer": "a:b",
         "key": "value.id",
-        "on_poison": "dead_letter",
-        "dead_letter": rig.dead,
     }
-    keyed = {"topics": [rig.source], "group": rig.group, "processor": processor}
+    keyed = {
+        "topics": [rig.source],
+        "group": rig.group,
+        "processor": processor,
+        "rejects": {"failing": "dead_letter", "topic": rig.dead},
+    }
     document["channels"] = {"main": keyed}
     rig.file.write_text(json.dumps(document))
     rig.store(1, rig.letter(5, 1, group=f"{rig.group}.rekey"))
@@ -347,7 +350,7 @@ def test_what_is_no_letter_stays(rig: Rig) -> None:
 def test_a_channel_without_a_topic_is_told_so(rig: Rig) -> None:
     """The message names the option; a topic that does not exist is named as well."""
     document = json.loads(rig.file.read_text())
-    del document["channels"]["main"]["on_error"]
+    del document["channels"]["main"]["rejects"]
     rig.file.write_text(json.dumps(document))
     assert "--dead-letter-topic" in rig.run("list", expect=2).output
     shown = rig.run("list", "--dead-letter-topic", "no.such.topic", expect=2).output

@@ -111,7 +111,7 @@ def test_dead_letters_say_which_permission_is_missing(guarded: Guarded, tmp_path
                 "group": "g",
                 "processor": {"type": "simple", "deliver": "record"},
                 "sink": "builtins:print",
-                "on_error": {"policy": "dead_letter", "dead_letter": {"topic": dead}},
+                "rejects": {"failing": "dead_letter", "topic": dead},
             }
         },
     }

@@ -27,9 +27,8 @@ def _configuration(folder: Path, servers: str, name: str) -> Path:
             "reducer": "a:b",
             "engine": "arrow",
             "key": "value.customer",
-            "on_poison": "dead_letter",
-            "dead_letter": f"{name}.letters",
         },
+        "rejects": {"failing": "dead_letter", "topic": f"{name}.letters"},
         "sink": {"type": "kafka", "topic": f"{name}.out"},
     }
     document = {"kafka": {"bootstrap_servers": servers}, "channels": {"orders": channel}}

@@ -170,7 +170,7 @@ def test_what_is_written_is_looked_at(rig: Rig) -> None:
     channel = rig.document["channels"]["main"]
     channel["processor"] = {"type": "arrow", "reducer": "json:dumps"}
     channel["sink"] = {"type": "kafka", "topic": output}
-    channel["on_error"] = {"policy": "dead_letter", "dead_letter": {"topic": letters}}
+    channel["rejects"] = {"failing": "dead_letter", "topic": letters}
     del channel["offsets"]
     rig.write()
     name = f"billing-{uuid4().hex[:8]}"

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Event
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -291,7 +291,7 @@ def test_a_standstill_of_the_machine_is_no_hung_callback(monkeypatch: pytest.Mon
 
 
 def test_skip_passes_over_a_batch_after_its_attempts(broker: InMemoryBroker) -> None:
-    """on_error skip: max_attempts deliveries, then on, and the offset is committed."""
+    """failing: skip: retry.attempts deliveries, then on, and the offset is committed."""
     broker.produce(P0, *values(20))
 
     def answer(batch: Batch) -> BatchResponse:
@@ -300,8 +300,11 @@ def test_skip_passes_over_a_batch_after_its_attempts(broker: InMemoryBroker) -> 
         return BatchResponse.advance()
 
     recorder = Recorder(answer)
-    policy = {"policy": "skip", "max_attempts": 3, "backoff": "1ms", "max_backoff": "1ms"}
-    with running(in_memory_channel(recorder, broker, on_error=policy)):
+    policy: dict[str, Any] = {
+        "retry": {"attempts": 3, "backoff": "1ms", "max_backoff": "1ms"},
+        "rejects": {"failing": "skip"},
+    }
+    with running(in_memory_channel(recorder, broker, **policy)):
         assert committed(broker, P0, 20)
     assert recorder.delivered() == [(0, 10, 1), (0, 10, 2), (0, 10, 3), (10, 20, 1)]
     assert ("passed over", 0, 10) in recorder.calls[0]
@@ -318,8 +321,11 @@ def test_a_batch_that_the_sink_cannot_pass_over_is_not_skipped(broker: InMemoryB
 
     recorder = Recorder(answer)
     recorder.raising["passed over"] = OSError("sink is down")
-    policy = {"policy": "skip", "max_attempts": 2, "backoff": "1ms", "max_backoff": "1ms"}
-    with running(in_memory_channel(recorder, broker, on_error=policy)):
+    policy: dict[str, Any] = {
+        "retry": {"attempts": 2, "backoff": "1ms", "max_backoff": "1ms"},
+        "rejects": {"failing": "skip"},
+    }
+    with running(in_memory_channel(recorder, broker, **policy)):
         assert committed(broker, P0, 5)
     assert recorder.delivered() == [(0, 5, 1), (0, 5, 2), (0, 5, 3)]
 
@@ -336,22 +342,25 @@ def test_a_batch_that_the_sink_has_already_is_passed_over_with_it(broker: InMemo
 
     recorder = Recorder(answer)
     recorder.raising["passed over"] = SinkConflictError(P0, 0, 10)
-    policy = {"policy": "skip", "max_attempts": 2, "backoff": "1ms", "max_backoff": "1ms"}
-    with running(in_memory_channel(recorder, broker, on_error=policy)):
+    policy: dict[str, Any] = {
+        "retry": {"attempts": 2, "backoff": "1ms", "max_backoff": "1ms"},
+        "rejects": {"failing": "skip"},
+    }
+    with running(in_memory_channel(recorder, broker, **policy)):
         assert committed(broker, P0, 20)
     assert recorder.delivered() == [(0, 10, 1), (0, 10, 2), (10, 20, 1)]
 
 
 def test_stop_fails_the_channel_after_its_attempts(broker: InMemoryBroker) -> None:
-    """on_error stop: the channel fails with the processor's error and commits nothing of it."""
+    """After retry.attempts it fails with the error, and commits nothing of the batch."""
     broker.produce(P0, *values(5))
 
     def answer(_: Batch) -> BatchResponse:
         raise ValueError("poison")
 
     recorder = Recorder(answer)
-    policy = {"policy": "stop", "max_attempts": 2, "backoff": "1ms", "max_backoff": "1ms"}
-    channel = in_memory_channel(recorder, broker, on_error=policy)
+    policy: dict[str, Any] = {"retry": {"attempts": 2, "backoff": "1ms", "max_backoff": "1ms"}}
+    channel = in_memory_channel(recorder, broker, **policy)
     with running(channel):
         deadline = Deadline.after(PATIENCE)
         while channel.failure is None and not deadline.expired:
@@ -370,7 +379,7 @@ class Failing(Recorder):
 
 
 def test_a_processor_can_end_its_channel(broker: InMemoryBroker) -> None:
-    """Whatever on_error says, with its own error; the batch that is out is not committed."""
+    """Whatever rejects say, with its own error; the batch that is out is not committed."""
     broker.produce(P0, *values(5))
     out: Future[BatchResponse] = Future()
     recorder = Failing(lambda _: out)

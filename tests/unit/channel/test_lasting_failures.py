@@ -73,9 +73,9 @@ def raising(error: BaseException) -> Recorder:
     return Recorder(answer)
 
 
-def on_error(**said: Any) -> dict[str, Any]:
+def quick(retry: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
     """Return quick settings of how errors are dealt with."""
-    return {**QUICK["on_error"], **said}
+    return {"retry": {**QUICK["retry"], **(retry or {})}, **fields}
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,15 @@ def on_error(**said: Any) -> dict[str, Any]:
         (TypeError("no"), {}, BOUNDED_ATTEMPTS),
         (PoisonRecordError(P0, 3, "no"), {}, BOUNDED_ATTEMPTS),
         (ImportError("no"), {}, BOUNDED_ATTEMPTS),
-        (ResultMisfitError("no"), {"policy": "skip", "max_attempts": 3}, 3),
-        (ImportError("no"), {"policy": "skip", "max_attempts": 3}, 3),
+        (ResultMisfitError("no"), {"retry": {"attempts": 3}, "rejects": {"failing": "skip"}}, 3),
+        (ImportError("no"), {"retry": {"attempts": 3}, "rejects": {"failing": "skip"}}, 3),
         (RetryableError("no"), {}, BOUNDED_ATTEMPTS_AWAY),
-        (ConnectionError("no"), {"policy": "skip", "max_attempts": 3}, BOUNDED_ATTEMPTS_AWAY),
-        (ConnectionError("no"), {"policy": "skip", "max_attempts": 15}, 15),
+        (
+            ConnectionError("no"),
+            {"retry": {"attempts": 3}, "rejects": {"failing": "skip"}},
+            BOUNDED_ATTEMPTS_AWAY,
+        ),
+        (ConnectionError("no"), {"retry": {"attempts": 15}, "rejects": {"failing": "skip"}}, 15),
         (SinkConflictError(P0, 3, 0), {}, BOUNDED_ATTEMPTS_AWAY),
     ],
 )
@@ -100,7 +104,7 @@ def test_a_bounded_run_ends_with_what_fails_again_and_again(
     broker.produce(P0, *values(5))
     recorder, ended = raising(error), Ended()
     channel = in_memory_channel(
-        recorder, broker, until=LATEST, on_failure=ended.note, on_error=on_error(**settings)
+        recorder, broker, until=LATEST, on_failure=ended.note, **quick(**settings)
     )
     with running(channel):
         failure = ended.wait(channel)
@@ -117,7 +121,7 @@ def test_a_bounded_run_with_a_policy_still_gives_up_what_the_policy_says(
     broker.produce(P0, *values(5))
     recorder = raising(ValueError("no"))
     channel = in_memory_channel(
-        recorder, broker, until=LATEST, on_error=on_error(policy="skip", max_attempts=2)
+        recorder, broker, until=LATEST, **quick({"attempts": 2}, rejects={"failing": "skip"})
     )
     with running(channel):
         assert committed(broker, P0, 5)
@@ -126,7 +130,7 @@ def test_a_bounded_run_with_a_policy_still_gives_up_what_the_policy_says(
 
 
 def test_a_run_without_bounds_goes_on(broker: InMemoryBroker) -> None:
-    """A daemon tries for ever with policy retry."""
+    """A daemon tries for ever where failing is fail."""
     broker.produce(P0, *values(5))
     recorder = raising(ValueError("no"))
     channel = in_memory_channel(recorder, broker)
@@ -135,32 +139,32 @@ def test_a_run_without_bounds_goes_on(broker: InMemoryBroker) -> None:
         assert channel.failure is None
 
 
-@pytest.mark.parametrize("policy", ["retry", "skip", "dead_letter"])
+@pytest.mark.parametrize("failing", ["fail", "skip", "dead_letter"])
 @pytest.mark.parametrize(
     "error",
     [ResultMisfitError("column 'id' is text"), ImportError("no module x"), ConfigError(["no"])],
     ids=lambda each: type(each).__name__,
 )
 def test_what_no_attempt_cures_has_its_partition_rest(
-    broker: InMemoryBroker, error: BaseException, policy: str
+    broker: InMemoryBroker, error: BaseException, failing: str
 ) -> None:
     """Other partitions go on; the batch is tried once more each time somebody ends the rest."""
     broker.produce(P0, *values(5))
     broker.produce(P1, *values(5))
     recorder = raising(error)
-    settings: dict[str, Any] = {"policy": policy}
-    if policy != "retry":
-        settings["max_attempts"] = 3
-    if policy == "dead_letter":
-        settings["dead_letter"] = {"topic": "dead"}
+    retry, rejects = {}, {"failing": failing}
+    if failing != "fail":
+        retry["attempts"] = 3
+    if failing == "dead_letter":
+        rejects["topic"] = "dead"
         broker.create_topic("dead")
-    attempts = settings.get("max_attempts", BOUNDED_ATTEMPTS)
+    attempts = retry.get("attempts", BOUNDED_ATTEMPTS)
     channel = in_memory_channel(
         recorder,
         broker,
         dead_letters=InMemoryDeadLetters(),
         pause={"max_duration": "10ms"},
-        on_error=on_error(**settings),
+        **quick(retry, rejects=rejects),
     )
     with capture_logs() as logs, running(channel):
         pause = resting(channel)

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.channel.buffer import BatchSlice
 from headrace.channel.letter_limits import DeadLetterLimits
-from headrace.config import DeadLetterConfig
+from headrace.config import DeliveredRejects
 from headrace.testing.records import FakeRecord
 
 
@@ -16,9 +16,9 @@ def one(offset: int, start: int | None = None) -> BatchSlice:
     return BatchSlice(begin, [FakeRecord(offset_=offset)], offset + 1, 100)
 
 
-def limits(**values: int) -> DeadLetterConfig:
+def limits(**values: int) -> DeliveredRejects:
     """Return limits."""
-    return DeadLetterConfig.model_validate({"topic": "dead", **values})
+    return DeliveredRejects.model_validate({"failing": "dead_letter", "topic": "dead", **values})
 
 
 def test_records_in_a_row_are_bounded() -> None:

@@ -57,7 +57,7 @@ def _by_reference(broker: InMemoryBroker, letters: InMemoryDeadLetters, log: Log
     owned = owned_partition()
     config = {
         **QUICK,
-        "on_error": {"policy": "dead_letter", "dead_letter": {"topic": "dead"}},
+        "rejects": {"failing": "dead_letter", "topic": "dead"},
     }
     sender = DeadLetters(
         LiveSettings(ChannelConfig.model_validate(config)),

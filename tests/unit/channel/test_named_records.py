@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import PoisonRecordError
 from headrace.core.records import offset_of
@@ -28,8 +28,11 @@ def test_skip_passes_over_a_named_record_alone(broker: InMemoryBroker) -> None:
         return BatchResponse.advance()
 
     recorder = Recorder(answer)
-    skip = {"policy": "skip", "max_attempts": 5, "backoff": "1ms", "max_backoff": "1ms"}
-    with running(in_memory_channel(recorder, broker, on_error=skip)):
+    skip: dict[str, Any] = {
+        "retry": {"attempts": 5, "backoff": "1ms", "max_backoff": "1ms"},
+        "rejects": {"failing": "skip"},
+    }
+    with running(in_memory_channel(recorder, broker, **skip)):
         assert committed(broker, P0, 8)
     passed = [call[1:] for call in recorder.calls[0] if call[0] == "passed over"]
     assert passed == [(3, 4)]
@@ -38,15 +41,15 @@ def test_skip_passes_over_a_named_record_alone(broker: InMemoryBroker) -> None:
 
 
 def test_stop_tries_a_named_record_as_often_as_any(broker: InMemoryBroker) -> None:
-    """The policy is about batches: it stops after max_attempts deliveries of the whole."""
+    """The policy is about batches: it stops after retry.attempts deliveries of the whole."""
     broker.produce(P0, *values(4))
 
     def answer(batch: Batch) -> BatchResponse:
         raise PoisonRecordError(batch.partition, 2, "no")
 
     recorder = Recorder(answer)
-    stop = {"policy": "stop", "max_attempts": 2, "backoff": "1ms", "max_backoff": "1ms"}
-    channel = in_memory_channel(recorder, broker, on_error=stop)
+    stop: dict[str, Any] = {"retry": {"attempts": 2, "backoff": "1ms", "max_backoff": "1ms"}}
+    channel = in_memory_channel(recorder, broker, **stop)
     with running(channel):
         eventually(lambda: channel.failure is not None)
     assert recorder.delivered() == [(0, 4, 1), (0, 4, 2)]

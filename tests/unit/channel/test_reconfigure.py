@@ -140,13 +140,13 @@ def test_a_failing_batch_is_treated_as_configured_now(broker: InMemoryBroker) ->
 
     recorder = Recorder(fail)
     waits = {"backoff": "1ms", "max_backoff": "1ms"}
-    with running(in_memory_channel(recorder, broker, on_error=waits)) as channel:
+    with running(in_memory_channel(recorder, broker, retry=waits)) as channel:
         broker.produce(P0, *values(3))
         recorder.wait(lambda: len(recorder.delivered()) >= 7)
-        change(channel, on_error={**waits, "policy": "skip", "max_attempts": 3})
+        change(channel, retry={"attempts": 3, **waits}, rejects={"failing": "skip"})
         assert committed(broker, P0, 3)
         tries = len(recorder.delivered())
-        change(channel, on_error={"backoff": "1h", "max_backoff": "1h"})
+        change(channel, retry={"backoff": "1h", "max_backoff": "1h"})
         broker.produce(P0, *values(1))
         recorder.wait(lambda: len(recorder.delivered()) == tries + 1)
         eventually(lambda: any(p.state == "backing_off" for p in channel.partitions()))
@@ -345,7 +345,7 @@ TESTED = {
     "initial_offset": "test_a_partition_begins_where_configured_now",
     "max_in_flight": "test_as_many_batches_are_out_as_configured_now",
     "offset_out_of_range": "test_reading_goes_on_out_of_range_where_configured_now",
-    "on_error": "test_a_failing_batch_is_treated_as_configured_now",
+    "retry": "test_a_failing_batch_is_treated_as_configured_now",
     "release_timeout": "test_a_release_waits_as_long_as_configured_now",
     "pause": "test_pauses_are_kept_as_configured_now",
     "workers": "test_there_are_as_many_workers_as_configured_now",

@@ -90,7 +90,7 @@ def test_a_skip_that_the_sink_refuses_for_good_has_the_member_join_again(
                 raise FencedError("shut out")
 
     recorder = Skipping(refuse)
-    settings = {**SINK, "on_error": {"policy": "skip", "max_attempts": 1}}
+    settings = {**SINK, "retry": {"attempts": 1}, "rejects": {"failing": "skip"}}
     broker.produce(P0, *values(5))
     with running(in_memory_channel(recorder, broker, **settings)):
         assert committed(broker, P0, 5)

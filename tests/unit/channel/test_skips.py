@@ -56,7 +56,7 @@ def test_a_poison_record_is_left_out_while_its_batch_backs_off(broker: InMemoryB
     """The rest of the batch is delivered at once, from the same start; it is logged and counted."""
     broker.produce(P0, b"0", b"1", b"poison", b"3")
     metrics, recorder = Metrics(), Recorder(_poisoned)
-    channel = in_memory_channel(recorder, broker, metrics=metrics, on_error=STUCK)
+    channel = in_memory_channel(recorder, broker, metrics=metrics, retry=STUCK)
     with capture_logs() as lines, running(channel):
         _backs_off(channel)
         skip = channel.skip(P0, 2, reason="no JSON", by="ann")
@@ -75,7 +75,7 @@ def test_a_batch_of_nothing_else_is_passed_over_in_the_sink_too(broker: InMemory
     """Nothing is delivered, the sink's own offset moves behind it, and so does the commit."""
     broker.produce(P0, b"poison")
     recorder = Recorder(_poisoned)
-    channel = in_memory_channel(recorder, broker, on_error=STUCK)
+    channel = in_memory_channel(recorder, broker, retry=STUCK)
     with running(channel):
         _backs_off(channel)
         channel.skip(P0, 0, reason="no JSON", by="ann")
@@ -128,7 +128,7 @@ def test_where_the_sink_stands_elsewhere_reading_goes_on_there(
     broker.produce(P0, b"0", b"1", b"poison", b"3")
     recorder = Recorder(_poisoned)
     quick = {"backoff": "1ms", "max_backoff": "1ms"}
-    channel = in_memory_channel(recorder, broker, on_error=quick, batch={"max_records": 1})
+    channel = in_memory_channel(recorder, broker, retry=quick, batch={"max_records": 1})
     with running(channel), capture_logs() as lines:
         eventually(lambda: any(each.attempts for each in channel.partitions()))
         recorder.raising["passed over"] = SinkConflictError(P0, 2, stored)
@@ -179,7 +179,7 @@ def test_only_a_record_of_the_batch_that_fails_is_skipped(broker: InMemoryBroker
     broker.produce(P0, b"0", b"1", b"poison", b"3", *values(4))
     recorder = Recorder()
     recorder.answer = recorder.later
-    channel = in_memory_channel(recorder, broker, on_error=STUCK, batch={"max_records": 4})
+    channel = in_memory_channel(recorder, broker, retry=STUCK, batch={"max_records": 4})
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
         (out,) = [each for each in channel.partitions() if each.partition == 0]
@@ -207,7 +207,7 @@ def test_a_failed_batch_is_known_when_what_was_read_ahead_is_dropped(
     """It is read again, and waits as it did."""
     broker.produce(P0, b"0", b"1", b"poison", b"3", *values(4))
     recorder = Recorder(_poisoned)
-    channel = in_memory_channel(recorder, broker, on_error=STUCK, batch={"max_records": 4})
+    channel = in_memory_channel(recorder, broker, retry=STUCK, batch={"max_records": 4})
     with running(channel):
         _backs_off(channel)
         (owned,) = [each for each in channel._runtime.manager.all() if each.partition == P0]
@@ -231,7 +231,7 @@ def test_the_batch_that_fails_begins_with_a_record_and_not_with_a_gap(
     """Where offsets before its first record have none, the record is named, not the position."""
     broker.skip(P0, 3)
     broker.produce(P0, b"poison")
-    channel = in_memory_channel(Recorder(_poisoned), broker, on_error=STUCK)
+    channel = in_memory_channel(Recorder(_poisoned), broker, retry=STUCK)
     with running(channel):
         _backs_off(channel)
         (waits,) = [each for each in channel.partitions() if each.partition == 0]
@@ -264,7 +264,7 @@ def test_a_batch_that_fails_behind_its_skip_comes_again_at_once(broker: InMemory
     broker.produce(P0, b"poison")
     recorder = Recorder()
     recorder.answer = recorder.later
-    channel = in_memory_channel(recorder, broker, on_error=STUCK)
+    channel = in_memory_channel(recorder, broker, retry=STUCK)
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
         channel.skip(P0, 0, reason="bad", by="ann")

@@ -285,7 +285,7 @@ def test_a_truncated_log_whose_leader_is_silent_holds_no_worker(broker: InMemory
     """It is asked about again when its time has come, and can be given back until then."""
     read_all(broker)
     broker.truncate(P0, 6)
-    channel = in_memory_channel(Watching(), broker, on_error=LONG)
+    channel = in_memory_channel(Watching(), broker, retry=LONG)
     silence = Silence(channel)
     channel.start(Deadline.after(PATIENCE))
     try:
@@ -427,7 +427,7 @@ def test_what_waits_for_a_retry_is_delivered_once_after_a_doubt(
     """Each record comes again once, also those that the log has no more."""
     recorder = Recorder()
     recorder.raising["batch"] = ValueError("once")
-    channel = in_memory_channel(recorder, broker, on_error=LONG)
+    channel = in_memory_channel(recorder, broker, retry=LONG)
     with running(channel):
         recorder.wait(lambda: recorder.errors() == [ValueError])
         (owned,) = channel._runtime.manager.all()

@@ -38,7 +38,7 @@ def test_other_processors_need_the_records(tmp_path: Path) -> None:
 def test_a_buffer_of_nothing_has_no_limit(tmp_path: Path) -> None:
     """Its size would have no effect, and large batches ask for none."""
     (problem,) = refused(tmp_path, CONNECTOR + REFERENCE + "    buffer: {max_bytes: 1GiB}\n")
-    assert "buffer (line 10): has no effect with source: by_reference" in problem
+    assert "buffer (line 10): exists only with source: by_value" in problem
     found = loaded(tmp_path, CONNECTOR + REFERENCE + "    batch: {max_bytes: 1GiB}\n")
     assert found.channels["flights"].batch.max_bytes == 1 << 30
 

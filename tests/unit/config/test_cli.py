@@ -51,7 +51,7 @@ channels:
     topics: [order-status]
     group: late
     processor: {type: spark, reducer: "reducers:reduce"}
-    on_error: {policy: dead_letter, dead_letter: {topic: late.dead}}
+    rejects: {failing: dead_letter, topic: late.dead}
     sink: noop
   table:
     topics: ['^status\\..*\\.state$', late.dead, elsewhere]

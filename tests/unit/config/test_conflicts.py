@@ -93,7 +93,7 @@ def test_properties_that_headrace_owns_are_refused(
             "tls: {}",
             "sasl.mechanism",
             (
-                "has no effect, because kafka.tls is given without kafka.sasl; add kafka.sasl, or "
+                "is of SASL, which a connection with kafka.tls alone has not; add kafka.sasl, or "
                 "leave kafka.tls out and say all with properties"
             ),
         ),
@@ -102,7 +102,7 @@ def test_properties_that_headrace_owns_are_refused(
         (
             f"sasl: {LOGIN}",
             "ssl.cipher.suites",
-            "has no effect, because kafka.sasl is given without kafka.tls; add kafka.tls",
+            "is of TLS, which a connection with kafka.sasl alone has not; add kafka.tls",
         ),
     ],
 )
@@ -207,7 +207,7 @@ def test_spark_properties_do_not_repeat_fields(tmp_path: Path, name: str, senten
 _SPARK = {"type": "spark", "reducer": "a:b"}
 _SIMPLE = {"type": "simple"}
 _CUSTOM = {"type": "custom", "factory": "a:b"}
-_DEAD_LETTERS = {"policy": "dead_letter", "dead_letter": {"topic": "events.dead"}}
+_DEAD_LETTERS = {"rejects": {"failing": "dead_letter", "topic": "events.dead"}}
 _FITS_SPARK = (
     "does not fit the spark processor; it takes delta, sql, kafka, jsonl, console, noop, custom "
     "or several"
@@ -261,15 +261,18 @@ _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
         ),
         (
             {"processor": _SPARK | {"schema": "a INT"}},
-            "schema has no effect with decode: none; write decode: json",
+            "schema exists only with decode: json; write that, or leave the key out",
         ),
         (
             {"processor": _SPARK | {"timestamps": "millis"}},
-            "timestamps is millis, which has no effect with decode: none; leave it out",
+            "timestamps exists only with decode: json; write that, or leave the key out",
         ),
         (
-            {"processor": _SPARK | {"undecodable": "skip"}},
-            "undecodable is skip, which has no effect with decode: none; leave it out",
+            {"processor": _SPARK, "rejects": {"undecodable": "skip"}},
+            (
+                "rejects.undecodable exists only with processor.decode: json; write that, or leave "
+                "the key out"
+            ),
         ),
         (
             {
@@ -284,26 +287,19 @@ _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
         (
             {"processor": _SIMPLE | {"auto_advance_interval": "5s"}, "sink": "a:b"},
             (
-                "auto_advance_interval has no effect with auto_advance: every-batch; "
-                "write auto_advance: periodic"
+                "auto_advance_interval exists only with auto_advance: periodic; write that, or "
+                "leave the key out"
             ),
         ),
         (
-            {"on_error": {"max_attempts": 3}},
-            (
-                "max_attempts has no effect with policy: retry, "
-                "which never gives up; leave it out, or write policy: skip or policy: stop"
-            ),
+            {"rejects": {"failing": "dead_letter"}},
+            "topic is missing; failing: dead_letter needs a topic, as in events.dead",
         ),
         (
-            {"on_error": {"policy": "dead_letter"}},
-            "dead_letter is missing; name a topic, as in {topic: events.dead}",
-        ),
-        (
-            {"on_error": {"policy": "skip", "dead_letter": {"topic": "dead"}}},
+            {"rejects": {"failing": "skip", "topic": "dead"}},
             (
-                "on_error.dead_letter has no effect with policy: skip; leave it out, or write "
-                "policy: dead_letter, or processor.undecodable: dead_letter"
+                "topic exists only with failing: dead_letter, undecodable: dead_letter or "
+                "overflow: dead_letter; write that, or leave the key out"
             ),
         ),
         (
@@ -313,25 +309,25 @@ _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
                     "reducer": "a:b",
                     "decode": "json",
                     "schema": "id INT",
-                    "undecodable": "dead_letter",
-                }
+                },
+                "rejects": {"undecodable": "dead_letter"},
             },
-            (
-                "on_error.dead_letter is missing; processor.undecodable: dead_letter takes a topic "
-                "from there, as in {topic: events.dead}"
-            ),
+            "topic is missing; undecodable: dead_letter needs a topic, as in events.dead",
         ),
         (
             {
-                "processor": {"type": "arrow", "reducer": "a:b", "undecodable": "dead_letter"},
-                "on_error": {"dead_letter": {"topic": "events.dead"}},
+                "processor": {"type": "arrow", "reducer": "a:b"},
+                "rejects": {"undecodable": "dead_letter", "topic": "events.dead"},
             },
-            "undecodable is dead_letter, which has no effect with decode: none; leave it out",
+            (
+                "rejects.undecodable exists only with processor.decode: json; write that, or leave "
+                "the key out"
+            ),
         ),
         (
-            {"topics": ["events", "^ev.*"], "on_error": _DEAD_LETTERS},
+            {"topics": ["events", "^ev.*"], **_DEAD_LETTERS},
             (
-                "on_error.dead_letter.topic is events.dead, which the channel reads itself "
+                "rejects.topic is events.dead, which the channel reads itself "
                 "(events, ^ev.*); give it another name, one that no pattern of topics matches"
             ),
         ),
@@ -339,15 +335,15 @@ _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
             {
                 "processor": _SIMPLE | {"no_duplication": True},
                 "sink": "a:b",
-                "on_error": _DEAD_LETTERS,
+                **_DEAD_LETTERS,
             },
             (
-                "on_error.policy is dead_letter, which has no effect with no_duplication: what "
-                "fails then is committed already; leave one of them out"
+                "rejects exists only with processor.no_duplication: false; write that, or leave "
+                "the key out"
             ),
         ),
         (
-            {"on_error": {"backoff": "31s"}},
+            {"retry": {"backoff": "31s"}},
             ("backoff is 31s, longer than max_backoff (30s); lower it or raise max_backoff"),
         ),
     ],
@@ -405,14 +401,14 @@ def test_defaults_contradict_nothing() -> None:
     assert isinstance(channel(processor=_CUSTOM, sink=None), ChannelConfig)
 
 
-LETTERS = "{policy: dead_letter, dead_letter: {topic: TOPIC}}"
+LETTERS = "{failing: dead_letter, topic: TOPIC}"
 
 
 def _channels(**dead: tuple[str, str]) -> str:
     """Return channels by name, each with what it reads and where its dead letters go."""
     lines = [
         f"  {name}: {{topics: ['{reads}'], group: {name}, processor: {{type: simple}}, sink: 'a:b',"
-        f" on_error: {LETTERS.replace('TOPIC', letters)}}}"
+        f" rejects: {LETTERS.replace('TOPIC', letters)}}}"
         for name, (reads, letters) in dead.items()
     ]
     return "\n".join(["channels:", *lines])
@@ -434,7 +430,7 @@ def _channels(**dead: tuple[str, str]) -> str:
 def test_dead_letters_do_not_go_round(tmp_path: Path, text: str, problem: str) -> None:
     """A record that fails in each of the channels would never come to rest."""
     (found,) = refused(tmp_path, text)
-    assert found.startswith(f"channels.a.on_error.dead_letter.topic (line 2): {problem}, so that")
+    assert found.startswith(f"channels.a.rejects.topic (line 2): {problem}, so that")
 
 
 def test_dead_letters_may_be_read_by_another_channel(tmp_path: Path) -> None:

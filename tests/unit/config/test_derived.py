@@ -11,6 +11,7 @@ from headrace.config import (
     KafkaSinkConfig,
     KeyedProcessorConfig,
     RekeyProcessorConfig,
+    RekeyRejects,
     diff,
     show,
 )
@@ -28,7 +29,7 @@ channels:
     group: status
     initial_offset: latest
     workers: 5
-    on_error: {policy: stop}
+    retry: {attempts: 7}
     processor: {type: keyed, reducer: "orders:status", engine: arrow, key: %s%s}
     sink: {type: kafka, topic: out}%s
 """
@@ -58,7 +59,7 @@ def test_the_first_has_what_the_channel_has(tmp_path: Path) -> None:
     """Workers, policies and the start are as configured; of the by-key topic all is read."""
     channels = loaded(tmp_path, text()).channels
     first, second = channels["orders.rekey"], channels["orders"]
-    assert (first.workers, first.on_error, first.initial_offset) == (5, second.on_error, "latest")
+    assert (first.workers, first.retry, first.initial_offset) == (5, second.retry, "latest")
     assert second.initial_offset == "earliest"
 
 
@@ -74,28 +75,32 @@ def test_the_first_reads_values_as_the_channel_does(tmp_path: Path) -> None:
     ("given", "expected", "letters"),
     [
         ("fail", "fail", None),
-        ("drop", "drop", None),
-        ("dead_letter, dead_letter: dead", "dead_letter", "dead"),
-        ("quarantine, dead_letter: dead", "dead_letter", "dead"),
+        ("skip", "skip", None),
+        ("dead_letter, topic: dead", "dead_letter", "dead"),
+        ("quarantine, topic: dead", "dead_letter", "dead"),
+        ("fail, undecodable: skip", "skip", None),
+        ("quarantine, undecodable: skip, topic: dead", "skip", None),
+        ("skip, undecodable: quarantine, topic: dead", "dead_letter", "dead"),
     ],
 )
 def test_what_has_no_key_meets_the_fate_of_poison(
     tmp_path: Path, given: str, expected: str, letters: str | None
 ) -> None:
-    """What ``on_poison`` says holds for records without a key; there is no key to quarantine."""
-    made = loaded(tmp_path, text(processor=f", on_poison: {given}")).channels["orders.rekey"]
-    assert isinstance(made.processor, RekeyProcessorConfig)
-    assert (made.processor.on_poison, made.processor.dead_letter) == (expected, letters)
+    """As with facts that cannot be read, and those are as facts that fail; no key to quarantine."""
+    file = text(channel=f"\n    rejects: {{failing: {given}}}")
+    made = loaded(tmp_path, file).channels["orders.rekey"].rejects
+    assert isinstance(made, RekeyRejects)
+    assert (made.undecodable, made.topic) == (expected, letters)
 
 
 @pytest.mark.parametrize("late", ["deliver", "dead_letter"])
 def test_letters_of_both_have_the_same_headers(tmp_path: Path, late: str) -> None:
-    """What ``dead_letter_headers`` says holds for records without a key."""
-    given = ", on_poison: dead_letter, dead_letter: dead, dead_letter_headers: connect"
-    given += "" if late == "deliver" else f", late: {late}, grace: 1s"
-    made = loaded(tmp_path, text(processor=given)).channels["orders.rekey"]
-    assert isinstance(made.processor, RekeyProcessorConfig)
-    assert made.processor.dead_letter_headers == "connect"
+    """What ``headers`` says holds for records without a key."""
+    given = "failing: dead_letter, topic: dead, headers: connect"
+    given += "" if late == "deliver" else f", late: {late}"
+    grace = "" if late == "deliver" else ", grace: 1s"
+    file = text(processor=grace, channel=f"\n    rejects: {{{given}}}")
+    assert loaded(tmp_path, file).channels["orders.rekey"].rejects.headers == "connect"
 
 
 def test_a_static_coordinator_names_the_partitions_of_both_topics(tmp_path: Path) -> None:
@@ -157,8 +162,11 @@ OTHER = """
         (text("headers."), "processor.key", "is not record"),
         (text("orders"), "processor.key", "is not record"),
         (text(processor=", value: bytes"), "processor.key", "a field of the value, and value is"),
-        (text("record", ", internal: {partitions: 3}"), "internal.partitions", "has no effect"),
-        (text("record", ", dead_letter: d, on_poison: drop"), "dead_letter", "on_poison: drop"),
+        (
+            text("record", ", internal: {partitions: 3}"),
+            "internal.partitions",
+            "exists only with a key",
+        ),
         (
             text(channel=OTHER % ("orders.rekey", "x", "x")),
             "processor.key",
@@ -218,12 +226,13 @@ channels:
     group: by-customer
     processor: {type: rekey, key: %s%s}
     sink: %s
+    rejects: %s
 """
 
 
 def test_a_channel_may_re_key_by_itself(tmp_path: Path) -> None:
     """The processor can be configured for readers of another kind."""
-    file = REKEY % ("orders", "key", "", "{type: kafka, topic: orders-by-key}")
+    file = REKEY % ("orders", "key", "", "{type: kafka, topic: orders-by-key}", "{}")
     (made,) = loaded(tmp_path, file).channels.values()
     assert made.max_in_flight == 2
 
@@ -236,13 +245,22 @@ def test_a_channel_may_re_key_by_itself(tmp_path: Path) -> None:
         (("orders", "key", "", "{type: kafka}"), "the rekey processor writes to one topic"),
         (("orders", "key", "", "{type: kafka, topic: orders}"), "which the channel reads"),
         (("^orders", "key", "", "{type: kafka, topic: t}"), "internal.partitions"),
-        (("orders", "key", ", reload: true", "{type: kafka, topic: t}"), "no effect with key"),
         (
-            ("orders", "key", ", on_poison: dead_letter", "{type: kafka, topic: t}"),
-            "is missing; name the topic",
+            ("orders", "key", ", reload: true", "{type: kafka, topic: t}"),
+            "exists only with a function as key or a decoder",
         ),
         (
-            ("o", "key", ", on_poison: dead_letter, dead_letter: o", "{type: kafka, topic: t}"),
+            ("orders", "key", "", "{type: kafka, topic: t}", "{undecodable: dead_letter}"),
+            "is missing; undecodable: dead_letter needs a topic",
+        ),
+        (
+            (
+                "o",
+                "key",
+                "",
+                "{type: kafka, topic: t}",
+                "{undecodable: dead_letter, topic: o}",
+            ),
             "which the channel reads itself",
         ),
     ],
@@ -251,7 +269,7 @@ def test_what_does_not_go_with_re_keying_is_refused(
     tmp_path: Path, given: tuple[str, ...], words: str
 ) -> None:
     """Each conflict of the processor by itself names what is wrong."""
-    (problem,) = refused(tmp_path, REKEY % given)
+    (problem,) = refused(tmp_path, REKEY % (*given, "{}")[:5])
     assert words in problem
 
 

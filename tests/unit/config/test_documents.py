@@ -87,5 +87,6 @@ def test_the_example_gives_defaults_as_they_are(tmp_path: Path) -> None:
     for section in ("zookeeper", "logging", "metrics", "shutdown_timeout"):
         assert shown[section] == default[section]
     flights, plain = shown["channels"]["flights"], default["channels"]["flights"]
-    for name in flights.keys() - {"processor", "sink"}:
+    for name in flights.keys() - {"processor", "sink", "rejects"}:
         assert flights[name] == plain[name], name
+    assert flights["rejects"] == {**plain["rejects"], "undecodable": "fail"}

@@ -26,9 +26,10 @@ SQL_REASON = "the database takes rows and offsets in one transaction and refuses
         ({"processor": SPARK, "sink": DELTA}, f"exactly-once: {DELTA_REASON}"),
         (
             {
-                "processor": JSON | {"undecodable": "skip"},
+                "processor": JSON,
                 "sink": DELTA,
-                "on_error": {"policy": "skip", "max_attempts": 3},
+                "retry": {"attempts": 3},
+                "rejects": {"undecodable": "skip", "failing": "skip"},
             },
             (
                 f"exactly-once: {DELTA_REASON}; records that cannot be decoded are left out; "
@@ -107,7 +108,8 @@ SQL_REASON = "the database takes rows and offsets in one transaction and refuses
             {
                 "processor": {"type": "custom", "factory": "a:b"},
                 "sink": None,
-                "on_error": {"policy": "skip", "max_attempts": 1},
+                "retry": {"attempts": 1},
+                "rejects": {"failing": "skip"},
             },
             (
                 "at-least-once: batches are delivered until answered; "
@@ -119,7 +121,7 @@ SQL_REASON = "the database takes rows and offsets in one transaction and refuses
             {
                 "processor": {"type": "custom", "factory": "a:b"},
                 "sink": None,
-                "on_error": {"policy": "dead_letter", "dead_letter": {"topic": "dead"}},
+                "rejects": {"failing": "dead_letter", "topic": "dead"},
             },
             (
                 "at-least-once: batches are delivered until answered; "

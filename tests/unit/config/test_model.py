@@ -15,9 +15,10 @@ from headrace.config import (
     FunctionSinkConfig,
     JsonLinesSinkConfig,
     KafkaOffsetsConfig,
+    MicroBatchRejects,
     NoopSinkConfig,
-    OnErrorConfig,
     ReloadEffect,
+    RetryConfig,
     SparkProcessorConfig,
     StaticCoordinatorConfig,
     ZooKeeperOffsetsConfig,
@@ -57,7 +58,8 @@ def test_the_least_file_has_all_defaults(tmp_path: Path) -> None:
     assert (flights.idle_time, flights.batch_timeout, flights.commit_interval) == (60, 300, 1)
     assert (flights.enabled, flights.workers, flights.max_in_flight) == (True, 2, 2)
     assert (flights.initial_offset, flights.offset_out_of_range) == ("earliest", "earliest")
-    assert flights.on_error == OnErrorConfig()
+    assert flights.retry == RetryConfig()
+    assert flights.rejects == MicroBatchRejects()
     assert isinstance(flights.processor, SparkProcessorConfig)
     assert (flights.processor.decode, flights.processor.max_records) == ("none", 100_000)
 
@@ -84,15 +86,16 @@ def test_batches_in_flight_depend_on_the_processor(
     ("given", "expected"),
     [
         ({}, None),
-        ({"policy": "retry", "max_attempts": None}, None),
-        ({"policy": "skip"}, 5),
-        ({"policy": "stop", "max_attempts": None}, 5),
-        ({"policy": "skip", "max_attempts": 1}, 1),
+        ({"retry": {"attempts": None}}, None),
+        ({"rejects": {"failing": "skip"}}, 5),
+        ({"retry": {"attempts": None}, "rejects": {"failing": "skip"}}, 5),
+        ({"retry": {"attempts": 3}}, 3),
+        ({"retry": {"attempts": 1}, "rejects": {"failing": "skip"}}, 1),
     ],
 )
 def test_attempts_depend_on_the_policy(given: dict[str, Any], expected: int | None) -> None:
     """A batch is retried for ever, or five times where the policy gives up."""
-    assert OnErrorConfig.model_validate(given).max_attempts == expected
+    assert channel(**given).attempts == expected
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_a_name_stands_for_a_decoder_of_rows_or_of_values(packages: Path, tmp_pa
         ),
         (
             "{type: arrow, reducer: 'a:b', decoder_options: {a: 1}}",
-            "decoder_options (line 6): has no effect with decode: none; leave it out, or name",
+            "decoder_options (line 6): exists only with a decoder of your own as decode; write",
         ),
         (
             "{type: keyed, engine: arrow, reducer: 'a:b', value: text}",
@@ -129,7 +129,7 @@ def test_a_name_stands_for_a_decoder_of_rows_or_of_values(packages: Path, tmp_pa
         ),
         (
             "{type: keyed, engine: arrow, reducer: 'a:b', decoder_options: {a: 1}}",
-            "decoder_options (line 6): has no effect with value: json; leave it out",
+            "decoder_options (line 6): exists only with a decoder of your own as value",
         ),
     ],
 )

@@ -88,10 +88,7 @@ TYPES = "spark, arrow, keyed, rekey, simple or custom"
         ("coordinator: {weight: 0}", f"coordinator.weight: 0 is not {COUNT}"),
         (
             "coordinator: {type: dynamic, partitions: {}}",
-            (
-                "coordinator.partitions: is not a known "
-                "key; known here: type, rebalance_delay, resync_interval, weight"
-            ),
+            "coordinator.partitions: is not a known key here; it is one with type: static",
         ),
         (
             "coordinator: fixed_count",
@@ -119,7 +116,7 @@ TYPES = "spark, arrow, keyed, rekey, simple or custom"
         ),
         (
             "offsets: {type: zookeeper, fencing: metadata}",
-            "offsets.fencing: is not a known key; known here: type",
+            "offsets.fencing: is not a known key here; it is one with type: kafka",
         ),
         ("workers: 2.0", f"workers: 2.0 is not {WORKERS}"),
         ("workers: '2'", f"workers: '2' is not {WORKERS}"),
@@ -174,11 +171,14 @@ TYPES = "spark, arrow, keyed, rekey, simple or custom"
         ),
         (
             "processor: {type: spark, reducer: 'a:b', result: a INT}",
-            "processor.result: goes with arrow only; leave it out",
+            "processor.result: exists only with arrow; write that, or leave the key out",
         ),
         (
             "processor: {type: spark, sql: select 1, reload: true}",
-            "processor.reload: is true, which has no effect with sql; leave it out",
+            (
+                "processor.reload: exists only with code of your own, as a reducer; write that, or "
+                "leave the key out"
+            ),
         ),
         (
             "processor: {type: spark, sql: ' '}",
@@ -193,7 +193,7 @@ TYPES = "spark, arrow, keyed, rekey, simple or custom"
             (
                 "processor.retries: is not a known "
                 "key; known here: type, reducer, sql, arrow, result, decode, decoder_options, "
-                "schema, timestamps, undecodable, max_records, target_duration, admission, reload"
+                "schema, timestamps, max_records, target_duration, max_rate, reload"
             ),
         ),
         (
@@ -201,7 +201,7 @@ TYPES = "spark, arrow, keyed, rekey, simple or custom"
             (
                 "processor.ddl: is not a known "
                 "key; known here: type, reducer, sql, arrow, result, decode, decoder_options, "
-                "schema, timestamps, undecodable, max_records, target_duration, admission, reload"
+                "schema, timestamps, max_records, target_duration, max_rate, reload"
             ),
         ),
         (
@@ -295,12 +295,12 @@ TYPES = "spark, arrow, keyed, rekey, simple or custom"
         ("idle_time: 1ms", f"idle_time: '1ms' is not {DURATION}, of at least 10ms"),
         ("commit_interval: often", f"commit_interval: 'often' is not {DURATION}"),
         (
-            "on_error: {policy: ignore}",
-            "on_error.policy: 'ignore' is not retry, skip, stop or dead_letter",
+            "rejects: {failing: ignore}",
+            "rejects.failing: 'ignore' is not fail, skip or dead_letter",
         ),
         (
-            "on_error: {policy: skip, max_attempts: 0}",
-            (f"on_error.max_attempts: 0 is not {COUNT} or null"),
+            "retry: {attempts: 0}",
+            (f"retry.attempts: 0 is not {COUNT} or null"),
         ),
         (
             f"idle_time: {'x' * 100}",

@@ -23,7 +23,7 @@ channels:
     coordinator: {type: static, partitions: {a: [5, "0-3"], b: [1]}}
     processor: {type: spark, reducer: "a:b", decode: json, schema: "x INT"}
     sink: {type: delta, path: t, partition_by: [x]}
-    on_error: {policy: skip}
+    rejects: {failing: skip}
   two:
     topics: [c]
     group: g
@@ -46,13 +46,15 @@ def test_what_is_shown_loads_as_the_same_configuration(tmp_path: Path) -> None:
 
 
 def test_defaults_are_filled_in(tmp_path: Path) -> None:
-    """The shown text has every field, with units."""
+    """The shown text has every field that exists beside the others, with units."""
     shown = yaml.safe_load(show(loaded(tmp_path, CHANNELS)))
     flights = shown["channels"]["flights"]
     assert shown["kafka"]["bootstrap_servers"] == ["localhost:9092"]
     assert flights["batch"] == {"max_records": 10000, "max_bytes": "16MiB", "linger": "100ms"}
     assert flights["coordinator"]["type"] == "dynamic"
-    assert flights["processor"]["schema"] is None
+    assert flights["processor"]["decode"] == "none"
+    assert "schema" not in flights["processor"]
+    assert flights["rejects"] == {"failing": "fail", "overflow": "wait"}
     assert flights["max_in_flight"] == 2
 
 

@@ -67,7 +67,10 @@ def test_a_file_of_sqlite_starts_from_the_folder_of_the_configuration(
             "password: is given beside the one in the url; leave one of them out",
         ),
         ("url: 'a://h', table: a.b.c", "table: 'a.b.c' is not a table name, or schema.table"),
-        ("url: 'a://h', key: [k]", "key: has no effect with mode: append; leave it out"),
+        (
+            "url: 'a://h', key: [k]",
+            "key: exists only with mode: upsert; write that, or leave the key out",
+        ),
         (
             "url: 'sqlite:////a', mode: upsert",
             "key: is missing; mode: upsert takes the columns that make a row unique",
@@ -89,7 +92,7 @@ def test_a_file_of_sqlite_starts_from_the_folder_of_the_configuration(
         ),
         (
             "url: 'a://h', origins_table: o",
-            "origins_table: has no effect without origin: true; leave it out, or set that",
+            "origins_table: exists only with origin: true; write that, or leave the key out",
         ),
         (
             "url: 'sqlite:////a', mode: upsert, key: [k], origin: true",

@@ -107,7 +107,7 @@ def test_a_record_that_is_skipped_stays_so_when_its_channel_starts_again(
     world: World, change: Callable[[World], None]
 ) -> None:
     """The channel that comes in its place leaves the record out, and the rest is delivered."""
-    world.channel(on_error={"backoff": "1h", "max_backoff": "1h"})
+    world.channel(retry={"backoff": "1h", "max_backoff": "1h"})
     assert world.reload().outcome is ReloadOutcome.APPLIED
     world.answer = world.recorder().answer = _poisoned
     world.broker.produce(P0, b"fine", b"poison", b"fine")

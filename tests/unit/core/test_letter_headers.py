@@ -66,16 +66,14 @@ def test_what_raised_nothing_has_a_message_only() -> None:
     assert not {f"__connect.errors.{name}" for name in absent} & found.keys()
 
 
-def test_both_are_ours_and_then_kafka_connects() -> None:
-    """Neither changes the other; by default only ours are there."""
-    each = [LetterHeaders(names, "group").of(SAID, failure()) for names in ("headrace", "connect")]
-    assert LetterHeaders("both", "group").of(SAID, failure()) == each[0] + each[1]
+def test_headers_are_ours_by_default() -> None:
+    """Under our prefix, in the order in which they are said."""
     assert LetterHeaders().of(SAID, failure()) == [
         (f"headrace.{name}", text.encode()) for name, text in SAID.items()
     ]
 
 
-@pytest.mark.parametrize("names", ["headrace", "connect", "both"])
+@pytest.mark.parametrize("names", ["headrace", "connect"])
 def test_a_letter_is_read_under_either_names(names: str) -> None:
     """Where a record is from and what was wrong is found, whatever the headers are called."""
     headers = LetterHeaders(names, "group").of(SAID, failure())  # type: ignore[arg-type]
@@ -87,8 +85,8 @@ def test_a_letter_is_read_under_either_names(names: str) -> None:
 
 def test_of_a_letter_that_was_one_before_the_last_headers_count() -> None:
     """A record that came from a dead-letter topic itself says where it was last."""
-    first = LetterHeaders("both").of(SAID, failure())
-    second = LetterHeaders("both").of({**SAID, "offset": "4"}, failure())
+    first = LetterHeaders("headrace").of(SAID, failure())
+    second = LetterHeaders("headrace").of({**SAID, "offset": "4"}, failure())
     assert read_letter([*first, *second])["offset"] == "4"
     assert read_letter([("headrace-from", b"t/0/1"), ("a", None)]) == {}
 

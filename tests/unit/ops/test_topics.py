@@ -17,19 +17,19 @@ channels:
     group: statistics
     processor: {type: arrow, reducer: "a:b", decode: json, schema: a INT}
     sink: {type: kafka, topic: delays}
-    on_error: {policy: dead_letter, dead_letter: {topic: letters}}
+    rejects: {failing: dead_letter, topic: letters}
   late:
     topics: delays
     group: late
     processor: {type: simple, deliver: record}
     sink: "a:b"
-    on_error: {policy: dead_letter, dead_letter: {topic: letters}}
+    rejects: {failing: dead_letter, topic: letters}
   orders:
     topics: orders
     group: status
     processor:
-      {type: keyed, reducer: "a:b", engine: arrow, key: value.customer, on_poison: dead_letter,
-       dead_letter: poison}
+      {type: keyed, reducer: "a:b", engine: arrow, key: value.customer}
+    rejects: {failing: dead_letter, topic: poison}
     sink: {type: kafka, topic: out}
   counts:
     topics: delays

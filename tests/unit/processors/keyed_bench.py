@@ -6,9 +6,7 @@ from contextlib import contextmanager
 from threading import Condition, Event
 from typing import TYPE_CHECKING, Any
 
-from headrace.keyed import Fired, Output, Phase, Phases, at_clock
-
-from headrace.config import ChannelConfig, KeyedProcessorConfig
+from headrace.config import ChannelConfig, KeyedRejects
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import SinkConflictError
 from headrace.core.records import TopicPartition, identity_of
@@ -27,6 +25,7 @@ from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.store import RocksStore
 from headrace.extensions.keyed.topics import CHANGELOG_SETTINGS
 from headrace.kafka.ports import StoredOffset
+from headrace.keyed import Fired, Output, Phase, Phases, at_clock
 from headrace.processors.contract import ChannelContext, Request
 from headrace.processors.keyed import KeyedParts, KeyedProcessor
 from headrace.processors.pending import MergeLimits
@@ -80,15 +79,20 @@ PHASES = Phases(
 
 def configured(**processor: Any) -> ChannelConfig:
     """Return the configuration of a channel that counts."""
+    rejects = processor.pop("rejects", {})
     chosen = {"type": "keyed", "engine": "arrow", "reducer": "m:f", **processor}
-    return ChannelConfig.model_validate({"topics": [INPUT], "group": "g", "processor": chosen})
+    return ChannelConfig.model_validate(
+        {"topics": [INPUT], "group": "g", "processor": chosen, "rejects": rejects}
+    )
 
 
-def folding(chosen: KeyedProcessorConfig) -> tuple[Fold, RowSettings]:
+def folding(channel: ChannelConfig) -> tuple[Fold, RowSettings]:
     """Return what counts as configured."""
-    policy = chosen.on_poison
-    settings = FoldSettings(outputs=("out",), value="string", on_poison=policy)
-    return Fold(count, settings), RowSettings(on_poison=policy)
+    rejects = channel.rejects
+    assert isinstance(rejects, KeyedRejects)
+    policy = rejects.failing
+    settings = FoldSettings(outputs=("out",), value="string", failing=policy)
+    return Fold(count, settings), RowSettings(undecodable=policy)
 
 
 class Catalog(InMemoryCatalog):
@@ -310,9 +314,7 @@ class KeyedDaemon:
         topics = SinkTopics(CHANGELOG, {"out": "results"})
         self.sink = KeyedSink(self.member, self.state, topics, SYSTEM_CLOCK)
         self.config = configured(**processor)
-        chosen = self.config.processor
-        assert isinstance(chosen, KeyedProcessorConfig)
-        function = KeyedFunction(*folding(chosen), self.state, SYSTEM_CLOCK)
+        function = KeyedFunction(*folding(self.config), self.state, SYSTEM_CLOCK)
         parts = KeyedParts(
             lambda now: function.follow(*folding(now)),
             self.sink,

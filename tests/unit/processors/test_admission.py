@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from headrace.config import ChannelConfig
 from headrace.core.columns import ColumnRun
+from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import TopicPartition, offset_of
 from headrace.processors.admission import Admission, AdmissionRules, Shed, ShedRecords
 from headrace.processors.contract import ChannelContext
@@ -192,20 +193,24 @@ def test_a_rate_is_kept_over_time(taken: list[tuple[int, float]]) -> None:
 
 
 def test_what_the_configuration_says_is_followed() -> None:
-    """Blocking has no rules, throttling a rate, and shedding a number."""
+    """Records wait without rules, a rate is one, and what is too much is a number."""
     section = ChannelConfig.model_validate
     base: dict[str, Any] = {"topics": ["in"], "group": "g", "sink": {"type": "kafka", "topic": "o"}}
 
-    def rules(**admission: Any) -> AdmissionRules:
-        processor = {"type": "keyed", "reducer": "m:f", "admission": admission}
-        return AdmissionRules.of(section({**base, "processor": processor}).processor.admission)  # type: ignore[union-attr]
+    def rules(rate: float | None = None, **rejects: Any) -> AdmissionRules:
+        processor = {"type": "keyed", "reducer": "m:f", "max_rate": rate}
+        return AdmissionRules.of(section({**base, "processor": processor, "rejects": rejects}))
 
     assert rules() == AdmissionRules()
-    assert rules(policy="throttling") == AdmissionRules(200_000)
-    both = rules(policy="throttling", max_rate=5, overflow="shed")
-    assert both == AdmissionRules(5, 10_000)
-    shedding = rules(policy="shedding", max_pending=3, shed="oldest", to="left")
-    assert shedding == AdmissionRules(None, 3, Shed.OLDEST, "left")
+    assert rules(200_000) == AdmissionRules(200_000)
+    ours = LetterHeaders("headrace", "g")
+    assert rules(5, overflow="skip") == AdmissionRules(5, 10_000, letters=ours)
+    topic: dict[str, Any] = {"overflow": "dead_letter", "topic": "left", "headers": "connect"}
+    chosen = rules(**topic, max_pending=3, overflow_choice="oldest")
+    connect = LetterHeaders("connect", "g")
+    assert chosen == AdmissionRules(None, 3, Shed.OLDEST, "left", connect)
+    # others may go to the topic without it
+    assert rules(**{**topic, "overflow": "skip", "failing": "dead_letter"}).to is None
 
 
 # --- in a processor -----------------------------------------------------------------------------
@@ -288,6 +293,21 @@ def test_copies_are_in_the_commit_of_their_batch() -> None:
         }
         for offset in range(2)
     ]
+
+
+def test_copies_have_the_headers_that_the_letters_of_the_channel_have() -> None:
+    """Under Kafka Connect's names, where these are wanted, and with the reason as the message."""
+    sink = CopyingSink()
+    connect = LetterHeaders("connect", "group")
+    bench = bench_with(AdmissionRules(None, 98, Shed.OLDEST, "left", connect), sink)
+    bench.send(0, records=10)
+    bench.run_once()
+    found = dict(sink.copied[0].headers or ())
+    assert all(name.startswith("__connect.errors.") for name in found)
+    said = {name: found[f"__connect.errors.{name}"] for name in ("topic", "partition", "offset")}
+    assert said == {"topic": b"t", "partition": b"0", "offset": b"0"}
+    assert found["__connect.errors.exception.message"] == b"shed (oldest)"
+    assert found["__connect.errors.connector.name"] == b"group"
 
 
 def test_copies_of_a_commit_that_failed_are_in_the_next_one_only() -> None:

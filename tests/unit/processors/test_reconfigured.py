@@ -72,7 +72,9 @@ def test_micro_batches_are_merged_timed_and_decoded_as_configured_now() -> None:
     """Limits, the time of a job and the undecodable follow the configuration."""
     bench = Bench()
     spark = {"type": "spark", "reducer": "a:b", "decode": "json", "schema": "x INT"}
-    config = configured({**spark, "max_records": 10, "undecodable": "skip"}, batch_timeout="15s")
+    config = configured(
+        {**spark, "max_records": 10}, batch_timeout="15s", rejects={"undecodable": "skip"}
+    )
     bench.processor.on_reconfigured(config)
     assert bench.engine.decode == Decode(Decoding.JSON, "x INT", OnUndecodable.SKIP)
     bench.send(0)
@@ -91,14 +93,21 @@ def test_admission_is_as_configured_now() -> None:
     """Shedding begins and ends with the next batch, and a rate that stays goes on counting."""
     bench = Bench()
     bench.assignments[0].high_watermark = 100
-    shedding = {"policy": "shedding", "max_pending": 85, "shed": "oldest"}
-    throttling = {"policy": "throttling", "max_rate": 1.0}
+    shedding = {"overflow": "skip", "max_pending": 85, "overflow_choice": "oldest"}
+    throttling = {"max_rate": 1.0}
     waits = []
-    both = {**shedding, **throttling, "overflow": "shed", "max_pending": 65}
-    steps = [{}, shedding, throttling, both, {}]
-    for start, admission in zip(range(0, 50, 10), steps, strict=True):
-        processor = {"type": "spark", "reducer": "a:b", "admission": admission}
-        bench.processor.on_reconfigured(configured(processor, batch_timeout="15s"))
+    more = {**shedding, "max_pending": 65}
+    steps: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({}, {}),
+        ({}, shedding),
+        (throttling, {}),
+        (throttling, more),
+        ({}, {}),
+    ]
+    for start, (rate, rejects) in zip(range(0, 50, 10), steps, strict=True):
+        processor = {"type": "spark", "reducer": "a:b", **rate}
+        chosen = configured(processor, batch_timeout="15s", rejects=rejects)
+        bench.processor.on_reconfigured(chosen)
         answer = bench.send(0, start)
         bench.run_once()
         waits.append(round(answer.result(0).wait))
@@ -113,7 +122,7 @@ def test_facts_are_reduced_as_configured_now(tmp_path: Path) -> None:
         daemon.send(held, b"k")
         with pytest.raises(PoisonRecordError):
             daemon.send(held, b"k", b"\xff")
-        daemon.processor.on_reconfigured(keyed(on_poison="drop"))
+        daemon.processor.on_reconfigured(keyed(rejects={"failing": "skip"}))
         daemon.send(held, b"k", b"\xff")
         daemon.send(held, b"k")
         assert daemon.counted(0, b"k") == 2

@@ -164,8 +164,11 @@ def test_a_poisoned_record_is_skipped_alone() -> None:
     broker = InMemoryBroker()
     broker.create_topic("events")
     broker.produce(P0, *(b"%d" % number for number in range(8)))
-    policy = {"policy": "skip", "max_attempts": 2, "backoff": "1ms", "max_backoff": "1ms"}
-    channel = in_memory_channel(SimpleKafkaProcessor(function, RECORD), broker, on_error=policy)
+    policy: dict[str, Any] = {
+        "retry": {"attempts": 2, "backoff": "1ms", "max_backoff": "1ms"},
+        "rejects": {"failing": "skip"},
+    }
+    channel = in_memory_channel(SimpleKafkaProcessor(function, RECORD), broker, **policy)
     with running(channel):
         assert broker.wait_committed("group", P0, 8, Deadline.after(10))
     assert got == [b"0", b"1", b"2", b"4", b"5", b"6", b"7"]

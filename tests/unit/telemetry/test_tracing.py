@@ -440,15 +440,12 @@ def test_a_dead_letter_says_which_span_made_it(
     def refuse(_: Batch) -> BatchResponse:
         raise ValueError("no")
 
-    on_error = {
-        "policy": "dead_letter",
-        "max_attempts": 1,
-        "dead_letter": {"topic": "dead"},
-        "backoff": "1ms",
-        "max_backoff": "1ms",
+    policy: dict[str, Any] = {
+        "retry": {"attempts": 1, "backoff": "1ms", "max_backoff": "1ms"},
+        "rejects": {"failing": "dead_letter", "topic": "dead"},
     }
     channel = in_memory_channel(
-        Recorder(refuse), broker, tracer=tracer, dead_letters=letters, on_error=on_error
+        Recorder(refuse), broker, tracer=tracer, dead_letters=letters, **policy
     )
     with running(channel):
         assert committed(broker, P0, 1)

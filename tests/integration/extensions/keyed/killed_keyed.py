@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import structlog
-from headrace.keyed import Fired, Output, at_clock, at_event
 
 import headrace.extensions.keyed.restore
 import headrace.extensions.keyed.sink
@@ -42,6 +41,7 @@ from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransacti
 from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.kafka.fencing import fence_producers
 from headrace.kafka.ports import StoredOffset
+from headrace.keyed import Fired, Output, at_clock, at_event
 from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.keyed import KeyedTest, Sent

@@ -71,7 +71,9 @@ def copied(site: Site, topic: str) -> list[tuple[int, int]]:
     return found
 
 
-def document_of(site: Site, output: str, kind: str, admission: dict[str, Any]) -> dict[str, Any]:
+def document_of(
+    site: Site, output: str, kind: str, rejects: dict[str, Any], **rate: int
+) -> dict[str, Any]:
     """Return the configuration of a channel with small batches."""
     (site.directory / "shedding.py").write_text(_REDUCERS, encoding="utf-8")
     if kind == "keyed":
@@ -80,7 +82,8 @@ def document_of(site: Site, output: str, kind: str, admission: dict[str, Any]) -
     else:
         processor = {"type": "spark", "reducer": "shedding:rows"}
     document = site.document(
-        processor={**processor, "admission": admission},
+        processor={**processor, **rate},
+        rejects=rejects,
         sink={"type": "kafka", "topic": output},
         batch={"max_records": 100, "linger": "10ms"},
     )
@@ -106,8 +109,13 @@ def test_each_record_is_processed_or_copied_once(site: Site, kind: str, shed: st
     """Though the daemon is killed among them: processed and shed together are what was read."""
     output, left = site.broker.create_topic(2), site.broker.create_topic(2)
     produce(site, 0, RECORDS)
-    admission = {"policy": "shedding", "max_pending": 700, "shed": shed, "to": left}
-    document = document_of(site, output, kind, admission)
+    rejects = {
+        "overflow": "dead_letter",
+        "max_pending": 700,
+        "overflow_choice": shed,
+        "topic": left,
+    }
+    document = document_of(site, output, kind, rejects)
     first = site.daemon(document).start()
     done(site, first, output, left, 300)
     first.signal(signal.SIGKILL)
@@ -129,7 +137,7 @@ def test_each_record_is_processed_or_copied_once(site: Site, kind: str, shed: st
 def test_a_rate_is_kept_by_all_partitions_together(site: Site) -> None:
     """With batches in flight too: nothing is shed, and it takes as long as the rate says."""
     output = site.broker.create_topic(2)
-    document = document_of(site, output, "keyed", {"policy": "throttling", "max_rate": 200})
+    document = document_of(site, output, "keyed", {}, max_rate=200)
     daemon = site.daemon(document).start()
     daemon.wait_event("controller_started", WAIT)
     begin = SYSTEM_CLOCK.monotonic()

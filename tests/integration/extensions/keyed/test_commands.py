@@ -41,11 +41,13 @@ class Rig:
 
     site: Site
     processor: dict[str, Any] = field(default_factory=dict)
+    rejects: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.output = self.site.broker.create_topic(1)
         self.config = document(self.site, self.output)
         self.config["channels"]["main"]["processor"].update(self.processor)
+        self.config["channels"]["main"]["rejects"] = self.rejects
         self.file = self.site.directory / "headrace.yaml"
         self.file.write_text(json.dumps(self.config), encoding="utf-8")
         self.outputs = self.facts = 0
@@ -197,7 +199,7 @@ def test_verify_names_the_keys_that_differ(site: Site) -> None:
 def test_a_key_is_released_from_quarantine(site: Site) -> None:
     """It has the state from before, and its facts are reduced again."""
     letters = site.broker.create_topic(1)
-    rig = Rig(site, {"value": "json", "on_poison": "quarantine", "dead_letter": letters})
+    rig = Rig(site, {"value": "json"}, {"failing": "quarantine", "topic": letters})
     key = KEYS[0].encode()
     place = site.partition(partition_of(key, 2))
     daemon = rig.start()

@@ -148,7 +148,7 @@ def test_timers_fire_without_records(site: Site) -> None:
 def test_how_late_a_fact_may_be_changes_in_place(site: Site) -> None:
     """The next one is dropped or counted as configured now; no partition is given back for it."""
     output = site.broker.create_topic(1)
-    changing = Changing(site, **keyed(site, output, grace="10s", late="drop"))
+    changing = Changing(site, **keyed(site, output, grace="10s"), rejects={"late": "skip"})
 
     def send(*times: int) -> None:
         records = [FakeRecord(value_=b"v", key_=b"k", timestamp_=each) for each in times]

@@ -115,7 +115,8 @@ def test_a_bounded_run_reduces_what_it_re_keys(site: Site, until: str) -> None:
 def test_a_re_keyed_record_is_as_it_was(site: Site) -> None:
     """Value, time and headers are kept, and a header says where it was; what has no key is lost."""
     output = site.broker.create_topic(1)
-    given = keyed(site, output, key="headers.tenant", value="string", on_poison="drop")
+    given = keyed(site, output, key="headers.tenant", value="string")
+    given["rejects"] = {"failing": "skip"}
     daemon = site.daemon(site.document(**given)).start()
     daemon.wait_event("controller_started")
     record = FakeRecord(
@@ -227,7 +228,7 @@ def test_a_reload_has_a_channel_re_key(site: Site) -> None:
     output = site.broker.create_topic(2)
     given = keyed(site, output, value="json")
     document = site.document(**given)
-    document["channels"]["main"]["processor"]["on_poison"] = "drop"
+    document["channels"]["main"]["rejects"] = {"failing": "skip"}
     daemon = site.daemon(document).start()
     daemon.wait_event("controller_started")
     sent = orders(100, 1)

@@ -386,12 +386,8 @@ def test_a_record_that_fails_is_read_for_the_dead_letter_topic(site: Site) -> No
         check = "assert_true(value <> 'poison', 'this one') IS NULL"
         return places(df, batch).where(check)
 
-    policy = {
-        "policy": "dead_letter",
-        "max_attempts": 1,
-        "dead_letter": {"topic": dead.topic},
-    }
-    with site.running(strict, on_error=policy):
+    policy = {"retry": {"attempts": 1}, "rejects": {"failing": "dead_letter", "topic": dead.topic}}
+    with site.running(strict, **policy):
         # seven jobs, one after the other
         assert wait_for(lambda: group.offsets(0) == [7], Deadline.after(WAIT))
 

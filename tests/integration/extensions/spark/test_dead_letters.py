@@ -32,11 +32,8 @@ pytestmark = pytest.mark.timeout(300)
 _GOOD, _BAD = TopicPartition("events", 0), TopicPartition("events", 1)
 
 ON_ERROR: dict[str, Any] = {
-    "policy": "dead_letter",
-    "max_attempts": 2,
-    "backoff": "1ms",
-    "max_backoff": "1ms",
-    "dead_letter": {"topic": "dead"},
+    "retry": {"attempts": 2, "backoff": "1ms", "max_backoff": "1ms"},
+    "rejects": {"failing": "dead_letter", "topic": "dead"},
 }
 
 
@@ -76,7 +73,7 @@ def test_undecodable_records_are_letters_of_the_first_delivery(
     sink = JsonLinesSink(tmp_path / "lines")
     processor = MicroBatchProcessor(SparkEngine(spark_runtime, whole, decode), sink)
     channel = in_memory_channel(
-        processor, broker, dead_letters=letters, metrics=metrics, on_error=ON_ERROR
+        processor, broker, dead_letters=letters, metrics=metrics, **ON_ERROR
     )
     with running(channel):
         for partition, end in ((_GOOD, 10), (_BAD, 9)):
@@ -107,7 +104,7 @@ def test_what_fails_in_spark_is_found_and_the_rest_is_stored(
     decode = Decode(Decoding.JSON, "id INT")
     processor = MicroBatchProcessor(SparkEngine(spark_runtime, invert, decode), sink)
     channel = in_memory_channel(
-        processor, broker, dead_letters=letters, on_error=ON_ERROR, max_in_flight=2
+        processor, broker, dead_letters=letters, **ON_ERROR, max_in_flight=2
     )
     with running(channel):
         for partition, end in ((_GOOD, 10), (_BAD, 9)):

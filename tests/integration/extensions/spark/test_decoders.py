@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.config import load
+from headrace.config import MicroBatchRejects, load
 from headrace.core.errors import UndecodableRecordError
 from headrace.core.records import TopicPartition
 from headrace.core.tables import OnUndecodable
@@ -49,7 +49,7 @@ class Site:
     def __init__(self, folder: Path, made: Path) -> None:
         self.made = made
         options = f"decoder_options: {{separator: ';', made: '{made}'}}"
-        rows = f"decode: pairs, schema: 'id INT, name STRING', undecodable: skip, {options}"
+        rows = f"decode: pairs, schema: 'id INT, name STRING', {options}"
         file = folder / "headrace.yaml"
         file.write_text(
             "kafka: {bootstrap_servers: b}\nchannels:\n"
@@ -65,8 +65,7 @@ class Site:
     def rows(self, channel: str, on_undecodable: OnUndecodable = OnUndecodable.SKIP) -> Decode:
         """Return how a channel decodes."""
         chosen: Any = self._channels[channel].processor
-        chosen = chosen.model_copy(update={"undecodable": on_undecodable.value})
-        return decode(chosen)
+        return decode(chosen, MicroBatchRejects(undecodable=on_undecodable.value))
 
     def values(self) -> CustomDecoder:
         """Return how the keyed channel reads values."""
@@ -156,7 +155,7 @@ def folded(fold: Any, run: Any) -> list[dict[str, Any]]:
     state.admit(0)
     sent = [(b"k", b"id=3"), (b"j", b"rubbish"), (b"k", b"id=4")]
     table = records_table([FakeRecord(key_=key, value_=value) for key, value in sent])
-    function = KeyedFunction(fold, RowSettings(on_poison="drop"), state, FakeClock())
+    function = KeyedFunction(fold, RowSettings(undecodable="skip"), state, FakeClock())
     parts = (OffsetRange("events", 0, 0, 3, 3, "i/0"),)
     result = function.reduce(table, MicroBatch("1", "c", parts), run, 2)
     assert set(RESULT.names) <= set(result.column_names)
@@ -169,7 +168,7 @@ def folded(fold: Any, run: Any) -> list[dict[str, Any]]:
 def test_facts_are_decoded_in_workers(site: Site, spark_runtime: SparkRuntime) -> None:
     """And folded as this process would; a fact that cannot be decoded is poison."""
     decoder = site.values()
-    fold = Fold(total, FoldSettings(outputs=("out",), on_poison="drop", decoder=decoder))
+    fold = Fold(total, FoldSettings(outputs=("out",), failing="skip", decoder=decoder))
     send_by_value(decoder.factory)
     send_by_value(total)
 
@@ -189,7 +188,7 @@ def test_facts_are_decoded_in_workers(site: Site, spark_runtime: SparkRuntime) -
 
 def test_records_are_re_keyed_by_what_a_decoder_finds(site: Site) -> None:
     """By a field of what it returns; a decoder that cannot work now blames no record."""
-    settings = RekeySettings("value.id", "by-id", on_poison="drop", decoder=site.values())
+    settings = RekeySettings("value.id", "by-id", undecodable="skip", decoder=site.values())
     function = RekeyFunction(Rekey(settings))
     micro_batch = MicroBatch("1", "c", (OffsetRange("events", 0, 0, 3, 3, "i/0"),))
     found = function(records_table([b"id=3", b"rubbish", b"name=a"]), micro_batch)

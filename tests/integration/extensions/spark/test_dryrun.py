@@ -13,10 +13,10 @@ from headrace.testing import FakeRecord, LocalSpark
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.spark import MicroBatch
     from pyspark.sql import DataFrame
 
     from headrace.extensions.spark.runtime import SparkRuntime
+    from headrace.spark import MicroBatch
     from headrace.testing.reducers import Given
 
 SCHEMA = "carrier STRING, delay INT"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +19,7 @@ from headrace.sinks.jsonl import json_lines
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.config import ChannelConfig
     from headrace.extensions.spark.runtime import SparkRuntime
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -34,7 +35,7 @@ def test_an_example_makes_the_rows_that_it_shows(
     (channel,) = load(folder / "headrace.yaml").channels.values()
     (records,) = folder.glob("records.*")
 
-    rows = _reduced(channel.processor, read_file(records), spark_runtime)
+    rows = _reduced(channel, read_file(records), spark_runtime)
 
     sys.modules.pop(name, None)
     expected = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
@@ -43,9 +44,11 @@ def test_an_example_makes_the_rows_that_it_shows(
     assert sorted(kept, key=str) == sorted(expected, key=str)
 
 
-def _reduced(processor: Any, table: pa.Table, runtime: SparkRuntime) -> pa.Table:
+def _reduced(channel: ChannelConfig, table: pa.Table, runtime: SparkRuntime) -> pa.Table:
+    processor = channel.processor
+    assert isinstance(processor, ArrowProcessorConfig | SparkProcessorConfig)
+    how = decode(processor, channel.rejects)
     if isinstance(processor, ArrowProcessorConfig):
         reducer = load_arrow_reducer(processor.reducer)
-        return rehearse_inline(reducer, table, decode(processor)).rows
-    assert isinstance(processor, SparkProcessorConfig)
-    return dry_run(runtime.session, reducer_of(processor), table, decode(processor)).rows
+        return rehearse_inline(reducer, table, how).rows
+    return dry_run(runtime.session, reducer_of(processor), table, how).rows

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import pytest
-from headrace.keyed import Output
 from structlog.testing import capture_logs
 
 from headrace.core.call_watch import MOST_ENDS, CallWatch
@@ -22,6 +21,7 @@ from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.spark.failures import JobFailedError
 from headrace.extensions.spark.keyed import KeyedSparkEngine
 from headrace.extensions.spark.worker_calls import WorkerCalls
+from headrace.keyed import Output
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing import FakeRecord, records_table
 from headrace.testing.channel import FakeClock
@@ -79,7 +79,7 @@ class Lane:
         self._watch.open("c", print)
         calls: Any = WorkerCalls(self._watch, folder)
         reducer = counting(at_bad)
-        settings = FoldSettings(outputs=("out",), value="string", on_poison="dead_letter")
+        settings = FoldSettings(outputs=("out",), value="string", failing="dead_letter")
         state = LayeredState(MemoryStore())
         state.admit(0)
         function = KeyedFunction(Fold(reducer, settings, calls), RowSettings(), state, FakeClock())

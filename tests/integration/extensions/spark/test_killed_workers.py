@@ -33,16 +33,16 @@ pytestmark = pytest.mark.timeout(300)
 _EVENTS = TopicPartition("events", 0)
 
 #: One failure for which records may be to blame, and they are given up.
-_AT_ONCE: dict[str, Any] = {"max_attempts": 1, "backoff": "1ms", "max_backoff": "1ms"}
-_SKIP = _AT_ONCE | {"policy": "skip"}
-_DEAD_LETTER = _AT_ONCE | {"policy": "dead_letter", "dead_letter": {"topic": "dead"}}
+_AT_ONCE: dict[str, Any] = {"retry": {"attempts": 1, "backoff": "1ms", "max_backoff": "1ms"}}
+_SKIP = _AT_ONCE | {"rejects": {"failing": "skip"}}
+_DEAD_LETTER = _AT_ONCE | {"rejects": {"failing": "dead_letter", "topic": "dead"}}
 
 
 class _Run:
     """A channel that had ten records with the ids 0 to 9, and what became of them."""
 
     def __init__(
-        self, runtime: SparkRuntime, folder: Path, reducer: Reducer, on_error: dict[str, Any]
+        self, runtime: SparkRuntime, folder: Path, reducer: Reducer, policy: dict[str, Any]
     ) -> None:
         broker, self.letters, self.metrics = InMemoryBroker(), InMemoryDeadLetters(), Metrics()
         broker.create_topic("events", 1)
@@ -54,7 +54,7 @@ class _Run:
             broker,
             dead_letters=self.letters,
             metrics=self.metrics,
-            on_error=on_error,
+            **policy,
         )
         with running(channel):
             assert broker.wait_committed("group", _EVENTS, 10, Deadline.after(SECONDS))
@@ -67,9 +67,9 @@ class _Run:
         return sum(sample.value for sample in metric.samples if sample.name.endswith("_total"))
 
 
-@pytest.mark.parametrize("on_error", [_SKIP, _DEAD_LETTER], ids=["skip", "dead_letter"])
+@pytest.mark.parametrize("policy", [_SKIP, _DEAD_LETTER], ids=["skip", "dead_letter"])
 def test_no_record_is_blamed_for_a_killed_worker(
-    spark_runtime: SparkRuntime, tmp_path: Path, on_error: dict[str, Any]
+    spark_runtime: SparkRuntime, tmp_path: Path, policy: dict[str, Any]
 ) -> None:
     """SIGKILL of a worker, as when memory is short: its batch comes again whole, and is stored."""
     marker = tmp_path / "killed"
@@ -78,7 +78,7 @@ def test_no_record_is_blamed_for_a_killed_worker(
         result = df.select("id")
         return result.mapInArrow(_killed_once(str(marker)), result.schema)
 
-    run = _Run(spark_runtime, tmp_path / "table", reduce, on_error)
+    run = _Run(spark_runtime, tmp_path / "table", reduce, policy)
 
     assert marker.exists()
     assert run.ids == [*range(10)]

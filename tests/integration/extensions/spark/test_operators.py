@@ -41,7 +41,7 @@ def refuse_poison(df: DataFrame, batch: MicroBatch) -> DataFrame:
 def _channel(runtime: SparkRuntime, folder: Path, broker: InMemoryBroker) -> InboundKafkaChannel:
     processor = MicroBatchProcessor(SparkEngine(runtime, refuse_poison), DeltaSink(folder))
     backoff = {"backoff": "1h", "max_backoff": "1h"}
-    return in_memory_channel(processor, broker, on_error=backoff, max_in_flight=2)
+    return in_memory_channel(processor, broker, retry=backoff, max_in_flight=2)
 
 
 def _broker(*values: bytes) -> InMemoryBroker:

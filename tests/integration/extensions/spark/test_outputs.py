@@ -16,8 +16,9 @@ from tests.integration.extensions.spark.channels import ADVANCE, SECONDS, Channe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.spark import MicroBatch
     from pyspark.sql import DataFrame
+
+    from headrace.spark import MicroBatch
 
 _ROOT = Path(__file__).resolve().parents[4]
 

@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from headrace.keyed import Event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from headrace.apps.collector import Collector, group_of
 from headrace.apps.collector.events import MOST_ID, Times
 from headrace.extensions.keyed.codecs import key_bytes
 from headrace.extensions.keyed.fold import FoldSettings
+from headrace.keyed import Event
 from headrace.testing.keyed import KeyedTest, Produced, Sent
 
 if TYPE_CHECKING:

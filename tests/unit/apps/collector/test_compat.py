@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.keyed import Event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.apps.collector import Collector, go_json, group_of
 from headrace.extensions.keyed.fold import FoldSettings
+from headrace.keyed import Event
 from headrace.testing.keyed import KeyedTest, Sent, check_reducer
 
 _GOLDEN = Path(__file__).parent / "golden"

@@ -21,6 +21,7 @@ from headrace.config import (
     KafkaSinkConfig,
     KeyedProcessorConfig,
     RekeyProcessorConfig,
+    RekeyRejects,
     load,
     single_sinks,
 )
@@ -101,12 +102,12 @@ def test_records_that_fail_go_to_the_topic_that_is_named() -> None:
         invoke("-brokerlist", "one:1", "--dead-letter-topic", "dead", "--print-config").stdout
     )
     wanted = CollectorOptions("one:1", "events", "outcomes", dead_letters="dead", create=2)
-    assert document["channels"]["collector"]["processor"]["dead_letter"] == "dead"
+    assert document["channels"]["collector"]["rejects"]["topic"] == "dead"
     config = checked(configuration(wanted), wanted.file)
     for name in ("collector", "collector.rekey"):
-        processor = config.channels[name].processor
-        assert isinstance(processor, KeyedProcessorConfig | RekeyProcessorConfig)
-        assert (processor.on_poison, processor.dead_letter) == ("dead_letter", "dead")
+        rejects = config.channels[name].rejects
+        word = rejects.undecodable if isinstance(rejects, RekeyRejects) else rejects.failing
+        assert (word, rejects.topic) == ("dead_letter", "dead")
     assert [topic.name for topic in wanted.topics] == ["events", "dead", "outcomes"]
 
 

@@ -6,7 +6,6 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from headrace.keyed import Event
 from typer.testing import CliRunner
 
 from headrace import config
@@ -23,6 +22,7 @@ from headrace.apps.collector.demo import (
 from headrace.apps.collector.flights import LOST_TTL, Fate, Schedule, compare, schedule
 from headrace.cli import app
 from headrace.extensions.keyed.fold import FoldSettings
+from headrace.keyed import Event
 from headrace.ops.demo.daemons import Daemon, Endpoints
 from headrace.ops.demo.flights import read_flights
 from headrace.ops.demo.story import gates, patience

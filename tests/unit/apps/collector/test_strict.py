@@ -6,13 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from headrace.keyed import Event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.apps.collector import Collector, group_of
 from headrace.core.imports import load_factory
 from headrace.extensions.keyed.fold import FoldSettings
+from headrace.keyed import Event
 from headrace.testing.keyed import KeyedTest, Produced, Sent, check_reducer
 
 if TYPE_CHECKING:

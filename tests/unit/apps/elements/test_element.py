@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import pytest
-from headrace.keyed import Event, Fired
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
@@ -17,6 +16,7 @@ from headrace.apps.elements import Element, ElementError, Stream, element_reduce
 from headrace.core.errors import PoisonRecordError
 from headrace.core.imports import make
 from headrace.extensions.keyed.fold import FoldSettings
+from headrace.keyed import Event, Fired
 from headrace.testing.keyed import KeyedTest, check_reducer
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Splits(Element):
 
 
 _STREAMS = FoldSettings(
-    outputs=("by_topic", "by_both", "by_function", "anywhere"), on_poison="dead_letter"
+    outputs=("by_topic", "by_both", "by_function", "anywhere"), failing="dead_letter"
 )
 
 
@@ -363,7 +363,7 @@ def test_what_no_field_takes_is_refused_as_it_is_set(
     name: str, value: Any, words: str, later: int
 ) -> None:
     """The event that sets it is at fault, not the next one; what else came in the batch counts."""
-    test = KeyedTest(Fields.as_reducer(), FoldSettings(outputs=("out",), on_poison="dead_letter"))
+    test = KeyedTest(Fields.as_reducer(), FoldSettings(outputs=("out",), failing="dead_letter"))
     good = [("a", ["number", 7], at) for at in range(later + 1)]
     test.send(good[0], ("a", [name, value], 5), *good[1:])
     (letter,) = test.dead_letters

@@ -7,7 +7,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from headrace.keyed import Event, Fired
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,13 +32,14 @@ from headrace.core.errors import PoisonRecordError
 from headrace.extensions.keyed.api import is_batched
 from headrace.extensions.keyed.codecs import to_json
 from headrace.extensions.keyed.fold import DEAD_LETTERS, FoldSettings
+from headrace.keyed import Event, Fired
 from headrace.testing.keyed import KeyedTest, Produced, Sent, check_reducer
 from tests.unit.apps.workflow.test_definitions import workflows
 
 _OUTPUTS = FoldSettings(outputs=("assignments", "results", "outcomes", "history"))
 
 #: As the channels of a node have it: what is poison is no exception.
-_LETTERS = replace(_OUTPUTS, on_poison="dead_letter")
+_LETTERS = replace(_OUTPUTS, failing="dead_letter")
 
 _TERMINAL = {
     "PiEventResult",

@@ -124,10 +124,10 @@ def test_no_result_stores_offsets_only(tmp_path: Path) -> None:
 def test_only_the_batch_that_fails_alone_fails(tmp_path: Path) -> None:
     """The error policy meets the batch with the bad record, and nothing of the other partition."""
     broker, path = filled_broker(), tmp_path / "rows.jsonl"
-    skip = {"policy": "skip", "max_attempts": 2, "backoff": "1ms"}
+    skip = {"retry": {"attempts": 2, "backoff": "1ms"}, "rejects": {"failing": "skip"}}
 
     sink = {"type": "jsonl", "path": str(path)}
-    with running(channel(broker, "refuse_fives", sink, on_error=skip)):
+    with running(channel(broker, "refuse_fives", sink, **skip)):
         assert committed(broker, P0, 10)
         assert committed(broker, P1, 10)
 
@@ -143,7 +143,7 @@ def test_what_is_no_table_fails_the_batch() -> None:
         build(settings("wrong", "noop")),
         filled_broker(),
         on_failure=lambda _, error: errors.append(error),
-        on_error={"policy": "stop", "max_attempts": 1},
+        retry={"attempts": 1},
     )
     with running(made):
         eventually(lambda: bool(errors))

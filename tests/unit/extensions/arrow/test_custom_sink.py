@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from headrace.spark import MicroBatch
 
     from headrace.processors import BatchProcessor
     from headrace.sinks import PartitionCommit
+    from headrace.spark import MicroBatch
 
 #: pyspark's own copy, which has no annotations.
 cloudpickle: Any = imported

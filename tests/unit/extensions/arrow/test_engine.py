@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-    from headrace.spark import MicroBatch
 
     from headrace.extensions.arrow import ArrowReducer
     from headrace.sinks.contract import Sink
+    from headrace.spark import MicroBatch
 
 #: Seconds after which a test gives up.
 PATIENCE = 10.0
@@ -158,7 +158,9 @@ def test_undecodable_records_are_a_hot_matter(
     assert isinstance(processor.on_next_batch(batch).exception(PATIENCE), UndecodableRecordError)
 
     processor.on_reconfigured(
-        ChannelConfig.model_validate({**values, "processor": {**chosen, "undecodable": "skip"}})
+        ChannelConfig.model_validate(
+            {**values, "processor": chosen, "rejects": {"undecodable": "skip"}}
+        )
     )
 
     assert processor.on_next_batch(batch).result(PATIENCE) == ADVANCE

@@ -104,9 +104,7 @@ def test_what_a_reducer_may_not_return_for_several_outputs(returned: Any, words:
     sink: Any = SeveralSink([alone("a", Movable(site.a)), alone("b", Movable(site.b))])
     engine = ArrowEngine(lambda table, batch: returned)  # noqa: ARG005 - as reducers are called
     processor = MicroBatchProcessor(engine, sink)
-    channel = in_memory_channel(
-        processor, site.broker, on_error={"policy": "stop", "max_attempts": 1}
-    )
+    channel = in_memory_channel(processor, site.broker, retry={"attempts": 1})
     with running(channel):
         eventually(lambda: channel.failure is not None)
     assert words in str(channel.failure)

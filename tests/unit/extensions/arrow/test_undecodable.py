@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from headrace.channel.letter_limits import WINDOW, UndecodableLimits
-from headrace.config import ChannelConfig, DeadLetterConfig, KafkaConfig
+from headrace.config import ChannelConfig, DeliveredRejects, KafkaConfig
 from headrace.core.clock import Deadline
 from headrace.core.errors import DeadLetterLimitError
 from headrace.core.letter_headers import read_letter
@@ -81,14 +81,10 @@ class Stage:
                 "reducer": f"{__name__}:ids",
                 "decode": "json",
                 "schema": SCHEMA,
-                "undecodable": "dead_letter",
             },
             "sink": {"type": "jsonl", "path": str(self._path)},
-            "on_error": {
-                "backoff": "1ms",
-                "max_backoff": "1ms",
-                "dead_letter": {"topic": "dead", **limits},
-            },
+            "retry": {"backoff": "1ms", "max_backoff": "1ms"},
+            "rejects": {"undecodable": "dead_letter", "topic": "dead", **limits},
         }
         processor = build_processor(
             ChannelConfig.model_validate(chosen), _no_spark, "member", KafkaConfig()
@@ -98,7 +94,8 @@ class Stage:
             self.broker,
             dead_letters=self.letters,
             metrics=self.metrics,
-            on_error=chosen["on_error"],
+            retry=chosen["retry"],
+            rejects=chosen["rejects"],
             processor=chosen["processor"],
             sink=chosen["sink"],
         )
@@ -236,8 +233,13 @@ def test_limits_are_those_of_all_records_in_their_order(
     parts: list[list[bool]], most: int, thousand: int
 ) -> None:
     """However records are cut, and though each batch comes twice, the same one is too many."""
-    section = DeadLetterConfig.model_validate(
-        {"topic": "dead", "max_consecutive": most, "max_per_thousand": thousand}
+    section = DeliveredRejects.model_validate(
+        {
+            "failing": "dead_letter",
+            "topic": "dead",
+            "max_consecutive": most,
+            "max_per_thousand": thousand,
+        }
     )
     limits, start, found = UndecodableLimits(), 0, None
     for part in parts:

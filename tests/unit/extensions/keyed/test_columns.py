@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pyarrow as pa
-from headrace.keyed import Fired, Output, Timer, batched, count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from headrace.extensions.keyed.api import TimerClock
 from headrace.extensions.keyed.columns import CountInColumns, fold_of
 from headrace.extensions.keyed.fold import ROWS, Fold, FoldSettings
 from headrace.extensions.keyed.row import KeyRow
+from headrace.keyed import Fired, Output, Timer, batched, count
 from headrace.testing.keyed import KeyedTest, check_reducer
 
 
@@ -77,9 +77,9 @@ SETTINGS = st.builds(
     keys=st.sampled_from(["string", "bytes"]),
     value=st.just("bytes"),
     state=st.sampled_from(["json", "json", "string", "bytes"]),
-    on_poison=st.sampled_from(["dead_letter", "quarantine", "fail"]),
+    failing=st.sampled_from(["dead_letter", "quarantine", "fail"]),
     grace=st.sampled_from([None, 0, 1]),
-    late=st.sampled_from(["deliver", "drop", "dead_letter"]),
+    late=st.sampled_from(["skip", "dead_letter"]),
     ttl=st.sampled_from([None, None, 40]),
     max_row=st.sampled_from([512, 512, 3]),
     max_output=st.sampled_from([1000, 1000, 85]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from headrace.keyed import Event, Fired, Output, at_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
@@ -18,6 +17,7 @@ from headrace.extensions.keyed.rows import RowSettings
 from headrace.extensions.keyed.sink import staged_state
 from headrace.extensions.keyed.state import LayeredState, Progress
 from headrace.extensions.spark.keyed import _result, _task, _to_bytes
+from headrace.keyed import Event, Fired, Output, at_event
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.channel import FakeClock
 from headrace.testing.keyed import MemoryStore
@@ -64,8 +64,8 @@ class Engine:
         self.state = LayeredState(self.store)
         for number in PARTITIONS:
             self.state.admit(number)
-        fold = Fold(tally, FoldSettings(outputs=("out",), on_poison=policy))
-        rows = RowSettings(on_poison=policy)
+        fold = Fold(tally, FoldSettings(outputs=("out",), failing=policy))
+        rows = RowSettings(undecodable=policy)
         self.function = KeyedFunction(fold, rows, self.state, FakeClock())
 
     def take(self, number: int, table: pa.Table, parts: tuple[OffsetRange, ...]) -> list[Any]:

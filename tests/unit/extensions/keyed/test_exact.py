@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from headrace.keyed import Event, Fired, Output
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from headrace.core.errors import PoisonRecordError
 from headrace.extensions.keyed.codecs import ENCODERS, from_json, key_bytes, output_bytes
 from headrace.extensions.keyed.exact import MAX_DEPTH, exact_json
 from headrace.extensions.keyed.fold import FoldSettings
+from headrace.keyed import Event, Fired, Output
 from headrace.testing.keyed import KeyedTest
 
 
@@ -220,7 +220,7 @@ def by_value(key: str, state: Any, facts: list[Event[Any] | Fired], now: int) ->
 @pytest.mark.parametrize("cut", [1, 3])
 def test_a_name_that_is_no_text_is_poison_wherever_batches_are_cut(value: Any, cut: int) -> None:
     """And never two members, one as it was named and one as it was read."""
-    test = KeyedTest(by_value, FoldSettings(outputs=("out",), on_poison="dead_letter"))
+    test = KeyedTest(by_value, FoldSettings(outputs=("out",), failing="dead_letter"))
     facts = [("a", "x", 0), ("a", value, 1), ("a", value, 2), ("a", "x", 3)]
     for at in range(0, len(facts), cut):
         test.send(*facts[at : at + cut])

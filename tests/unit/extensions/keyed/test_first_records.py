@@ -46,7 +46,7 @@ def lines(
     state.admit(0)
     fold = Fold(reducer, FoldSettings(**settings))
     function = KeyedFunction(
-        fold, RowSettings(on_poison=settings["on_poison"]), state, SYSTEM_CLOCK
+        fold, RowSettings(undecodable=settings["failing"]), state, SYSTEM_CLOCK
     )
     topics = SinkTopics("log", {"out": "results", "headrace.dead_letters": "dead"})
     sink = KeyedSink(cast("Any", None), state, topics, SYSTEM_CLOCK, FirstRecords("m:reduce"))
@@ -59,7 +59,7 @@ def lines(
     return [line for line in logs if line["event"] == "processor_never_worked"]
 
 
-@pytest.mark.parametrize("policy", ["dead_letter", "drop", "quarantine"])
+@pytest.mark.parametrize("policy", ["dead_letter", "skip", "quarantine"])
 @pytest.mark.parametrize(
     "batches",
     [[["x"]] * (MOST_BATCHES + 2), [["x"] * MOST_RECORDS, ["x"]]],
@@ -69,7 +69,7 @@ def test_a_reducer_that_no_record_got_through_is_named_once(
     policy: str, batches: list[list[str]]
 ) -> None:
     """Whatever the policy, though each batch is committed; letters say what the error is."""
-    (line,) = lines(reduce, batches, on_poison=policy)
+    (line,) = lines(reduce, batches, failing=policy)
     assert (line["log_level"], line["channel"], line["code"]) == ("error", "c", "m:reduce")
     assert line["failures"] == min(MOST_RECORDS, MOST_BATCHES if len(batches) > 2 else MOST_RECORDS)
     if policy == "dead_letter":
@@ -80,13 +80,13 @@ def test_a_reducer_that_no_record_got_through_is_named_once(
 def test_the_error_is_said_whatever_headers_letters_have(names: str) -> None:
     """It is read from the letter."""
     letters = LetterHeaders(cast("Any", names), "g")
-    (line,) = lines(reduce, [["x"] * MOST_RECORDS], on_poison="dead_letter", letters=letters)
+    (line,) = lines(reduce, [["x"] * MOST_RECORDS], failing="dead_letter", letters=letters)
     assert "no attribute 'append'" in line["error"]
 
 
 def test_values_that_cannot_be_read_count_alike() -> None:
     """As where the configured decoding is not that of the producers."""
-    (line,) = lines(reduce_good, [["{"] * MOST_RECORDS], on_poison="dead_letter", value="json")
+    (line,) = lines(reduce_good, [["{"] * MOST_RECORDS], failing="dead_letter", value="json")
     assert line["failures"] == MOST_RECORDS
 
 
@@ -101,4 +101,4 @@ def test_values_that_cannot_be_read_count_alike() -> None:
 )
 def test_a_reducer_that_some_record_got_through_is_not_named(batches: list[list[str]]) -> None:
     """What fails then may fail for its value; and two batches tell nothing yet."""
-    assert lines(reduce_good, batches, on_poison="dead_letter") == []
+    assert lines(reduce_good, batches, failing="dead_letter") == []

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from headrace.keyed import Event, Fired, Output, Timer, at_clock, at_event, batched
-from headrace.keyed import count as count_facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
@@ -31,6 +29,8 @@ from headrace.extensions.keyed.row import KeyRow
 from headrace.extensions.keyed.rows import RowSettings, grouped
 from headrace.extensions.keyed.sink import staged_state
 from headrace.extensions.keyed.state import LayeredState
+from headrace.keyed import Event, Fired, Output, Timer, at_clock, at_event, batched
+from headrace.keyed import count as count_facts
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.keyed import KeyedTest, MemoryStore, Sent, check_reducer
 
@@ -98,7 +98,7 @@ def test_poison_does_not_depend_on_where_batches_are_cut(
     facts: list[Sent], seed: int, policy: str
 ) -> None:
     """What a reducer fails for is set aside alike for any cuts, and no state has a trace of it."""
-    chosen = FoldSettings(outputs=("out",), on_poison=policy)
+    chosen = FoldSettings(outputs=("out",), failing=policy)
     check_reducer(fails_on_seven, facts, settings=chosen, runs=5, seed=seed)
 
 
@@ -255,7 +255,7 @@ def test_a_record_is_late_by_its_own_time_which_is_not_raised() -> None:
     assert test.stream_time == 30
 
 
-@pytest.mark.parametrize(("late", "states", "letters"), [("drop", 1, 0), ("dead_letter", 1, 1)])
+@pytest.mark.parametrize(("late", "states", "letters"), [("skip", 1, 0), ("dead_letter", 1, 1)])
 def test_facts_past_grace_are_not_reduced(late: str, states: int, letters: int) -> None:
     """A fact that is late by more than grace is dropped and counted, or set aside."""
     test = KeyedTest(tally, FoldSettings(outputs=("out",), grace=5, late=late))
@@ -265,7 +265,7 @@ def test_facts_past_grace_are_not_reduced(late: str, states: int, letters: int) 
 
 
 def test_a_value_that_is_not_json_names_its_record() -> None:
-    """With on_poison fail, the error names partition and offset, so that policies find it."""
+    """With failing: fail the error names partition and offset, so that policies find it."""
     test = KeyedTest(tally)
     with pytest.raises(
         PoisonRecordError, match=r"record at offset 1: key 'a': .*JSONDecodeError"
@@ -276,7 +276,7 @@ def test_a_value_that_is_not_json_names_its_record() -> None:
 
 def test_a_dead_letter_says_where_it_comes_from_and_leaves_the_neighbours_alone() -> None:
     """A poison record goes to the dead letters with its cause; the others of the key count."""
-    test = KeyedTest(tally, FoldSettings(outputs=("out",), on_poison="dead_letter"))
+    test = KeyedTest(tally, FoldSettings(outputs=("out",), failing="dead_letter"))
     test.send(("a", 1, 1), ("a", b"{", 2), ("a", 1, 3), ("b", 1, 4))
     assert test.state("a")["n"] == 2
     (letter,) = test.dead_letters
@@ -289,7 +289,7 @@ def test_a_dead_letter_says_where_it_comes_from_and_leaves_the_neighbours_alone(
 def test_dead_letters_have_kafka_connects_names_where_that_is_said() -> None:
     """Of what cannot be read, what the reducer refuses and a timer that fails: where and why."""
     chosen = FoldSettings(
-        ("out",), on_poison="dead_letter", letters=LetterHeaders("connect", "group")
+        ("out",), failing="dead_letter", letters=LetterHeaders("connect", "group")
     )
     test = KeyedTest(fails_on_seven, chosen)
     test.send(("a", b"{", 1), ("a", 7, 2))
@@ -308,17 +308,37 @@ def test_dead_letters_have_kafka_connects_names_where_that_is_said() -> None:
 
 
 def test_what_is_dropped_is_counted_and_leaves_no_trace() -> None:
-    """With on_poison drop a poison record, also one without a key, is no dead letter."""
-    test = KeyedTest(fails_on_seven, FoldSettings(outputs=("out",), on_poison="drop"))
+    """With failing: skip a poison record, also one without a key, is no dead letter."""
+    test = KeyedTest(fails_on_seven, FoldSettings(outputs=("out",), failing="skip"))
     test.send(("a", 1, 1), ("a", 7, 2), ("a", b"{", 3), ("a", 2, 4), ("b", 7, 5))
     assert test.dead_letters == []
     assert test.state("a")["n"] == 2
     assert test.state("b") is None
 
 
+@pytest.mark.parametrize(
+    ("undecodable", "failing", "letters"),
+    [
+        ("fail", "dead_letter", [b"{", 7]),
+        ("skip", "dead_letter", [7]),
+        ("dead_letter", "skip", [b"{"]),
+        ("quarantine", "skip", [b"{", 7, 2]),
+        ("skip", "quarantine", [7, 2]),
+    ],
+)
+def test_a_value_that_cannot_be_read_has_a_policy_of_its_own(
+    undecodable: str, failing: str, letters: list[Any]
+) -> None:
+    """With fail it goes by that of facts that the reducer fails on."""
+    chosen = FoldSettings(outputs=("out",), undecodable=undecodable, failing=failing)
+    test = KeyedTest(fails_on_seven, chosen)
+    test.send(("a", b"{", 1), ("a", 7, 2), ("a", 2, 3))
+    assert [letter.value for letter in test.dead_letters] == letters
+
+
 def test_a_quarantined_key_has_its_later_facts_set_aside_in_order() -> None:
-    """After poison with on_poison quarantine a key keeps its state, and its facts are letters."""
-    test = KeyedTest(fails_on_seven, FoldSettings(outputs=("out",), on_poison="quarantine"))
+    """After poison with failing: quarantine a key keeps its state, and its facts are letters."""
+    test = KeyedTest(fails_on_seven, FoldSettings(outputs=("out",), failing="quarantine"))
     test.send(("a", 1, 1), ("a", 7, 2), ("a", 2, 3))
     test.send(("a", 3, 4), ("b", 1, 500))
     assert [letter.value for letter in test.dead_letters] == [7, 2, 3]
@@ -327,12 +347,12 @@ def test_a_quarantined_key_has_its_later_facts_set_aside_in_order() -> None:
 
 def test_a_quarantined_key_meets_the_policy_that_there_is_now() -> None:
     """Without a topic for dead letters its facts fail, with its name and the way out, or go."""
-    test = KeyedTest(fails_on_seven, FoldSettings(outputs=("out",), on_poison="quarantine"))
+    test = KeyedTest(fails_on_seven, FoldSettings(outputs=("out",), failing="quarantine"))
     test.send(("a", 1, 1), ("a", 7, 2))
-    test.reconfigure(FoldSettings(outputs=("out",), on_poison="fail"))
+    test.reconfigure(FoldSettings(outputs=("out",), failing="fail"))
     with pytest.raises(PoisonRecordError, match=r"'a': the key is quarantined: .* state release"):
         test.send(("a", 2, 3))
-    test.reconfigure(FoldSettings(outputs=("out",), on_poison="drop"))
+    test.reconfigure(FoldSettings(outputs=("out",), failing="skip"))
     test.send(("a", 2, 3), ("b", 1, 4))
     assert len(test.dead_letters) == 1
     assert [test.state(key)["n"] for key in "ab"] == [1, 1]
@@ -349,7 +369,7 @@ def test_timers_of_a_key_in_quarantine_stay_and_do_not_fire() -> None:
             return 1, [], {}
         return 1, [], {"t": at_event(20), "u": at_event(90), "c": at_clock(500)}
 
-    test = KeyedTest(fails, FoldSettings(outputs=("out",), on_poison="quarantine"))
+    test = KeyedTest(fails, FoldSettings(outputs=("out",), failing="quarantine"))
     test.send(("a", 1, 1), ("b", 1, 50), now=60)
     assert [letter.ts for letter in test.dead_letters] == [20]
     wanted = {"t": at_event(20), "u": at_event(90), "c": at_clock(500)}
@@ -410,7 +430,7 @@ def test_what_a_reducer_may_not_return_names_the_record(returned: Any, words: st
         KeyedTest(lambda *_: returned).send(("a", 1, 1))
     test = KeyedTest(
         lambda key, *_: returned if key == "a" else (1, [], {}),
-        FoldSettings(outputs=("out",), on_poison="dead_letter"),
+        FoldSettings(outputs=("out",), failing="dead_letter"),
     )
     test.send(("a", 1, 1), ("b", 1, 1))
     assert (len(test.dead_letters), set(test.states())) == (1, {b"b"})
@@ -426,7 +446,7 @@ def test_timers_and_the_key_are_part_of_a_row(policy: str, others: int) -> None:
         count = facts[0].value
         return state, [], {f"{n:0900}": at_event(10**9) for n in range(count)}
 
-    chosen = FoldSettings(outputs=("out",), on_poison=policy, max_row=20_000)
+    chosen = FoldSettings(outputs=("out",), failing=policy, max_row=20_000)
     test = KeyedTest(sets, chosen)
     key = "k" * 500
     test.send(*((key, 1, n) for n in range(others)), (key, 20, 5), (key, 25, 6))
@@ -461,7 +481,7 @@ def test_the_reason_of_a_quarantine_has_room_in_the_row(text: str) -> None:
             raise ValueError(text)
         return "x" * 900, [], {}
 
-    test = KeyedTest(fails, FoldSettings(outputs=("out",), on_poison="quarantine", max_row=1000))
+    test = KeyedTest(fails, FoldSettings(outputs=("out",), failing="quarantine", max_row=1000))
     test.send(("a", 0, 1))
     test.send(("a", 1, 2), ("b", 1, 2))
     assert len(test.dead_letters) == 2
@@ -480,7 +500,7 @@ def test_headers_are_part_of_an_output() -> None:
 
 def test_a_value_nested_too_deeply_is_poison() -> None:
     """What the interpreter cannot read is set aside as other values that cannot be read are."""
-    test = KeyedTest(tally, FoldSettings(outputs=("out",), on_poison="dead_letter"))
+    test = KeyedTest(tally, FoldSettings(outputs=("out",), failing="dead_letter"))
     test.send(("a", b"[" * 100_000 + b"]" * 100_000, 1), ("a", 1, 2))
     assert b"RecursionError" in (dict(test.dead_letters[0].headers)["headrace.message"] or b"")
     assert test.state("a")["n"] == 1
@@ -495,9 +515,9 @@ def test_a_row_that_is_larger_than_is_allowed_now_stays_as_it_is() -> None:
             raise ValueError("a seven")
         return (state or "") + "x" * 50, [], {}
 
-    test = KeyedTest(refuses, FoldSettings(outputs=("out",), on_poison="dead_letter"))
+    test = KeyedTest(refuses, FoldSettings(outputs=("out",), failing="dead_letter"))
     test.send(("a", 1, 1))
-    small = FoldSettings(outputs=("out",), on_poison="dead_letter", max_row=20)
+    small = FoldSettings(outputs=("out",), failing="dead_letter", max_row=20)
     test.reconfigure(small)
     test.send(("a", 7, 2), ("a", 1, 3), ("b", 7, 3))
     assert test.state("a") == "x" * 50
@@ -631,7 +651,7 @@ def test_a_key_that_is_plain_comes_out_as_with_a_close_look(
     facts: list[tuple[str, bytes | None, int]], cut: int, each: bool
 ) -> None:
     """Keys with late, unreadable and refused facts, with timers and without, in the same table."""
-    chosen = FoldSettings(outputs=("out",), on_poison="dead_letter")
+    chosen = FoldSettings(outputs=("out",), failing="dead_letter")
     reducer = sometimes if each else batched(partial(sometimes))
     folds = [Fold(reducer, chosen), Closely(reducer, chosen)]
     state = LayeredState(MemoryStore())

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from headrace.keyed import Fired, Output, at_clock, batched
 from structlog.testing import capture_logs
 
 from headrace.core.call_watch import CallWatch
@@ -23,6 +22,7 @@ from headrace.devstack.wait import wait_for
 from headrace.extensions.arrow.reducer import WatchedReducer
 from headrace.extensions.keyed.fold import DEAD_LETTERS, ROWS, Fold, FoldSettings
 from headrace.extensions.keyed.row import KeyRow
+from headrace.keyed import Fired, Output, at_clock, batched
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def watch(tmp_path: Path) -> Iterator[CallWatch]:
 
 def made_of(hang: Callable[[], None], watch: CallWatch, policy: str, wrapped: Any = _plain) -> Fold:
     """Return a fold of a reducer that hangs at one fact."""
-    settings = FoldSettings(outputs=("out",), value="string", on_poison=policy)
+    settings = FoldSettings(outputs=("out",), value="string", failing=policy)
     return Fold(wrapped(counting(hang)), settings, watch)
 
 
@@ -181,7 +181,7 @@ def test_the_fact_that_hangs_is_set_aside_after_two_time_outs(
 
 @pytest.mark.parametrize(
     ("policy", "state", "outputs"),
-    [("drop", 2, ["out", "out"]), ("quarantine", 1, ["out", DEAD_LETTERS, DEAD_LETTERS])],
+    [("skip", 2, ["out", "out"]), ("quarantine", 1, ["out", DEAD_LETTERS, DEAD_LETTERS])],
 )
 def test_each_policy_takes_what_hangs_for_poison(
     watch: CallWatch, policy: str, state: int, outputs: list[str]

@@ -102,7 +102,7 @@ def test_a_record_whose_time_function_hangs_is_set_aside_after_one_time_out(
     watch: CallWatch, hang: Callable[[], None]
 ) -> None:
     """It is named at once, as the function gets one record at a time; all others are grouped."""
-    settings = RowSettings(time=hanging_at_bad(hang), on_poison="dead_letter", calls=watch)
+    settings = RowSettings(time=hanging_at_bad(hang), undecodable="dead_letter", calls=watch)
     table, state = records(b"a", b"bad", b"c"), Times()
     with pytest.raises(JobTimeoutError, match="the time of offset 1 of events-3"):
         grouped(table, BATCH, state, settings, 5000)  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ def test_a_value_whose_decoder_hangs_is_set_aside_after_two_time_outs(watch: Cal
             forever()
         return data.decode()
 
-    settings = FoldSettings(outputs=("out",), on_poison="dead_letter", decoder=read)
+    settings = FoldSettings(outputs=("out",), failing="dead_letter", decoder=read)
     fold = Fold(counting(lambda: None), settings, watch)
     table = rows(**INPUT)
     assert "key 'b' of partition 3" in timed_out(fold, table)
@@ -161,7 +161,7 @@ def test_a_record_whose_new_key_hangs_is_set_aside_after_one_time_out(
         "m:f" if is_function else "value.id",
         "by-key",
         value="bytes",
-        on_poison="dead_letter",
+        undecodable="dead_letter",
         dead_letters="dead",
         decoder=None if is_function else read,
     )

@@ -6,7 +6,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from headrace.keyed import Phase, Phases, at_event
 from structlog.testing import capture_logs
 
 from headrace.extensions.keyed.codecs import from_json, to_json
@@ -15,6 +14,7 @@ from headrace.extensions.keyed.row import KeyRow, LoadedRows, PartitionKey, RowC
 from headrace.extensions.keyed.state import Layer, LayeredState, Progress
 from headrace.extensions.keyed.state_reader import StateReader
 from headrace.extensions.keyed.store import RocksStore
+from headrace.keyed import Phase, Phases, at_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -44,11 +44,11 @@ def value(document: Any) -> dict[str, Any]:
 
 
 def rekeyed(
-    key: str, *records: dict[str, Any], on_poison: str = "drop", **settings: Any
+    key: str, *records: dict[str, Any], undecodable: str = "skip", **settings: Any
 ) -> list[bytes | None]:
     """Return the keys of what records become; None for what is left out."""
     function: Callable[..., Any] | None = settings.pop("function", None)
-    made = Rekey(RekeySettings(key, "by-key", on_poison=on_poison, **settings), function)
+    made = Rekey(RekeySettings(key, "by-key", undecodable=undecodable, **settings), function)
     result = made(table(*records))
     assert result.schema == REKEYED
     keys: list[bytes | None] = result.column("key").to_pylist()
@@ -143,13 +143,15 @@ def test_a_record_without_a_key_fails_its_batch(
 ) -> None:
     """The error names the record and says what is wrong with it."""
     with pytest.raises(PoisonRecordError, match=r"orders-1: record at offset 8: ") as failed:
-        rekeyed(key, {"key": b"k", **value({"id": 1})}, record, on_poison="fail")
+        rekeyed(key, {"key": b"k", **value({"id": 1})}, record, undecodable="fail")
     assert words in str(failed.value)
 
 
 def test_a_record_without_a_key_is_a_dead_letter() -> None:
     """It goes to the topic as it was, with the reason and its place; others are not touched."""
-    made = Rekey(RekeySettings("value.id", "by-key", on_poison="dead_letter", dead_letters="dead"))
+    made = Rekey(
+        RekeySettings("value.id", "by-key", undecodable="dead_letter", dead_letters="dead")
+    )
     good, letter = made(table(value({"id": 1}), {"key": b"k", "value": b"{"})).to_pylist()
     assert (good["topic"], good["key"]) == ("by-key", b"1")
     assert (letter["topic"], letter["key"], letter["value"]) == ("dead", b"k", b"{")
@@ -159,16 +161,23 @@ def test_a_record_without_a_key_is_a_dead_letter() -> None:
     assert b"cannot be read" in headers["headrace.message"]
 
 
+def test_a_record_without_a_key_is_left_out_though_others_have_a_topic() -> None:
+    """The channel's topic is there for records that fail, and is not meant for these."""
+    chosen = RekeySettings("value.id", "by-key", "json", "skip", "dead")
+    (found,) = Rekey(chosen)(table(value({}))).to_pylist()
+    assert found["topic"] is None
+
+
 def test_a_record_without_a_key_has_kafka_connects_names_where_that_is_said() -> None:
     """With the error where its value cannot be read, and the reason alone where nothing raised."""
     chosen = RekeySettings(
-        "value.id", "by-key", "json", "dead_letter", "dead", LetterHeaders("both", "group")
+        "value.id", "by-key", "json", "dead_letter", "dead", LetterHeaders("connect", "group")
     )
     unread, keyless = Rekey(chosen)(table({"value": b"{"}, value({}))).to_pylist()
     for letter, message in ((unread, b"Expecting"), (keyless, b"it has no value.id")):
         found = {each["key"]: each["value"] for each in letter["headers"]}
         assert found["__connect.errors.stage"] == b"TRANSFORMATION"
-        assert found["__connect.errors.topic"] == found["headrace.topic"] == b"orders"
+        assert found["__connect.errors.topic"] == b"orders"
         assert message in found["__connect.errors.exception.message"]
         raised = "__connect.errors.exception.stacktrace" in found
         assert raised == (letter is unread)
@@ -178,7 +187,7 @@ def test_a_record_without_a_key_has_kafka_connects_names_where_that_is_said() ->
 def test_parts_give_what_the_whole_gives(tasks: int) -> None:
     """However many tasks there are, records keep their order, and what is dropped is said."""
     records = table(*(value({"id": n} if n % 3 else {}) for n in range(7)))
-    function = RekeyFunction(Rekey(RekeySettings("value.id", "by-key", on_poison="drop")))
+    function = RekeyFunction(Rekey(RekeySettings("value.id", "by-key", undecodable="skip")))
     sizes: list[int] = []
 
     def run(rekey: Any, parts: Any) -> list[pa.Table]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from headrace.keyed import at_event
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from headrace.extensions.keyed.rows import (
     time_of_field,
 )
 from headrace.extensions.keyed.state import Layer, LayeredState, Progress
+from headrace.keyed import at_event
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.keyed import MemoryStore
 
@@ -79,7 +79,7 @@ def test_a_time_is_found_in_the_value() -> None:
     records = table(*[(0, "k", 1)] * len(values))
     at = records.schema.get_field_index("value")
     records = records.set_column(at, "value", pa.array(values, pa.binary()))
-    chosen = RowSettings(time=time_of_field("value.a.at"), on_poison="dead_letter")
+    chosen = RowSettings(time=time_of_field("value.a.at"), undecodable="dead_letter")
     found = grouped(records, batch(len(values)), state(0), chosen, 0)
     (row,) = found.rows.to_pylist()
     assert [fact["ts"] for fact in row["facts"]] == [7]
@@ -127,14 +127,14 @@ def test_a_record_without_key_or_time_is_poison(
     with pytest.raises(PoisonRecordError, match=words) as raised:
         grouped(records, parts, state(0), RowSettings(), 0)
     assert raised.value.offset == 1
-    found = grouped(records, parts, state(0), RowSettings(on_poison="dead_letter"), 0)
+    found = grouped(records, parts, state(0), RowSettings(undecodable="dead_letter"), 0)
     assert found.rows.num_rows == 1
     assert len(found.poison[0]) == 1
 
 
 def test_a_record_that_cannot_be_grouped_has_the_headers_that_are_asked_for() -> None:
     """A dead letter of one without a key says so under Kafka Connect's names."""
-    chosen = RowSettings(on_poison="dead_letter", letters=LetterHeaders("connect", "group"))
+    chosen = RowSettings(undecodable="dead_letter", letters=LetterHeaders("connect", "group"))
     (letter,) = grouped(table((0, None, 1)), batch(1), state(0), chosen, 0).poison[0]
     assert letter is not None
     headers = {each["key"]: each["value"] for each in letter[-1]}
@@ -185,9 +185,9 @@ def test_chunks_have_every_row_once_and_about_as_many_facts() -> None:
 
 
 def test_dropped_records_are_counted_by_partition() -> None:
-    """With on_poison drop they are no dead letters, and the others are grouped."""
+    """With undecodable: skip they are no dead letters, and the others are grouped."""
     records = table((0, None, 1), (1, "a", 2), (1, "b", None))
-    settings = RowSettings(on_poison="drop")
+    settings = RowSettings(undecodable="skip")
     found = grouped(records, batch(1, 2), state(0, 1), settings, 0)
     counted = poison_rows(found.poison).to_pylist()
     assert [(row["partition"], row["poison"], row["outputs"]) for row in counted] == [

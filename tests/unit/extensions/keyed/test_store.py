@@ -8,7 +8,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from headrace.keyed import at_clock, at_event
 
 from headrace.core.errors import RetryableError, StartError
 from headrace.extensions.keyed.api import Timer, TimerClock
@@ -25,6 +24,7 @@ from headrace.extensions.keyed.store import (
     encode_row,
     timers_of,
 )
+from headrace.keyed import at_clock, at_event
 from headrace.testing.keyed import MemoryStore
 
 if TYPE_CHECKING:

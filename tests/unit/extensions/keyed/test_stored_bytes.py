@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from headrace.keyed import at_clock, at_event
 from rocksdict import Options, Rdict, ReadOptions
 
 from headrace.core.records import ResultRecord
@@ -13,6 +12,7 @@ from headrace.extensions.keyed.api import TimerClock
 from headrace.extensions.keyed.changelog import EXTRA_HEADER, record_of, row_of
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.store import Position, RocksStore, StoredCommit
+from headrace.keyed import at_clock, at_event
 from headrace.testing.keyed import KeyedTest
 from headrace.testing.records import FakeRecord
 

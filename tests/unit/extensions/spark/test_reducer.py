@@ -3,11 +3,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from headrace.keyed import count
 from pyspark import cloudpickle
 
 from headrace.core.errors import ImportPathError
 from headrace.extensions.spark.reducer import load_reducer, send_by_value
+from headrace.keyed import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable

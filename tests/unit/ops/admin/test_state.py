@@ -9,7 +9,6 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from headrace.keyed import Phase, Phases, at_clock, at_event
 from rich.console import Console
 from structlog.testing import capture_logs
 
@@ -21,6 +20,7 @@ from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.state import Layer, LayeredState, Progress
 from headrace.extensions.keyed.state_reader import StateReader
 from headrace.extensions.keyed.store import RocksStore
+from headrace.keyed import Phase, Phases, at_clock, at_event
 from headrace.ops.admin.client import AnswerError
 from headrace.ops.admin.commands import UsageError, state_of_key, states, status
 from headrace.ops.admin.tables import show

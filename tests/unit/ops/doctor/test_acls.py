@@ -41,16 +41,17 @@ def test_offsets_decide_about_the_group(tmp_path: Path) -> None:
 
 def test_dead_letters_are_written(tmp_path: Path) -> None:
     """The dead-letter topic is the one topic that a channel writes to."""
-    policy = {"policy": "dead_letter", "dead_letter": {"topic": "flights.dead"}}
-    acls = needed_acls(config(tmp_path, {"on_error": policy}))
+    policy = {"rejects": {"failing": "dead_letter", "topic": "flights.dead"}}
+    acls = needed_acls(config(tmp_path, {**policy}))
     assert acls[1] == Acl("topic", "flights.dead", ("Write",))
 
 
 def test_what_is_shed_is_written(tmp_path: Path) -> None:
     """To the topic for its copies."""
-    admission = {"policy": "shedding", "to": "flights.shed"}
-    processor = {"type": "keyed", "reducer": "a:b", "admission": admission}
-    acls = needed_acls(config(tmp_path, {"processor": processor, "sink": None}))
+    processor = {"type": "keyed", "reducer": "a:b"}
+    rejects = {"overflow": "dead_letter", "topic": "flights.shed"}
+    document = {"processor": processor, "sink": None, "rejects": rejects}
+    acls = needed_acls(config(tmp_path, document))
     assert Acl("topic", "flights.shed", ("Write",)) in acls
 
 
@@ -60,10 +61,10 @@ def test_state_by_key_has_topics_of_its_own(tmp_path: Path) -> None:
         "type": "keyed",
         "reducer": "a:b",
         "key": "value.id",
-        "on_poison": "dead_letter",
-        "dead_letter": "dead",
     }
-    acls = needed_acls(config(tmp_path, {"processor": processor, "sink": None}))
+    rejects = {"failing": "dead_letter", "topic": "dead"}
+    document = {"processor": processor, "sink": None, "rejects": rejects}
+    acls = needed_acls(config(tmp_path, document))
     made, state = "statistics.flights.by-key", "statistics.flights.by-key.state"
     assert {
         Acl("topic", "flights", ("Read",)),

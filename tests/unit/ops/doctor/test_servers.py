@@ -199,15 +199,15 @@ def test_topics_that_a_channel_writes_to_have_to_exist(tmp_path: Path) -> None:
     catalog = broker.catalog()
     plain = config(tmp_path).channels["flights"]
     assert not list(check_written("flights", plain, catalog))
-    policy = {"policy": "dead_letter", "dead_letter": {"topic": "flights.dead"}}
+    policy = {"rejects": {"failing": "dead_letter", "topic": "flights.dead"}}
     sink = {"type": "kafka", "topic": "flights.late"}
-    channel = config(tmp_path, {"on_error": policy, "sink": sink}).channels["flights"]
+    channel = config(tmp_path, {**policy, "sink": sink}).channels["flights"]
     found = list(check_written("flights", channel, catalog))
     assert [(each.level, each.seen) for each in found] == [
         (Level.ERROR, "flights.dead does not exist"),
         (Level.ERROR, "flights.late does not exist"),
     ]
-    assert "on_error.dead_letter.topic" in found[0].advice
+    assert "rejects.topic" in found[0].advice
     assert "sink.topic" in found[1].advice
     broker.create_topic("flights.dead", 3)
     broker.create_topic("flights.late", 2)
@@ -312,13 +312,13 @@ def test_what_a_state_has_lost_is_told(tmp_path: Path, harm: str, words: str) ->
 def test_the_topic_for_what_is_shed_has_to_exist(tmp_path: Path) -> None:
     """The advice names the field that it is in."""
     broker = InMemoryBroker()
-    admission = {"policy": "shedding", "to": "flights.shed"}
-    processor = {"type": "keyed", "reducer": "a:b", "admission": admission}
-    document = {"processor": processor, "sink": None}
+    rejects = {"overflow": "dead_letter", "topic": "flights.shed"}
+    processor = {"type": "keyed", "reducer": "a:b"}
+    document = {"processor": processor, "sink": None, "rejects": rejects}
     channel = config(tmp_path, document).channels["flights"]
     found = only(check_written("flights", channel, broker.catalog()))
-    assert (found.check, found.level) == ("what channel flights sheds", Level.ERROR)
-    assert "processor.admission.to" in found.advice
+    assert (found.check, found.level) == ("dead letters of channel flights", Level.ERROR)
+    assert "rejects.topic" in found.advice
     broker.create_topic("flights.shed", 1)
     (found,) = check_written("flights", channel, broker.catalog())
     assert (found.level, found.seen) == (Level.OK, "flights.shed (1)")

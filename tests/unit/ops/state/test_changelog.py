@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.parquet as pq
 import pytest
-from headrace.keyed import at_clock, at_event
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.store import RocksStore
+from headrace.keyed import at_clock, at_event
 from headrace.ops.state.changelog import (
     ChangelogTable,
     FileError,
