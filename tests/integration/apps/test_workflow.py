@@ -27,14 +27,13 @@ from headrace.apps.workflow.executor import (
 from headrace.apps.workflow.topics import Topics, client_of, create_topics
 from headrace.core.clock import Deadline
 from headrace.core.imports import load_object
-from headrace.core.progress import Silence, children_at_work
 from headrace.devstack.wait import wait_for
 from tests.integration.apps import executor_killed
 from tests.integration.daemon.conftest import broker, site
+from tests.integration.daemon.rig import wait_at_work
 from tests.kafka_sinks import committed_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.brokers import Broker
@@ -218,21 +217,16 @@ class Plant:
     def has_called(self, count: int) -> bool:
         """Wait until so many calls were made, for as long as the nodes are at work."""
         query = "SELECT count(*) FROM calls"
-        return wait_at_work(lambda: self.rows(query)[0][0] >= count)
+        return wait_at_work(lambda: self.rows(query)[0][0] >= count, WAIT)
 
     def has_ended(self, count: int) -> bool:
         """Wait until so many instances have ended, for as long as the nodes are at work."""
-        return wait_at_work(lambda: len(self.outcomes()) >= count)
+        return wait_at_work(lambda: len(self.outcomes()) >= count, WAIT)
 
     def rows(self, query: str) -> list[Any]:
         """Ask the ledger."""
         with closing(sqlite3.connect(self.ledger, timeout=60)) as ledger:
             return ledger.execute(query).fetchall()
-
-
-def wait_at_work(ask: Callable[[], bool]) -> bool:
-    """Wait as long as processes of this one show work: Spark may take a minute to start."""
-    return bool(wait_for(ask, Deadline.after(3 * WAIT), Silence(children_at_work, WAIT)))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
-from headrace.core.progress import Silence, signs_of_work
+from headrace.core.progress import Silence, children_at_work, signs_of_work
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.spark.settings import SHORT_LIVED
@@ -26,7 +26,7 @@ from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.brokers import stored_offset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.brokers import Broker
@@ -116,6 +116,15 @@ def _pause(mode):
 def two_arguments(record, other):
     keep(record)
 """
+
+
+def wait_at_work(ask: Callable[[], object], seconds: float = WAIT) -> bool:
+    """Wait for ``seconds``, and three times as long where processes of this one are at work.
+
+    On a busy machine Spark alone takes a minute to start.
+    """
+    silence = Silence(children_at_work, seconds)
+    return bool(wait_for(ask, Deadline.after(3 * seconds), silence))
 
 
 @dataclass

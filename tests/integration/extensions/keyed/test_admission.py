@@ -12,7 +12,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.testing.records import FakeRecord
-from tests.integration.daemon.rig import spark_section
+from tests.integration.daemon.rig import spark_section, wait_at_work
 from tests.kafka_sinks import committed_records
 
 if TYPE_CHECKING:
@@ -97,14 +97,14 @@ def done(site: Site, daemon: Daemon, output: str, left: str, count: int) -> None
     def is_done() -> bool:
         return len(processed(site, output)) + len(copied(site, left)) >= count
 
-    assert wait_for(is_done, Deadline.after(WAIT)), daemon.text()
+    assert wait_at_work(is_done, WAIT), daemon.text()
 
 
 @pytest.mark.parametrize(
     ("kind", "shed"), [("keyed", "newest"), ("keyed", "sample"), ("spark", "oldest")]
 )
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_each_record_is_processed_or_copied_once(site: Site, kind: str, shed: str) -> None:
     """Though the daemon is killed among them: processed and shed together are what was read."""
     output, left = site.broker.create_topic(2), site.broker.create_topic(2)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.core.clock import Deadline
-from headrace.devstack.wait import wait_for
 from headrace.testing.records import FakeRecord
+from tests.integration.daemon.rig import wait_at_work
 from tests.kafka_sinks import committed_records
 
 if TYPE_CHECKING:
@@ -79,12 +78,13 @@ def values(site: Site, topic: str) -> list[Any]:
 
 def arrived(site: Site, daemon: Daemon, topic: str, count: int) -> list[Any]:
     """Return the values of a topic once there are so many."""
-    found = wait_for(lambda: len(values(site, topic)) >= count, Deadline.after(WAIT))
+    found = wait_at_work(lambda: len(values(site, topic)) >= count, WAIT)
     assert found, daemon.text()
     return values(site, topic)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_stream_that_leads_back_to_its_channel_never_blocks_it(site: Site) -> None:
     """Though what is under way is many times what the channel may have in memory: all goes round.
 
