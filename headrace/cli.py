@@ -10,62 +10,182 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.apps.cli import collector, elements
-from headrace.apps.workflow_cli import workflow
+from headrace.core.commands import Command, CommandTable
 from headrace.core.options import Commands, ConfigFile, Panel, command_group
 from headrace.core.positions import parse_moment
 from headrace.core.streams import take_any_text
-from headrace.devstack.cli import app as local
-from headrace.devstack.connector import app as connector
-from headrace.ops.admin.cli import register
-from headrace.ops.dead_letters.cli import app as dead_letters
-from headrace.ops.demo.cli import demo
-from headrace.ops.doctor.cli import check, doctor
-from headrace.ops.dryrun.cli import reduce
-from headrace.ops.groups.cli import group
-from headrace.ops.init import init
-from headrace.ops.offsets.cli import app as offsets
-from headrace.ops.state.cli import app as state
-from headrace.ops.topics.cli import app as topics
-from headrace.ops.transactions.cli import app as transactions
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
     from headrace.channel.bounds import Until
 
 
-class _InOrder(Commands):
-    """Lists commands as a reader looks for them."""
+_ADMIN = "headrace.ops.admin.cli:app"
 
-    def list_commands(self, ctx: Any) -> list[str]:
+#: The commands of other rooms: what ``--help`` says of each, and where it is imported from.
+COMMANDS = (
+    Command(
+        "acknowledge",
+        Panel.OPERATE,
+        "Mark dead letters, skipped and set-aside records as seen: all of them, or a number.",
+        _ADMIN,
+    ),
+    Command(
+        "check",
+        Panel.CONFIGURE,
+        "Check a configuration and print what each channel guarantees.",
+        "headrace.ops.doctor.cli:check",
+    ),
+    Command(
+        "collector",
+        Panel.APPLICATIONS,
+        "Collect the answers that groups of events wait for: one outcome for each group.",
+        "headrace.apps.collector.cli:app",
+    ),
+    Command(
+        "connector",
+        Panel.CONFIGURE,
+        "Spark's Kafka connector, for channels with source: by_reference.",
+        "headrace.devstack.connector:app",
+    ),
+    Command(
+        "dead-letters",
+        Panel.OPERATE,
+        "List a channel's dead letters, or replay them to where they came from, each once.",
+        "headrace.ops.dead_letters.cli:app",
+    ),
+    Command(
+        "demo",
+        Panel.START,
+        "Run the main job on real flights, kill a daemon on the way, and check every row.",
+        "headrace.ops.demo.cli:demo",
+    ),
+    Command(
+        "doctor",
+        Panel.CONFIGURE,
+        "Look whether this machine, ZooKeeper, Kafka and Spark are fit for a configuration.",
+        "headrace.ops.doctor.cli:doctor",
+    ),
+    Command(
+        "elements",
+        Panel.APPLICATIONS,
+        "Run the demo of processing elements.",
+        "headrace.apps.elements.cli:app",
+    ),
+    Command(
+        "group",
+        Panel.WATCH,
+        "Show who is in a channel's group, who has which partition, positions and lag.",
+        "headrace.ops.groups.cli:group",
+    ),
+    Command(
+        "health",
+        Panel.WATCH,
+        "Ask the process of a configuration on this machine whether it is well.",
+        _ADMIN,
+    ),
+    Command(
+        "init",
+        Panel.START,
+        "Write a project that runs: a configuration, a reducer with its test, and records for it.",
+        "headrace.ops.init:init",
+    ),
+    Command(
+        "local",
+        Panel.START,
+        "A real ZooKeeper and a real Kafka on this machine's loopback address.",
+        "headrace.devstack.cli:app",
+    ),
+    Command(
+        "loglevel", Panel.OPERATE, "Log more or less, until the next start or for a while.", _ADMIN
+    ),
+    Command(
+        "offsets",
+        Panel.OPERATE,
+        "Show a channel's offsets, or move those of a stopped one: the group's and its sink's.",
+        "headrace.ops.offsets.cli:app",
+    ),
+    Command("pause", Panel.OPERATE, "Pause delivery, and wait until it has stopped.", _ADMIN),
+    Command(
+        "reduce",
+        Panel.DEVELOP,
+        "Try a reducer on a file or on a range of offsets, and print its rows.",
+        "headrace.ops.dryrun.cli:reduce",
+    ),
+    Command("reload", Panel.RUN, "Apply the configuration file as it is now.", _ADMIN),
+    Command("resume", Panel.OPERATE, "End the pause that you began.", _ADMIN),
+    Command(
+        "seek",
+        Panel.OPERATE,
+        "Move partitions of a paused channel, in the group and in the sink.",
+        _ADMIN,
+    ),
+    Command(
+        "skip", Panel.OPERATE, "Leave one record out, as one that no processing survives.", _ADMIN
+    ),
+    Command(
+        "state",
+        Panel.OPERATE,
+        "Look at the state of a keyed channel's keys, and move the state of a stopped one.",
+        "headrace.ops.state.cli:app",
+    ),
+    Command(
+        "status",
+        Panel.WATCH,
+        "Show what a process is doing: channels, pauses, and the partitions that it holds.",
+        _ADMIN,
+    ),
+    Command("stop", Panel.RUN, "Stop a process in order, as SIGTERM does.", _ADMIN),
+    Command(
+        "tap", Panel.WATCH, "Show records of a running channel as they pass, until Ctrl-C.", _ADMIN
+    ),
+    Command(
+        "top",
+        Panel.WATCH,
+        "Show lag, rates and errors of all channels and partitions, again and again until Ctrl-C.",
+        _ADMIN,
+    ),
+    Command(
+        "topics",
+        Panel.CONFIGURE,
+        "The topics that a configuration needs.",
+        "headrace.ops.topics.cli:app",
+    ),
+    Command(
+        "transactions",
+        Panel.OPERATE,
+        "List transactions that a channel's readers wait for, and end those that hang.",
+        "headrace.ops.transactions.cli:app",
+    ),
+    Command(
+        "workflow",
+        Panel.APPLICATIONS,
+        "Call processes in sequence, in parallel, by choice and in loops, by instances.",
+        "headrace.apps.workflow.cli:app",
+    ),
+)
+
+
+class _InOrder(Commands):
+    """Lists commands as a reader looks for them, and imports the one that is run."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.table = CommandTable(COMMANDS, dict(self.commands))
+        # click asks this mapping for a command by its name, and for all names
+        self.commands = self.table
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names by the alphabet."""
-        return sorted(super().list_commands(ctx))
+        return list(self.table)
+
+    def summary(self, name: str) -> tuple[str | None, str]:
+        """Return a command's panel and summary. Imports nothing."""
+        listed = self.table.listed.get(name)
+        return super().summary(name) if listed is None else (listed.panel.value, listed.summary)
 
 
 app = command_group(name="headrace", cls=_InOrder, pretty_exceptions_enable=False)
-register(app)
-for panel, command in (
-    (Panel.START, init),
-    (Panel.START, demo),
-    (Panel.CONFIGURE, check),
-    (Panel.CONFIGURE, doctor),
-    (Panel.WATCH, group),
-    (Panel.DEVELOP, reduce),
-):
-    app.command(rich_help_panel=panel.value)(command)
-for panel, name, commands in (
-    (Panel.START, "local", local),
-    (Panel.OPERATE, "offsets", offsets),
-    (Panel.OPERATE, "state", state),
-    (Panel.OPERATE, "dead-letters", dead_letters),
-    (Panel.OPERATE, "transactions", transactions),
-    (Panel.CONFIGURE, "connector", connector),
-    (Panel.CONFIGURE, "topics", topics),
-    (Panel.APPLICATIONS, "collector", collector),
-    (Panel.APPLICATIONS, "workflow", workflow),
-    (Panel.APPLICATIONS, "elements", elements),
-):
-    app.add_typer(commands, name=name, rich_help_panel=panel.value)
 
 
 @app.command(rich_help_panel=Panel.CONFIGURE.value)

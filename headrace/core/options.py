@@ -29,16 +29,17 @@ class Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands with their summaries, which typer cuts short."""
-        listed = [(name, self.commands[name]) for name in self.list_commands(ctx)]
+        listed = [(name, *self.summary(name)) for name in self.list_commands(ctx)]
         for title in [*(panel.value for panel in Panel), None]:
-            rows = [
-                (name, each.get_short_help_str(1000))
-                for name, each in listed
-                if _panel_of(each) == title
-            ]
+            rows = [(name, summary) for name, panel, summary in listed if panel == title]
             if rows:
                 with formatter.section(title or "Commands"):
                     formatter.write_dl(rows)
+
+    def summary(self, name: str) -> tuple[str | None, str]:
+        """Return a command's panel, None where it has none, and the first sentence of its help."""
+        command = self.commands[name]
+        return _panel_of(command), command.get_short_help_str(1000)
 
 
 def _panel_of(command: Any) -> str | None:
@@ -47,7 +48,7 @@ def _panel_of(command: Any) -> str | None:
     return panel if isinstance(panel, str) else None
 
 
-class Command(TyperCommand):
+class PlainCommand(TyperCommand):
     """A command whose arguments stand in its help as they are typed: ``[CHANNEL]``, ``FILE``."""
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
@@ -77,7 +78,7 @@ class _Group(typer.Typer):
 
     def command(self, name: str | None = None, **options: Any) -> Any:
         """Add a command, as typer does."""
-        return super().command(name, **{"cls": Command, **options})
+        return super().command(name, **{"cls": PlainCommand, **options})
 
 
 def command_group(**options: Any) -> typer.Typer:

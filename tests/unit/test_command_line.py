@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from headrace.cli import COMMANDS as LISTED
 from headrace.cli import app
 from headrace.core.options import Panel
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from headrace.core.commands import Command
 
 
 def _commands(group: Any, name: str = "") -> dict[str, Any]:
@@ -51,6 +56,26 @@ def test_help_lists_commands_by_what_they_are_for() -> None:
     assert all(names and names == sorted(names) for names in listed)
     assert sorted(name for names in listed for name in names) == sorted(group.commands)
     assert [name for name in listed[2] if name == "run"] == ["run"]
+
+
+@pytest.mark.parametrize("command", LISTED, ids=lambda command: command.name)
+def test_summary_is_the_first_sentence_of_the_command_s_help(command: Command) -> None:
+    """What --help says without importing a command is what the command says."""
+    assert command.load().get_short_help_str(1000) == command.summary
+
+
+def test_help_imports_no_command() -> None:
+    """The rooms of commands are imported when one of theirs runs."""
+    seen = (
+        "import sys; from typer.testing import CliRunner; from headrace.cli import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
+        "print([name for name in sys.modules if name.startswith(('headrace.ops.', "
+        "'headrace.apps.', 'headrace.devstack.'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", seen], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.core.options import ConfigFile, Panel, config_option
+from headrace.core.options import ConfigFile, command_group, config_option
 from headrace.core.positions import FORMS, Replay, format_moment, parse_moment, parse_target
 from headrace.core.usual_file import NAME, usual_file
 from headrace.health import LEAST_TIMEOUT, TIMEOUT
@@ -126,18 +126,6 @@ _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+):(?P<partition>[0-9]{1,9})")
 
 
 _RECORD = re.compile(rf"{_PARTITION.pattern}:(?P<offset>[0-9]{{1,19}})")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for panel, commands in (
-        (Panel.WATCH, (status, top, tap)),
-        (Panel.OPERATE, (pause, resume, seek, skip, acknowledge, loglevel)),
-        (Panel.RUN, (reload, stop)),
-    ):
-        for command in commands:
-            app.command(rich_help_panel=panel.value)(connected(command))
-    app.command(rich_help_panel=Panel.WATCH.value)(health)
 
 
 def health(
@@ -277,7 +265,7 @@ def pause(
     ] = False,
     json: _Json = False,
 ) -> Command:
-    """Have delivery rest, and wait until it does."""
+    """Pause delivery, and wait until it has stopped."""
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
     seconds = _seconds(wait, "--wait")
@@ -342,7 +330,7 @@ def acknowledge(
     *,
     json: _Json = False,
 ) -> Command:
-    """Take dead letters, skipped and set-aside records as seen: all that there are, or so many.
+    """Mark dead letters, skipped and set-aside records as seen: all of them, or a number.
 
     Those that come later are shown again. It survives a restart.
     """
@@ -420,7 +408,7 @@ def skip(
 
 
 def reload(wait: _Wait = "60s", *, json: _Json = False) -> Command:
-    """Take up the configuration file as it is now. A bad file changes nothing."""
+    """Apply the configuration file as it is now. A bad file changes nothing."""
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
     return commands.reload(_seconds(wait, "--wait"), as_json=json)
@@ -575,3 +563,9 @@ def _say_levels(answer: Any) -> str:
     levels = ", ".join(f"{name or 'all'} {level}" for name, level in answer["levels"].items())
     end = answer["reverts_at"]
     return levels if end is None else f"{levels}; until {end}"
+
+
+app = command_group()
+for _command in (status, top, tap, pause, resume, seek, skip, acknowledge, loglevel, reload, stop):
+    app.command()(connected(_command))
+app.command()(health)

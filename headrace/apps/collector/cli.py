@@ -1,6 +1,4 @@
-"""The commands of the applications: ``headrace collector run|create|done|watch|demo``.
-
-They are not in the rooms of the applications, which import their reducers.
+"""The commands of the collector: ``headrace collector run|create|done|watch|demo``.
 
 Exit codes: 0 done, and a group that is waited for has succeeded; 1 the group failed, or Kafka
 refused or did not answer; 2 the command line cannot be used; 4 no outcome within the wait. Those
@@ -28,7 +26,7 @@ from headrace.apps.options import (
 from headrace.core.options import command_group
 from headrace.ops.demo.cli import Directory, Keep, require_extra
 
-collector = command_group(
+app = command_group(
     help="Collect the answers that groups of events wait for: one outcome for each group."
 )
 
@@ -75,7 +73,7 @@ class CollectorMode(Enum):
     """As the original, byte for byte."""
 
 
-@collector.command(context_settings={"help_option_names": ["-h", "-help", "--help"]})
+@app.command(context_settings={"help_option_names": ["-h", "-help", "--help"]})
 def run(  # noqa: PLR0917 - the parts of a configuration
     context: typer.Context,
     brokers: Annotated[str | None, _BROKERS] = None,
@@ -163,7 +161,7 @@ def run(  # noqa: PLR0917 - the parts of a configuration
     raise typer.Exit(daemon_config.run(wanted, print_only=print_config))
 
 
-@collector.command()
+@app.command()
 def create(  # noqa: PLR0917 - the members of an event
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The id of the group.")],
     brokers: _Brokers,
@@ -205,7 +203,7 @@ def create(  # noqa: PLR0917 - the members of an event
     raise typer.Exit(commands.send(_client(brokers, properties), topic, group, event))
 
 
-@collector.command()
+@app.command()
 def done(  # noqa: PLR0917 - as above
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The id of the group.")],
     entity: Annotated[str, typer.Argument(metavar="ENTITY", help="The entity that is done.")],
@@ -222,7 +220,7 @@ def done(  # noqa: PLR0917 - as above
     raise typer.Exit(commands.send(_client(brokers, properties), topic, group, event))
 
 
-@collector.command()
+@app.command()
 def watch(  # noqa: PLR0917 - where to look, and how long
     brokers: _Brokers,
     group: Annotated[
@@ -259,7 +257,7 @@ def _outcomes_of(topic: str) -> str:
     return f"{topic}-outcomes"
 
 
-@collector.command()
+@app.command()
 def demo(
     days: Annotated[
         int, typer.Option(min=1, max=365, help="How many days of flights, from the first on.")
@@ -294,32 +292,3 @@ def _client(brokers: str, properties: list[str] | None) -> dict[str, Any]:
         return commands.client(brokers, named(properties))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--brokerlist or --property") from None
-
-
-elements = command_group(help="Processing elements: the demo.")
-
-
-@elements.command(name="demo")
-def elements_demo(
-    rows: Annotated[
-        int | None,
-        typer.Option(min=1_000, help="How many flights, from the first on; default: all."),
-    ] = None,
-    engine: EngineOption = EngineName.SPARK,
-    over: Annotated[
-        float, typer.Option(min=1, help="Seconds over which they are produced, at least.")
-    ] = 30.0,
-    directory: Directory = None,
-) -> None:
-    """Count real flights by their destination, kill the daemon on the way, and check every report.
-
-    Starts ZooKeeper and Kafka, and a daemon with an element for each destination, which reports
-    each 1,000 flights and each 5 s. It is killed and started again. The last line says whether the
-    last reports are what pandas sums up, and each report by number is there once.
-
-    Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n after signal n.
-    """
-    require_extra()
-    from headrace.apps.elements.demo import main  # noqa: PLC0415 - takes a second to import
-
-    raise typer.Exit(main(rows, engine.value, over, directory))

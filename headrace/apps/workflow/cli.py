@@ -27,7 +27,7 @@ from headrace.apps.options import (
 from headrace.core.options import command_group
 from headrace.ops.demo.cli import Directory, require_extra
 
-workflow = command_group(
+app = command_group(
     help="Call processes in sequence, in parallel, by choice and in loops, by instances."
 )
 
@@ -67,7 +67,7 @@ class NodeRole(Enum):
     """It makes calls."""
 
 
-@workflow.command()
+@app.command()
 def run(  # noqa: PLR0917 - the parts of a configuration
     workflows: _Workflows,
     brokers: _Brokers,
@@ -127,7 +127,7 @@ def run(  # noqa: PLR0917 - the parts of a configuration
     raise typer.Exit(commands.run(node, create=count, print_only=print_config))
 
 
-@workflow.command()
+@app.command()
 def start(  # noqa: PLR0917 - an instance, and where it goes
     definition: Annotated[
         str,
@@ -155,7 +155,7 @@ def start(  # noqa: PLR0917 - an instance, and where it goes
     raise typer.Exit(commands.start(chosen, workflows, definition, found, instance))
 
 
-@workflow.command()
+@app.command()
 def result(
     instance: Annotated[str, typer.Argument(metavar="INSTANCE", help="The id of the instance.")],
     brokers: _Brokers,
@@ -170,7 +170,7 @@ def result(
     raise typer.Exit(commands.result(place, instance, timeout))
 
 
-@workflow.command()
+@app.command()
 def show(
     instance: Annotated[str, typer.Argument(metavar="INSTANCE", help="The id of the instance.")],
     brokers: _Brokers,
@@ -188,7 +188,7 @@ def show(
     raise typer.Exit(commands.show(place, instance))
 
 
-@workflow.command()
+@app.command()
 def status(
     brokers: _Brokers,
     oldest: Annotated[
@@ -211,7 +211,7 @@ def status(
     raise typer.Exit(commands.status(place, oldest=oldest, timeout=timeout, as_json=as_json))
 
 
-@workflow.command()
+@app.command()
 def demo(
     instances: Annotated[
         int,
