@@ -6,6 +6,7 @@ import io
 import re
 from copy import copy
 from dataclasses import dataclass, field
+from json import loads as from_text
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -276,7 +277,7 @@ class ArrowDecoder:
             rows, bad = decoded_rows(self._custom, values, kind)
             return (rows.take(_others(bad, len(rows))) if bad else rows), bad
         search = _Search(kind, self._timestamps)
-        search.look(values, pa.array(range(len(values)), pa.int64()))
+        search.find(values)
         return search.rows(), dict.fromkeys(search.bad, "")
 
 
@@ -284,6 +285,13 @@ def _others(positions: Collection[int], count: int) -> pa.Array:
     """Return all positions of so many but these."""
     return pa.array(sorted(set(range(count)).difference(positions)), pa.int64())
 
+
+#: Of so many values the reader is asked which is the first that is none, again and again. More
+#: would be copied too often for that: each time all that come after it.
+_BLOCK = 512
+
+#: How often values are left out of a block that have what an error quotes, and how many of them.
+_MOST_QUOTES, _MOST_HAVING = 12, 32
 
 #: Into how many parts values are divided of which some are none.
 _PARTS = 16
@@ -313,14 +321,63 @@ class _Search:
             return rows
         return rows.take(pc.sort_indices(pa.concat_arrays(self._places)))
 
+    def find(self, values: pa.Array) -> None:
+        """Read all values."""
+        places = pa.array(range(len(values)), pa.int64())
+        if self._error_of(values, places) is None:
+            return
+        for start in range(0, len(values), _BLOCK):
+            self._find_in_block(values.slice(start, _BLOCK), start)
+
+    def _find_in_block(self, values: pa.Array, start: int) -> None:
+        """Read values, the first of which is at ``start``, but those that the reader names.
+
+        The row that it names is the value at that place if each before it made one row. Whatever
+        was read did, and so did what is JSON; after anything else what is named is looked at again.
+        """
+        documents = _documents(values)
+        named = _named_by_reader(documents, self._kind, self._timestamps)
+        known = len(self.bad)
+        self._find_quoted(values, documents, _others(named, len(values)), start)
+        if all(_is_json(documents[place - start]) for place in self.bad[known:]):
+            self.bad += [start + place for place in named]
+            return
+        for place in named:
+            self.look(values.slice(place, 1), pa.array([start + place], pa.int64()))
+
+    def _find_quoted(
+        self, values: pa.Array, documents: Sequence[bytes], left: pa.Array, start: int
+    ) -> None:
+        """Read the values that are ``left``, first without those that have what errors quote."""
+        for _ in range(_MOST_QUOTES):
+            error = self._error_of(values.take(left), pc.add(left, start))
+            if error is None:
+                return
+            quoted = _quoted_by(error)
+            having = [
+                at for at in left.to_pylist() if quoted is not None and quoted in documents[at]
+            ]
+            if not having or len(having) > _MOST_HAVING:
+                break
+            for at in having:
+                self.look(values.slice(at, 1), pa.array([start + at], pa.int64()))
+            left = left.filter(pc.invert(pc.is_in(left, pa.array(having, pa.int64()))))
+        self.look(values.take(left), pc.add(left, start))
+
+    def _error_of(self, values: pa.Array, places: pa.Array) -> str | None:
+        """Keep the rows of values whose places among all are these; say why, if some are none."""
+        if len(values) == 0:
+            return None
+        rows = _read(values, self._kind, self._timestamps)
+        if isinstance(rows, str):
+            return rows
+        self._pieces.append(rows)
+        self._places.append(places)
+        return None
+
     def look(self, values: pa.Array, places: pa.Array) -> None:
         """Read values, whose places among all are these, and divide those that are no rows."""
-        if len(values) == 0:
-            return
-        rows = _read(values, self._kind, self._timestamps)
-        if rows is not None:
-            self._pieces.append(rows)
-            self._places.append(places)
+        if self._error_of(values, places) is None:
             return
         if len(values) == 1:
             self.bad.append(places[0].as_py())
@@ -349,30 +406,89 @@ class _Search:
         return [pa.array(each, pa.int64()) for each in (good, *([place] for place in others))]
 
 
-def _read(values: pa.Array, kind: pa.DataType, timestamps: Timestamps) -> pa.StructArray | None:
-    """Return the values as rows, None where not every one is a row."""
-    if len(values) == 0:
-        return pa.nulls(0, kind)
-    text = _framed([b"null" if value is None else value for value in values.to_pylist()])
+def _read(values: pa.Array, kind: pa.DataType, timestamps: Timestamps) -> pa.StructArray | str:
+    """Return the values as rows, or what the error is where not every one is a row."""
     try:
-        read = json.read_json(
-            io.BytesIO(text),
-            read_options=json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            parse_options=json.ParseOptions(
-                explicit_schema=pa.schema([("v", as_read(kind, timestamps))]),
-                newlines_in_values=True,
-                unexpected_field_behavior="ignore",
-            ),
-        )
+        read = _parsed(_documents(values), _parse_options(kind, timestamps))
         rows = read.column("v").combine_chunks()
         rows = made(rows, kind, timestamps)
         rows.validate(full=True)  # the reader lets bytes pass that are no text, and long decimals
-    except pa.ArrowException:
-        return None
+    except pa.ArrowException as error:
+        return str(error)
     if len(rows) != len(values):
-        return None
+        return "not one row a value"
     is_no_object = pc.any(pc.and_(pc.is_valid(values), pc.is_null(rows))).as_py()
-    return None if is_no_object else rows
+    return "a value is no object" if is_no_object else rows
+
+
+def _documents(values: pa.Array) -> list[bytes]:
+    return [b"null" if value is None else value for value in values.to_pylist()]
+
+
+def _parse_options(kind: pa.DataType, timestamps: Timestamps) -> json.ParseOptions:
+    return json.ParseOptions(
+        explicit_schema=pa.schema([("v", as_read(kind, timestamps))]),
+        newlines_in_values=True,
+        unexpected_field_behavior="ignore",
+    )
+
+
+def _parsed(documents: Sequence[bytes], options: json.ParseOptions) -> pa.Table:
+    text = _framed(documents)
+    whole = json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+    return json.read_json(io.BytesIO(text), read_options=whole, parse_options=options)
+
+
+#: How the reader names the row that is no JSON, or has a field of another kind. Of what it fails to
+#: convert it names none.
+_ROW = re.compile(r"^JSON parse error: .* in row (\d+)$", re.DOTALL)
+
+
+def _named_by_reader(
+    documents: Sequence[bytes], kind: pa.DataType, timestamps: Timestamps
+) -> list[int]:
+    """Return the positions of values of which the reader says that they are none.
+
+    It stops at the first, and reads on after it: all of them are read once, in as many pieces.
+    """
+    options = _parse_options(kind, timestamps)
+    # nothing makes a value of white space
+    named = [place for place, document in enumerate(documents) if not document.strip()]
+    left = [place for place, document in enumerate(documents) if document.strip()]
+    while left:
+        try:
+            _parsed([documents[place] for place in left], options)
+        except pa.ArrowInvalid as error:
+            row = _ROW.match(str(error))
+            if row is None or int(row[1]) >= len(left):
+                break
+            named.append(left[int(row[1])])
+            left = left[int(row[1]) + 1 :]
+        else:
+            break
+    return sorted(named)
+
+
+#: How errors quote the value of a field that is none of its type.
+_QUOTES = re.compile(
+    r"couldn't parse:(?P<a>.+)$|string: '(?P<b>.+)' as a scalar|The string '(?P<c>.+)' is not"
+    r"|: (?P<d>\S+) requires precision",
+    re.DOTALL,
+)
+
+
+def _quoted_by(error: str) -> bytes | None:
+    """Return what an error quotes of a value, None where it quotes nothing."""
+    found = _QUOTES.search(error)
+    return None if found is None else next(filter(None, found.groups())).encode()
+
+
+def _is_json(document: bytes) -> bool:
+    try:
+        from_text(document)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _framed(values: Sequence[bytes]) -> bytes:
