@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.channel.buffer import divide
-from headrace.channel.error_scope import ErrorScope, classify_error
+from headrace.channel.error_scope import ErrorScope, causes, classify_error
 from headrace.channel.pauses import PauseReason
 from headrace.channel.responses import ResponseEffect
 from headrace.config import LimitedRejects
 from headrace.core.errors import (
+    BatchTimeoutError,
     DeadLetterLimitError,
     FencedError,
+    JobTimeoutError,
     PoisonRecordError,
     SinkConflictError,
 )
@@ -72,6 +74,9 @@ def _borders(delivered: Sequence[Record], error: BaseException) -> tuple[int, ..
     return (offset_of(delivered[len(delivered) // 2]),)
 
 
+#: What is raised where code does not return in time.
+_TIME_OUTS = (BatchTimeoutError, JobTimeoutError)
+
 log = structlog.get_logger(__name__)
 
 
@@ -106,6 +111,8 @@ class ErrorPolicy:
         if policy == "fail" and self._tried_enough(owned):
             self._environment.fail(error)
         if policy == "fail" or classify_error(error) is ErrorScope.ENVIRONMENT:
+            if policy == "dead_letter" and self._is_to_divide_for_time(owned, item, error):
+                return self._divide(owned, item, error)
             return self._again(owned, item, error)
         named = names_one_of(item.batch.records, error)
         if named and len(item.batch) > 1:
@@ -128,6 +135,20 @@ class ErrorPolicy:
         """Whether it is a part of a batch that was tried often enough as a whole."""
         alone = len(item.batch) == 1
         return item.cut.failures > 0 and not (alone and owned.letters.in_doubt(item.cut))
+
+    def _is_to_divide_for_time(
+        self, owned: OwnedPartition, item: Outstanding, error: BaseException
+    ) -> bool:
+        """Whether a batch that takes too long is tried in parts.
+
+        Parts take less time; and where one record is what the code hangs at, those before it are
+        done, and it is named. It is not given up: what is slow may be slow for another reason.
+        """
+        return (
+            len(item.batch) > 1
+            and any(isinstance(each, _TIME_OUTS) for each in causes(error))
+            and (self._tried_enough(owned) or item.cut.failures > 0)
+        )
 
     def _is_one_of_many(self, owned: OwnedPartition, item: Outstanding) -> bool:
         """Whether so many records fail that the limit is soon reached, tried again or not."""

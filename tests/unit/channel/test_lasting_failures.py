@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
@@ -21,9 +22,11 @@ from headrace.channel.lasting_failures import (
 from headrace.channel.pauses import Pause, PauseMode, PauseReason
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
+    BatchTimeoutError,
     BoundedRunError,
     ConfigError,
     InvalidResponseError,
+    JobTimeoutError,
     PoisonRecordError,
     ResultMisfitError,
     RetryableError,
@@ -39,6 +42,8 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 from tests.unit.channel.test_reconfigure import change
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.core.records import Batch, TopicPartition
 
@@ -224,6 +229,29 @@ def test_a_rest_for_a_misfit_ends_with_the_claim(broker: InMemoryBroker) -> None
         pause = resting(channel)
         channel.pause(by="ann", partition=P0, mode=PauseMode.DRAIN)
         assert wait_for(lambda: pause not in channel.pauses, Deadline.after(PATIENCE))
+
+
+@pytest.mark.parametrize("kind", [JobTimeoutError, partial(BatchTimeoutError, P0)])
+@pytest.mark.parametrize("at", [0, 3, 7])
+def test_a_record_that_code_hangs_at_is_found_and_not_given_up(
+    broker: InMemoryBroker, kind: Callable[[str], BaseException], at: int
+) -> None:
+    """Its batch is divided; what lies before it is committed, and it comes again alone."""
+    broker.produce(P0, *values(8))
+
+    def answer(batch: Batch) -> BatchResponse:
+        if batch.start <= at < batch.next_offset:
+            raise kind("the code did not return")
+        return BatchResponse.advance()
+
+    recorder, letters = Recorder(answer), InMemoryDeadLetters()
+    broker.create_topic("dead")
+    settings = quick({"attempts": 2}, rejects={"failing": "dead_letter", "topic": "dead"})
+    channel = in_memory_channel(recorder, broker, dead_letters=letters, **settings)
+    with running(channel):
+        recorder.wait(lambda: [each[:2] for each in recorder.delivered(0)].count((at, at + 1)) > 3)
+        assert at == 0 or committed(broker, P0, at)
+    assert letters.letters == []
 
 
 def test_a_bounded_run_ends_where_a_start_position_stays_unknown(broker: InMemoryBroker) -> None:
