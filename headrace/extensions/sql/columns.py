@@ -7,6 +7,7 @@ is refused is the fault of a row.
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -165,6 +166,8 @@ def is_of_values(error: BaseException) -> bool:
         code = _code(error)
         if isinstance(error, DataError | IntegrityError) or code in _OF_TYPES:
             return True
+        if parameter_of(error) is not None:
+            return True
         return code.startswith(_OF_VALUES) if code else _is_of_binding(error)
     if isinstance(error, StatementError):
         return isinstance(error.orig, _OF_PYTHON)
@@ -177,6 +180,40 @@ def is_of_types(error: BaseException) -> bool:
         code = _code(error)
         return code in _OF_STATEMENTS if code else _is_of_binding(error) or _is_generated(error)
     return is_of_values(error)
+
+
+#: Where PostgreSQL says that it was reading a value for a column. What a type says of text
+#: that it cannot read has any code: HSTORE's had none of its own before PostgreSQL 16.
+_PARAMETER = re.compile(r"portal (?:\"[^\"]*\" )?parameter \$(\d+)")
+
+
+def parameter_of(error: BaseException) -> int | None:
+    """Return which value of a statement PostgreSQL could not read, from 1; None: it says none."""
+    diagnosis = getattr(getattr(error, "orig", None), "diag", None)
+    found = _PARAMETER.search(getattr(diagnosis, "context", None) or "")
+    return None if found is None else int(found[1])
+
+
+def is_beyond(column: sa.types.TypeEngine[Any], value: object, dialect: str) -> bool:
+    """Whether a value is larger than its column is, of which the database says no name."""
+    if isinstance(value, bool) or value is None:
+        return False
+    if dialect == "sqlite":
+        return isinstance(value, int) and not -_LONG <= value < _LONG
+    if isinstance(column, sa.Integer) and isinstance(value, int | float | Decimal):
+        limit = next((n for kind, n in _LIMITS if isinstance(column, kind)), _INT)
+        return not -limit <= value < limit
+    if isinstance(column, sa.String) and isinstance(value, str):
+        return column.length is not None and len(value.rstrip(" ")) > column.length
+    if isinstance(column, sa.Numeric) and isinstance(value, int | float | Decimal):
+        digits = None if column.precision is None else column.precision - (column.scale or 0)
+        return digits is not None and not isinstance(column, sa.Float) and abs(value) >= 10**digits
+    return False
+
+
+#: One more than the largest number of a column of so many bytes.
+_SHORT, _INT, _LONG = 1 << 15, 1 << 31, 1 << 63
+_LIMITS = ((sa.SmallInteger, _SHORT), (sa.BigInteger, _LONG))
 
 
 def _code(error: DBAPIError) -> str:

@@ -16,9 +16,11 @@ from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from headrace.core.errors import ConfigError, HeadraceError, StartError
 from headrace.extensions.sql.columns import (
     bound_type,
+    is_beyond,
     is_exact,
     is_of_types,
     is_of_values,
+    parameter_of,
     samples,
 )
 from headrace.extensions.sql.database import brief, explained
@@ -399,7 +401,8 @@ class SqlTarget:
                 if not is_of_values(error):
                     raise
                 raise RowsRefusedError(
-                    f"{self.place}: {self._culprit(connection, rows.schema, chunk)}{brief(error)}"
+                    f"{self.place}: {self._culprit(connection, rows.schema, chunk, error)}"
+                    f"{brief(error)}"
                 ) from error
 
     def _chunks(self, rows: pa.Table) -> Iterator[list[dict[str, Any]]]:
@@ -414,18 +417,28 @@ class SqlTarget:
             yield [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def _culprit(
-        self, connection: Connection, kinds: pa.Schema, chunk: Sequence[dict[str, Any]]
+        self,
+        connection: Connection,
+        kinds: pa.Schema,
+        chunk: Sequence[dict[str, Any]],
+        error: BaseException,
     ) -> str:
-        """Return the name of a column whose values Python does not hand over, if there is one."""
+        """Return the name of the column whose value was refused, where it can be told."""
+        number = parameter_of(error)
+        if number is not None and number <= len(kinds):
+            return f"column {kinds.names[number - 1]!r}: "
+        dialect = connection.dialect
         for field in kinds:
-            bound = bound_type(self._loaded.c[field.name], field.type, self._database.dialect)
-            process = bound.dialect_impl(connection.dialect).bind_processor(connection.dialect)
-            if process is None:
-                continue
+            column = self._loaded.c[field.name]
+            bound = bound_type(column, field.type, self._database.dialect)
+            process = bound.dialect_impl(dialect).bind_processor(dialect)
             try:
-                for row in chunk:
-                    process(row[field.name])
+                if process is not None:
+                    for row in chunk:
+                        process(row[field.name])
             except Exception:  # noqa: BLE001 - what it says is told already
+                return f"column {field.name!r}: "
+            if any(is_beyond(column.type, row[field.name], dialect.name) for row in chunk):
                 return f"column {field.name!r}: "
         return ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -54,10 +55,15 @@ _KINDS = [
     "BIT(3)",
     "int4range",
     "dom",
+    "HSTORE",
+    "TSQUERY",
+    "TSVECTOR",
+    "REGCLASS",
 ]
 
 _TYPES = (
     "CREATE EXTENSION citext",
+    "CREATE EXTENSION hstore",
     "CREATE TYPE mood AS ENUM ('x', 'y')",
     "CREATE DOMAIN dom AS TEXT CHECK (length(value) < 3)",
 )
@@ -143,7 +149,14 @@ _REFUSING = [
         (["CREATE TABLE t (v JSONB)"], ["{not json"], "invalid input syntax for type json"),
         (["CREATE TABLE t (v JSONB)"], ['"\\ud800"'], "invalid input syntax"),
         (["CREATE TABLE t (v JSONB)"], ["[" * 100_000], "stack depth limit"),
-        (["CREATE TABLE t (v VARCHAR(3))"], ["four"], "value too long"),
+        (["CREATE TABLE t (v VARCHAR(3))"], ["four"], "column 'v': value too long"),
+        (["CREATE TABLE t (v INT)"], [2**40], "column 'v': integer out of range"),
+        (["CREATE TABLE t (v SMALLINT)"], [2**20], "column 'v': smallint out of range"),
+        (["CREATE TABLE t (v BIGINT)"], [Decimal(2**70)], "column 'v': "),
+        (["CREATE TABLE t (v NUMERIC(5,2))"], [Decimal("12345.5")], "column 'v': numeric field"),
+        (["CREATE EXTENSION hstore", "CREATE TABLE t (v HSTORE)"], ["a=>"], "column 'v': "),
+        (["CREATE TABLE t (v TSQUERY)"], ["a &"], "column 'v': no operand in tsquery"),
+        (["CREATE TABLE t (v REGCLASS)"], ["nowhere"], "column 'v': relation"),
         (["CREATE TABLE t (v TEXT PRIMARY KEY)"], ["incompressible"], "index row"),
         (_CHECKED, ["c"], "check option"),
         (_REFUSING, ["c"], "no such city"),

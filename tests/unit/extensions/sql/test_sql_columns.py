@@ -54,7 +54,8 @@ def test_each_value_in_each_column_is_stored_or_answered_for(
     [
         ("BOOLEAN", pa.array([5]), "column 'v': Value 5 is not None, True, or False"),
         ("TIMESTAMP", pa.array([2**62], pa.timestamp("us")), "column 'v': "),
-        ("INTEGER", pa.array([2**63], pa.uint64()), "too large"),
+        ("INTEGER", pa.array([1, 2**63], pa.uint64()), "column 'v': Python int too large"),
+        ("TEXT", pa.array([2**64 - 1], pa.uint64()), "column 'v': Python int too large"),
         ("JSON", pa.array(["{bad"]), "column 'v': Expecting property name"),
         ("JSON", pa.array(["[NaN]"]), "column 'v': NaN is no JSON"),
         ("JSON", pa.array([{"a": float("nan")}]), "column 'v': "),
