@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.core.tables import Timestamps
-from headrace.inline import decode
-from headrace.inline.decode import _read, _Search, parse_ddl
+from headrace.extensions.arrow import decode
+from headrace.extensions.arrow.decode import _read, _Search, parse_ddl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
