@@ -27,11 +27,11 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.memory import relax
 from headrace.core.records import TopicPartition, identity_of
 from headrace.core.tables import SCHEMA
-from headrace.extensions.keyed.columns import fold_of
-from headrace.extensions.keyed.fold import FoldSettings
+from headrace.extensions.keyed.fold import fold_of
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import staged_state
 from headrace.extensions.keyed.state import LayeredState, Progress
 from headrace.extensions.keyed.store import RocksStore

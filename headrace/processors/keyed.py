@@ -35,17 +35,18 @@ from headrace.core.user_text import describe_error
 from headrace.extensions.arrow.engine import ArrowEngine
 from headrace.extensions.keyed.api import Phases
 from headrace.extensions.keyed.codecs import DECODERS
-from headrace.extensions.keyed.columns import fold_of
 from headrace.extensions.keyed.first_records import FirstRecords
-from headrace.extensions.keyed.fold import DEAD_LETTERS, FoldSettings
+from headrace.extensions.keyed.fold import fold_of
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.phases import PhaseReader
 from headrace.extensions.keyed.restore import Restorer
 from headrace.extensions.keyed.rows import RowSettings, time_of_field
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import KeyedSink, SinkTopics
 from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.state_reader import StateReader
 from headrace.extensions.keyed.store import CorruptStoreError, RocksStore
+from headrace.extensions.keyed.tables import DEAD_LETTERS
 from headrace.extensions.keyed.topics import (
     check_changelog,
     gone_changelog,
@@ -83,8 +84,8 @@ if TYPE_CHECKING:
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment
     from headrace.extensions.keyed.api import KeyedReducer
-    from headrace.extensions.keyed.fold import TableFunction
     from headrace.extensions.keyed.restore import RestoreProgress
+    from headrace.extensions.keyed.tables import TableFunction
     from headrace.extensions.keyed.topics import Changelog
     from headrace.extensions.spark.runtime import SparkRuntime
     from headrace.kafka.ports import RecordSource, TopicInfo
@@ -729,7 +730,7 @@ class KeyedProcessor(MicroBatchProcessor):
         if offset is None:
             return
         # what a tick that was withdrawn left is of a time when nothing came
-        state.wanted_time(number)
+        state.take_wanted_time(number)
         if quiet is not None:
             state.advance_time(number, quiet)
         batch = Batch(assignment, offset, (), offset, 0)
@@ -737,7 +738,7 @@ class KeyedProcessor(MicroBatchProcessor):
         pending.future.add_done_callback(lambda answer: self._ticked(held, offset, answer))
         if not self._open.put_if_idle(pending):
             # a later tick may not find it so quiet
-            state.wanted_time(number)
+            state.take_wanted_time(number)
 
     def _quiet_time(self, held: _Held, now: int) -> int | None:
         """Return what stream time may go on to in a partition whose end was reached, in ms."""

@@ -13,11 +13,11 @@ from typing_extensions import override
 
 from headrace.core.tables import SCHEMA
 from headrace.extensions.keyed.codecs import DECODERS, key_bytes, to_json
-from headrace.extensions.keyed.columns import fold_of
-from headrace.extensions.keyed.fold import DEAD_LETTERS, FoldSettings
+from headrace.extensions.keyed.fold import fold_of
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.row import KeyRow, PartitionKey
 from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import StagedState, staged_state
 from headrace.extensions.keyed.state import LayeredState, Progress
 from headrace.extensions.keyed.store import (
@@ -30,6 +30,7 @@ from headrace.extensions.keyed.store import (
     timer_of,
     timers_of,
 )
+from headrace.extensions.keyed.tables import DEAD_LETTERS
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
 if TYPE_CHECKING:

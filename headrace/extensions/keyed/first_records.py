@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import structlog
 
 from headrace.core.letter_headers import CONNECT_PREFIX, PREFIX
-from headrace.extensions.keyed.fold import DEAD_LETTERS
+from headrace.extensions.keyed.tables import DEAD_LETTERS
 
 if TYPE_CHECKING:
     import pyarrow as pa

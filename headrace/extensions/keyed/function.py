@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.extensions.keyed.fold import RESULT, in_this_thread
 from headrace.extensions.keyed.rows import chunks, grouped, poison_rows
 from headrace.extensions.keyed.sink import with_former, with_times
+from headrace.extensions.keyed.tables import RESULT, in_this_thread
 
 if TYPE_CHECKING:
     from headrace.core.clock import Clock
-    from headrace.extensions.keyed.fold import PartsRunner, TableFunction
     from headrace.extensions.keyed.rows import RowSettings
     from headrace.extensions.keyed.state import LayeredState
+    from headrace.extensions.keyed.tables import PartsRunner, TableFunction
     from headrace.sinks.micro_batch import MicroBatch
 
 

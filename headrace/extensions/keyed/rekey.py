@@ -18,14 +18,15 @@ from headrace.core.tables import SCHEMA, with_left_out
 from headrace.core.user_text import describe_error, plain_error
 from headrace.extensions.keyed.api import Event
 from headrace.extensions.keyed.codecs import DECODERS, field_of, key_bytes
-from headrace.extensions.keyed.fold import dead_letter, in_this_thread
+from headrace.extensions.keyed.letters import dead_letter
+from headrace.extensions.keyed.tables import in_this_thread
 from headrace.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.core.call_watch import CallWatch
-    from headrace.extensions.keyed.fold import PartsRunner
+    from headrace.extensions.keyed.tables import PartsRunner
     from headrace.sinks.kafka import Transactions
     from headrace.sinks.micro_batch import MicroBatch
 

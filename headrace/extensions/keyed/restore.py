@@ -43,6 +43,9 @@ _IDLE_INTERVAL = 0.5
 _ANSWER_TIMEOUT = 5.0
 _BACKOFF = 1.0
 
+#: What comes of counting rows when all are counted.
+_ENDED = object()
+
 #: Why what was read of a changelog does not count.
 _OUT_OF_RANGE = "the changelog lost what was being read"
 _TRUNCATED = "the changelog lost its end, and does not lead to what was being read"
@@ -310,7 +313,7 @@ class Restorer:
         """Go on with counting what there is of the partitions, once nothing waits for its state."""
         number, steps = next(iter(self._measuring.items()))
         try:
-            if next(steps, self) is self:
+            if next(steps, _ENDED) is _ENDED:
                 del self._measuring[number]
         except StateStoreError:
             del self._measuring[number]

@@ -19,17 +19,17 @@ from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, St
 from headrace.core.records import FINISHED_KEY, TopicPartition
 from headrace.core.user_text import describe_error, plain_error
 from headrace.extensions.keyed.codecs import field_of, from_json
-from headrace.extensions.keyed.fold import (
+from headrace.extensions.keyed.letters import dead_letter
+from headrace.extensions.keyed.row import PartitionKey
+from headrace.extensions.keyed.tables import (
     FACT,
     MAX_TIME,
     OUTPUT,
     RESULT,
     ROWS,
     OutputRow,
-    dead_letter,
-    made,
+    named_tuples,
 )
-from headrace.extensions.keyed.row import PartitionKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -94,7 +94,7 @@ def grouped(
     for part in micro_batch.ranges:
         known = state.time(part.partition)
         # taken in any case: it must not be there for a later tick, of a partition less quiet
-        wanted = state.wanted_time(part.partition)
+        wanted = state.take_wanted_time(part.partition)
         quiet = wanted if part.records == 0 else None
         if part.partition not in times and known is not None:
             times[part.partition] = known if quiet is None else max(known, quiet)
@@ -249,7 +249,7 @@ class _Records:
         ends = [*starts[1:].tolist(), len(codes)] if len(codes) else []
         partitions, numbers = np.divmod(codes[starts], max(1, len(self._names)))
         names = self._names.take(pa.array(numbers)).to_pylist()
-        touched = made(PartitionKey, zip(partitions.tolist(), names, strict=True))
+        touched = named_tuples(PartitionKey, zip(partitions.tolist(), names, strict=True))
         places = pa.array(order, pa.int64())
         columns = {
             "source": _taken(self._column("topic"), places),

@@ -17,10 +17,10 @@ from headrace.core.records import ResultRecord, TopicPartition
 from headrace.core.result_columns import ResultColumns
 from headrace.core.spans import current_headers
 from headrace.extensions.keyed.changelog import changelog_columns
-from headrace.extensions.keyed.fold import OUTPUT, made
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.state import Layer, Progress
 from headrace.extensions.keyed.store import Position
+from headrace.extensions.keyed.tables import OUTPUT, named_tuples
 from headrace.kafka.result_transactions import CountedMove
 from headrace.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError
 from headrace.sinks.kafka import traced
@@ -105,7 +105,7 @@ class KeyedCounts:
 
 
 class OutputColumns:
-    """The outputs of a micro-batch, as columns: a record is made when it is asked for.
+    """The outputs of a micro-batch, as columns: a record is named_tuples when it is asked for.
 
     There may be as many as records, and the objects would live until the commit.
     """
@@ -190,10 +190,10 @@ def staged_state(
 def _changes(rows: pa.Table, state: LayeredState) -> dict[PartitionKey, RowChange]:
     """Return the rows that changed, with those before them: read, where the table has none."""
     partitions, names, *columns = (column.to_pylist() for column in rows.columns)
-    keys = made(PartitionKey, zip(partitions, names, strict=True))
+    keys = named_tuples(PartitionKey, zip(partitions, names, strict=True))
     after = _rows(*columns[:2])
     before = _rows(*columns[2:]) if len(columns) > 2 else state.get_many(keys)  # noqa: PLR2004
-    return dict(zip(keys, made(RowChange, zip(before, after, strict=True)), strict=True))
+    return dict(zip(keys, named_tuples(RowChange, zip(before, after, strict=True)), strict=True))
 
 
 class KeyedSink:
@@ -546,5 +546,5 @@ def _rows(
     fields = list(zip(states, extras, strict=True))
     nothing = (None, None)
     if nothing not in fields:
-        return made(KeyRow, fields)
+        return named_tuples(KeyRow, fields)
     return [None if row == nothing else KeyRow(*row) for row in fields]

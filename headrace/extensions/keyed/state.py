@@ -153,8 +153,8 @@ class LayeredState:
         with self._lock:
             self._wanted_times[partition] = time
 
-    def wanted_time(self, partition: int) -> int | None:
-        """Return what :meth:`advance_time` said last."""
+    def take_wanted_time(self, partition: int) -> int | None:
+        """Return what :meth:`advance_time` said last, and forget it."""
         with self._lock:
             return self._wanted_times.pop(partition, None)
 

@@ -7,7 +7,6 @@ from it is read again from the changelog.
 from __future__ import annotations
 
 import json
-import operator
 import re
 import struct
 import time
@@ -300,35 +299,42 @@ def _put_loaded(
     return names
 
 
-def _add(sums: list[int], key: bytes, change: RowChange) -> None:
-    """Add what a change does to rows, bytes, timers and quarantine, in the order of Size."""
-    before, after = change
-    if before is not None and after is not None and not before[1] and not after[1]:
-        sums[1] += len(after[0] or b"") - len(before[0] or b"")
-        return
-    if after is not None:
-        sums[0] += 1
-        sums[1] += len(key) + _LENGTH.size + len(after.state or b"") + len(after.extra or b"")
-    if before is not None:
-        sums[0] -= 1
-        sums[1] -= len(key) + _LENGTH.size + len(before.state or b"") + len(before.extra or b"")
-    if (after is not None and after.extra) or (before is not None and before.extra):
-        sums[2] += len(timers_of(key, after)) - len(timers_of(key, before))
-        sums[3] += _is_quarantined(after) - _is_quarantined(before)
-
-
 class _Count:
-    """What there is of a partition, or what is added to it: numbers in the order of Size."""
+    """What there is of a partition, or what is added to it."""
 
-    __slots__ = ("sums", "tally")
+    __slots__ = ("bytes", "quarantined", "rows", "tally", "timers")
 
     def __init__(self) -> None:
-        self.sums = [0, 0, 0, 0]
+        self.rows = self.bytes = self.timers = self.quarantined = 0
         self.tally = Tally()
 
-    def add(self, more: _Count) -> None:
-        self.sums = list(map(operator.add, self.sums, more.sums))
+    def add_change(self, key: bytes, change: RowChange) -> None:
+        """Add what a change does to rows, bytes, timers and quarantine."""
+        before, after = change
+        if before is not None and after is not None and not before[1] and not after[1]:
+            self.bytes += len(after[0] or b"") - len(before[0] or b"")
+            return
+        if after is not None:
+            self.rows += 1
+            self.bytes += len(key) + _LENGTH.size + len(after.value) + len(after.extra or b"")
+        if before is not None:
+            self.rows -= 1
+            self.bytes -= len(key) + _LENGTH.size + len(before.value) + len(before.extra or b"")
+        if (after is not None and after.extra) or (before is not None and before.extra):
+            self.timers += len(timers_of(key, after)) - len(timers_of(key, before))
+            self.quarantined += _is_quarantined(after) - _is_quarantined(before)
+
+    def merge(self, more: _Count) -> None:
+        """Add what another one has."""
+        self.rows += more.rows
+        self.bytes += more.bytes
+        self.timers += more.timers
+        self.quarantined += more.quarantined
         self.tally.merge(more.tally)
+
+    def size(self) -> StoreSize:
+        """Return what there is, without the phases."""
+        return StoreSize(self.rows, self.bytes, self.timers, self.quarantined)
 
 
 #: Rows that are counted at a time.
@@ -530,7 +536,7 @@ class RocksStore(StateStore):
         for key, change in changes if growth or self._phase_of is not None else ():
             count = growth.get(key.partition)
             if count is not None:
-                _add(count.sums, key.key, change)
+                count.add_change(key.key, change)
             if self._phase_of is not None:
                 added = summed(added, self._tally(change, count))
         for partition, position in positions.items():
@@ -589,7 +595,7 @@ class RocksStore(StateStore):
     def _grow(self, growth: Mapping[int, _Count], written: set[int]) -> None:
         for number in written & self._counts.keys():
             if number in growth:
-                self._counts[number].add(growth[number])
+                self._counts[number].merge(growth[number])
             else:
                 # counting began while the batch was made, and has to begin again
                 self._forget_count(number)
@@ -658,7 +664,7 @@ class RocksStore(StateStore):
             found = _Count()
             for count, (name, data) in enumerate(chain([first] if first else (), entries), 1):
                 key, row = name[len(prefix) :], decode_row(data)
-                _add(found.sums, key, RowChange(None, row))
+                found.add_change(key, RowChange(None, row))
                 if self._phase_of is not None:
                     found.tally.add(self._phase_of(row), 1)
                 if count % STEP == 0:
@@ -666,13 +672,13 @@ class RocksStore(StateStore):
             with self._lock:
                 counted = partition in self._counts
                 if counted:
-                    self._counts[partition].add(found)
+                    self._counts[partition].merge(found)
                     self._counted.add(partition)
 
     def size(self, partition: int) -> StoreSize | None:
         """Return what there is of a partition, None where it has not been counted yet."""
         with self._lock:
-            return StoreSize(*self._counts[partition].sums) if partition in self._counted else None
+            return self._counts[partition].size() if partition in self._counted else None
 
     def phases(self, partitions: Collection[int]) -> PhaseTotals | None:
         """Return the keys of partitions by phase, None where one has not been counted yet."""

@@ -38,9 +38,10 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import Batch
 from headrace.core.tables import table_of
 from headrace.extensions.keyed.codecs import to_json
-from headrace.extensions.keyed.fold import Fold, FoldSettings
+from headrace.extensions.keyed.fold import Fold
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import KeyedSink, SinkTopics
 from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.store import RocksStore

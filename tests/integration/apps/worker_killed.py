@@ -22,7 +22,7 @@ from headrace.apps.workflow.turnaround import LEDGER, Ledger
 from headrace.apps.workflow.worker import AssignmentProcessor
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.extensions.keyed.codecs import to_json
-from headrace.extensions.keyed.fold import FoldSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.processors.contract import ChannelContext
 from headrace.telemetry.metrics import Metrics
 from headrace.testing.keyed import KeyedTest

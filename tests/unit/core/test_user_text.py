@@ -18,9 +18,9 @@ from headrace.core.user_text import (
     plain_text,
     trace_of,
 )
-from headrace.extensions.keyed.fold import FoldSettings
 from headrace.extensions.keyed.phases import UNKNOWN, PhaseReader
 from headrace.extensions.keyed.row import KeyRow
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.keyed import Phases
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running

@@ -15,11 +15,12 @@ from headrace.devstack.wait import wait_for
 from headrace.extensions.arrow.engine import ArrowEngine
 from headrace.extensions.keyed.changelog import EXTRA_HEADER
 from headrace.extensions.keyed.codecs import from_json
-from headrace.extensions.keyed.fold import Fold, FoldSettings
+from headrace.extensions.keyed.fold import Fold
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.phases import PhaseReader
 from headrace.extensions.keyed.row import PartitionKey
 from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import KeyedSink, SinkTopics
 from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.store import RocksStore

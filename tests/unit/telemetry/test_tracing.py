@@ -30,10 +30,10 @@ from headrace.core.spans import (
     linked_span,
     use_span,
 )
-from headrace.extensions.keyed.fold import OUTPUT
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.sink import KeyedSink, OutputColumns, SinkTopics, StagedState
 from headrace.extensions.keyed.state import Layer, LayeredState
+from headrace.extensions.keyed.tables import OUTPUT
 from headrace.extensions.otel.tracing import open_tracer
 from headrace.extensions.otel.tracing.recorded import MOST_LINKS, OpenTelemetryTracer
 from headrace.processors import BatchResponse, ChannelContext

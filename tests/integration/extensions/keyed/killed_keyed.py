@@ -29,10 +29,11 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition, identity_of
 from headrace.core.tables import SCHEMA
 from headrace.extensions.keyed.changelog import row_of
-from headrace.extensions.keyed.fold import Fold, FoldSettings
+from headrace.extensions.keyed.fold import Fold
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.restore import Restorer
 from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import KeyedSink, SinkTopics, StagedState
 from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.store import RocksStore, timers_of

@@ -13,11 +13,13 @@ from headrace.core.errors import UndecodableRecordError
 from headrace.core.records import TopicPartition
 from headrace.core.tables import OnUndecodable
 from headrace.extensions.arrow.reducer import dry_run as dry_run_inline
-from headrace.extensions.keyed.fold import RESULT, Fold, FoldSettings, in_this_thread
+from headrace.extensions.keyed.fold import Fold
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.rekey import Rekey, RekeyFunction, RekeySettings
 from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.state import LayeredState
+from headrace.extensions.keyed.tables import RESULT, in_this_thread
 from headrace.extensions.spark.dryrun import dry_run
 from headrace.extensions.spark.failures import JobFailedError
 from headrace.extensions.spark.keyed import _result, _task, _to_bytes

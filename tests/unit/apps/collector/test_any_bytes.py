@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.apps.collector import Collector, group_of
 from headrace.apps.collector.events import MOST_ID, Times
 from headrace.extensions.keyed.codecs import key_bytes
-from headrace.extensions.keyed.fold import FoldSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.keyed import Event
 from headrace.testing.keyed import KeyedTest, Produced, Sent
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.apps.collector import Collector, go_json, group_of
-from headrace.extensions.keyed.fold import FoldSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.keyed import Event
 from headrace.testing.keyed import KeyedTest, Sent, check_reducer
 

@@ -21,7 +21,7 @@ from headrace.apps.collector.demo import (
 )
 from headrace.apps.collector.flights import LOST_TTL, Fate, Schedule, compare, schedule
 from headrace.cli import app
-from headrace.extensions.keyed.fold import FoldSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.keyed import Event
 from headrace.ops.demo.daemons import Daemon, Endpoints
 from headrace.ops.demo.flights import read_flights

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.apps.collector import Collector, group_of
 from headrace.core.imports import load_factory
-from headrace.extensions.keyed.fold import FoldSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.keyed import Event
 from headrace.testing.keyed import KeyedTest, Produced, Sent, check_reducer
 

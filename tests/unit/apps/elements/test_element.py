@@ -15,7 +15,7 @@ from typing_extensions import override
 from headrace.apps.elements import Element, ElementError, Stream, element_reducer
 from headrace.core.errors import PoisonRecordError
 from headrace.core.imports import make
-from headrace.extensions.keyed.fold import FoldSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.keyed import Event, Fired
 from headrace.testing.keyed import KeyedTest, check_reducer
 

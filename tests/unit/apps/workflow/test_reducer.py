@@ -31,7 +31,8 @@ from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
 from headrace.core.errors import PoisonRecordError
 from headrace.extensions.keyed.api import is_batched
 from headrace.extensions.keyed.codecs import to_json
-from headrace.extensions.keyed.fold import DEAD_LETTERS, FoldSettings
+from headrace.extensions.keyed.settings import FoldSettings
+from headrace.extensions.keyed.tables import DEAD_LETTERS
 from headrace.keyed import Event, Fired
 from headrace.testing.keyed import KeyedTest, Produced, Sent, check_reducer
 from tests.unit.apps.workflow.test_definitions import workflows

@@ -20,7 +20,7 @@ from headrace.apps.workflow.messages import (
 from headrace.apps.workflow.reducer import WorkflowReducer
 from headrace.apps.workflow.turnaround import LEDGER, Flight, Ledger, Verdict, compare, flows
 from headrace.cli import app
-from headrace.extensions.keyed.fold import FoldSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.testing.keyed import KeyedTest
 
 if TYPE_CHECKING:

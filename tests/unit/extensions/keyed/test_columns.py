@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import PoisonRecordError
 from headrace.extensions.keyed.api import TimerClock
-from headrace.extensions.keyed.columns import CountInColumns, fold_of
-from headrace.extensions.keyed.fold import ROWS, Fold, FoldSettings
+from headrace.extensions.keyed.fold import Fold, fold_of
 from headrace.extensions.keyed.row import KeyRow
+from headrace.extensions.keyed.settings import FoldSettings
+from headrace.extensions.keyed.tables import ROWS
 from headrace.keyed import Fired, Output, Timer, batched, count
 from headrace.testing.keyed import KeyedTest, check_reducer
 
@@ -118,8 +119,8 @@ def test_a_part_of_a_table_is_folded_as_the_rows_it_has(
 
 def test_a_plain_table_is_counted_without_a_call_for_each_key(monkeypatch: Any) -> None:
     """Keys with nothing but facts never reach the fold that calls the reducer."""
-    fold = CountInColumns(FoldSettings(outputs=("out",)))
-    monkeypatch.setattr(Fold, "fold", None)
+    fold = fold_of(count, FoldSettings(outputs=("out",)))
+    monkeypatch.setattr(Fold, "_reduced", None)
     fact = {"source": "facts", "offset": 1, "ts": 5, "time": 5, "late_by": 0, "value": b"{"}
     rows = [
         {"key": key, "partition": 0, "state": state, "facts": [fact] * 2, "until": 5, "now": 9}

@@ -11,11 +11,13 @@ from typing_extensions import override
 
 from headrace.core.tables import SCHEMA
 from headrace.extensions.keyed.api import TimerClock
-from headrace.extensions.keyed.fold import Fold, FoldSettings, in_this_thread
+from headrace.extensions.keyed.fold import Fold
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import staged_state
 from headrace.extensions.keyed.state import LayeredState, Progress
+from headrace.extensions.keyed.tables import in_this_thread
 from headrace.extensions.spark.keyed import _result, _task, _to_bytes
 from headrace.keyed import Event, Fired, Output, at_event
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import PoisonRecordError
 from headrace.extensions.keyed.codecs import ENCODERS, from_json, key_bytes, output_bytes
 from headrace.extensions.keyed.exact import MAX_DEPTH, exact_json
-from headrace.extensions.keyed.fold import FoldSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.keyed import Event, Fired, Output
 from headrace.testing.keyed import KeyedTest
 

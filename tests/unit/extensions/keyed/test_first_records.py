@@ -10,9 +10,10 @@ from structlog.testing import capture_logs
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.letter_headers import LetterHeaders
 from headrace.extensions.keyed.first_records import MOST_BATCHES, MOST_RECORDS, FirstRecords
-from headrace.extensions.keyed.fold import Fold, FoldSettings
+from headrace.extensions.keyed.fold import Fold
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import KeyedSink, SinkTopics
 from headrace.extensions.keyed.state import LayeredState
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange

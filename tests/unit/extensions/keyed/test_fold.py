@@ -5,34 +5,23 @@ from __future__ import annotations
 import json
 import re
 from enum import IntEnum, StrEnum
-from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typing_extensions import override
 
 from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.letter_headers import LetterHeaders
-from headrace.core.tables import SCHEMA
-from headrace.extensions.keyed.fold import (
-    MAX_FIRED,
-    MAX_TIMERS,
-    Fold,
-    FoldSettings,
-    KeyedTimerError,
-)
+from headrace.extensions.keyed.evaluation import MAX_FIRED
+from headrace.extensions.keyed.poison import KeyedTimerError
 from headrace.extensions.keyed.row import KeyRow
-from headrace.extensions.keyed.rows import RowSettings, grouped
-from headrace.extensions.keyed.sink import staged_state
-from headrace.extensions.keyed.state import LayeredState
+from headrace.extensions.keyed.settings import FoldSettings
+from headrace.extensions.keyed.timers import MAX_TIMERS
 from headrace.keyed import Event, Fired, Output, Timer, at_clock, at_event, batched
 from headrace.keyed import count as count_facts
-from headrace.sinks.micro_batch import MicroBatch, OffsetRange
-from headrace.testing.keyed import KeyedTest, MemoryStore, Sent, check_reducer
+from headrace.testing.keyed import KeyedTest, Sent, check_reducer
 
 
 def tally(key: str, state: Any, facts: list[Event[Any] | Fired], now: int) -> Any:
@@ -613,68 +602,3 @@ def test_a_row_is_read_as_it_was_written(
         assert KeyRow.read(row.value, row.extra) == row
     if row.extra is not None:
         json.loads(row.extra)
-
-
-def sometimes(key: str, state: int | None, facts: list[Any], now: int) -> Any:
-    """Sum values; fail for sevens, have timers from 30 on, and go above 60."""
-    total = (state or 0) + sum(fact.value for fact in facts if isinstance(fact, Event))
-    if any(fact.value == 7 for fact in facts if isinstance(fact, Event)):
-        raise ValueError("a seven")
-    outputs = [Output([key, total, len(facts)], headers=[("n", b"1")] if total % 2 else [])]
-    if total > 60:
-        return None, outputs, {}
-    return total, outputs, {"later": at_clock(now + total)} if total > 30 else {}
-
-
-class Closely(Fold):
-    """A fold that looks closely at each key."""
-
-    @override
-    def _reduced(self, *given: Any) -> None:
-        return None
-
-
-@settings(deadline=None)
-@given(
-    facts=st.lists(
-        st.tuples(
-            st.sampled_from("abcd"),
-            st.sampled_from([b"1", b"2", b"7", b"20", b"nothing", None]),
-            st.integers(0, 30),
-        ),
-        max_size=40,
-    ),
-    cut=st.integers(1, 20),
-    each=st.booleans(),
-)
-def test_a_key_that_is_plain_comes_out_as_with_a_close_look(
-    facts: list[tuple[str, bytes | None, int]], cut: int, each: bool
-) -> None:
-    """Keys with late, unreadable and refused facts, with timers and without, in the same table."""
-    chosen = FoldSettings(outputs=("out",), failing="dead_letter")
-    reducer = sometimes if each else batched(partial(sometimes))
-    folds = [Fold(reducer, chosen), Closely(reducer, chosen)]
-    state = LayeredState(MemoryStore())
-    state.admit(0)
-    for start in range(0, len(facts), cut):
-        rows = [
-            {
-                "key": key.encode(),
-                "value": value,
-                "topic": "t" if at % 3 else "u",
-                "partition": 0,
-                "offset": start + at,
-                "timestamp": ts * 1000,
-                "headers": [{"key": "h", "value": b"%d" % at}] if at % 5 == 4 else None,
-            }
-            for at, (key, value, ts) in enumerate(facts[start : start + cut])
-        ]
-        table = pa.Table.from_pylist(rows, schema=SCHEMA)
-        part = OffsetRange("t", 0, start, start + cut, len(rows), "i/0")
-        micro_batch = MicroBatch(str(start), "c", (part,))
-        now = start
-        found = grouped(table, micro_batch, state, RowSettings(), now).rows
-        one, other = (fold(found) for fold in folds)
-        assert one.equals(other)
-        layer = staged_state(micro_batch, one, state, str).layer
-        state.apply([layer], {})

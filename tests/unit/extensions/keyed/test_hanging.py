@@ -20,8 +20,10 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import FatalError, JobTimeoutError, PoisonRecordError
 from headrace.devstack.wait import wait_for
 from headrace.extensions.arrow.reducer import WatchedReducer
-from headrace.extensions.keyed.fold import DEAD_LETTERS, ROWS, Fold, FoldSettings
+from headrace.extensions.keyed.fold import Fold
 from headrace.extensions.keyed.row import KeyRow
+from headrace.extensions.keyed.settings import FoldSettings
+from headrace.extensions.keyed.tables import DEAD_LETTERS, ROWS
 from headrace.keyed import Fired, Output, at_clock, batched
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
@@ -291,7 +293,8 @@ import ctypes, faulthandler, os, signal
 from pathlib import Path
 from headrace.core.call_watch import CallWatch
 from headrace.extensions.arrow.reducer import WatchedReducer
-from headrace.extensions.keyed.fold import Fold, FoldSettings
+from headrace.extensions.keyed.fold import Fold
+from headrace.extensions.keyed.settings import FoldSettings
 from tests.unit.extensions.keyed.test_hanging import rows
 
 faulthandler.disable()

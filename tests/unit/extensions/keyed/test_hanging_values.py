@@ -11,9 +11,11 @@ from structlog.testing import capture_logs
 from headrace.core.call_watch import MOST_ENDS, Call, CallWatch
 from headrace.core.errors import JobTimeoutError, PoisonRecordError
 from headrace.core.tables import SCHEMA
-from headrace.extensions.keyed.fold import DEAD_LETTERS, Fold, FoldSettings
+from headrace.extensions.keyed.fold import Fold
 from headrace.extensions.keyed.rekey import Rekey, RekeySettings
 from headrace.extensions.keyed.rows import RowSettings, grouped
+from headrace.extensions.keyed.settings import FoldSettings
+from headrace.extensions.keyed.tables import DEAD_LETTERS
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from tests.unit.extensions.keyed.test_hanging import (
     HANGS,

@@ -14,7 +14,6 @@ from headrace.core.records import ResultRecord, TopicPartition
 from headrace.core.result_columns import each_of
 from headrace.extensions.keyed import sink
 from headrace.extensions.keyed.changelog import EXTRA_HEADER
-from headrace.extensions.keyed.fold import RESULT
 from headrace.extensions.keyed.row import KeyRow, PartitionKey
 from headrace.extensions.keyed.sink import (
     MOST_UNWRITTEN,
@@ -25,6 +24,7 @@ from headrace.extensions.keyed.sink import (
 )
 from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.store import StateStoreError
+from headrace.extensions.keyed.tables import RESULT
 from headrace.kafka.ports import StoredOffset
 from headrace.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.records import TopicPartition
-from headrace.extensions.keyed.fold import KeyedTimerError
+from headrace.extensions.keyed.poison import KeyedTimerError
 from headrace.extensions.spark.keyed import _result, _task, _to_bytes
 
 TABLE = pa.table({"n": [1, 2]})

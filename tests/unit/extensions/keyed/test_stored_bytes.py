@@ -133,7 +133,7 @@ def test_a_row_without_a_state_is_not_written_again_by_a_fact_that_is_dropped() 
         return None, [], {"t": at_event(500)}
 
     test = KeyedTest(waits)  # type: ignore[arg-type]
-    test.reconfigure(test.settings.__class__(outputs=("out",), grace=10, late="drop"))
+    test.reconfigure(test.settings.__class__(outputs=("out",), grace=10, late="skip"))
     test.send(("a", 1, 100), ("b", 1, 200))
     test.send(("a", 1, 50))
     assert [(each.touched, each.changed, each.dropped) for each in test.counts] == [
