@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from headrace.core.errors import SinkConflictError
     from headrace.core.records import Assignment
     from headrace.core.result_columns import Results
+    from headrace.extensions.keyed.runtime.processor import KeyedProcessor
     from headrace.extensions.keyed.sink import StagedState
     from headrace.kafka.result_transactions import CountedMove
-    from headrace.processors.keyed import KeyedProcessor
     from headrace.sinks.contract import PartitionCommit
 
 #: Seconds that a channel may take to begin, to read all, and to end.
@@ -143,7 +143,7 @@ class _Rounds:
         tally = Tally(wire)
         _watch(processor, tally)
         if not request.settings.get("transactions", True):
-            sink: Any = processor._parts.sink  # noqa: SLF001 - no channel can be configured so
+            sink: Any = processor.parts.sink  # no channel can be configured so
             sink._transactions = PlainProducer(  # noqa: SLF001 - as above
                 request.servers, changelog_name(request.group, request.topic)
             )
@@ -200,7 +200,7 @@ def _config_of(request: Request) -> Config:
 def _watch(processor: KeyedProcessor, tally: Tally) -> None:
     """Note the first assignment, the first batch, and every commit."""
     assigned, taken = processor.on_assigned, processor.on_next_batch
-    sink: Any = processor._parts.sink  # noqa: SLF001 - to be watched
+    sink: Any = processor.parts.sink
     commit_all = sink.commit_all
 
     def on_assigned(assignment: Assignment) -> None:

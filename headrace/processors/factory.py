@@ -140,12 +140,12 @@ def build_processor(
             return _arrow(channel, chosen, open_sink(channel, member, cluster), state)
         case config.KeyedProcessorConfig():
             with required(Extra.KEYED, f"the keyed processor of group {channel.group}"):
-                from headrace.processors.keyed import build_keyed  # noqa: PLC0415 - an extra
+                from headrace.extensions.keyed.runtime.build import build_keyed  # noqa: PLC0415 - an extra
 
             assert state is not None, "a channel with state has a folder"
             return build_keyed(channel, spark, member, cluster, state)
         case config.RekeyProcessorConfig():
-            from headrace.processors.rekey import build_rekey  # noqa: PLC0415 - as above
+            from headrace.extensions.keyed.runtime.rekey import build_rekey  # noqa: PLC0415 - as above
 
             return build_rekey(channel, spark, member, cluster, state)
         case config.SimpleProcessorConfig() as chosen:

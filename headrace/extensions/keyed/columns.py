@@ -21,8 +21,8 @@ _LONGEST = 20
 class CountInColumns:
     """Counts the facts of all keys of a table together. Any thread; sent to workers whole.
 
-    What becomes of the keys is what :func:`headrace.extensions.keyed.aggregates.count` makes of them one by
-    one. Values are not read. Where a channel has no output, the count is in the state alone.
+    What becomes of the keys is what ``aggregates.count`` makes of them one by one. Values are not
+    read. Where a channel has no output, the count is in the state alone.
     """
 
     def __init__(self, settings: FoldSettings) -> None:

@@ -28,13 +28,13 @@ class KeyedFunction:
     def __init__(
         self, fold: TableFunction, settings: RowSettings, state: LayeredState, clock: Clock
     ) -> None:
-        self._now = (fold, settings)
+        self._current = (fold, settings)
         self._state = state
         self._clock = clock
 
     def follow(self, fold: TableFunction, settings: RowSettings) -> None:
         """Have the next micro-batch folded by ``fold``, and grouped as ``settings`` say."""
-        self._now = (fold, settings)
+        self._current = (fold, settings)
 
     def __call__(self, table: pa.Table, batch: MicroBatch) -> pa.Table:
         """Reduce in this thread; see :meth:`reduce`."""
@@ -49,7 +49,7 @@ class KeyedFunction:
             PoisonRecordError: a record cannot be reduced, and the settings say ``fail``.
             StateStoreError: the state cannot be read.
         """
-        fold, settings = self._now
+        fold, settings = self._current
         now = int(self._clock.time() * 1000)
         found = grouped(table, batch, self._state, settings, now)
         parts = chunks(found.rows, tasks)

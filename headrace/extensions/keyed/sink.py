@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError, KafkaUnavailableError, ResultRefusedError
@@ -22,7 +23,7 @@ from headrace.extensions.keyed.state import Layer, Progress
 from headrace.extensions.keyed.store import Position
 from headrace.extensions.keyed.tables import OUTPUT, named_tuples
 from headrace.kafka.result_transactions import CountedMove
-from headrace.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError
+from headrace.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError, Sink
 from headrace.sinks.kafka import traced
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from headrace.extensions.keyed.first_records import FirstRecords
     from headrace.extensions.keyed.state import LayeredState
     from headrace.kafka.ports import ChangelogMark, StoredOffset
-    from headrace.sinks.contract import OffsetMove, PartitionCommit
+    from headrace.sinks.contract import OffsetMove, PartitionCommit, Result
     from headrace.sinks.micro_batch import MicroBatch
 
 #: Committed micro-batches, and their bytes, that the store may be without, before nothing more is
@@ -196,7 +197,7 @@ def _changes(rows: pa.Table, state: LayeredState) -> dict[PartitionKey, RowChang
     return dict(zip(keys, named_tuples(RowChange, zip(before, after, strict=True)), strict=True))
 
 
-class KeyedSink:
+class KeyedSink(Sink[StagedState]):
     """Commits folded micro-batches; see docs/keyed.md. A ``Sink`` that takes several at once.
 
     The stream times that a micro-batch comes to are in the metadata of its result. ``first`` looks
@@ -231,6 +232,10 @@ class KeyedSink:
     def changelog(self) -> str:
         """The topic of the changed rows."""
         return self._topics.changelog
+
+    def counts(self) -> KeyedCounts:
+        """Return what was done in all that was committed. Any thread."""
+        return self.totals
 
     def open(self) -> None:
         """Look for the topics.
@@ -283,11 +288,13 @@ class KeyedSink:
         stored = self._transactions.stored_entry(identity)
         return None if stored is None else stored.leader_epoch
 
-    def stage(self, micro_batch: MicroBatch, result: pa.Table | None) -> StagedState:
+    @override
+    def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedState:
         """Have what is staged next see the changed rows. Blocks for reads of the former ones.
 
         ``result`` is what a ``KeyedFunction`` returns; None changes nothing.
         """
+        assert result is None or isinstance(result, pa.Table), "a fold returns a table"
         topics = self._topics.outputs.__getitem__
         staged = staged_state(micro_batch, result, self._state, topics)
         self._state.stage(staged.layer)

@@ -20,6 +20,8 @@ from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.phases import PhaseReader
 from headrace.extensions.keyed.row import PartitionKey
 from headrace.extensions.keyed.rows import RowSettings
+from headrace.extensions.keyed.runtime.parts import KeyedParts
+from headrace.extensions.keyed.runtime.processor import KeyedProcessor
 from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import KeyedSink, SinkTopics
 from headrace.extensions.keyed.state import LayeredState
@@ -28,7 +30,6 @@ from headrace.extensions.keyed.topics import CHANGELOG_SETTINGS
 from headrace.kafka.ports import StoredOffset
 from headrace.keyed import Fired, Output, Phase, Phases, at_clock
 from headrace.processors.contract import ChannelContext, Request
-from headrace.processors.keyed import KeyedParts, KeyedProcessor
 from headrace.processors.pending import MergeLimits
 from headrace.sinks.contract import PartitionCommit
 from headrace.telemetry.metrics import Metrics

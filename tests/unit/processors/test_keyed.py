@@ -9,8 +9,8 @@ import pytest
 
 from headrace.config import ChannelConfig
 from headrace.core.errors import StartError
+from headrace.extensions.keyed.runtime.processor import KeyedProcessor
 from headrace.processors.factory import build_processor
-from headrace.processors.keyed import KeyedProcessor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ def test_without_the_extra_the_error_says_what_to_install(
 ) -> None:
     """It names the group and the command, and is no traceback."""
     monkeypatch.setitem(sys.modules, "rocksdict", None)
-    for name in ("headrace.processors.keyed", "headrace.extensions.keyed.store"):
+    for name in ("headrace.extensions.keyed.runtime.build", "headrace.extensions.keyed.store"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(StartError, match=r"group g .* pip install 'headrace\[keyed\]'"):
         build_processor(channel(reducer="json:dumps"), no_spark, "m", None, tmp_path)

@@ -15,9 +15,10 @@ from headrace.core.errors import SinkConflictError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed.changelog import EXTRA_HEADER
+from headrace.extensions.keyed.runtime import checkpoints, ticks
+from headrace.extensions.keyed.runtime import held as holding
 from headrace.extensions.keyed.store import CorruptStoreError, StateStoreError
 from headrace.kafka.ports import StoredOffset
-from headrace.processors import keyed
 from headrace.processors.contract import Request
 from headrace.testing.records import FakeRecord
 from tests.unit.processors.keyed_bench import CHANGELOG, INPUT_ID, PATIENCE, KeyedBench
@@ -209,7 +210,7 @@ def test_what_a_full_disk_did_not_take_is_written_although_nothing_is_committed(
     bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A partition that comes back waits for it, and so would no record ever come."""
-    monkeypatch.setattr(keyed, "WRITE_INTERVAL", 0.0)
+    monkeypatch.setattr(checkpoints, "WRITE_INTERVAL", 0.0)
     with bench.daemon() as daemon:
         held = daemon.assign(0)
         write, is_full = daemon.store.write, Event()
@@ -236,7 +237,7 @@ def test_what_a_former_store_did_not_take_is_written_to_the_new_one(
     bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The problem says that files were corrupt, and the store is not: nothing is made again."""
-    monkeypatch.setattr(keyed, "WRITE_INTERVAL", 0.0)
+    monkeypatch.setattr(checkpoints, "WRITE_INTERVAL", 0.0)
     with bench.daemon() as daemon:
         held = daemon.assign(0)
         with monkeypatch.context() as patch:
@@ -259,7 +260,8 @@ def test_a_new_store_is_filled_once_jobs_under_way_are_over(
         held = daemon.assign(0)
         daemon.send(held, b"a")
         staging, go_on, sent = Event(), Event(), Event()
-        stage, is_busy = daemon.state.stage, daemon.processor._is_busy
+        restores = daemon.processor.opened.restores
+        stage, is_busy = daemon.state.stage, restores.is_busy
         asked: list[bool] = []
 
         def wait_and_stage(layer: Layer) -> None:
@@ -277,12 +279,12 @@ def test_a_new_store_is_filled_once_jobs_under_way_are_over(
             sent.set()
 
         monkeypatch.setattr(daemon.state, "stage", wait_and_stage)
-        monkeypatch.setattr(daemon.processor._restorer, "_is_busy", ask)
+        monkeypatch.setattr(restores.restorer, "_is_busy", ask)
         bench.gate.clear()
         Thread(target=send, daemon=True).start()
         assert staging.wait(PATIENCE)
         daemon.store.is_corrupt = True
-        daemon.processor._rebuild(CorruptStoreError("a tick found it"))
+        restores.rebuild(CorruptStoreError("a tick found it"))
         began = lambda: len(asked) > 1 or bench.waiting.is_set()  # noqa: E731
         assert wait_for(began, Deadline.after(PATIENCE))
         assert asked[0]
@@ -307,7 +309,7 @@ def test_a_tick_that_was_stored_after_all_holds_up_no_timer(
     bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next tick conflicts with it, the partition reads what it changed, and timers fire."""
-    monkeypatch.setattr(keyed, "_BACKOFF", 0.0)
+    monkeypatch.setattr(ticks, "BACKOFF", 0.0)
     with bench.daemon() as daemon:
         held = daemon.assign(0)
         daemon.send(held, b"b", b"later")
@@ -321,12 +323,14 @@ def test_a_refresh_that_was_stored_after_all_is_caught_up_with(
     bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next refresh conflicts, and the partition goes on from what the brokers have."""
-    monkeypatch.setattr(keyed, "FIRST_REFRESH", 0.0)
+    monkeypatch.setattr(holding, "FIRST_REFRESH", 0.0)
     with bench.daemon() as daemon:
         held = daemon.assign(0)
         daemon.send(held, b"b")
         stored_after_all(bench, held.identity)
-        daemon.processor._held[0].refresh_at = 0.0
+        own = daemon.processor.held.find(0)
+        assert own is not None
+        own.refresh_at = 0.0
         reached = bench.stored[held.identity].commits or 0
         caught_up = lambda: daemon.state.progress(0).number > reached  # noqa: E731
         assert wait_for(caught_up, Deadline.after(PATIENCE))
@@ -341,8 +345,8 @@ def test_the_offset_of_a_quiet_partition_is_stored_again(
     bench: KeyedBench, monkeypatch: pytest.MonkeyPatch, is_paused: bool
 ) -> None:
     """Else brokers forget it; the store is as new as that, and no record is counted for it."""
-    monkeypatch.setattr(keyed, "FIRST_REFRESH", 0.0)
-    monkeypatch.setattr(keyed, "REFRESH_INTERVAL", 0.0)
+    monkeypatch.setattr(holding, "FIRST_REFRESH", 0.0)
+    monkeypatch.setattr(holding, "REFRESH_INTERVAL", 0.0)
     with bench.daemon() as daemon:
         held, unused = daemon.assign(0), daemon.assign(1)
         daemon.send(held, b"a")
@@ -374,7 +378,7 @@ def test_a_tick_that_is_not_queued_moves_no_time(
             asked.set()
             return False
 
-        monkeypatch.setattr(daemon.processor, "_quiet_time", lambda *_: 1 << 50)
+        monkeypatch.setattr(daemon.processor.opened.ticks, "quiet_time", lambda *_: 1 << 50)
         monkeypatch.setattr(daemon.state, "due_keys", lambda *_, **__: [b"a"])
         with monkeypatch.context() as patch:
             patch.setattr(daemon.processor._open, "put_if_idle", put_if_idle)
@@ -393,8 +397,9 @@ def test_a_tick_behind_a_batch_of_ours_has_not_failed(bench: KeyedBench, came_be
         daemon.send(held, b"a")
         answer: Future[BatchResponse] = Future()
         answer.set_exception(SinkConflictError(held.partition, 0, 1))
-        own = daemon.processor._held[0]
-        daemon.processor._ticked(own, 0 if came_before else 1, answer)
+        own = daemon.processor.held.find(0)
+        assert own is not None
+        daemon.processor.opened.ticks.end_tick(own, 0 if came_before else 1, answer)
     assert any(each["event"] == "tick_failed" for each in logs) is not came_before
 
 

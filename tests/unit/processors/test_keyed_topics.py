@@ -13,10 +13,9 @@ from headrace.core.errors import StartError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed import restore
+from headrace.extensions.keyed.runtime.state_topics import LOOKS, StateAtRiskError
 from headrace.extensions.keyed.store import StoredCommit
-from headrace.processors import keyed
 from headrace.processors.contract import Request
-from headrace.processors.keyed import StateAtRiskError
 from tests.unit.processors.keyed_bench import CHANGELOG, INPUT, PARTITIONS, PATIENCE, KeyedBench
 
 if TYPE_CHECKING:
@@ -224,7 +223,7 @@ def test_a_changelog_that_is_replaced_while_it_runs_has_all_rest(
         looked: Callable[[], Any] = (
             (lambda: refused(daemon, held)) if look == "commit" else (lambda: checkpoint(daemon))
         )
-        for _ in range(keyed.LOOKS):
+        for _ in range(LOOKS):
             looked()
         assert "with all rows of the state" in daemon.stranded.wait_for(None)
         assert bench.stored == before
@@ -244,7 +243,7 @@ def refused(daemon: KeyedDaemon, held: Any) -> None:
 
 def checkpoint(daemon: KeyedDaemon) -> None:
     """Have the processor look as it does every some seconds."""
-    daemon.processor._checkpoint(Deadline.after(PATIENCE))
+    daemon.processor.opened.checkpoints.note(Deadline.after(PATIENCE))
 
 
 def test_rows_that_are_deleted_while_it_runs_have_their_partition_rest(bench: KeyedBench) -> None:

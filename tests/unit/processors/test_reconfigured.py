@@ -138,13 +138,12 @@ def test_nothing_is_taken_over_where_a_reducer_refuses_its_limits(tmp_path: Path
         raise ConfigError(["channels.main.processor.state.max_row: too little"])
 
     with KeyedBench(tmp_path).daemon() as daemon:
-        parts = replace(daemon.processor._parts, follow=refuse)
-        daemon.processor._parts = parts
-        before = daemon.processor._settings, daemon.processor._job_timeout
+        daemon.processor.parts = replace(daemon.processor.parts, follow=refuse)
+        before = daemon.processor.current.settings, daemon.processor._job_timeout
         with pytest.raises(ConfigError):
             daemon.processor.on_reconfigured(
                 keyed(idle="9s", state={"max_row": "1KiB"}).model_copy(
                     update={"batch_timeout": 99.0}
                 )
             )
-        assert (daemon.processor._settings, daemon.processor._job_timeout) == before
+        assert (daemon.processor.current.settings, daemon.processor._job_timeout) == before

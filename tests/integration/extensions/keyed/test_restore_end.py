@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from headrace.config import ChannelConfig, KafkaConfig
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.processors.keyed import build_keyed
+from headrace.extensions.keyed.runtime.build import build_keyed
 from tests.brokers import Broker
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def test_a_restore_ends_behind_an_open_transaction(bootstrap_servers: str, tmp_p
     producer.begin_transaction()
     producer.produce(topic, b"v", partition=0)
     assert producer.flush(WAIT) == 0
-    with closing(processor._parts.catalog()) as catalog:
+    with closing(processor.parts.catalog()) as catalog:
         end = catalog.watermarks(TopicPartition(topic, 0), Deadline.after(WAIT))[1]
     producer.abort_transaction(WAIT)
     assert end == 1

@@ -53,7 +53,7 @@ class Times:
     def time(self, partition: int) -> int | None:
         """Return the stream time of a partition."""
 
-    def wanted_time(self, partition: int) -> int | None:
+    def take_wanted_time(self, partition: int) -> int | None:
         """Return the time that a tick wanted."""
 
     def due_keys(self, *_: Any, **__: Any) -> list[Any]:

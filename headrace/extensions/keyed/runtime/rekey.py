@@ -9,12 +9,12 @@ from headrace.config import KafkaSinkConfig, RekeyProcessorConfig, RekeyRejects
 from headrace.config.derived import REKEY_SUFFIX, changelog_name, is_by_key
 from headrace.core.call_watch import CallWatch
 from headrace.core.clock import Deadline
-from headrace.core.extras import Extra, required
 from headrace.core.imports import load_callable
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import identity_of
 from headrace.extensions.arrow.engine import ArrowEngine
 from headrace.extensions.keyed.rekey import Rekey, RekeyFunction, RekeySettings, RekeySink
+from headrace.extensions.keyed.runtime.engines import spark_engine, watch_workers
 from headrace.extensions.keyed.topics import open_by_key, require_key
 from headrace.kafka import KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties
@@ -52,7 +52,7 @@ def build_rekey(
     chosen, target, rejects = channel.processor, channel.sink, channel.rejects
     assert isinstance(chosen, RekeyProcessorConfig), "another processor is built elsewhere"
     assert isinstance(target, KafkaSinkConfig), "the configuration demands it"
-    assert target.topic is not None, "as above"
+    assert target.topic is not None, "the configuration demands it"
     assert isinstance(rejects, RekeyRejects), "the configuration has the processor's"
     topic, properties = target.topic, client_properties(kafka)
     decoder = decoder_of(chosen.decoder)
@@ -69,14 +69,8 @@ def build_rekey(
     )
     user_code = None if chosen.code is None else load_callable(chosen.code, "event")
     calls = CallWatch(None if folder is None else folder / "call")
-    fold_calls: CallWatch | WorkerCalls = calls
-    if chosen.engine != "arrow":
-        with required(Extra.SPARK, f"the engine of group {channel.group}"):
-            from headrace.extensions.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra
-            from headrace.extensions.spark.reducer import send_by_value  # noqa: PLC0415 - as above
-            from headrace.extensions.spark.worker_calls import WorkerCalls  # noqa: PLC0415 - as above
-        fold_calls = worker_calls = WorkerCalls(calls, folder)
-    rekey = Rekey(settings, user_code, cast("CallWatch", fold_calls))
+    workers = None if chosen.engine == "arrow" else watch_workers(channel.group, calls, folder)
+    rekey = Rekey(settings, user_code, calls if workers is None else cast("CallWatch", workers))
     function = RekeyFunction(rekey)
     transactions = ResultTransactions(properties, channel.group, member)
 
@@ -94,12 +88,12 @@ def build_rekey(
             _require_key(catalog, properties, channel, topic)
 
     engine: Engine
-    if chosen.engine == "arrow":
+    if workers is None:
         engine = ArrowEngine(function, calls=calls)
     else:
-        if decoder is not None:
-            send_by_value(decoder.factory)
-        engine = KeyedSparkEngine(spark(), function.reduce, user_code or rekey, worker_calls)
+        engine = spark_engine(
+            channel.group, spark, function.reduce, user_code or rekey, decoder, workers
+        )
     return MicroBatchProcessor(
         engine,
         RekeySink(transactions, prepare),

@@ -1,0 +1,95 @@
+"""From the configuration of a channel with state to its processor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from headrace.core.call_watch import CallWatch
+from headrace.core.clock import SYSTEM_CLOCK
+from headrace.core.letter_headers import LetterHeaders
+from headrace.extensions.arrow.engine import ArrowEngine
+from headrace.extensions.keyed.codecs import DECODERS
+from headrace.extensions.keyed.first_records import FirstRecords
+from headrace.extensions.keyed.phases import PhaseReader
+from headrace.extensions.keyed.runtime.channel_fold import (
+    ChannelFold,
+    FoldWatches,
+    output_names,
+    sink_topics,
+)
+from headrace.extensions.keyed.runtime.clients import ChannelClients
+from headrace.extensions.keyed.runtime.current import keyed_settings
+from headrace.extensions.keyed.runtime.engines import spark_engine, watch_workers
+from headrace.extensions.keyed.runtime.parts import KeyedParts
+from headrace.extensions.keyed.runtime.processor import KeyedProcessor
+from headrace.extensions.keyed.runtime.user_code import load_reducer, phases_of
+from headrace.extensions.keyed.sink import KeyedSink
+from headrace.extensions.keyed.state import LayeredState
+from headrace.extensions.keyed.store import RocksStore
+from headrace.kafka.clients import client_properties
+from headrace.processors.micro_batch_processor import JOB_SHARE, decoder_of, merge_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from headrace.config import ChannelConfig, KafkaConfig
+    from headrace.extensions.spark.runtime import SparkRuntime
+    from headrace.processors.engine import Engine
+
+
+def build_keyed(
+    channel: ChannelConfig,
+    spark: Callable[[], SparkRuntime],
+    member: str,
+    kafka: KafkaConfig,
+    folder: Path,
+) -> KeyedProcessor:
+    """Build the processor of a channel with state, whose store is in ``folder``.
+
+    Raises:
+        StartError: the reducer cannot be imported or made.
+    """
+    chosen = keyed_settings(channel)
+    clients = ChannelClients(client_properties(kafka), channel.group)
+    topics = sink_topics(channel)
+    letters = LetterHeaders(channel.rejects.headers, channel.group)
+    decoder = decoder_of(chosen.decoder)
+    if decoder is not None:
+        decoder.load()
+    outputs = output_names(topics)
+    reducer = load_reducer(chosen, outputs)
+    phases = phases_of(chosen, reducer)
+    phase_of = (
+        None if phases is None else PhaseReader(channel.group, phases, DECODERS[chosen.encoding])
+    )
+    store = RocksStore(folder / "db", chosen.state.cache, phase_of)
+    state = LayeredState(store)
+    calls = CallWatch(folder / "call")
+    workers = None if chosen.engine == "arrow" else watch_workers(channel.group, calls, folder)
+    watches = FoldWatches(calls, calls if workers is None else cast("CallWatch", workers))
+    fold = ChannelFold(reducer, channel, outputs, letters, decoder, watches, state)
+    engine: Engine
+    if workers is None:
+        engine = ArrowEngine(fold.function, calls=calls)
+    else:
+        engine = spark_engine(channel.group, spark, fold.function.reduce, reducer, decoder, workers)
+    first = FirstRecords(chosen.code)
+    parts = KeyedParts(
+        fold.follow,
+        KeyedSink(clients.transactions(member), state, topics, SYSTEM_CLOCK, first),
+        state,
+        store,
+        catalog=clients.catalog,
+        source=clients.changelog_source,
+        holder=clients.holder,
+        phases=phases,
+    )
+    return KeyedProcessor(
+        engine,
+        parts,
+        channel,
+        limits=merge_limits(channel),
+        job_timeout=channel.batch_timeout * JOB_SHARE,
+        calls=calls,
+    )

@@ -1,0 +1,115 @@
+"""What is noted of a state beside its commits: how far the store follows the changelog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.core.clock import Deadline
+from headrace.core.errors import HeadraceError
+from headrace.extensions.keyed.runtime.state_topics import LOOK_TIMEOUT
+from headrace.extensions.keyed.store import CorruptStoreError
+from headrace.extensions.keyed.topics import lost_rows
+
+if TYPE_CHECKING:
+    from headrace.core.records import TopicPartition
+    from headrace.extensions.keyed.runtime.held import HeldPartitions
+    from headrace.extensions.keyed.runtime.parts import KeyedParts
+    from headrace.extensions.keyed.runtime.restores import PartitionRestores
+    from headrace.extensions.keyed.runtime.state_topics import StateTopics
+    from headrace.kafka import KafkaTopicCatalog
+    from headrace.processors.contract import ChannelContext
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two tries to write what the store has not taken.
+WRITE_INTERVAL = 5.0
+
+
+class Checkpoints:
+    """Notes how far the store follows the changelog, and has the store and the input be in order.
+
+    On the processor's own thread, and :meth:`note` at a release as well.
+    """
+
+    def __init__(  # noqa: PLR0917 - what a checkpoint has to do with
+        self,
+        parts: KeyedParts,
+        held: HeldPartitions,
+        topics: StateTopics,
+        restores: PartitionRestores,
+        catalog: KafkaTopicCatalog,
+        context: ChannelContext,
+    ) -> None:
+        self._state = parts.state
+        self._store = parts.store
+        self._sink = parts.sink
+        self._held = held
+        self._topics = topics
+        self._restores = restores
+        self._catalog = catalog
+        self._context = context
+        self._purged: dict[TopicPartition, int] = {}
+        self._write_at = self._clear_at = 0.0
+
+    def note(self, deadline: Deadline) -> None:
+        """Note how far the store follows the changelog, if its topics are what they were."""
+        try:
+            patience = Deadline.after(deadline.at_most(LOOK_TIMEOUT), self._context.clock)
+            self._topics.look(patience, closely=True)
+            if self._topics.blocked is not None:
+                # where another topic ends says nothing of ours
+                return
+            changelog = self._topics.changelog
+            cut = self._sink.checkpoint(
+                changelog.topic_id, self._catalog, deadline, self._held.is_ours
+            )
+        except HeadraceError as error:
+            log.warning("state_not_noted", channel=self._context.channel, error=str(error))
+            return
+        for number, low in cut.items():
+            held, mark = self._held.find(number), self._sink.mark(number)
+            if held is not None and mark is not None:
+                reason = lost_rows(changelog, number, mark, None, (low, low))
+                self._topics.strand(held.assignment, reason)
+
+    def write_again(self, now: float) -> None:
+        """Have the store take what it did not take before, and be without what it need not have.
+
+        No commit has to come for it.
+        """
+        problem = self._state.problem
+        if isinstance(problem, CorruptStoreError) and self._store.is_corrupt:
+            self._restores.rebuild(problem)
+        elif problem is not None and now >= self._write_at:
+            self._write_at = now + WRITE_INTERVAL
+            self._sink.write_again()
+        if now >= self._clear_at:
+            try:
+                self._sink.clear_index()
+            except Exception as error:  # noqa: BLE001 - of the store; the thread goes on
+                self._clear_at = now + WRITE_INTERVAL
+                log.warning("index_not_cleared", channel=self._context.channel, error=str(error))
+                if isinstance(error, CorruptStoreError):
+                    self._restores.rebuild(error)
+
+    def purge(self, deadline: Deadline) -> None:
+        """Delete what is processed of the input: no start can ask for it any more."""
+        offsets = {}
+        for assignment in self._held.assignments(restored=True):
+            stored = self._state.progress(assignment.partition.partition).offset
+            if stored is None or assignment.committed is None or not assignment.is_current():
+                continue
+            # the group's own offset follows, and must not come to point at what is gone
+            offset = min(stored, assignment.committed)
+            if offset > self._purged.get(assignment.partition, 0):
+                offsets[assignment.partition] = offset
+        if not offsets:
+            return
+        try:
+            self._catalog.delete_before(offsets, deadline)
+        except HeadraceError as error:
+            log.warning("input_not_purged", channel=self._context.channel, error=str(error))
+        else:
+            self._purged.update(offsets)

@@ -1,0 +1,48 @@
+"""A channel's configuration as it is now: a reload may bring another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.config import KeyedProcessorConfig
+
+if TYPE_CHECKING:
+    from headrace.config import ChannelConfig
+
+
+def keyed_settings(channel: ChannelConfig) -> KeyedProcessorConfig:
+    """Return what the configuration of a channel with state says of its processor."""
+    chosen = channel.processor
+    assert isinstance(chosen, KeyedProcessorConfig), "another processor is another class"
+    return chosen
+
+
+class CurrentChannel:
+    """The configuration of a channel with state. Any thread reads it, and sees the last one."""
+
+    def __init__(self, channel: ChannelConfig) -> None:
+        self._channel = channel
+
+    def follow(self, channel: ChannelConfig) -> None:
+        """Have ``channel`` be the configuration from now on."""
+        self._channel = channel
+
+    @property
+    def channel(self) -> ChannelConfig:
+        """All of it."""
+        return self._channel
+
+    @property
+    def settings(self) -> KeyedProcessorConfig:
+        """What it says of the processor."""
+        return keyed_settings(self._channel)
+
+    @property
+    def topic(self) -> str:
+        """The topic that is read."""
+        return self._channel.topics[0]
+
+    @property
+    def group(self) -> str:
+        """The group that reads it."""
+        return self._channel.group

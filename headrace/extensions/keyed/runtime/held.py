@@ -1,0 +1,161 @@
+"""The partitions that a channel with state holds: which of them rest, and until when."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.core.records import Assignment
+    from headrace.extensions.keyed.state import LayeredState
+    from headrace.extensions.keyed.store import RocksStore
+
+#: Seconds after which the offset of a quiet partition is stored again, and so its stream time:
+#: brokers forget those of a group without members a while after the last commit, a week by default.
+#: So the store is noted to be as new, too. The first time comes soon: the last one may be long ago.
+REFRESH_INTERVAL, FIRST_REFRESH = 3600.0, 60.0
+
+
+@dataclass(slots=True)
+class HeldPartition:
+    """One partition of ours. Times are of the monotonic clock; ``attempt`` counts its restores."""
+
+    assignment: Assignment
+    is_restored: bool = False
+    attempt: int = 0
+    is_paused: bool = False
+    last_batch: float = 0.0
+    failures: int = 0
+    not_before: float = 0.0
+    refresh_at: float = 0.0
+
+    def may_tick(self, now: float) -> bool:
+        """Return whether timers may fire without records."""
+        return self.is_restored and not self.is_paused and now >= self.not_before
+
+
+class HeldPartitions:
+    """The partitions of a channel by their numbers. Any thread."""
+
+    def __init__(self, state: LayeredState, store: RocksStore) -> None:
+        self._state = state
+        self._store = store
+        self._guard = threading.Lock()
+        self._held: dict[int, HeldPartition] = {}
+
+    # --- one partition ----------------------------------------------------------------------
+
+    def add(self, assignment: Assignment, now: float) -> None:
+        """Add a partition that was assigned; its state is not there yet."""
+        held = HeldPartition(assignment, last_batch=now, refresh_at=now + FIRST_REFRESH)
+        with self._guard:
+            self._held[assignment.partition.partition] = held
+
+    def remove(self, assignment: Assignment) -> bool:
+        """Remove a partition; return whether it was held by this assignment."""
+        number = assignment.partition.partition
+        with self._guard:
+            if self._of(assignment) is None:
+                return False
+            del self._held[number]
+        return True
+
+    def _of(self, assignment: Assignment) -> HeldPartition | None:
+        held = self._held.get(assignment.partition.partition)
+        return held if held is not None and held.assignment is assignment else None
+
+    def rest(self, assignment: Assignment) -> int | None:
+        """Have nothing of a partition read until it is admitted; None where it is not held.
+
+        Return the attempt that it is to be admitted by.
+        """
+        with self._guard:
+            held = self._of(assignment)
+            if held is None:
+                return None
+            held.is_restored = False
+            held.attempt += 1
+            self._state.release(assignment.partition.partition)
+            return held.attempt
+
+    def is_attempt(self, assignment: Assignment, attempt: int) -> bool:
+        """Return whether a partition is held, and came to rest by this attempt last."""
+        with self._guard:
+            held = self._of(assignment)
+            return held is not None and held.attempt == attempt
+
+    def admit(self, assignment: Assignment, attempt: int) -> bool | None:
+        """Have a partition whose state is there go on, and return whether it does.
+
+        None where it came to rest again, or is not held any more; False where there is state and no
+        offset: nothing says then from which record on it would be reduced twice.
+        """
+        number = assignment.partition.partition
+        with self._guard:
+            held = self._of(assignment)
+            if held is None or held.attempt != attempt:
+                return None
+            if self._state.progress(number).offset is None:
+                has_rows = next(self._store.rows(number), None) is not None
+                if has_rows:
+                    return False
+            held.is_restored = True
+            self._state.admit(number)
+        return True
+
+    def note_batch(self, number: int, now: float) -> bool:
+        """Note that a batch came; return whether the partition's state is there."""
+        with self._guard:
+            held = self._held[number]
+            held.last_batch = now
+            held.refresh_at = now + REFRESH_INTERVAL
+            return held.is_restored
+
+    def set_paused(self, assignment: Assignment, *, paused: bool) -> None:
+        """Note whether delivery of a partition is paused."""
+        with self._guard:
+            held = self._of(assignment)
+            if held is not None:
+                held.is_paused = paused
+
+    def is_ours(self, number: int) -> bool:
+        """Return whether a partition is held by an assignment that is current."""
+        held = self.find(number)
+        return held is not None and held.assignment.is_current()
+
+    def find(self, number: int) -> HeldPartition | None:
+        """Return a partition, None where it is not held."""
+        with self._guard:
+            return self._held.get(number)
+
+    # --- several ----------------------------------------------------------------------------
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all."""
+        with self._guard:
+            return list(self._held)
+
+    def assignments(self, *, restored: bool = False) -> list[Assignment]:
+        """Return those of all, or of those whose state is there."""
+        with self._guard:
+            return [e.assignment for e in self._held.values() if e.is_restored or not restored]
+
+    def that_may_tick(self, now: float) -> list[HeldPartition]:
+        """Return those of which timers may fire without records."""
+        with self._guard:
+            return [each for each in self._held.values() if each.may_tick(now)]
+
+    def take_quiet(self, now: float) -> list[HeldPartition]:
+        """Return those whose offsets are to be stored again; they are quiet from now on, again."""
+        with self._guard:
+            quiet = [e for e in self._held.values() if e.is_restored and now >= e.refresh_at]
+            for each in quiet:
+                each.refresh_at = now + REFRESH_INTERVAL
+        return quiet
+
+    def refresh_soon(self, several: list[HeldPartition], now: float) -> None:
+        """Have offsets be stored again soon: they could not be."""
+        with self._guard:
+            for each in several:
+                each.refresh_at = now + FIRST_REFRESH

@@ -1,0 +1,227 @@
+"""Partitions rest until their state is there: after they are assigned, and where it is in doubt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.config.derived import facts_key
+from headrace.extensions.keyed.restore import Restorer
+from headrace.extensions.keyed.topics import lost_rows, truncated_rows
+from headrace.kafka.ports import ChangelogMark
+
+if TYPE_CHECKING:
+    from headrace.core.records import Assignment
+    from headrace.extensions.keyed.runtime.current import CurrentChannel
+    from headrace.extensions.keyed.runtime.held import HeldPartitions
+    from headrace.extensions.keyed.runtime.parts import KeyedParts
+    from headrace.extensions.keyed.runtime.state_topics import StateTopics
+    from headrace.extensions.keyed.store import CorruptStoreError, RocksStore
+    from headrace.kafka import KafkaTopicCatalog
+    from headrace.processors.contract import ChannelContext
+    from headrace.processors.pending import OpenBatches
+
+log = structlog.get_logger(__name__)
+
+#: Why a partition rests.
+_RESTORED = "its state is restored"
+
+
+def move_aside(store: RocksStore, channel: str, error: CorruptStoreError) -> None:
+    """Begin again with an empty store, and say where the former one is."""
+    moved = store.move_aside()
+    log.error("state_store_corrupt", channel=channel, moved_to=moved, error=str(error))
+
+
+class PartitionRestores:
+    """Has partitions rest, restores them, and has them go on. Any thread.
+
+    Methods that the restorer calls are on its thread.
+    """
+
+    def __init__(  # noqa: PLR0917 - what a restore has to do with
+        self,
+        parts: KeyedParts,
+        current: CurrentChannel,
+        held: HeldPartitions,
+        topics: StateTopics,
+        catalog: KafkaTopicCatalog,
+        batches: OpenBatches,
+        context: ChannelContext,
+    ) -> None:
+        self._parts = parts
+        self._current = current
+        self._held = held
+        self._topics = topics
+        self._batches = batches
+        self._context = context
+        self.restorer = Restorer(
+            context.channel,
+            topics.changelog,
+            parts.store,
+            source=parts.source,
+            catalog=catalog,
+            clock=context.clock,
+            is_busy=self.is_busy,
+            ready=self._restored,
+            corrupt=self.rebuild,
+            troubled=self._note_problem,
+            refuse=self._refusal_of,
+            stalled=self._note_stall,
+            holder=parts.holder,
+        )
+
+    def restore(self, assignment: Assignment) -> None:
+        """Have a partition rest until its state is there."""
+        attempt = self._rest(assignment)
+        if attempt is not None:
+            self.restorer.begin(assignment, attempt)
+
+    def _rest(self, assignment: Assignment) -> int | None:
+        """Have nothing of a partition delivered or read; None where it was given up meanwhile.
+
+        Return the attempt by which it goes on.
+        """
+        attempt = self._held.rest(assignment)
+        if attempt is not None:
+            self._context.restoring.pause(_RESTORED, partition=assignment.partition)
+        return attempt
+
+    def catch_up(self, assignment: Assignment) -> None:
+        """Have a partition restored of which the brokers have a commit that we know nothing of.
+
+        It may be one of ours that was in doubt. It rests before it is asked for: what is folded
+        from older rows must not come to be committed after it. A job under way will conflict too.
+        """
+        if self._batches.is_in_job(assignment):
+            return
+        attempt = self._rest(assignment)
+        if attempt is None:
+            return
+        try:
+            # one that began before the rest has read
+            if not self._batches.is_in_job(assignment):
+                self._parts.sink.stored_offset(assignment.identity)
+        except Exception as error:  # noqa: BLE001 - of the brokers; the next tick conflicts again
+            log.warning(
+                "offset_not_known",
+                channel=self._context.channel,
+                partition=assignment.partition.partition,
+                error=str(error),
+            )
+        self.restorer.begin(assignment, attempt)
+
+    def end(self, assignment: Assignment) -> None:
+        """Leave a partition as it is: it is no longer ours."""
+        number = assignment.partition.partition
+        if not self._held.remove(assignment):
+            return
+        self._topics.forget(number)
+        self._parts.state.release(number)
+        self.restorer.end(assignment)
+        for rests in (self._context.stranded, self._context.restoring):
+            rests.resume(partition=assignment.partition)
+
+    # --- a store that is corrupt ------------------------------------------------------------
+
+    def rebuild(self, error: CorruptStoreError) -> None:
+        """Begin again with an empty store: all partitions are restored from the changelog."""
+        if self._parts.store.is_corrupt:
+            self.restorer.begin_again(lambda: self._remake(error))
+
+    def _remake(self, error: CorruptStoreError) -> list[tuple[Assignment, int]] | None:
+        """Move the store aside, and return what is to be restored. On the restorer's thread.
+
+        Partitions come to rest before that, and none is restored before this returns. None: that
+        was done already. What is committed and was not written goes to the new store, so that no
+        restore waits for it.
+        """
+        if not self._parts.store.is_corrupt:
+            return None
+        attempts = [(each, self._rest(each)) for each in self._held.assignments()]
+        move_aside(self._parts.store, self._context.channel, error)
+        self._parts.sink.write_again()
+        return [(assignment, attempt) for assignment, attempt in attempts if attempt is not None]
+
+    # --- asked and told by the restorer -----------------------------------------------------
+
+    def is_busy(self, number: int) -> bool:
+        """Return whether rows of a partition may still be written that its changelog lacks.
+
+        A job that is folded has nothing staged yet. It is looked for first: what it committed and
+        the store has not taken is staged once it is over.
+        """
+        return self._batches.has_job_of(number) or self._parts.state.has_staged(number)
+
+    def _refusal_of(
+        self, assignment: Assignment, bounds: tuple[int, int], truncated: int | None
+    ) -> str | None:
+        """Return why the changelog has not all rows of a partition."""
+        number, changelog, sink = (
+            assignment.partition.partition,
+            self._topics.changelog,
+            self._parts.sink,
+        )
+        if self._topics.blocked is not None:
+            return self._topics.blocked
+        mark, reason = sink.mark(number), None
+        if self._parts.state.progress(number).number:
+            position = self._parts.store.position(number)
+            if truncated is None:
+                reason = lost_rows(changelog, number, mark, position, bounds)
+            if reason is None and position is None:
+                truncated = self._topics.truncated_at(number, mark)
+            if reason is None and truncated is not None:
+                reason = truncated_rows(changelog, number, truncated)
+        self._topics.strand(assignment, reason)
+        key = facts_key(self._current.channel)
+        if reason is None and mark is None:
+            (low, high), count = bounds, changelog.partitions
+            sink.set_mark(number, ChangelogMark(changelog.topic_id, low, count, high > low, key))
+        elif reason is None and mark is not None and mark.key is None:
+            sink.set_mark(number, replace(mark, key=key))
+        return reason
+
+    def _note_problem(self, assignment: Assignment, attempt: int, problem: str | None) -> None:
+        """Have the status say what a restore waits for."""
+        if not self._held.is_attempt(assignment, attempt):
+            return
+        note = _RESTORED if problem is None else f"{_RESTORED}, and that waits: {problem}"
+        self._context.restoring.pause(note, partition=assignment.partition)
+
+    def _note_stall(self, assignment: Assignment, attempt: int, reason: str | None) -> None:
+        """Have the status say that a restore comes no nearer to its end; None: it goes on."""
+        if not self._held.is_attempt(assignment, attempt):
+            return
+        if reason is None:
+            self._context.stranded.resume(partition=assignment.partition)
+        else:
+            self._context.stranded.pause(reason, partition=assignment.partition)
+
+    def _restored(self, assignment: Assignment, attempt: int) -> None:
+        """Have a partition go on, unless it came to rest again."""
+        number = assignment.partition.partition
+        is_admitted = self._held.admit(assignment, attempt)
+        if is_admitted is None:
+            return
+        if is_admitted:
+            self._parts.state.note_commit(number)
+            self._context.restoring.resume(partition=assignment.partition)
+            return
+        reason = (
+            f"{self._parts.sink.changelog} has the state of partition {number}, and nothing says "
+            "which records it is of: the brokers forgot the offset, or the input is another topic "
+            "of the same name. Stop the channel; headrace state forget begins again, and headrace "
+            "state import says where to go on"
+        )
+        log.error(
+            "state_without_offset",
+            channel=self._context.channel,
+            topic=assignment.partition.topic,
+            partition=number,
+            reason=reason,
+        )
+        self._context.stranded.pause(reason, partition=assignment.partition)
+        self._context.restoring.pause(reason, partition=assignment.partition)
