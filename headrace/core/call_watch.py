@@ -248,6 +248,8 @@ class CallWatch:
         Raises:
             CallTimeoutError: a call took too long.
         """
+        # else it would go on where the call before it was interrupted, for the watchdog's looks
+        self._number += 1
         self._thread = get_ident()
         try:
             try:

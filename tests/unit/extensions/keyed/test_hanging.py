@@ -162,6 +162,19 @@ def timed_out(fold: Fold, table: pa.Table) -> str:
     return str(raised.value)
 
 
+def test_a_job_is_no_part_of_the_call_before_it() -> None:
+    """What takes time before its first call is not interrupted for how long that call took."""
+    watch = CallWatch()
+    with watch.job():
+        watch.call(0, b"a")
+        hung = watch.number
+    assert hung is not None
+    with watch.job():
+        watch.interrupt(hung)
+        sum(range(100_000))
+        assert watch.number != hung
+
+
 @pytest.mark.parametrize(
     ("hang", "wrapped"),
     [*((each, _plain) for each in HANGS), (forever, batched)],
