@@ -47,7 +47,7 @@ def test_an_example_makes_its_rows_on_spark(site: Site, name: str, key: str) -> 
     source, output, letters = (site.broker.create_topic(count) for count in (1, 4, 1))
     channel |= {"topics": [source], "group": site.group}
     channel["sink"]["topic"] = output
-    if "rejects" in channel:
+    if "topic" in channel.get("rejects", {}):
         channel["rejects"]["topic"] = letters
     document = site.document()
     document |= {

@@ -89,7 +89,7 @@ def test_no_producer_is_made_without_it() -> None:
 
     What ``headrace init`` writes into a user's folder is no part of it.
     """
-    written = _ROOT / "headrace" / "tools" / "init" / "project"
+    written = _ROOT / "headrace" / "ops" / "init" / "project"
     made = {
         str(path.relative_to(_ROOT)): [ast.unparse(argument) for argument in call.args]
         for path in (_ROOT / "headrace").rglob("*.py")

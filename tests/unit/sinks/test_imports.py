@@ -34,10 +34,13 @@ print(before, "pandas" in sys.modules)
 """
 
 
-@pytest.mark.parametrize("sink", ["delta", "jsonl", "kafka", "sql", "several"])
+@pytest.mark.parametrize(
+    "sink",
+    ["extensions.delta", "extensions.sql", "sinks.jsonl", "sinks.kafka", "sinks.several"],
+)
 def test_a_sink_imports_no_spark(sink: str) -> None:
     """A process whose channels need no Spark does not import it for their sinks."""
-    code = f"import sys, headrace.sinks.{sink}; print({{'pyspark', 'py4j'}} & set(sys.modules))"
+    code = f"import sys, headrace.{sink}; print({{'pyspark', 'py4j'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
