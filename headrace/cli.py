@@ -171,9 +171,9 @@ class _InOrder(Commands):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.table = CommandTable(COMMANDS, dict(self.commands))
         # click asks this mapping for a command by its name, and for all names
-        self.commands = self.table
+        named = {command.name: command for command in COMMANDS} | dict(self.commands)
+        self.commands = self.table = CommandTable(sorted(named.items()))
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names by the alphabet."""
@@ -181,8 +181,10 @@ class _InOrder(Commands):
 
     def summary(self, name: str) -> tuple[str | None, str]:
         """Return a command's panel and summary. Imports nothing."""
-        listed = self.table.listed.get(name)
-        return super().summary(name) if listed is None else (listed.panel.value, listed.summary)
+        listed = self.table.data[name]
+        if isinstance(listed, Command):
+            return listed.panel.value, listed.summary
+        return super().summary(name)
 
 
 app = command_group(name="headrace", cls=_InOrder, pretty_exceptions_enable=False)

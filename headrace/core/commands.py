@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections import UserDict
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from headrace.core.options import Panel, command_group
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +42,14 @@ class Command:
         return loaded
 
 
-class CommandTable(MutableMapping[str, Any]):
-    """Commands by their names, each imported when it is first asked for."""
+class CommandTable(UserDict[str, Any]):
+    """Commands by their names, each imported when it is first asked for.
 
-    def __init__(self, commands: Iterable[Command], loaded: dict[str, Any]) -> None:
-        self.listed = {command.name: command for command in commands}
-        self._loaded = loaded
+    A value of ``data`` is a :class:`Command` until then, and what click runs from then on.
+    """
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded and name in self.listed:
-            self._loaded[name] = self.listed[name].load()
-        return self._loaded[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        self.listed.pop(name, None)
-        self._loaded.pop(name, None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted({*self.listed, *self._loaded}))
-
-    def __len__(self) -> int:
-        return len({*self.listed, *self._loaded})
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.listed or name in self._loaded
+        found = self.data[name]
+        if isinstance(found, Command):
+            found = self.data[name] = found.load()
+        return found
