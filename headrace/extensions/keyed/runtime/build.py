@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from headrace.core.call_watch import CallWatch
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.letter_headers import LetterHeaders
-from headrace.extensions.arrow.engine import ArrowEngine
 from headrace.extensions.keyed.codecs import DECODERS
 from headrace.extensions.keyed.first_records import FirstRecords
 from headrace.extensions.keyed.phases import PhaseReader
 from headrace.extensions.keyed.runtime.channel_fold import (
     ChannelFold,
-    FoldWatches,
     output_names,
     sink_topics,
 )
 from headrace.extensions.keyed.runtime.clients import ChannelClients
 from headrace.extensions.keyed.runtime.current import keyed_settings
-from headrace.extensions.keyed.runtime.engines import spark_engine, watch_workers
+from headrace.extensions.keyed.runtime.engines import engine_of, watch_code
 from headrace.extensions.keyed.runtime.parts import KeyedParts
 from headrace.extensions.keyed.runtime.processor import KeyedProcessor
-from headrace.extensions.keyed.runtime.user_code import load_reducer, phases_of
+from headrace.extensions.keyed.runtime.user_code import load_decoder, load_reducer, phases_of
 from headrace.extensions.keyed.sink import KeyedSink
 from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.store import RocksStore
 from headrace.kafka.clients import client_properties
-from headrace.processors.micro_batch_processor import JOB_SHARE, decoder_of, merge_limits
+from headrace.processors.micro_batch_processor import JOB_SHARE, merge_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig, KafkaConfig
     from headrace.extensions.spark.runtime import SparkRuntime
-    from headrace.processors.engine import Engine
 
 
 def build_keyed(
@@ -54,9 +50,7 @@ def build_keyed(
     clients = ChannelClients(client_properties(kafka), channel.group)
     topics = sink_topics(channel)
     letters = LetterHeaders(channel.rejects.headers, channel.group)
-    decoder = decoder_of(chosen.decoder)
-    if decoder is not None:
-        decoder.load()
+    decoder = load_decoder(chosen.decoder)
     outputs = output_names(topics)
     reducer = load_reducer(chosen, outputs)
     phases = phases_of(chosen, reducer)
@@ -65,15 +59,9 @@ def build_keyed(
     )
     store = RocksStore(folder / "db", chosen.state.cache, phase_of)
     state = LayeredState(store)
-    calls = CallWatch(folder / "call")
-    workers = None if chosen.engine == "arrow" else watch_workers(channel.group, calls, folder)
-    watches = FoldWatches(calls, calls if workers is None else cast("CallWatch", workers))
+    watches = watch_code(chosen.engine, channel.group, folder)
     fold = ChannelFold(reducer, channel, outputs, letters, decoder, watches, state)
-    engine: Engine
-    if workers is None:
-        engine = ArrowEngine(fold.function, calls=calls)
-    else:
-        engine = spark_engine(channel.group, spark, fold.function.reduce, reducer, decoder, workers)
+    engine = engine_of(channel.group, spark, fold.function, reducer, decoder, watches)
     first = FirstRecords(chosen.code)
     parts = KeyedParts(
         fold.follow,
@@ -91,5 +79,5 @@ def build_keyed(
         channel,
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
-        calls=calls,
+        calls=watches.here,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headrace.config import KafkaSinkConfig, KeyedRejects, single_sinks
 from headrace.config.derived import changelog_name
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.config import ChannelConfig, KeyedProcessorConfig
-    from headrace.core.call_watch import CallWatch
     from headrace.core.decoders import CustomDecoder
     from headrace.core.letter_headers import LetterHeaders
     from headrace.extensions.keyed.api import KeyedReducer
+    from headrace.extensions.keyed.runtime.engines import CodeWatches
     from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.keyed.tables import TableFunction
 
@@ -45,13 +45,6 @@ def output_names(topics: SinkTopics) -> tuple[str, ...]:
     return tuple(name for name in topics.outputs if name != DEAD_LETTERS)
 
 
-class FoldWatches(NamedTuple):
-    """The watches over the user's code: that which runs here, and that which the fold calls."""
-
-    here: CallWatch
-    of_fold: CallWatch
-
-
 class ChannelFold:
     """The function of a channel with state: records in, folded keys out.
 
@@ -65,7 +58,7 @@ class ChannelFold:
         outputs: tuple[str, ...],
         letters: LetterHeaders,
         decoder: CustomDecoder | None,
-        watches: FoldWatches,
+        watches: CodeWatches,
         state: LayeredState,
     ) -> None:
         self._reducer = reducer

@@ -1,51 +1,75 @@
-"""The engine of a channel by key that runs in Spark's workers, and the watch over calls there."""
+"""The engine of a channel by key, and the watches over the calls of its user's code.
+
+A fold is computed in this process, or in Spark's workers, which note and interrupt calls there.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from headrace.core.call_watch import CallWatch
 from headrace.core.extras import Extra, required
+from headrace.extensions.arrow.engine import ArrowEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from headrace.core.call_watch import CallWatch
     from headrace.core.decoders import CustomDecoder
+    from headrace.extensions.keyed.function import KeyedFunction
+    from headrace.extensions.keyed.rekey import RekeyFunction
     from headrace.extensions.spark.runtime import SparkRuntime
     from headrace.extensions.spark.worker_calls import WorkerCalls
     from headrace.processors.engine import Engine
 
 
-def watch_workers(group: str, calls: CallWatch, folder: Path | None) -> WorkerCalls:
-    """Return the watch over calls in Spark's workers, which tells ``calls`` what hangs there.
+class CodeWatches(NamedTuple):
+    """The watches over the user's code: over calls in this process, and over those of the fold.
+
+    ``workers`` is the part of the latter for the lane, None where the fold runs in this process.
+    """
+
+    here: CallWatch
+    of_fold: CallWatch
+    workers: WorkerCalls | None
+
+
+def watch_code(engine: str, group: str, folder: Path | None) -> CodeWatches:
+    """Return the watches of a channel, which notes its calls in ``folder``.
 
     Raises:
-        StartError: Spark is not installed.
+        StartError: the engine is Spark, which is not installed.
     """
+    calls = CallWatch(None if folder is None else folder / "call")
+    if engine == "arrow":
+        return CodeWatches(calls, calls, None)
     with required(Extra.SPARK, f"the engine of group {group}"):
         from headrace.extensions.spark.worker_calls import WorkerCalls  # noqa: PLC0415 - an extra
 
-    return WorkerCalls(calls, folder)
+    workers = WorkerCalls(calls, folder)
+    # what is sent to a worker is a CallWatch there
+    return CodeWatches(calls, cast("CallWatch", workers), workers)
 
 
-def spark_engine(  # noqa: PLR0917 - what an engine is made of
+def engine_of(  # noqa: PLR0917 - what an engine is made of
     group: str,
     spark: Callable[[], SparkRuntime],
-    reduce: Callable[..., Any],
+    function: KeyedFunction | RekeyFunction,
     user_code: Callable[..., Any],
     decoder: CustomDecoder | None,
-    calls: WorkerCalls,
+    watches: CodeWatches,
 ) -> Engine:
-    """Return the engine that folds in Spark's workers; they are sent the user's code.
+    """Return the engine that computes ``function``; Spark's workers are sent the user's code.
 
     Raises:
-        StartError: Spark is not installed.
+        StartError: the engine is Spark, which is not installed.
     """
+    if watches.workers is None:
+        return ArrowEngine(function, calls=watches.here)
     with required(Extra.SPARK, f"the engine of group {group}"):
         from headrace.extensions.spark.keyed import KeyedSparkEngine  # noqa: PLC0415 - an extra
         from headrace.extensions.spark.reducer import send_by_value  # noqa: PLC0415 - an extra
 
     if decoder is not None:
         send_by_value(decoder.factory)
-    return KeyedSparkEngine(spark(), reduce, user_code, calls)
+    return KeyedSparkEngine(spark(), function.reduce, user_code, watches.workers)

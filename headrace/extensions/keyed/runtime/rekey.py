@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from headrace.config import KafkaSinkConfig, RekeyProcessorConfig, RekeyRejects
 from headrace.config.derived import REKEY_SUFFIX, changelog_name, is_by_key
-from headrace.core.call_watch import CallWatch
 from headrace.core.clock import Deadline
 from headrace.core.imports import load_callable
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import identity_of
-from headrace.extensions.arrow.engine import ArrowEngine
 from headrace.extensions.keyed.rekey import Rekey, RekeyFunction, RekeySettings, RekeySink
-from headrace.extensions.keyed.runtime.engines import spark_engine, watch_workers
+from headrace.extensions.keyed.runtime.engines import engine_of, watch_code
+from headrace.extensions.keyed.runtime.user_code import load_decoder
 from headrace.extensions.keyed.topics import open_by_key, require_key
 from headrace.kafka import KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties
 from headrace.processors.micro_batch_processor import (
     JOB_SHARE,
     MicroBatchProcessor,
-    decoder_of,
     merge_limits,
 )
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig, KafkaConfig
     from headrace.extensions.spark.runtime import SparkRuntime
-    from headrace.processors.engine import Engine
 
 #: Seconds in which the brokers have to say what the by-key topic is, at the start.
 START_TIMEOUT = 30.0
@@ -55,9 +52,7 @@ def build_rekey(
     assert target.topic is not None, "the configuration demands it"
     assert isinstance(rejects, RekeyRejects), "the configuration has the processor's"
     topic, properties = target.topic, client_properties(kafka)
-    decoder = decoder_of(chosen.decoder)
-    if decoder is not None:
-        decoder.load()
+    decoder = load_decoder(chosen.decoder)
     settings = RekeySettings(
         chosen.key,
         topic,
@@ -68,10 +63,8 @@ def build_rekey(
         decoder,
     )
     user_code = None if chosen.code is None else load_callable(chosen.code, "event")
-    calls = CallWatch(None if folder is None else folder / "call")
-    workers = None if chosen.engine == "arrow" else watch_workers(channel.group, calls, folder)
-    rekey = Rekey(settings, user_code, calls if workers is None else cast("CallWatch", workers))
-    function = RekeyFunction(rekey)
+    watches = watch_code(chosen.engine, channel.group, folder)
+    rekey = Rekey(settings, user_code, watches.of_fold)
     transactions = ResultTransactions(properties, channel.group, member)
 
     def prepare() -> None:
@@ -87,19 +80,13 @@ def build_rekey(
             )
             _require_key(catalog, properties, channel, topic)
 
-    engine: Engine
-    if workers is None:
-        engine = ArrowEngine(function, calls=calls)
-    else:
-        engine = spark_engine(
-            channel.group, spark, function.reduce, user_code or rekey, decoder, workers
-        )
+    code = user_code or rekey
     return MicroBatchProcessor(
-        engine,
+        engine_of(channel.group, spark, RekeyFunction(rekey), code, decoder, watches),
         RekeySink(transactions, prepare),
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
-        calls=calls,
+        calls=watches.here,
     )
 
 

@@ -1,4 +1,4 @@
-"""The user's code that a channel with state names: its reducer, and how that has states counted."""
+"""The user's code that a channel by key names: its reducer with its phases, and its decoder."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 from headrace.core.errors import ImportPathError
 from headrace.core.imports import load_callable, make
 from headrace.extensions.keyed.api import Phases
+from headrace.processors.micro_batch_processor import decoder_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.config import KeyedProcessorConfig
+    from headrace.config.models.processor import CustomDecoding
+    from headrace.core.decoders import CustomDecoder
     from headrace.extensions.keyed.api import KeyedReducer
 
 #: What a keyed reducer is called with.
@@ -35,6 +38,18 @@ def load_reducer(
             "name, of type kafka"
         )
     return found
+
+
+def load_decoder(named: CustomDecoding | None) -> CustomDecoder | None:
+    """Return the decoder that is configured, None where values are read as JSON, text or bytes.
+
+    Raises:
+        ImportPathError: it cannot be imported or made.
+    """
+    decoder = decoder_of(named)
+    if decoder is not None:
+        decoder.load()
+    return decoder
 
 
 def phases_of(chosen: KeyedProcessorConfig, reducer: object) -> Phases | None:
