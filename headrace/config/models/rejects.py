@@ -105,14 +105,6 @@ class LimitedRejects(RejectsConfig):
     to find the record. Where no record is to blame (a sink is away, a time-out) the batch is
     delivered again without end."""
 
-    topic: Hot[TopicName | None] = None
-    """The dead-letter topic of the channel. It has to exist, and must not be one that the channel
-    reads."""
-
-    headers: Hot[LetterNames] = "headrace"
-    """What the headers are called that say where a record comes from and why it is there: as
-    Headrace does (headrace.topic), or as Kafka Connect does (__connect.errors.topic)."""
-
     max_consecutive: Hot[Count] = 10
     """The most dead letters in a row of one partition; the channel stops at the next."""
 
@@ -145,8 +137,17 @@ _ONLY_OF_OVERFLOW = {
 class DeliveredRejects(LimitedRejects):
     """What becomes of records that a function or a custom processor fails on."""
 
+    # a reload replaces the producer of dead letters; where they go in a transaction it cannot
+    topic: Hot[TopicName | None] = None
+    """The dead-letter topic of the channel. It has to exist, and must not be one that the channel
+    reads."""
 
-class MicroBatchRejects(_Overflow, LimitedRejects):
+    headers: Hot[LetterNames] = "headrace"
+    """What the headers are called that say where a record comes from and why it is there: as
+    Headrace does (headrace.topic), or as Kafka Connect does (__connect.errors.topic)."""
+
+
+class MicroBatchRejects(_Overflow, DeliveredRejects):
     """What becomes of records that cannot be decoded, that a reducer fails on, or that are too
     many.
     """
@@ -207,14 +208,6 @@ class RekeyRejects(LimitedRejects):
     """A record without such a key, or whose value cannot be read. fail: its batch fails, and
     failing says what comes then. skip, dead_letter: it is left out, or goes to the topic, in the
     transaction of the others."""
-
-    topic: Restarts[TopicName | None] = None
-    """The dead-letter topic of the channel. It has to exist, and must not be one that the channel
-    reads."""
-
-    headers: Restarts[LetterNames] = "headrace"
-    """What the headers are called that say where a record comes from and why it is there: as
-    Headrace does (headrace.topic), or as Kafka Connect does (__connect.errors.topic)."""
 
 
 #: The model that a processor's rejects have, by the processor's type.
