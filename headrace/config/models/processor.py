@@ -336,7 +336,9 @@ class KeyedProcessorConfig(Section):
         **_only_of_decoder("value", *_READ),
         "options": (OnlyWith.none_of("factory", None, example="factory"),),
         "internal.partitions": (
-            OnlyWith.none_of("key", *OWN_KEYS, example="a key that records are written again by"),
+            OnlyWith.none_of(
+                "key", *sorted(OWN_KEYS), example="a key that records are written again by"
+            ),
         ),
     }
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -144,3 +146,16 @@ def test_schema_prints_json() -> None:
     result = CliRunner().invoke(APP, ["schema"])
     assert result.exit_code == 0
     assert "channels" in json.loads(result.stdout)["properties"]
+
+
+def test_schema_is_the_same_in_each_process() -> None:
+    """Sets have another order in each: a schema that is kept in a repository would change."""
+
+    def printed(seed: str) -> str:
+        command = [sys.executable, "-m", "headrace", "schema"]
+        variables = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.run(
+            command, env=variables, capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+
+    assert len({printed(seed) for seed in "12345"}) == 1
