@@ -55,13 +55,18 @@ class SentOffset(NamedTuple):
 
     @property
     def producer(self) -> str | None:
-        """The transactional producer that sent it, None where the metadata name none."""
-        try:
-            document = json.loads(self.metadata)
-        except (ValueError, RecursionError):
-            return None
-        name = document.get(PRODUCER) if isinstance(document, dict) else None
+        """Return the transactional producer that sent it, None where the metadata name none."""
+        name = (document_of(self.metadata) or {}).get(PRODUCER)
         return name if isinstance(name, str) else None
+
+
+def document_of(metadata: str) -> dict[str, Any] | None:
+    """Return the JSON object that an offset's metadata are, None where they are something else."""
+    try:
+        document = json.loads(metadata)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def decode_offset(

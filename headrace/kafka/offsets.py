@@ -18,7 +18,7 @@ from headrace.core.records import TopicPartition, stored_topic, topic_fields
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
 from headrace.kafka.fencing import GroupPartition, fence_producers
-from headrace.kafka.offset_log import PRODUCER
+from headrace.kafka.offset_log import PRODUCER, document_of
 from headrace.kafka.ports import (
     ChangelogMark,
     CommitFailure,
@@ -102,11 +102,8 @@ def _metadata(found: ClientPartition) -> str:
 
 def _document(metadata: str) -> dict[str, Any] | None:
     """Return what metadata of ours say besides the offset, None where they are another's."""
-    try:
-        document = json.loads(metadata)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(document, dict):
+    document = document_of(metadata)
+    if document is None:
         return None
     version, epoch = document.get("version"), document.get("epoch")
     if not (_is_number(version) and version >= METADATA_VERSION and _is_number(epoch)):
