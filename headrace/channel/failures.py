@@ -139,7 +139,7 @@ class ErrorPolicy:
     def _is_to_divide_for_time(
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
     ) -> bool:
-        """Whether a batch that takes too long is tried in parts.
+        """Return whether a batch that takes too long is to be divided.
 
         Parts take less time; and where one record is what the code hangs at, those before it are
         done, and it is named. It is not given up: what is slow may be slow for another reason.
@@ -165,7 +165,7 @@ class ErrorPolicy:
         return ResponseEffect(seek=item.cut.start, wait=wait)
 
     def _rest(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> None:
-        """Have the partition rest until somebody acted: the batch comes again after that."""
+        """Pause the partition until an operator acts; the batch is delivered again after that."""
         reason = describe_error(error)
         log.error(
             "partition_rests",

@@ -146,7 +146,7 @@ class PauseManager(PeriodicThread):
         return ended
 
     def _end_misfit(self, by: str, partition: TopicPartition | None) -> Pause | None:
-        """Have tried again what fits nowhere: of one partition, or of all that rest for it."""
+        """Resume partitions that rest for a misfit: one, or all of them."""
         ended = self._pauses.remove_misfit(partition)
         for pause in ended:
             log.info("channel_resumed", resumed_by=by, **self._facts(pause))

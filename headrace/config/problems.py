@@ -72,7 +72,7 @@ class Shape:
 
     @property
     def sections(self) -> tuple[type[Section], ...]:
-        """The sections the value can be: one, several told apart by a tag, or none."""
+        """Return the sections that the value can be: one, several told apart by a tag, or none."""
         members = get_args(self.type) if is_union(self.type) else (self.type,)
         bare = (get_args(m)[0] if get_origin(m) is Annotated else m for m in members)
         return tuple(m for m in bare if isinstance(m, type) and issubclass(m, Section))

@@ -227,7 +227,7 @@ class CallWatch:
         self.note_end(before)
 
     def note_end(self, call: Call) -> None:
-        """Have a call's key given its facts one by one, as a process ended in the call.
+        """Note that a process ended in a call: its key gets its facts one by one from now on.
 
         The record or timer is not given any more where the call hung, or where as many processes
         as :data:`MOST_ENDS` ended in it one after the other.
@@ -329,7 +329,7 @@ class CallWatch:
     # --- keys whose calls hung -----------------------------------------------------------------
 
     def note_key(self, call: Call, place: str) -> None:
-        """Have a call's key given its facts one by one, and never the one that is ``place``."""
+        """Note the key of a call: it gets its facts one by one, and never the one at ``place``."""
         if call.partition is None:
             return
         known = self._hung
@@ -340,7 +340,7 @@ class CallWatch:
 
     @property
     def known(self) -> dict[tuple[int, bytes | None], set[str]]:
-        """What is known of keys: the records and timers that are not given any more."""
+        """Return the records and timers that are not given any more, by key."""
         return {key: set(places) for key, places in self._hung.items()}
 
     def is_known(self, partition: int, key: bytes) -> bool:

@@ -52,7 +52,7 @@ class _Lines:
 
 
 def lose_marks(client_properties: Mapping[str, Any], deadline: Deadline) -> bool | None:
-    """Whether brokers are of a line that loses marks of transactions. Blocks.
+    """Return whether the brokers' line loses marks of transactions. Blocks.
 
     One broker is asked; None where it does not answer by the deadline.
     """

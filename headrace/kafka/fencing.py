@@ -187,7 +187,7 @@ class Finishing:
 
     @property
     def _again(self) -> str:
-        """The id of the producer that stores once more what was decided."""
+        """Return the id of the producer that stores once more what was decided."""
         return f"{self._producer.transactional_id}{_AGAIN}"
 
     def _warn_of_once(self, error: str) -> None:

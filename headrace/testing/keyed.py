@@ -239,7 +239,7 @@ class KeyedTest:
 
     @property
     def dead_letters(self) -> list[Produced]:
-        """What was set aside so far, as ``undecodable`` and ``failing`` say."""
+        """Return what was set aside so far, as ``undecodable`` and ``failing`` say."""
         return [each for each in self.outputs if each.to == DEAD_LETTERS]
 
     @property

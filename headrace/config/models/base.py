@@ -116,7 +116,7 @@ class OnlyWith:
         return cls(tuple(place.split(".")), (), values, example)
 
     def holds(self, section: BaseModel) -> bool:
-        """Whether it is so; where there is no such place, it is not."""
+        """Return whether the condition is met; without such a place it is not."""
         value: Any = section
         for step in self.place:
             value = getattr(value, step, _NOWHERE)
@@ -185,7 +185,7 @@ class Section(BaseModel):
 
 
 def _is_given(section: Any, steps: Steps) -> bool:
-    """Whether a file has the key that ``steps`` lead to, by the names in the file."""
+    """Return whether a file has the key that ``steps`` lead to, by the names in the file."""
     *outer, last = steps
     for step in outer:
         section = getattr(section, str(step), None)

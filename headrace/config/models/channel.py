@@ -311,7 +311,7 @@ class ChannelConfig(Section):
 
     @property
     def failing_batches(self) -> Literal["fail", "skip", "dead_letter"]:
-        """What becomes of a batch that fails, where its processor does not part with the record.
+        """Return the policy for failing batches; ``fail`` where the processor parts with records.
 
         A keyed processor parts with facts itself. What else its batch fails for is no fact's.
         """
@@ -320,14 +320,14 @@ class ChannelConfig(Section):
 
     @property
     def attempts(self) -> int | None:
-        """Deliveries of a batch before it is given up; None: without end."""
+        """Return the deliveries of a batch before it is given up; None: without end."""
         if self.retry.attempts is None and self.failing_batches != "fail":
             return DEFAULT_ATTEMPTS
         return self.retry.attempts
 
     @property
     def max_rate(self) -> float | None:
-        """The most records a second that this member makes micro-batches of; None: no limit."""
+        """Return the most records a second that this member takes; None: no limit."""
         chosen = self.processor
         if isinstance(chosen, MicroBatchConfig | KeyedProcessorConfig):
             return chosen.max_rate

@@ -77,7 +77,7 @@ class RejectsConfig(Section):
 
     @property
     def sending(self) -> tuple[str, ...]:
-        """The fields by which records go to the topic."""
+        """Return the fields by which records go to the topic."""
         return tuple(name for name in self._reasons if getattr(self, name, None) in _SENDING)
 
     def conflicts(self) -> Iterator[FieldConflict]:
@@ -191,7 +191,7 @@ class KeyedRejects(_Overflow, RejectsConfig):
 
     @property
     def unreadable(self) -> str:
-        """What becomes of a fact that cannot be read: as of one that fails, unless it says."""
+        """Return the policy for a fact that cannot be read: that of one that fails, by default."""
         return self.failing if self.undecodable == "fail" else self.undecodable
 
 

@@ -77,7 +77,7 @@ class Fold:
 
     @property
     def reducer(self) -> KeyedReducer[Any, Any, Any]:
-        """The function that is called."""
+        """Return the function that is called."""
         return self._reduction.reducer
 
     def __call__(self, rows: pa.Table) -> pa.Table:

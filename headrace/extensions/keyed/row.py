@@ -70,7 +70,7 @@ class KeyRow(NamedTuple):
 
     @property
     def value(self) -> bytes:
-        """The state as the store and the changelog have it: no bytes where there is none."""
+        """Return the state as store and changelog have it; empty without one."""
         return self.state or b""
 
     def read_extra(self) -> RowExtra:
@@ -90,12 +90,12 @@ class KeyRow(NamedTuple):
 
     @property
     def timers(self) -> Mapping[str, Timer]:
-        """The timers by name, our own among them."""
+        """Return the timers by name, our own among them."""
         return self.read_extra().timers
 
     @property
     def quarantined(self) -> str | None:
-        """Why the key's facts are set aside, None where they are not."""
+        """Return why the key's facts are set aside, None where they are not."""
         return self.read_extra().quarantined
 
 

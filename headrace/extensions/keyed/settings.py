@@ -36,5 +36,5 @@ class FoldSettings:
 
     @property
     def unreadable(self) -> str:
-        """What becomes of a fact that cannot be read: as of one that fails, unless it says."""
+        """Return the policy for a fact that cannot be read: that of one that fails, by default."""
         return self.failing if self.undecodable == "fail" else self.undecodable

@@ -65,7 +65,7 @@ class WorkerCalls:
             file.unlink(missing_ok=True)
 
     def note_interrupted(self, call: Call) -> None:
-        """Take note of a call that a worker interrupted."""
+        """Note a call that a worker interrupted."""
         self._calls.note_interrupted(call, (self._calls.seconds or 0) * _SHARE)
 
     def overdue(self) -> list[Call]:

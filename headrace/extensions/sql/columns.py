@@ -195,7 +195,7 @@ def parameter_of(error: BaseException) -> int | None:
 
 
 def is_beyond(column: sa.types.TypeEngine[Any], value: object, dialect: str) -> bool:
-    """Whether a value is larger than its column is, of which the database says no name."""
+    """Return whether a value is too large for its column, which the database does not name."""
     if isinstance(value, bool) or value is None:
         return False
     if dialect == "sqlite":

@@ -146,7 +146,7 @@ def _states(properties: Mapping[str, Any], partition: TopicPartition) -> list[by
     raise AssertionError(f"no end of {partition} after {found}")
 
 
-def test_what_was_decided_is_finished_as_it_was_decided(
+def test_decided_transaction_is_finished_as_it_was_decided(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of four owners one lost the mark of its offset, and three of a state, one of an abort.
@@ -221,7 +221,7 @@ def _be_killed(finishing: Finishing, partitions: Collection[TopicPartition], _: 
     raise _KilledError
 
 
-def test_what_a_running_producer_aborted_is_not_brought_back_by_its_next_commit(
+def test_aborted_record_stays_aborted_after_the_producer_s_next_commit(
     cluster: Cluster,
 ) -> None:
     """The mark of the abort is lost; the next transaction of the producer has the same partition.

@@ -150,10 +150,10 @@ def test_a_run_without_bounds_goes_on(broker: InMemoryBroker) -> None:
     [ResultMisfitError("column 'id' is text"), ImportError("no module x"), ConfigError(["no"])],
     ids=lambda each: type(each).__name__,
 )
-def test_what_no_attempt_cures_has_its_partition_rest(
+def test_partition_rests_after_attempts_that_cannot_succeed(
     broker: InMemoryBroker, error: BaseException, failing: str
 ) -> None:
-    """Other partitions go on; the batch is tried once more each time somebody ends the rest."""
+    """Other partitions go on; the batch is tried once more each time an operator ends the rest."""
     broker.produce(P0, *values(5))
     broker.produce(P1, *values(5))
     recorder = raising(error)
@@ -197,10 +197,10 @@ def resting(channel: InboundKafkaChannel) -> Pause:
 
 
 @pytest.mark.parametrize("error", [RetryableError("away"), ValueError("no"), MemoryError()])
-def test_what_another_attempt_may_cure_is_tried_for_ever(
+def test_failure_that_may_pass_is_retried_without_end(
     broker: InMemoryBroker, error: BaseException
 ) -> None:
-    """Nobody has to act: the batch succeeds once the server is back, or the code is right."""
+    """No operator has to act: the batch succeeds once the server is back, or the code is right."""
     broker.produce(P0, *values(5))
     recorder = raising(error)
     channel = in_memory_channel(recorder, broker)

@@ -211,7 +211,7 @@ def _types(condition: dict[str, Any]) -> list[str]:
         ({"overflow": "dead_letter", "late": "skip"}, "overflow: dead_letter"),
     ],
 )
-def test_what_goes_to_a_topic_needs_one(
+def test_dead_letters_without_a_topic_are_refused(
     tmp_path: Path, rejects: dict[str, str], missing: str
 ) -> None:
     """For each reason, and one is enough for all."""

@@ -117,7 +117,7 @@ threading.Event().wait()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_what_a_process_of_the_tests_started_ends_with_it(number: signal.Signals) -> None:
+def test_started_process_ends_with_the_process_of_the_tests(number: signal.Signals) -> None:
     """Daemons in sessions of their own, and what these started, also when nothing is cleaned up."""
     with subprocess.Popen(
         [sys.executable, "-c", _STARTS.format(root=str(ROOT))], stdout=subprocess.PIPE, text=True

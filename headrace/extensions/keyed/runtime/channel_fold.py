@@ -71,7 +71,7 @@ class ChannelFold:
         self.function = KeyedFunction(*self._made_of(channel), state, SYSTEM_CLOCK)
 
     def follow(self, channel: ChannelConfig) -> None:
-        """Have the next micro-batch grouped and folded as ``channel`` says.
+        """Group and fold as ``channel`` says, from the next micro-batch on.
 
         Raises:
             ConfigError: the reducer refuses the limits.

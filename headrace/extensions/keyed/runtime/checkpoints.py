@@ -75,7 +75,7 @@ class Checkpoints:
                 self._topics.strand(held.assignment, reason)
 
     def write_again(self, now: float) -> None:
-        """Have the store take what it did not take before, and be without what it need not have.
+        """Write to the store what it refused before, and clear what it no longer needs.
 
         No commit has to come for it.
         """

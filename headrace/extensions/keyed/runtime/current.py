@@ -24,25 +24,25 @@ class CurrentChannel:
         self._channel = channel
 
     def follow(self, channel: ChannelConfig) -> None:
-        """Have ``channel`` be the configuration from now on."""
+        """Replace the configuration with ``channel``."""
         self._channel = channel
 
     @property
     def channel(self) -> ChannelConfig:
-        """All of it."""
+        """Return all of it."""
         return self._channel
 
     @property
     def settings(self) -> KeyedProcessorConfig:
-        """What it says of the processor."""
+        """Return the settings of the processor."""
         return keyed_settings(self._channel)
 
     @property
     def topic(self) -> str:
-        """The topic that is read."""
+        """Return the topic that is read."""
         return self._channel.topics[0]
 
     @property
     def group(self) -> str:
-        """The group that reads it."""
+        """Return the group that reads it."""
         return self._channel.group

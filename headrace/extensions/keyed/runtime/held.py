@@ -66,7 +66,7 @@ class HeldPartitions:
         return held if held is not None and held.assignment is assignment else None
 
     def rest(self, assignment: Assignment) -> int | None:
-        """Have nothing of a partition read until it is admitted; None where it is not held.
+        """Keep a partition from being read until it is admitted; None if it is not held.
 
         Return the attempt that it is to be admitted by.
         """
@@ -86,7 +86,7 @@ class HeldPartitions:
             return held is not None and held.attempt == attempt
 
     def admit(self, assignment: Assignment, attempt: int) -> bool | None:
-        """Have a partition whose state is there go on, and return whether it does.
+        """Admit a partition whose state is restored, and return whether it goes on.
 
         None where it came to rest again, or is not held any more; False where there is state and no
         offset: nothing says then from which record on it would be reduced twice.
@@ -155,7 +155,7 @@ class HeldPartitions:
         return quiet
 
     def refresh_soon(self, several: list[HeldPartition], now: float) -> None:
-        """Have offsets be stored again soon: they could not be."""
+        """Schedule another try to store the offsets of partitions."""
         with self._guard:
             for each in several:
                 each.refresh_at = now + FIRST_REFRESH

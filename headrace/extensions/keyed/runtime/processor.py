@@ -104,7 +104,7 @@ class KeyedProcessor(MicroBatchProcessor):
 
     @property
     def opened(self) -> OpenedParts:
-        """What there is of it from :meth:`open` on."""
+        """Return the parts that exist from :meth:`open` on."""
         assert self._opened is not None, "open comes first"
         return self._opened
 

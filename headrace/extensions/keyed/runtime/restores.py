@@ -74,13 +74,13 @@ class PartitionRestores:
         )
 
     def restore(self, assignment: Assignment) -> None:
-        """Have a partition rest until its state is there."""
+        """Pause a partition until its state is restored."""
         attempt = self._rest(assignment)
         if attempt is not None:
             self.restorer.begin(assignment, attempt)
 
     def _rest(self, assignment: Assignment) -> int | None:
-        """Have nothing of a partition delivered or read; None where it was given up meanwhile.
+        """Pause a partition's delivery and reads; None if it was given up meanwhile.
 
         Return the attempt by which it goes on.
         """
@@ -90,7 +90,7 @@ class PartitionRestores:
         return attempt
 
     def catch_up(self, assignment: Assignment) -> None:
-        """Have a partition restored of which the brokers have a commit that we know nothing of.
+        """Restore a partition of which the brokers have a commit that is unknown here.
 
         It may be one of ours that was in doubt. It rests before it is asked for: what is folded
         from older rows must not come to be committed after it. A job under way will conflict too.
@@ -185,14 +185,14 @@ class PartitionRestores:
         return reason
 
     def _note_problem(self, assignment: Assignment, attempt: int, problem: str | None) -> None:
-        """Have the status say what a restore waits for."""
+        """Show in the status what a restore waits for."""
         if not self._held.is_attempt(assignment, attempt):
             return
         note = _RESTORED if problem is None else f"{_RESTORED}, and that waits: {problem}"
         self._context.restoring.pause(note, partition=assignment.partition)
 
     def _note_stall(self, assignment: Assignment, attempt: int, reason: str | None) -> None:
-        """Have the status say that a restore comes no nearer to its end; None: it goes on."""
+        """Show in the status that a restore makes no progress; None: it does again."""
         if not self._held.is_attempt(assignment, attempt):
             return
         if reason is None:
@@ -201,7 +201,7 @@ class PartitionRestores:
             self._context.stranded.pause(reason, partition=assignment.partition)
 
     def _restored(self, assignment: Assignment, attempt: int) -> None:
-        """Have a partition go on, unless it came to rest again."""
+        """Resume a restored partition, unless it was paused again."""
         number = assignment.partition.partition
         is_admitted = self._held.admit(assignment, attempt)
         if is_admitted is None:

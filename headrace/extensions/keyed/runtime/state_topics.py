@@ -121,7 +121,7 @@ class StateTopics:
 
     @property
     def blocked(self) -> str | None:
-        """Why nothing may be delivered at all, None where it may."""
+        """Return why nothing may be delivered, None where it may."""
         return self._blocked
 
     def require(self) -> None:
@@ -139,7 +139,7 @@ class StateTopics:
             raise StateAtRiskError(self._blocked)
 
     def look(self, deadline: Deadline, *, closely: bool = False) -> None:
-        """Have all rest while the state's topics are not what they were; ``closely``: settings too.
+        """Pause all while the state's topics are not what they were; ``closely``: settings too.
 
         What a setting would have deleted is there again once it is as it was.
 
@@ -204,7 +204,7 @@ class StateTopics:
     # --- what rests -------------------------------------------------------------------------
 
     def _block(self, reason: str | None) -> None:
-        """Have all partitions rest for a reason, or go on where there is none any more."""
+        """Pause all partitions for a reason; None resumes them."""
         with self._guard:
             if self._blocked == reason:
                 return
@@ -216,7 +216,7 @@ class StateTopics:
         self._context.stranded.pause(reason)
 
     def strand(self, assignment: Assignment, reason: str | None) -> None:
-        """Have one partition rest until an operator acts; None: it rests no longer."""
+        """Pause one partition until an operator acts; None resumes it."""
         number = assignment.partition.partition
         with self._guard:
             if self._stranded.get(number) == reason:

@@ -120,7 +120,7 @@ class Ticks:
             self._put_off(held, error)
 
     def _put_off(self, held: HeldPartition, error: BaseException) -> None:
-        """Have a partition tick again later."""
+        """Delay a partition's next tick."""
         if isinstance(error, CorruptStoreError):
             self._restores.rebuild(error)
         wait = min(MAX_BACKOFF, BACKOFF * 2**held.failures)

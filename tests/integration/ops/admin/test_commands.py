@@ -101,7 +101,7 @@ def test_the_status_is_json_for_scripts(desk: Desk) -> None:
     assert [channel["name"] for channel in found["channels"]] == ["member"]
 
 
-def test_what_was_set_aside_is_in_the_status_until_it_is_acknowledged(desk: Desk) -> None:
+def test_status_shows_rejects_until_they_are_acknowledged(desk: Desk) -> None:
     """By count, then all of it; the command says what it took as seen, if anything."""
     metrics = desk.scene.controller.metrics
     assert desk.run("acknowledge").exit_code == 0
@@ -129,7 +129,7 @@ def test_what_was_set_aside_is_in_the_status_until_it_is_acknowledged(desk: Desk
         (["--skipped", "two"], 2, "--skipped"),
     ],
 )
-def test_what_cannot_be_acknowledged_is_named(
+def test_acknowledge_names_what_it_refuses(
     desk: Desk, arguments: list[str], code: int, said: str
 ) -> None:
     """A channel that there is none of, and numbers that are none."""
