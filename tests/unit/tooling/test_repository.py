@@ -15,6 +15,9 @@ _ROOT = Path(__file__).parents[3]
 _LOCKS = sorted((_ROOT / "requirements").glob("*.lock"))
 _PEERS = sorted((_ROOT / "benchmarks" / "peers" / "locks").glob("*.lock"))
 
+#: Words that a page has at most.
+MOST_WORDS_OF_CHANGES = 600
+
 
 def _sources(*folders: str) -> list[Path]:
     return [path for folder in folders for path in sorted((_ROOT / folder).rglob("*.py"))]
@@ -149,3 +152,9 @@ def test_what_is_taken_of_a_library_ends_behind_what_is_tested() -> None:
         versions = set(re.findall(rf"^{name}==([^ ]+)", locked, re.MULTILINE))
         assert versions, name
         assert set(each.specifier.filter(versions)) == versions, name
+
+
+def test_the_changelog_has_one_page() -> None:
+    """Pages of the documentation say what there is; a merge that brings an old list back fails."""
+    text = (_ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= MOST_WORDS_OF_CHANGES
