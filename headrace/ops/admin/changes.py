@@ -252,9 +252,16 @@ class ResumeRequest(ScopedChange):
     """The end of a pause. Pauses of other reasons and other scopes go on."""
 
     pause_reason: Literal["operator", "downstream", "misfit"] = "operator"
-    """Whose pause ends: an operator's, or the processor's."""
+    """Which pause ends: an operator's, the processor's, or that of partitions whose results fit
+    nowhere, which are tried again."""
     of: Who | None = None
     """The operator whose pause ends, as the status has it; null: who asks."""
+
+    @model_validator(mode="after")
+    def _of_an_operator(self) -> Self:
+        if self.of is not None and self.pause_reason != "operator":
+            raise PydanticCustomError("of_nobody", "of names an operator, whose pause it ends")
+        return self
 
 
 class Replayed(Change):

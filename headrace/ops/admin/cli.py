@@ -291,7 +291,10 @@ def resume(
         bool, typer.Option("--downstream", help="End the processor's own pause.")
     ] = False,
     misfit: Annotated[
-        bool, typer.Option("--misfit", help="Try again what fitted nowhere.")
+        bool,
+        typer.Option(
+            "--misfit", help="Try again what fits nowhere, in all partitions that rest for it."
+        ),
     ] = False,
     of: Annotated[
         str | None, typer.Option(metavar="WHO", help="End the pause that somebody else began.")
@@ -301,8 +304,8 @@ def resume(
     """End the pause that you began. Pauses of others and of other reasons go on."""
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
-    if downstream and misfit:
-        raise typer.BadParameter("give --downstream or --misfit: one pause ends at a time")
+    if [downstream, misfit, of is not None].count(True) > 1:
+        raise typer.BadParameter("give --downstream, --misfit or --of: one pause ends at a time")
     body = {
         **_partition(partition),
         "pause_reason": "downstream" if downstream else "misfit" if misfit else "operator",

@@ -16,12 +16,15 @@ from headrace.cli import app
 from headrace.config import ChangeKind, ConfigChange, ReloadEffect, load
 from headrace.controller.reports import PendingChange, ReloadOutcome, ReloadReport
 from headrace.core.clock import Deadline
-from headrace.core.errors import ConfigError
+from headrace.core.errors import ConfigError, ResultMisfitError
 from headrace.core.processes import ProcessRecord
 from headrace.ops.admin.auth import Folder
 from headrace.ops.admin.client import TOKEN, ClientOptions, find
 from headrace.ops.admin.server import AdminServer
-from tests.unit.channel.in_memory import P0, eventually
+from headrace.processors import BatchResponse
+from headrace.testing import running
+from tests.unit.channel.in_memory import P0, P1, committed, eventually, filled_broker
+from tests.unit.channel.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
     from headrace.channel.channel import InboundKafkaChannel
+    from headrace.core.records import Batch
     from tests.unit.ops.admin.scene import Scene
 
 
@@ -183,6 +187,54 @@ def test_an_operators_resume_names_the_pauses_that_go_on(desk: Desk) -> None:
     desk.run("pause", "--wait", "0")
     assert desk.run("resume").output == ("member resumed; others go on: downstream by processor\n")
     assert desk.run("resume", "--downstream").output == "member resumed\n"
+
+
+def test_resume_misfit_has_resting_partitions_tried_again(directory: Path, stage: Scene) -> None:
+    """The command reaches the partitions: one that is named, then all; they go on once it fits."""
+    is_mended = False
+
+    def answer(_: Batch) -> BatchResponse:
+        if not is_mended:
+            raise ResultMisfitError("column 'id' is text")
+        return BatchResponse.advance()
+
+    recorder, scene = Recorder(answer), stage.reset(filled_broker())
+    desk = Desk(scene, directory)
+    scene.process.file = desk.file
+
+    def rests(*numbers: int) -> bool:
+        return {
+            each.partition.partition
+            for each in _channel(desk).pauses
+            if each.reason is PauseReason.MISFIT and each.partition is not None
+        } == {*numbers}
+
+    with running(scene.controller.add(recorder)):
+        eventually(lambda: rests(0, 1))
+        assert "column 'id' is text" in desk.run("status").output
+        assert desk.run("resume").output == (
+            "member had no such pause; others go on: misfit by headrace, misfit by headrace\n"
+        )
+        tried = [len(recorder.delivered(number)) for number in (0, 1)]
+        assert desk.run("resume", "--misfit", "--partition", "events:1").exit_code == 0
+        recorder.wait(lambda: len(recorder.delivered(1)) == tried[1] + 1)
+        eventually(lambda: rests(0, 1))
+        assert len(recorder.delivered(0)) == tried[0]
+        is_mended = True
+        assert desk.run("resume", "--misfit").output == "member resumed\n"
+        for partition in (P0, P1):
+            assert committed(scene.controller.broker, partition, 10)
+        assert desk.run("resume", "--misfit").output == "member had no such pause\n"
+
+
+@pytest.mark.parametrize(
+    "options", [["--downstream", "--misfit"], ["--misfit", "--of", "ann"]], ids=" ".join
+)
+def test_resume_refuses_options_of_several_pauses(desk: Desk, options: list[str]) -> None:
+    """Each ends one pause; which was meant is not guessed."""
+    refused = desk.run("resume", *options)
+    assert refused.exit_code == 2
+    assert "one pause ends at a time" in refused.output.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.ops.admin.loglevels import MOST
 from headrace.telemetry.logs import levels, set_level
+from tests.unit.channel.in_memory import P0, P1
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
@@ -97,6 +98,24 @@ def test_a_resume_ends_one_pause_and_names_the_others(scene: Scene) -> None:
     assert [pause["reason"] for pause in answer["pauses"]] == ["downstream"]
     assert scene.post(RESUME).json()["resumed"] is None
     assert scene.post(RESUME, pause_reason="downstream").json()["pauses"] == []
+
+
+def test_resume_misfit_ends_the_rest_of_one_partition_or_of_all(scene: Scene) -> None:
+    """Pauses of operators go on; ``of`` names one of those, and goes with no other reason."""
+    channel = _channel(scene)
+    for partition in (P0, P1):
+        channel.pause(PauseReason.MISFIT, by="headrace", partition=partition, note="column 'id'")
+    channel.pause(by="ann", partition=P1)
+    answer = scene.post(RESUME, pause_reason="misfit", topic="events", partition=0).json()
+    assert (answer["resumed"]["partition"], answer["resumed"]["note"]) == (0, "column 'id'")
+    assert {(each["reason"], each["partition"]) for each in answer["pauses"]} == {
+        ("misfit", 1),
+        ("operator", 1),
+    }
+    assert scene.post(RESUME, pause_reason="misfit", of="ann").status_code == 422
+    answer = scene.post(RESUME, pause_reason="misfit").json()
+    assert [each["reason"] for each in answer["pauses"]] == ["operator"]
+    assert scene.post(RESUME, pause_reason="misfit").json()["resumed"] is None
 
 
 @pytest.mark.parametrize(

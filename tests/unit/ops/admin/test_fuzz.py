@@ -49,7 +49,7 @@ USUAL: Mapping[str, list[Any]] = {
     "level": ["debug", "error"],
     "logger": ["headrace.none"],
     "reason": ["why", "\x1b[31m"],
-    "pause_reason": ["operator", "downstream", "error"],
+    "pause_reason": ["operator", "downstream", "misfit", "error"],
     "by": ["ann", ""],
 }
 WAITS = st.sampled_from([0, 0.001, -1, 1e9, None, "5", True])
