@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, fill
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -223,7 +223,7 @@ def _chapter(chapter: Chapter) -> str:
         for name, field in fields(chapter.section)
         if not (chapter.choice and name == "type")
     )
-    about = " ".join((chapter.section.__doc__ or "").split())
+    about = fill(" ".join((chapter.section.__doc__ or "").split()), 120, break_on_hyphens=False)
     table = f"\n{_HEAD}\n{rows}\n" if rows else ""
     return f"### {chapter.title}\n\n{about}\n{table}"
 

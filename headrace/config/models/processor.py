@@ -390,7 +390,7 @@ class KeyedProcessorConfig(Section):
     is."""
 
     ttl: Restarts[PositiveSeconds | None] = None
-    """How long a key without facts is kept, in stream time; null: for ever."""
+    """How long a key without facts is kept, in stream time; null: forever."""
 
     state: Restarts[StateConfig] = StateConfig()
     """The local store."""

@@ -142,7 +142,7 @@ class KafkaSinkConfig(Section):
 
     loop: Restarts[Flag] = False
     """Whether the channel may read that topic itself: each result comes back as a record, which the
-    reducer has to know and pass over, or it goes round for ever."""
+    reducer has to know and pass over, or it goes round forever."""
 
 
 class JsonLinesSinkConfig(Section):
