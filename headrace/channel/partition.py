@@ -149,7 +149,7 @@ class OwnedPartition:
         """
         cut = self.progress.oldest_out
         if cut is None:
-            failed = self.retries.failed_at(self.position)
+            failed = self.retries.failed_between(self.progress.processed_offset, self.position)
             if failed is not None:
                 return failed
             if self.retries.attempts or self.progress.suspect_records:

@@ -85,12 +85,13 @@ class Progress:
     @property
     def oldest_out(self) -> BatchSlice | None:
         """The oldest batch that is out, or is just handed out or answered; None if none is."""
+        # in the order in which a batch goes through them: one that moves on meanwhile is not missed
+        handing_out = self.handing_out
         try:
-            return self._settling or (
-                self.outstanding[0].cut if self.outstanding else self.handing_out
-            )
+            out = self.outstanding[0].cut
         except IndexError:
-            return None
+            out = None
+        return self._settling or out or handing_out
 
     @property
     def suspect_records(self) -> int:

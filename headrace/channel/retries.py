@@ -24,12 +24,17 @@ class Retries:
         # start, first record and end of the batch that failed last: its records may be dropped
         self._failed: tuple[int, int, int] | None = None
 
-    def failed_at(self, position: int) -> tuple[int, int] | None:
-        """Return first record and end of the batch that failed and begins at ``position``."""
-        if not self.attempts or self._failed is None:
+    def failed_between(self, processed: int, position: int) -> tuple[int, int] | None:
+        """Return first record and end of the batch that failed and comes again.
+
+        It begins at the position, or before it where it was just taken to be delivered, and not
+        before what is processed.
+        """
+        failed = self._failed
+        if not self.attempts or failed is None:
             return None
-        start, first, end = self._failed
-        return (first, end) if start == position else None
+        start, first, end = failed
+        return (first, end) if processed <= start <= position else None
 
     @property
     def awaits_event(self) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import sys
 from concurrent.futures import Future
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from tests.unit.channel.conftest import owned_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from headrace.channel.partition import OwnedPartition
     from headrace.core.records import Record
@@ -306,6 +308,65 @@ def test_a_batch_that_was_taken_is_known_at_once(
         owned.retries.count_failure(cut)
     assert owned.take_batch(2000.0) is not None
     assert owned.batch == (0, 10)
+
+
+def fail(owned: OwnedPartition, item: Outstanding) -> None:
+    """Settle the batch that is out as one that failed and comes again."""
+    with owned.progress.settles() as oldest:
+        assert oldest is item
+        owned.retries.count_failure(item.cut)
+        assert owned.rewind(item.cut.start, [item.cut])
+
+
+def in_its_turn(owned: OwnedPartition, turn: str) -> Callable[[], object]:
+    """Bring a batch that failed once to where its ``turn`` comes, and return what makes it."""
+    fail(owned, hand_out(owned))
+    if turn == "take":
+        return lambda: owned.take_batch(2000.0)
+    if turn == "hand out":
+        cut = owned.take_batch(2000.0)
+        assert cut is not None
+        batch = Batch(owned, cut.start, cut.records, cut.next_offset, cut.size)
+        item = Outstanding(batch, cut, Future(), 1e9)
+        return lambda: owned.progress.deliver(item)
+    item = hand_out(owned)
+    if turn == "settle":
+        return owned.progress.settles().__enter__
+    return lambda: fail(owned, item)
+
+
+def read_meanwhile(owned: OwnedPartition, turn: Callable[[], object], moment: int) -> Any:
+    """Return ``owned.batch``, read while another thread makes its turn after so many steps."""
+    left = [moment]
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left[0] -= 1
+            if left[0] == 0:
+                sys.settrace(None)
+                turn()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return owned.batch
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize("turn", ["take", "hand out", "settle", "fail"])
+def test_a_batch_that_comes_again_is_known_at_every_moment(
+    own: Callable[..., OwnedPartition], turn: str
+) -> None:
+    """Whatever its holder does while another thread looks, an operator may skip in it."""
+    missed = []
+    for moment in range(1, 200):
+        owned = waiting(own(), 10)
+        if read_meanwhile(owned, in_its_turn(owned, turn), moment) != (0, 10):
+            missed.append(moment)
+    assert missed == []
 
 
 def test_a_smaller_next_size_bounds_one_batch_only(own: Callable[..., OwnedPartition]) -> None:
