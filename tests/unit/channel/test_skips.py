@@ -43,6 +43,15 @@ def _backs_off(channel: InboundKafkaChannel) -> None:
     eventually(lambda: any(each.state == "backing_off" for each in channel.partitions()))
 
 
+def _has_failed(channel: InboundKafkaChannel) -> None:
+    """Wait until a batch has failed: looks for a start position are counted as attempts too."""
+    eventually(
+        lambda: any(
+            each.attempts and each.batch_offset is not None for each in channel.partitions()
+        )
+    )
+
+
 def _delivered(recorder: Recorder) -> list[list[int]]:
     return [[offset_of(record) for record in batch.records] for batch in recorder.batches]
 
@@ -114,7 +123,7 @@ def test_a_sink_that_cannot_move_has_it_tried_again(broker: InMemoryBroker) -> N
     recorder.raising["passed over"] = SinkConflictError(P0, 0, 5)
     channel = in_memory_channel(recorder, broker)
     with running(channel):
-        eventually(lambda: any(each.attempts for each in channel.partitions()))
+        _has_failed(channel)
         channel.skip(P0, 0, reason="no JSON", by="ann")
         assert committed(broker, P0, 1)
     assert recorder.calls[0].count(("passed over", 0, 1)) == 2
@@ -130,7 +139,7 @@ def test_where_the_sink_stands_elsewhere_reading_goes_on_there(
     quick = {"backoff": "1ms", "max_backoff": "1ms"}
     channel = in_memory_channel(recorder, broker, retry=quick, batch={"max_records": 1})
     with running(channel), capture_logs() as lines:
-        eventually(lambda: any(each.attempts for each in channel.partitions()))
+        _has_failed(channel)
         recorder.raising["passed over"] = SinkConflictError(P0, 2, stored)
         recorder.stored[0] = stored
         channel.skip(P0, 2, reason="no JSON", by="ann")
