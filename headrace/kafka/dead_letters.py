@@ -147,6 +147,10 @@ _TRANSACTION_TIMEOUT = 60.0
 #: Seconds between two tries to read from a group whose coordinator is just being chosen.
 _RETRY = 0.2
 
+#: Seconds of the first of them; each next one has twice as long. A consumer that may not read the
+#: group waits for its coordinator until the time is over.
+_FIRST_PATIENCE = 1.0
+
 #: Bytes of metadata that brokers store with an offset (``offset.metadata.max.bytes``).
 _MOST_METADATA = 4096
 
@@ -266,6 +270,13 @@ def replay_group(topic: str) -> str:
     return f"{topic}.replay"
 
 
+def _denial(consumer: Consumer) -> KafkaError | None:
+    """Return what the brokers said since to a consumer that may not look for its group."""
+    message = consumer.poll(0)
+    error = None if message is None else message.error()
+    return error if error is not None and is_denied(error) else None
+
+
 class LetterReplay:
     """Replays letters of one topic, and keeps in the same transactions which ones those are.
 
@@ -300,13 +311,14 @@ class LetterReplay:
 
     def _read(self, consumer: Consumer, partitions: Collection[int]) -> dict[int, ReplayProgress]:
         wanted = [ClientPartition(self._topic, number) for number in partitions]
-        deadline = Deadline.after(_ANSWER_TIMEOUT)
+        deadline, patience = Deadline.after(_ANSWER_TIMEOUT), _FIRST_PATIENCE
         while True:
             try:
-                found = consumer.committed(wanted, timeout=deadline.left)
+                found = consumer.committed(wanted, timeout=deadline.at_most(patience))
                 errors = [each.error for each in found if each.error is not None]
             except KafkaException as error:
-                found, errors = [], [error.args[0]]
+                found, errors = [], [_denial(consumer) or error.args[0]]
+            patience *= 2
             if not errors:
                 return {each.partition: self._progress(each) for each in found}
             if is_denied(errors[0]):
@@ -317,7 +329,7 @@ class LetterReplay:
             if deadline.remaining <= _RETRY:
                 raise KafkaUnavailableError(
                     f"group {self._group}: what was replayed cannot be read: {errors[0].str()}; "
-                    "are the brokers running, and may this user read the group?"
+                    "are the brokers running?"
                 )
             Event().wait(_RETRY)
 

@@ -136,4 +136,4 @@ def test_dead_letters_say_which_permission_is_missing(guarded: Guarded, tmp_path
         "replay", "--yes", words=(f"headrace.{dead}.replay", "may write to that transactional id")
     )
     guarded.allow([Acl("topic", dead, ("Read",))])
-    assert says("list", words=(f"group {dead}.replay", "may this user read"))
+    assert says("list", words=(f"group {dead}.replay", "operation Read on the group"))
