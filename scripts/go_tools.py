@@ -2,10 +2,11 @@
 
     python3 scripts/go_tools.py
 
-helm and kubeconform look at the chart (tests/integration/deploy/test_chart.py), actionlint at the
-workflows (tests/unit/tooling/test_github.py). kubeconform knows the objects of Kubernetes by the
-schemas that a package of Python's brings. It takes Go and pip, and some minutes the first time.
-Exit code: 0 all are there; 1 one could not be had.
+helm and kubeconform check the chart (tests/integration/deploy/test_chart.py), actionlint the
+workflows (tests/unit/tooling/test_github.py), Vale the prose (tests/unit/tooling/test_prose.py).
+kubeconform knows the objects of Kubernetes by the schemas that a Python package brings. It needs
+Go, a C compiler and pip, and some minutes the first time. Exit code: 0 all are there; 1 one is
+missing.
 
 Only the standard library.
 """
@@ -28,6 +29,7 @@ MODULES = {
     "actionlint": "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12",
     "helm": "helm.sh/helm/v3/cmd/helm@v3.22.0",
     "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0",
+    "vale": "github.com/vale-cli/vale/v3/cmd/vale@v3.21.0",
 }
 
 SCHEMAS = FOLDER / "schemas"

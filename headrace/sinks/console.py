@@ -54,7 +54,7 @@ def custom_sink(section: CustomSinkConfig) -> Sink[Any]:
     if missing := _missing(made):
         raise ImportPathError(
             f"sink.factory: {section.factory!r} returned {_named(made)}, which is not a sink: "
-            f"{missing}; docs/sinks.md says what a sink has"
+            f"{missing}; docs/sinks/custom.md says what a sink has"
         )
     if section.guarantee == "exactly_once" and made.guarantee is not Guarantee.EXACTLY_ONCE:
         raise StartError(

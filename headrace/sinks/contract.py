@@ -1,4 +1,4 @@
-"""What a sink promises. docs/sinks.md tells how to write one of your own."""
+"""What a sink promises. docs/sinks/custom.md tells how to write one of your own."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class KafkaSink(Sink["pa.Table | None"]):
 
     Rows go to ``topic``; without one, each says in its column ``topic`` where it goes. Each
     partition's next offset moves in the transaction that has the records, after it was found where
-    the micro-batch begins. docs/sinks.md says what keeps former owners out.
+    the micro-batch begins. docs/sinks/kafka.md says what keeps former owners out.
     """
 
     guarantee = Guarantee.EXACTLY_ONCE

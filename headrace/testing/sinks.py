@@ -1,6 +1,6 @@
 """What every sink has to do, wherever its results go: test classes to derive from, for pytest.
 
-docs/sinks.md shows how a custom sink is put to them. They call for the fixture ``place`` and
+docs/sinks/custom.md shows how a custom sink is put to them. They call for the fixture ``place`` and
 nothing else with :class:`TablesOfArrow`; without it results are DataFrames, and the fixture
 :func:`spark_runtime` is to be imported into a ``conftest.py``.
 """

@@ -1,4 +1,4 @@
-"""Take the pictures of docs/admin.md: python -m tests.web.screenshots docs/images."""
+"""Take the pictures of the documentation: python -m tests.web.screenshots docs/images."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class Picture:
 
 
 PICTURES = (
+    Picture("status-index", "healthy", height=720),
     Picture("status-healthy", "healthy"),
     Picture("status-failing", "failing", height=1000),
     Picture("status-failing-dark", "failing", "dark", height=1000),

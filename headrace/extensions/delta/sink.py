@@ -84,7 +84,7 @@ class DeltaSink(Sink[StagedFiles]):
     Each partition's next offset is a ``Transaction`` in the table's log, under the partition's
     identity, and moves in the same commit as the data. A commit is the log's next entry, made only
     if nobody else made it, after the offsets were checked against all entries before.
-    docs/sinks.md has every crash point.
+    docs/sinks/delta.md has every crash point.
 
     ``partition_by`` names columns of the result; ``durable`` forces files to disk before the
     offsets count as stored; ``member`` is written beside each commit, to tell who made it.

@@ -32,7 +32,7 @@ def test_each_file_comes_up_once_in_as_many_commits_as_there_are_shares(count: i
         ("headrace/extensions/spark/sql.py", True),
         ("headrace/extensions/sql/sink.py", False),
         ("headrace/ops/admin/page/page.css", False),
-        ("docs/sinks.md", False),
+        ("docs/sinks/delta.md", False),
     ],
 )
 def test_a_change_touches_the_tests_of_its_folder_and_of_its_room(

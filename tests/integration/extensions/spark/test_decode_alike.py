@@ -46,7 +46,7 @@ ALIKE: list[bytes | None] = [
 ]
 
 #: Values that Spark makes a row of, with the fields that have a value in it, and that are
-#: undecodable without it: docs/write-a-reducer.md lists them.
+#: undecodable without it: docs/reducers.md lists them.
 WITH_SPARK_ONLY: list[tuple[bytes, dict[str, Any]]] = [
     (b'{"n": 1, "n": 2}', {"n": 2}),
     (b'{"o": {"x": 1, "x": 2}}', {"o": {"x": 2}}),
