@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from threading import Condition
@@ -26,7 +27,7 @@ from headrace.kafka.ports import (
 from headrace.testing.records import FakeRecord, in_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace.core.records import Record
 
@@ -78,6 +79,12 @@ class InMemoryBroker:
         self._shut_out: set[str] = set()
         self.commits: list[tuple[TopicPartition, StoredOffset]] = []
         self.down = self.in_columns = False
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Keep sources from fetching until all changes of the block are made."""
+        with self._changed:
+            yield
 
     def create_topic(self, name: str, partitions: int = 1, *, internal: bool = False) -> None:
         """Create a topic, or add partitions to it."""

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from headrace.channel.pauses import PauseFile
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.rebalance import Listener
+    from headrace.core.records import TopicPartition
     from headrace.core.spans import Tracer
-    from headrace.kafka.ports import DeadLetterStore
+    from headrace.kafka.ports import DeadLetterStore, OffsetStore, RecordSource, TopicCatalog
     from headrace.processors import BatchProcessor
     from headrace.testing.broker import InMemoryBroker
     from headrace.testing.zookeeper import InMemorySession
@@ -64,11 +65,16 @@ def in_memory_channel(
     pauses: PauseFile | None = None,
     tracer: Tracer = NO_TRACER,
     dead_letters: DeadLetterStore | None = None,
+    record_source: RecordSource | None = None,
+    offset_store: OffsetStore | None = None,
+    topic_catalog: TopicCatalog | None = None,
+    holder: Callable[[TopicPartition], str] = str,
     **settings: Any,
 ) -> InboundKafkaChannel:
     """Build a channel on a broker in memory; ``settings`` are fields of a ChannelConfig.
 
-    Members of one group share ``zookeeper``. A test that cuts a member off keeps its ``session``.
+    Members of one group share ``zookeeper``. A test that cuts a member off keeps its ``session``;
+    one that has a broker answer in another way hands in a double of its own.
     """
     config = ChannelConfig.model_validate({**QUICK, **settings})
     ports = in_memory_ports(
@@ -80,6 +86,10 @@ def in_memory_channel(
         pauses=pauses,
         tracer=tracer,
         dead_letters=dead_letters,
+        record_source=record_source,
+        offset_store=offset_store,
+        topic_catalog=topic_catalog,
+        holder=holder,
     )
     return InboundKafkaChannel(
         member,
@@ -102,8 +112,15 @@ def in_memory_ports(
     pauses: PauseFile | None = None,
     tracer: Tracer = NO_TRACER,
     dead_letters: DeadLetterStore | None = None,
+    record_source: RecordSource | None = None,
+    offset_store: OffsetStore | None = None,
+    topic_catalog: TopicCatalog | None = None,
+    holder: Callable[[TopicPartition], str] = str,
 ) -> ChannelPorts:
-    """Build what connects a channel to a broker and a ZooKeeper in memory."""
+    """Build what connects a channel to a broker and a ZooKeeper in memory.
+
+    ``record_source``, ``offset_store`` and ``topic_catalog`` take the place of the broker's own.
+    """
     registry = InMemoryRegistry(
         zookeeper,
         config.group,
@@ -117,11 +134,12 @@ def in_memory_ports(
         return build_coordinator(config, registry, listener, SYSTEM_CLOCK)
 
     return ChannelPorts(
-        source=broker.source(),
-        store=arranged(config, broker.store(config.group), nodes),
-        catalog=broker.catalog(),
+        source=record_source or broker.source(),
+        store=arranged(config, offset_store or broker.store(config.group), nodes),
+        catalog=topic_catalog or broker.catalog(),
         coordinator=coordinator,
         begun=BegunTopics(registry.session, config.group),
+        holder=holder,
         pauses=pauses,
         tracer=tracer,
         dead_letters=dead_letters or NoDeadLetters(),

@@ -35,6 +35,11 @@ def filled_broker() -> InMemoryBroker:
     return broker
 
 
+def fail(error: BaseException) -> None:
+    """Raise an error that would fail a channel."""
+    raise error
+
+
 def eventually(condition: Callable[[], bool]) -> None:
     """Wait until something is so that nobody announces."""
     assert wait_for(condition, Deadline.after(PATIENCE))

@@ -15,6 +15,7 @@ from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.kafka.ports import Commit, StoredOffset
 from headrace.processors import BatchResponse
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import (
     FakeRecord,
     InMemoryBroker,
@@ -23,7 +24,7 @@ from headrace.testing import (
     running,
 )
 from headrace.testing.records import TIMESTAMP
-from tests.unit.channel.in_memory import P0, P1, committed, values
+from tests.unit.channel.in_memory import P0, P1, committed, fail, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
@@ -39,10 +40,14 @@ def done(channel: InboundKafkaChannel) -> bool:
     return wait_for(lambda: channel.reached_bounds(deadline), deadline) is True
 
 
-def knows_owner(channel: InboundKafkaChannel, partition: TopicPartition) -> bool:
-    """Whether the member has seen that somebody owns a partition: until then nobody is to."""
-    group = channel._runtime.bounds._group
-    return group is not None and partition in group.owned
+def knows_owners(metrics: Metrics, member: str) -> bool:
+    """Return whether one of two members has seen that each partition has an owner."""
+    pending = {"channel": member, "condition": "pending"}
+    members = metrics.registry.get_sample_value("headrace_group_members", {"channel": member})
+    return (
+        members == 2
+        and metrics.registry.get_sample_value("headrace_group_partitions", pending) == 0
+    )
 
 
 def at(*seconds: int) -> list[FakeRecord]:
@@ -190,11 +195,13 @@ def test_every_member_waits_for_the_whole_group(broker: InMemoryBroker) -> None:
     for recorder in recorders:
         recorder.answer = recorder.later
     static = {"type": "static", "rebalance_delay": "10ms"}
+    metrics = Metrics()
     channels = [
         in_memory_channel(
             recorder,
             broker,
             zookeeper=zookeeper,
+            metrics=metrics,
             member=f"member-{number}",
             until=LATEST,
             coordinator={**static, "partitions": {"events": [number]}},
@@ -207,7 +214,7 @@ def test_every_member_waits_for_the_whole_group(broker: InMemoryBroker) -> None:
         first, second = recorders
         first.wait(lambda: bool(first.futures))
         second.wait(lambda: bool(second.futures))
-        assert wait_for(lambda: knows_owner(channels[0], P1), Deadline.after(PATIENCE))
+        assert wait_for(lambda: knows_owners(metrics, "member-0"), Deadline.after(PATIENCE))
         first.futures[0].set_result(BatchResponse.advance())
         mine = first.batches[0].partition
         assert committed(broker, mine, 5)
@@ -252,11 +259,17 @@ def test_while_the_brokers_are_silent_the_run_is_not_over(broker: InMemoryBroker
         assert done(first)
 
 
-def test_a_partition_added_later_is_not_part_of_the_run(broker: InMemoryBroker) -> None:
-    """Its bound is its beginning."""
-    channel = in_memory_channel(Recorder(), broker, until=LATEST)
-    with running(channel):
-        assert channel._runtime.bounds.of(TopicPartition("events", 7)) == 0
+def test_a_partition_added_after_the_bounds_are_fixed_is_bounded_by_its_beginning(
+    broker: InMemoryBroker,
+) -> None:
+    """Nothing of it is part of the run."""
+    broker.produce(P0, *values(5))
+    bounds = Bounds(LATEST, "main", SYSTEM_CLOCK, fail)
+    bounds.fix(broker.catalog(), {"events": 2}, Deadline.after(PATIENCE))
+    broker.create_topic("events", 8)
+    later = TopicPartition("events", 7)
+    broker.produce(later, *values(5))
+    assert (bounds.of(P0), bounds.of(later)) == (5, 0)
 
 
 def test_a_channel_without_bounds_is_never_done(broker: InMemoryBroker) -> None:

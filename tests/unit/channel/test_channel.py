@@ -6,22 +6,23 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
-from headrace.channel.states import ChannelState, EndReason
+from headrace.channel.states import ChannelState
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
     StartError,
     UnknownTopicError,
 )
 from headrace.devstack.wait import wait_for
-from headrace.kafka.ports import Commit, CommitFailure, StoredOffset
+from headrace.kafka.ports import Commit, StoredOffset
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.core.records import Batch, TopicPartition
+    from headrace.core.records import Batch
 
 from tests.unit.channel.in_memory import P0, P1, committed, values
 
@@ -208,28 +209,31 @@ def test_a_release_does_not_wait_for_the_end_of_the_commit_interval(
 
 
 def test_a_start_position_on_its_way_is_waited_for_when_its_partition_goes(
-    monkeypatch: pytest.MonkeyPatch, broker: InMemoryBroker
+    broker: InMemoryBroker,
 ) -> None:
     """A partition that has to go before it began still ends cleanly."""
-    zookeeper = InMemoryZooKeeper()
+    zookeeper, store = InMemoryZooKeeper(), broker.store("group")
+    store.refuse = "no"
     slow = in_memory_channel(
-        Recorder(), broker, zookeeper=zookeeper, member="a", commit_interval="20ms"
-    )
-    store = slow._runtime.committer._store
-    monkeypatch.setattr(
-        store, "commit", lambda offsets, _: dict.fromkeys(offsets, CommitFailure("no"))
+        Recorder(),
+        broker,
+        zookeeper=zookeeper,
+        offset_store=store,
+        member="a",
+        commit_interval="20ms",
     )
     new = Recorder()
-    after = in_memory_channel(new, broker, zookeeper=zookeeper, member="b")
-    with running(slow):
+    with capture_logs() as logs, running(slow):
         assert wait_for(lambda: len(slow.partitions()) == 2, Deadline.after(PATIENCE))
-        with running(after):
-            assert wait_for(lambda: _to_release(slow) == {P1}, Deadline.after(PATIENCE))
-            monkeypatch.undo()
+        with running(in_memory_channel(new, broker, zookeeper=zookeeper, member="b")):
+            assert wait_for(
+                lambda: [e["partition"] for e in logs if e["event"] == "release_requested"],
+                Deadline.after(PATIENCE),
+            ) == ["events-1"]
+            store.refuse = None
             new.wait(lambda: "assigned" in new.names(1))
-            [owned] = after._runtime.manager.all()
-            assert owned.life.claim.previous is not None
-            assert owned.life.claim.previous.clean_end
+    claims = [e for e in logs if e["event"] == "partition_claimed" and e["partition"] == 1]
+    assert [claim["clean_end"] for claim in claims] == [None, True]
 
 
 def test_a_lost_session_ends_every_partition_and_begins_again(broker: InMemoryBroker) -> None:
@@ -309,8 +313,3 @@ def test_a_prepared_channel_has_claimed_nothing_and_can_be_closed(broker: InMemo
 
 def _states(channel: InboundKafkaChannel) -> set[str]:
     return {reading.state for reading in channel.partitions()}
-
-
-def _to_release(channel: InboundKafkaChannel) -> set[TopicPartition]:
-    owned = channel._runtime.manager.all()
-    return {each.partition for each in owned if each.life.ending is EndReason.RELEASE}

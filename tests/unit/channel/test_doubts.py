@@ -16,14 +16,13 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.devstack.wait import wait_for
 from headrace.kafka.ports import OffsetTimeoutError
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, running
+from headrace.testing.broker import InMemoryOffsets
 from tests.unit.channel.in_memory import P0, P1, committed, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.channel.channel import InboundKafkaChannel
-    from headrace.core.clock import Deadline as AnyDeadline
     from headrace.core.records import TopicPartition
     from headrace.kafka.ports import StoredOffset
     from headrace.testing import InMemoryBroker
@@ -33,41 +32,45 @@ OWN = "headrace.group.member.8"
 GONE = "headrace.group.a.3"
 
 
-class Doubt:
+class DoubtfulOffsets(InMemoryOffsets):
     """Has the offset of P0 in doubt until some producer is shut out; notes what is asked.
 
-    ``times`` is how often it has to be.
+    ``times`` is how often it has to be. While ``silent`` no broker answers for the offset, and
+    while not ``can_fence`` none can be shut out.
     """
 
-    def __init__(self, channel: InboundKafkaChannel, until: str, times: int = 1) -> None:
-        self._store = channel._runtime.store
-        self._find, self._fence = self._store.find, self._store.fence
+    def __init__(self, broker: InMemoryBroker, until: str, times: int = 1) -> None:
+        super().__init__(broker, "group")
         self._until = until
         self._left = times
-        self.answers = True
+        self.silent = False
+        self.can_fence = True
         self.tries = 0
         self.fenced: list[list[str]] = []
-        self._store.find = self.find  # type: ignore[method-assign]
-        self._store.fence = self.fence  # type: ignore[method-assign]
-        self._store.answers = lambda *_: self.answers  # type: ignore[method-assign]
 
     def find(
-        self, partitions: Collection[TopicPartition], deadline: AnyDeadline
+        self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
         """Read offsets."""
         if P0 in partitions and self._left > 0:
             self.tries += 1
             raise OffsetTimeoutError("timed out")
-        return self._find(partitions, deadline)
+        return super().find(partitions, deadline)
 
     def fence(
-        self, transactional_ids: Collection[str], partition: TopicPartition, deadline: AnyDeadline
+        self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
     ) -> None:
         """Shut out."""
         assert partition == P0
         self.fenced.append(list(transactional_ids))
+        if not self.can_fence:
+            raise OffsetTimeoutError("never")
         self._left -= self._until in transactional_ids
-        self._fence(transactional_ids, partition, deadline)
+        super().fence(transactional_ids, partition, deadline)
+
+    def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
+        """Return whether a broker answers."""
+        return not self.silent and super().answers(partition, deadline)
 
 
 @pytest.mark.parametrize("clean_end", [True, False])
@@ -76,8 +79,8 @@ def test_what_stays_in_doubt_is_ended_by_itself(broker: InMemoryBroker, *, clean
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
     former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=clean_end)
     zookeeper.put(PATHS.epoch(P0), former.encode())
-    channel = in_memory_channel(recorder, broker, zookeeper=zookeeper)
-    doubt = Doubt(channel, until=GONE, times=1 if clean_end else 2)
+    doubt = DoubtfulOffsets(broker, until=GONE, times=1 if clean_end else 2)
+    channel = in_memory_channel(recorder, broker, zookeeper=zookeeper, offset_store=doubt)
     broker.produce(P0, *values(1))
     with capture_logs() as logs, running(channel):
         assert committed(broker, P0, 1)
@@ -99,9 +102,11 @@ def test_our_own_former_producer_is_shut_out_as_well(broker: InMemoryBroker) -> 
     zookeeper = InMemoryZooKeeper()
     former = EpochDocument(7, "member", 8, transactional_id=OWN, clean_end=True)
     zookeeper.put(PATHS.epoch(P0), former.encode())
+    doubt = DoubtfulOffsets(broker, until=OWN)
     offsets = {"fencing": "transactions"}
-    channel = in_memory_channel(Recorder(), broker, zookeeper=zookeeper, offsets=offsets)
-    doubt = Doubt(channel, until=OWN)
+    channel = in_memory_channel(
+        Recorder(), broker, zookeeper=zookeeper, offset_store=doubt, offsets=offsets
+    )
     broker.produce(P0, *values(1))
     with running(channel):
         assert committed(broker, P0, 1)
@@ -116,13 +121,12 @@ def test_nobody_is_shut_out_while_no_broker_answers(broker: InMemoryBroker) -> N
     zookeeper = InMemoryZooKeeper()
     former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=True)
     zookeeper.put(PATHS.epoch(P0), former.encode())
-    channel = in_memory_channel(Recorder(), broker, zookeeper=zookeeper)
-    doubt = Doubt(channel, until=GONE)
-    doubt.answers = False
-    with running(channel):
+    doubt = DoubtfulOffsets(broker, until=GONE)
+    doubt.silent = True
+    with running(in_memory_channel(Recorder(), broker, zookeeper=zookeeper, offset_store=doubt)):
         assert wait_for(lambda: doubt.tries > 2 * DOUBT_EVERY, Deadline.after(PATIENCE))
         assert doubt.fenced == []
-        doubt.answers = True
+        doubt.silent = False
         assert committed(broker, P0, 0)
     assert doubt.fenced == [[GONE]]
 
@@ -132,18 +136,11 @@ def test_a_claim_that_ends_in_doubt_hands_the_duty_down(broker: InMemoryBroker) 
     zookeeper = InMemoryZooKeeper()
     former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=True)
     zookeeper.put(PATHS.epoch(P0), former.encode())
-    channel = in_memory_channel(Recorder(), broker, zookeeper=zookeeper)
-    doubt = Doubt(channel, until="nobody")
-    asked: list[object] = []
-
-    def refuse(*ids: object) -> None:
-        asked.append(ids)
-        raise OffsetTimeoutError("never")
-
-    doubt._fence = refuse  # type: ignore[assignment]
-    with running(channel):
+    doubt = DoubtfulOffsets(broker, until=GONE)
+    doubt.can_fence = False
+    with running(in_memory_channel(Recorder(), broker, zookeeper=zookeeper, offset_store=doubt)):
         assert committed(broker, P1, 0)
-        assert wait_for(lambda: bool(asked), Deadline.after(PATIENCE))
+        assert wait_for(lambda: bool(doubt.fenced), Deadline.after(PATIENCE))
     found = EpochDocument.decode("epoch", _data(zookeeper))
     assert (found.unfenced, found.clean_end) == ((GONE,), True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ from headrace.coordinators.znodes import EpochDocument, GroupPaths
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.kafka.ports import Commit, OffsetStoreError
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, running
-from tests.unit.channel.in_memory import P0, P1, committed, values
+from headrace.testing.broker import InMemoryOffsets
+from tests.unit.channel.in_memory import P0, P1, committed, eventually, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
@@ -86,45 +88,72 @@ def test_a_takeover_shuts_out_the_former_owner(broker: InMemoryBroker) -> None:
     assert [offset for _, offset in broker_commits(broker)] == [0, 5, 5]
 
 
+class UnfencedOffsets(InMemoryOffsets):
+    """Fails to shut producers out so many times; notes which ones it is asked to.
+
+    ``called`` has the callbacks that the processor had had of P0 each time.
+    """
+
+    def __init__(self, broker: InMemoryBroker, recorder: Recorder, refusals: float) -> None:
+        super().__init__(broker, "group")
+        self._recorder = recorder
+        self._left = refusals
+        self.asked: list[list[str]] = []
+        self.called: list[list[object]] = []
+
+    def fence(
+        self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
+    ) -> None:
+        """Note the producers, and shut them out."""
+        self.called.append(self._recorder.names())
+        self.asked.append(list(transactional_ids))
+        if self._left:
+            self._left -= 1
+            raise OffsetStoreError("not just now")
+        super().fence(transactional_ids, partition, deadline)
+
+
+class UndecidedOffsets(InMemoryOffsets):
+    """Cannot read the offset of P0, as while a commit of it is not decided."""
+
+    def __init__(self, broker: InMemoryBroker, zookeeper: InMemoryZooKeeper) -> None:
+        super().__init__(broker, "group")
+        self._zookeeper = zookeeper
+        self.asked_by_owner = Event()
+
+    def find(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Find the offsets of other partitions."""
+        if P0 in partitions:
+            if self._zookeeper.node(PATHS.owner(P0)) is not None:
+                self.asked_by_owner.set()
+            raise OffsetStoreError("a commit is not decided yet")
+        return super().find(partitions, deadline)
+
+
 def test_a_partition_waits_until_its_former_owner_is_shut_out(broker: InMemoryBroker) -> None:
     """Nothing is delivered while the producer of a former owner may still commit."""
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
     former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=False, unfenced=(OLDER,))
     zookeeper.put(PATHS.epoch(P0), former.encode())
-    channel = in_memory_channel(recorder, broker, zookeeper=zookeeper)
     broker.produce(P0, *values(1))
-    fence = channel._runtime.store.fence
-    asked: list[list[str]] = []
-
-    def refuse(ids: list[str], partition: TopicPartition, deadline: Deadline) -> None:
-        asked.append(ids)
-        if len(asked) < 3:
-            raise OffsetStoreError("not just now")
-        assert recorder.names() == []
-        fence(ids, partition, deadline)
-
-    channel._runtime.store.fence = refuse  # type: ignore[method-assign,assignment]
-    with running(channel):
+    store = UnfencedOffsets(broker, recorder, refusals=2)
+    with running(in_memory_channel(recorder, broker, zookeeper=zookeeper, offset_store=store)):
         assert committed(broker, P0, 1)
-    assert asked == [[OLDER, GONE]] * 3
+    assert store.asked == [[OLDER, GONE]] * 3
+    assert store.called == [[]] * 3
 
 
 def test_a_claim_that_ends_before_it_fenced_hands_the_duty_down(broker: InMemoryBroker) -> None:
     """The epoch node goes on to name a producer that nobody could shut out."""
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
+    store = UnfencedOffsets(broker, recorder, refusals=inf)
     former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=False)
     zookeeper.put(PATHS.epoch(P0), former.encode())
-    channel = in_memory_channel(recorder, broker, zookeeper=zookeeper)
-    tried_once = Event()
-
-    def refuse(*_: object) -> None:
-        tried_once.set()
-        raise OffsetStoreError("never")
-
-    channel._runtime.store.fence = refuse  # type: ignore[method-assign,assignment]
-    with running(channel):
+    with running(in_memory_channel(recorder, broker, zookeeper=zookeeper, offset_store=store)):
         assert committed(broker, P1, 0)
-        assert tried_once.wait(PATIENCE)
+        eventually(lambda: bool(store.asked))
     assert epoch_node(zookeeper).clean_end
     assert epoch_node(zookeeper).unfenced == (GONE,)
 
@@ -137,21 +166,13 @@ def test_a_claim_that_ends_before_own_commits_are_decided_is_no_clean_end(
     own = "headrace.group.member.11"
     former = EpochDocument(7, "member", 11, transactional_id=own, clean_end=False)
     zookeeper.put(PATHS.epoch(P0), former.encode())
-    channel = in_memory_channel(Recorder(), broker, zookeeper=zookeeper, offsets=TRANSACTIONS)
-    find, tried_once = channel._runtime.store.find, Event()
-
-    def undecided(
-        partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, StoredOffset]:
-        if P0 in partitions:
-            if zookeeper.node(PATHS.owner(P0)) is not None:
-                tried_once.set()
-            raise OffsetStoreError("a commit is not decided yet")
-        return find(partitions, deadline)
-
-    channel._runtime.store.find = undecided  # type: ignore[method-assign]
-    with running(channel):
-        assert tried_once.wait(PATIENCE)
+    store = UndecidedOffsets(broker, zookeeper)
+    with running(
+        in_memory_channel(
+            Recorder(), broker, zookeeper=zookeeper, offset_store=store, offsets=TRANSACTIONS
+        )
+    ):
+        assert store.asked_by_owner.wait(PATIENCE)
     found = epoch_node(zookeeper)
     assert (found.epoch, found.transactional_id) == (8, own)
     assert not found.clean_end

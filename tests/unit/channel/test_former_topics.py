@@ -11,6 +11,7 @@ from headrace.coordinators.znodes import GroupPaths, OffsetDocument
 from headrace.core.clock import Deadline
 from headrace.kafka.ports import StoredOffset
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
+from tests.unit.channel.doubles import NotedCatalog
 from tests.unit.channel.in_memory import P0, P1, committed, filled_broker
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
@@ -30,7 +31,7 @@ def broker() -> InMemoryBroker:
 
 def replace_topic(broker: InMemoryBroker) -> None:
     """Create the topic again, longer than it was; the group's offsets stay, as if stored again."""
-    with broker._changed:
+    with broker.at_once():
         broker.delete_topic("events")
         broker.create_topic("events", 2)
         for partition in (P0, P1):
@@ -39,7 +40,7 @@ def replace_topic(broker: InMemoryBroker) -> None:
 
 def of_topic(broker: InMemoryBroker) -> str:
     """Return the id that the topic has now."""
-    return broker._topics["events"].topic_id
+    return broker.catalog().describe(["events"], Deadline.after(PATIENCE))["events"].topic_id
 
 
 def in_zookeeper(zookeeper: InMemoryZooKeeper, partition: TopicPartition) -> StoredOffset:
@@ -137,16 +138,19 @@ def test_a_member_that_knows_an_older_topic_looks_again(broker: InMemoryBroker) 
     It goes on there and delivers nothing again; its other partition begins with the new log.
     """
     zookeeper, a, b = InMemoryZooKeeper(), Recorder(), Recorder()
-    with running(in_memory_channel(a, broker, zookeeper=zookeeper, member="a")) as older:
+    catalog = NotedCatalog(broker)
+    with running(
+        in_memory_channel(a, broker, zookeeper=zookeeper, topic_catalog=catalog, member="a")
+    ):
         assert committed(broker, P0, 10)
         assert committed(broker, P1, 10)
-        before = older._runtime.topics._known
+        looks = catalog.looks
         replace_topic(broker)
         with running(in_memory_channel(b, broker, zookeeper=zookeeper, member="b")):
             b.wait(lambda: len(b.batches) > 0)
             moved = b.batches[0].partition
             assert committed(broker, moved, 25)
-            assert older._runtime.topics._known is before, "it has not looked yet"
+            assert catalog.looks == looks, "it has looked already"
         a.wait(lambda: a.names(moved.partition).count("assigned") == 2)
         broker.produce(moved, b"last")
         assert committed(broker, moved, 26)

@@ -16,6 +16,7 @@ from headrace.core.errors import ConfigError, TopicDeletedError
 from headrace.core.records import TopicPartition
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
+from tests.unit.channel.doubles import NotedOffsets
 from tests.unit.channel.in_memory import committed, eventually, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
@@ -79,7 +80,7 @@ def test_a_topic_that_begins_to_match_is_read_from_its_first_record(
     with running(channel):
         assert committed(broker, EU, 3)
         assert topics_of(zookeeper) == {"alerts.eu"}
-        with broker._changed:
+        with broker.at_once():
             broker.create_topic("alerts.us")
             broker.produce(US, *values(5))
         assert committed(broker, US, 5)
@@ -122,7 +123,7 @@ def test_a_matched_topic_that_is_deleted_is_given_up(broker: InMemoryBroker, owe
         eventually(lambda: zookeeper.node(GroupPaths("group").owner(EU)) is None)
         broker.produce(EVENTS, *values(2))
         assert committed(broker, EVENTS, 5)
-        assert [str(owned.partition) for owned in channel._runtime.manager.all()] == ["events-0"]
+        assert [reading.topic for reading in channel.partitions()] == ["events"]
     assert recorder.names().count("terminated") == 2
     assert "lost" not in recorder.names()
     gone = [entry["topic"] for entry in logs if entry["event"] == "topic_removed"]
@@ -137,10 +138,15 @@ def test_no_end_waits_for_a_commit_of_a_deleted_topic(
 ) -> None:
     """Neither where reading has not begun yet, nor where the end had begun before."""
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
+    store = NotedOffsets(broker)
     channel = in_memory_channel(
-        recorder, broker, zookeeper=zookeeper, topics=["^alerts"], batch_timeout="1h"
+        recorder,
+        broker,
+        zookeeper=zookeeper,
+        offset_store=store,
+        topics=["^alerts"],
+        batch_timeout="1h",
     )
-    store = channel._runtime.store._store  # type: ignore[attr-defined]
     store.refuse = None if ends_before else "no coordinator"
     with running(channel):
         if ends_before:
@@ -153,12 +159,7 @@ def test_no_end_waits_for_a_commit_of_a_deleted_topic(
             )
             eventually(lambda: in_state(channel) == ["releasing"])
         else:
-            eventually(
-                lambda: any(
-                    owned.pending_commits.has_pending_commit
-                    for owned in channel._runtime.manager.all()
-                )
-            )
+            eventually(lambda: bool(store.asked))
             assert in_state(channel) == ["starting"]
         broker.delete_topic("alerts.eu")
         eventually(lambda: zookeeper.node(GroupPaths("group").owner(EU)) is None)
@@ -181,7 +182,7 @@ def test_a_matched_topic_that_comes_back_is_read_from_its_first_record(
         assert committed(broker, EU, 3)
         broker.delete_topic("alerts.eu")
         eventually(lambda: zookeeper.node(GroupPaths("group").owner(EU)) is None)
-        with broker._changed:
+        with broker.at_once():
             broker.create_topic("alerts.eu")
             broker.produce(EU, *[b"new-%d" % number for number in range(5)])
         assert committed(broker, EU, 5)

@@ -17,10 +17,10 @@ from headrace.core.errors import (
     ShorterPauseError,
     StartError,
 )
-from headrace.kafka.ports import CommitFailure
 from headrace.processors import BatchResponse
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
+from tests.unit.channel.doubles import NotedOffsets
 from tests.unit.channel.in_memory import P0, P1, committed, eventually, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
@@ -75,25 +75,22 @@ def test_a_pause_commits_and_holds_until_every_reason_is_gone(broker: InMemoryBr
     ]  # fmt: skip
 
 
-def test_a_pause_is_not_acknowledged_before_it_is_true(
-    broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pause_is_not_acknowledged_before_it_is_true(broker: InMemoryBroker) -> None:
     """Neither while a batch is out, nor while what it answered is not committed."""
     broker.produce(P0, *values(5))
     recorder = Recorder()
     recorder.answer = recorder.later
-    channel = in_memory_channel(recorder, broker, commit_interval="10ms")
-    store = channel._runtime.store
+    store = broker.store("group")
+    channel = in_memory_channel(recorder, broker, offset_store=store, commit_interval="10ms")
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
         channel.pause(by="me")
         assert not channel.wait_paused(Deadline.after(0.05))
-        refused = dict.fromkeys([P0], CommitFailure("not now"))
-        monkeypatch.setattr(store, "commit", lambda *_: refused)
+        store.refuse = "not now"
         recorder.futures[0].set_result(BatchResponse.advance())
         recorder.wait(lambda: len(recorder.errors()) > 0)
         assert not channel.wait_paused(Deadline.after(0.05))
-        monkeypatch.undo()
+        store.refuse = None
         assert channel.wait_paused(soon())
         assert broker.committed("group", P0) is not None
         assert channel.partitions()[0].committed == 5
@@ -131,27 +128,31 @@ def test_a_pause_waits_for_no_commit_interval(
         assert recorder.names(0) == ["assigned", "batch", "processed", "pause"]
 
 
-def test_a_pause_tries_a_refused_commit_no_sooner_than_else(
-    broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+def test_a_commit_refused_in_a_pause_is_tried_again_after_the_interval(
+    broker: InMemoryBroker,
 ) -> None:
-    """The interval stands between two attempts, or a broker that refuses would get them all."""
-    recorder, flushed = Recorder(), list[None]()
+    """Without an interval between two attempts a broker that refuses would get one at a time."""
+    recorder, store = Recorder(), NotedOffsets(broker)
     recorder.answer = lambda b: recorder.later(b) if b.partition == P0 else BatchResponse.advance()
-    channel = in_memory_channel(recorder, broker, commit_interval="1h", workers=1)
-    runtime = channel._runtime
+    channel = in_memory_channel(
+        recorder, broker, offset_store=store, commit_interval="1h", workers=1
+    )
     broker.produce(P0, *values(5))
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1 and "assigned" in recorder.names(1))
         channel.pause(by="me", partition=P0)
-        with monkeypatch.context() as patch:
-            patch.setattr(runtime.store, "commit", lambda *_: {P0: CommitFailure("not now")})
-            patch.setattr(runtime.committer, "flush", lambda: flushed.append(None))
-            recorder.futures[0].set_result(BatchResponse.advance())
-            recorder.wait(lambda: recorder.errors() == [CommitFailedError])
-            broker.produce(P1, *values(5))
-            # by the only worker, so that its turn with the refused commit is over
-            recorder.wait(lambda: len(recorder.delivered(1)) == 1)
-            assert flushed == []
+        store.refuse = "not now"
+        recorder.futures[0].set_result(BatchResponse.advance())
+        recorder.wait(lambda: recorder.errors() == [CommitFailedError])
+        broker.produce(P1, *values(5))
+        # by the only worker, so that its turn with the refused commit is over
+        recorder.wait(lambda: len(recorder.delivered(1)) == 1)
+        # has all that is staged tried, by the only thread that commits: a third attempt is another
+        channel.pause(by="me", partition=P1)
+        eventually(lambda: (P1, 5) in store.asked)
+        recorder.wait(lambda: recorder.errors() == [CommitFailedError] * 2)
+        assert store.asked.count((P0, 5)) == 2
+        store.refuse = None
 
 
 def test_one_partition_is_paused_and_the_other_goes_on(broker: InMemoryBroker) -> None:
@@ -407,16 +408,17 @@ def test_a_pause_that_ends_while_zookeeper_is_away_ends_for_the_processor_too(
     broker: InMemoryBroker,
 ) -> None:
     """It hears of the pause once and of its end once, however long the session was suspended."""
-    recorder = Recorder()
-    channel = in_memory_channel(recorder, broker)
+    recorder, zookeeper = Recorder(), InMemoryZooKeeper()
+    session = zookeeper.session()
+    channel = in_memory_channel(recorder, broker, zookeeper=zookeeper, session=session)
     with running(channel):
         all_are(channel, "waiting")
         channel.pause(by="ann")
         assert channel.wait_paused(soon())
-        channel._runtime.manager.suspended()
+        session.suspend()
         all_are(channel, "suspended")
         channel.resume(by="ann")
-        channel._runtime.manager.resumed()
+        session.resume()
         broker.produce(P0, b"a")
         assert committed(broker, P0, 1)
     names = [name for name in recorder.names(0) if name in {"pause", "resume", "batch"}]
@@ -427,20 +429,28 @@ def test_a_pause_that_begins_while_zookeeper_is_away_commits_when_it_is_back(
     broker: InMemoryBroker,
 ) -> None:
     """What could not be committed meanwhile waits for no commit interval either."""
-    recorder = Recorder()
-    channel = in_memory_channel(recorder, broker, commit_interval="1h")
-    manager = channel._runtime.manager
+    recorder, zookeeper = Recorder(), InMemoryZooKeeper()
+    session = zookeeper.session()
+    channel = in_memory_channel(
+        recorder, broker, zookeeper=zookeeper, session=session, commit_interval="1h"
+    )
     with running(channel):
         all_are(channel, "waiting")
         broker.produce(P0, *values(5))
-        eventually(lambda: any(owned.pending_commits.has_pending_commit for owned in manager.all()))
-        manager.suspended()
+        eventually(lambda: has_answered(channel, 5))
+        session.suspend()
         all_are(channel, "suspended")
         channel.pause(by="ann")
         assert not channel.wait_paused(Deadline.after(0.05))
-        manager.resumed()
+        session.resume()
         assert channel.wait_paused(soon())
         assert channel.partitions()[0].committed == 5
+
+
+def has_answered(channel: InboundKafkaChannel, offset: int) -> bool:
+    """Return whether P0 was answered up to an offset, which is not committed yet."""
+    (first, _) = channel.partitions()
+    return (first.position, first.outstanding_batches) == (offset, 0)
 
 
 def all_are(channel: InboundKafkaChannel, state: str) -> None:

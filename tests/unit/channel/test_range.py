@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import OffsetOutOfRangeError
 from headrace.core.records import TopicPartition
-from headrace.kafka.ports import StoredOffset
+from headrace.devstack.wait import wait_for
+from headrace.kafka.ports import Fetched, StoredOffset
 from headrace.processors import BatchResponse
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, in_memory_channel, running
+from tests.unit.channel.doubles import KnownLeaderSource, NotedCatalog, ReportingSource
 from tests.unit.channel.recorder import PATIENCE, Recorder
+
+if TYPE_CHECKING:
+    from headrace.channel.channel import InboundKafkaChannel
 
 P0 = TopicPartition("events", 0)
 
@@ -31,17 +39,18 @@ def committed(broker: InMemoryBroker, offset: int) -> bool:
 
 def drop_ahead(broker: InMemoryBroker, low: int) -> None:
     """Let the broker have records up to ``low`` and drop all of them, in one moment."""
-    with broker._changed:
-        broker.skip(P0, low - broker._logs[P0].end)
+    _, end = broker.catalog().watermarks(P0, Deadline.after(PATIENCE))
+    with broker.at_once():
+        broker.skip(P0, low - end)
         broker.expire(P0, low)
 
 
-def test_what_is_at_hand_outlives_its_deletion(broker: InMemoryBroker) -> None:
-    """Records fetched before the broker dropped them are delivered, the gap passed and counted."""
-    recorder = Recorder()
+def test_records_fetched_before_their_deletion_are_delivered(broker: InMemoryBroker) -> None:
+    """The gap behind them is passed, and counted."""
+    recorder, metrics = Recorder(), Metrics()
     recorder.answer = recorder.later
-    channel = in_memory_channel(recorder, broker, batch={"max_records": 4, "linger": 0})
-    with running(channel):
+    batch = {"max_records": 4, "linger": 0}
+    with running(in_memory_channel(recorder, broker, metrics=metrics, batch=batch)):
         recorder.wait(lambda: len(recorder.futures) == 1)
         drop_ahead(broker, 20)
         recorder.wait(lambda: recorder.errors() == [OffsetOutOfRangeError])
@@ -56,7 +65,7 @@ def test_what_is_at_hand_outlives_its_deletion(broker: InMemoryBroker) -> None:
     assert recorder.delivered() == [(0, 4, 1), (4, 8, 1), (8, 20, 1), (20, 21, 1)]
     lost = {
         sample.labels["reason"]: sample.value
-        for metric in channel._metrics.skipped.collect()
+        for metric in metrics.skipped.collect()
         for sample in metric.samples
         if sample.name.endswith("_total") and sample.value
     }
@@ -72,26 +81,34 @@ def test_a_gap_at_the_end_is_committed(broker: InMemoryBroker, policy: str) -> N
         assert committed(broker, 30)
 
 
-def test_a_refetch_begins_behind_what_is_at_hand(broker: InMemoryBroker) -> None:
+def test_a_refetch_begins_behind_what_was_read_ahead(broker: InMemoryBroker) -> None:
     """An out-of-range report that turns out to be outdated costs no record."""
     recorder = Recorder()
     recorder.answer = recorder.later
-    with running(in_memory_channel(recorder, broker)) as channel:
+    source, catalog = ReportingSource(broker), NotedCatalog(broker)
+    with running(
+        in_memory_channel(recorder, broker, record_source=source, topic_catalog=catalog)
+    ) as channel:
         recorder.wait(lambda: len(recorder.futures) == 1)
-        source = channel._runtime.fetcher._source
-        owned = channel._runtime.manager.all()[0]
-        with broker._changed:
-            source._out.add(P0)  # type: ignore[attr-defined]
-            broker.produce(P0, *[b"more"] * 1500)
-        channel._runtime.fetcher.seek(owned)
+        broker.produce(P0, *[b"more"] * 500)
+        assert wait_for(lambda: buffered(channel) >= 500, Deadline.after(PATIENCE))
+        catalog.asked.clear()
+        source.report(Fetched(out_of_range=[P0]))
+        assert wait_for(lambda: catalog.asked, Deadline.after(PATIENCE))
+        broker.produce(P0, *[b"more"] * 1000)
         recorder.futures[0].set_result(BatchResponse.advance())
         recorder.wait(lambda: len(recorder.futures) == 2)
         recorder.answer = lambda _: BatchResponse.advance()
         recorder.futures[1].set_result(BatchResponse.advance())
         assert committed(broker, 1510)
-    starts = [call[0] for call in recorder.delivered()]
-    ends = [call[1] for call in recorder.delivered()]
-    assert starts[1:] == ends[:-1]
+    offsets = [record.offset() for batch in recorder.batches for record in batch.records]
+    assert offsets == list(range(1510))
+
+
+def buffered(channel: InboundKafkaChannel) -> int:
+    """Return how many records the only partition has read ahead."""
+    (reading,) = channel.partitions()
+    return reading.buffered_records
 
 
 def test_a_log_that_was_cut_short_is_read_again_from_the_position(
@@ -100,17 +117,11 @@ def test_a_log_that_was_cut_short_is_read_again_from_the_position(
     """Records read ahead that the broker no longer knows are dropped; nothing is passed over."""
     recorder = Recorder()
     recorder.answer = recorder.later
-    channel = in_memory_channel(recorder, broker, batch={"max_records": 4, "linger": 0})
-    with running(channel):
+    source, batch = KnownLeaderSource(broker), {"max_records": 4, "linger": 0}
+    with running(in_memory_channel(recorder, broker, record_source=source, batch=batch)) as channel:
         recorder.wait(lambda: len(recorder.futures) == 1)
-        buffer = channel._runtime.manager.all()[0].progress.buffer
-        with broker._changed:
-            log = broker._logs[P0]
-            log.records, log.end = log.records[:6], 6
-            broker._changed.notify_all()
-        deadline = Deadline.after(PATIENCE)
-        while buffer.records != 2:
-            assert not deadline.expired
+        broker.truncate(P0, 6)
+        assert wait_for(lambda: buffered(channel) == 2, Deadline.after(PATIENCE))
         recorder.answer = lambda _: BatchResponse.advance()
         recorder.futures[0].set_result(BatchResponse.advance())
         assert committed(broker, 6)

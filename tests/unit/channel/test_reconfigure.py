@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.commits import COMMIT_TIMEOUT
 from headrace.channel.pauses import PauseFile
 from headrace.config import ChannelConfig, diff
 from headrace.config.problems import fields
 from headrace.config.reference import is_hot
-from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, UnknownTopicError
 from headrace.core.records import TopicPartition
 from headrace.processors import BatchResponse
+from headrace.telemetry.metrics import Metrics
+from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
+from headrace.testing.broker import InMemorySource
 from headrace.testing.channel import QUICK
 from tests.unit.channel.in_memory import P0, P1, committed, eventually, filled_broker, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.channel.channel import InboundKafkaChannel
+    from headrace.kafka.ports import Fetched
 
 OTHER = TopicPartition("others", 0)
 
@@ -208,18 +211,36 @@ def test_reading_goes_on_out_of_range_where_configured_now() -> None:
         assert channel.failure is None
 
 
+class CountingSource(InMemorySource):
+    """Counts its fetches."""
+
+    fetches = 0
+
+    def fetch(self, timeout: float) -> Fetched:
+        """Count, and fetch."""
+        self.fetches += 1
+        return super().fetch(timeout)
+
+
+def has_waited_for_room(metrics: Metrics) -> bool:
+    """Return whether the fetcher found its budget used up."""
+    (fetcher,) = [time for time in metrics.thread_times() if time.role is ThreadRole.FETCHER]
+    return fetcher.seconds()[ThreadActivity.BACK_PRESSURE] > 0
+
+
 def test_memory_is_bounded_as_configured_now(broker: InMemoryBroker) -> None:
     """A channel whose buffer was full fetches more once it may hold more."""
-    recorder = Recorder()
+    recorder, metrics, source = Recorder(), Metrics(), CountingSource(broker)
     recorder.answer = recorder.later
     batch = {"max_records": 1, "max_bytes": 10_000, "linger": 0}
     small: dict[str, Any] = {"batch": batch, "buffer": {"max_bytes": 20_000}}
-    with running(in_memory_channel(recorder, broker, **small)) as channel:
+    channel = in_memory_channel(recorder, broker, metrics=metrics, record_source=source, **small)
+    with running(channel):
         broker.produce(P0, *[b"x" * 5_000] * 40)
-        fetcher = channel._runtime.fetcher
-        eventually(lambda: not fetcher.fetching)
+        eventually(lambda: has_waited_for_room(metrics))
+        fetches = source.fetches
         change(channel, batch=batch, buffer={"max_bytes": "1MiB"})
-        eventually(lambda: fetcher.fetching)
+        eventually(lambda: source.fetches > fetches)
         recorder.answer = lambda _: BatchResponse.advance()
         recorder.futures[0].set_result(BatchResponse.advance())
         assert committed(broker, P0, 40)
@@ -298,13 +319,21 @@ def test_a_removed_topic_takes_only_its_own_away(broker: InMemoryBroker) -> None
     assert "lost" not in recorder.names(7)
 
 
-def test_a_release_waits_as_long_as_configured_now(broker: InMemoryBroker) -> None:
-    """A partition that is to be given back next waits for its batches so long, and no longer."""
-    with running(in_memory_channel(Recorder(), broker, batch_timeout="1h")) as channel:
-        manager = channel._runtime.manager
-        change(channel, release_timeout="20s")
-        now = SYSTEM_CLOCK.monotonic()
-        assert now <= manager._release_by() - COMMIT_TIMEOUT - 20 <= now + 600
+def test_a_release_waits_as_long_as_configured_now(
+    broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition that another member is to have is given back though its batch is still out."""
+    monkeypatch.setattr("headrace.channel.partition_manager.COMMIT_TIMEOUT", 0.0)
+    zookeeper, recorder, other = InMemoryZooKeeper(), Recorder(), Recorder()
+    recorder.answer = recorder.later
+    for partition in (P0, P1):
+        broker.produce(partition, *values(3))
+    channel = in_memory_channel(recorder, broker, zookeeper=zookeeper, batch_timeout="1h")
+    with running(channel):
+        recorder.wait(lambda: len(recorder.futures) == 2)
+        change(channel, batch_timeout="1h", release_timeout="10ms")
+        with running(in_memory_channel(other, broker, zookeeper=zookeeper, member="other")):
+            other.wait(lambda: bool(other.delivered(1)))
 
 
 def test_a_topic_that_is_not_there_changes_nothing(broker: InMemoryBroker) -> None:

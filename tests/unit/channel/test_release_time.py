@@ -6,10 +6,47 @@ from typing import Any
 
 import pytest
 
+from headrace.channel.bounds import Bounds
 from headrace.channel.commits import COMMIT_TIMEOUT
-from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.testing import InMemoryBroker, in_memory_channel
+from headrace.channel.environment import ChannelEnvironment
+from headrace.channel.partition_manager import RELEASE_SHARE, PartitionManager
+from headrace.channel.pauses import DeliveryGate
+from headrace.channel.scheduler import Scheduler
+from headrace.channel.settings import LiveSettings
+from headrace.channel.topics import KnownTopics
+from headrace.config import ChannelConfig
+from headrace.coordinators.claims import Claim
+from headrace.coordinators.lease import Lease
+from headrace.core.clock import Deadline
+from headrace.telemetry.metrics import Metrics
+from headrace.testing.channel import QUICK, FakeClock
+from tests.unit.channel.in_memory import P0, P1, fail
 from tests.unit.channel.recorder import Recorder
+
+
+def manager_of(clock: FakeClock, **settings: Any) -> PartitionManager:
+    """Return a manager that has claims on two partitions."""
+    config = ChannelConfig.model_validate({**QUICK, **settings})
+    manager = PartitionManager(
+        ChannelEnvironment("main", LiveSettings(config), Metrics(), clock, fail),
+        bounds=Bounds(None, "main", clock, fail),
+        delivery_gate=DeliveryGate(),
+        processor=Recorder(),
+        scheduler=Scheduler(clock),
+        topics=KnownTopics(config.subscription),
+    )
+    lease = Lease(60.0, clock, clock.monotonic())
+    for partition in (P0, P1):
+        manager.claimed(Claim(partition, 1, "me", 7, 1, lease))
+    return manager
+
+
+def seconds_to_release(manager: PartitionManager, clock: FakeClock, number: int) -> float:
+    """Have a partition given back; return the seconds in which that has to be over."""
+    owned = manager.all()[number]
+    manager.release_requested(owned.life.claim)
+    assert owned.life.release_by is not None
+    return owned.life.release_by - clock.monotonic()
 
 
 @pytest.mark.parametrize(
@@ -20,13 +57,11 @@ from tests.unit.channel.recorder import Recorder
         ({"batch_timeout": "24h", "release_timeout": "5m"}, 300.0),
     ],
 )
-def test_a_release_waits_for_its_batches_as_long_as_they_may_take_or_as_is_said(
-    settings: dict[str, Any], most: float
+def test_a_release_waits_for_batches_up_to_batch_timeout_or_release_timeout(
+    clock: FakeClock, settings: dict[str, Any], most: float
 ) -> None:
     """A partition need not be unread for a day because a batch may take one; a stop is sooner."""
-    channel = in_memory_channel(Recorder(), InMemoryBroker(), **settings)
-    manager = channel._runtime.manager
-    now = SYSTEM_CLOCK.monotonic()
-    assert now + most <= manager._release_by() - COMMIT_TIMEOUT <= now + most + 60
-    manager.finish_by(Deadline.after(10))
-    assert manager._release_by() <= now + 15
+    manager = manager_of(clock, **settings)
+    assert seconds_to_release(manager, clock, 0) == most + COMMIT_TIMEOUT
+    manager.finish_by(Deadline.after(10, clock))
+    assert seconds_to_release(manager, clock, 1) == 10 * RELEASE_SHARE

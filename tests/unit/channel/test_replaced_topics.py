@@ -31,7 +31,7 @@ def broker() -> InMemoryBroker:
 
 def replace_topic(broker: InMemoryBroker, count: int) -> None:
     """Create the topic again with so many records in each partition, all in one moment."""
-    with broker._changed:
+    with broker.at_once():
         broker.delete_topic("events")
         broker.create_topic("events", 2)
         for partition in (P0, P1):

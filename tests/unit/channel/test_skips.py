@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from queue import SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.start import PartitionStart
 from headrace.core.errors import (
     CommittedAlreadyError,
     NoSuchOffsetError,
@@ -18,16 +18,17 @@ from headrace.core.errors import (
     SinkConflictError,
 )
 from headrace.core.records import TopicPartition, offset_of
+from headrace.kafka.ports import Fetched
 from headrace.processors import BatchResponse
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, in_memory_channel, running
+from tests.unit.channel.doubles import ReportingSource
 from tests.unit.channel.in_memory import P0, P1, committed, eventually, values
-from tests.unit.channel.recorder import Recorder
+from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
-    from headrace.channel.partition import OwnedPartition
-    from headrace.core.records import Batch
+    from headrace.core.records import Assignment, Batch
 
 #: A failure holds its partition back for longer than any test lasts.
 STUCK = {"backoff": "1h", "max_backoff": "1h"}
@@ -216,14 +217,13 @@ def test_a_failed_batch_is_known_when_what_was_read_ahead_is_dropped(
     """It is read again, and waits as it did."""
     broker.produce(P0, b"0", b"1", b"poison", b"3", *values(4))
     recorder = Recorder(_poisoned)
-    channel = in_memory_channel(recorder, broker, retry=STUCK, batch={"max_records": 4})
+    source, batch = ReportingSource(broker), {"max_records": 4}
+    channel = in_memory_channel(recorder, broker, record_source=source, retry=STUCK, batch=batch)
     with running(channel):
         _backs_off(channel)
-        (owned,) = [each for each in channel._runtime.manager.all() if each.partition == P0]
-        # as where the log lost its end behind it; nobody holds the partition for an hour
-        owned.progress.discard()
-        channel._runtime.fetcher.seek(owned)
-        eventually(lambda: owned.progress.buffer.records == 8)
+        # the log lost its end behind what was read
+        source.report(Fetched(truncated=[(P0, 8)]))
+        eventually(lambda: any(each.buffered_records == 8 for each in channel.partitions()))
         (waits,) = [each for each in channel.partitions() if each.partition == 0]
         assert (waits.attempts, waits.batch_offset, waits.batch_end) == (1, 0, 4)
         with pytest.raises(NotInBatchError, match="fails has the records 0 to 3; 4 is none"):
@@ -247,36 +247,48 @@ def test_the_batch_that_fails_begins_with_a_record_and_not_with_a_gap(
         assert (waits.position, waits.batch_offset, waits.batch_end) == (0, 3, 4)
 
 
-def test_a_skip_waits_for_the_start_of_a_partition(
-    broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While it is being taken over nobody knows its log, and a skip is refused, not lost."""
-    gate, resolve = Event(), PartitionStart._resolve
+class SlowStart(Recorder):
+    """Takes its time to say where the first partition begins that it is asked about."""
 
-    def slowly(starting: PartitionStart, owned: OwnedPartition) -> None:
-        assert gate.wait(10)
-        resolve(starting, owned)
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: SimpleQueue[TopicPartition] = SimpleQueue()
+        self.gate = Event()
 
-    monkeypatch.setattr(PartitionStart, "_resolve", slowly)
-    broker.produce(P0, b"poison")
-    channel = in_memory_channel(Recorder(), broker)
+    def stored_offset(self, assignment: Assignment) -> int | None:
+        """Note the partition, and answer once the gate is open."""
+        self.asked.put(assignment.partition)
+        assert self.gate.wait(PATIENCE)
+        return super().stored_offset(assignment)
+
+
+def test_a_skip_is_refused_before_the_start_of_its_partition(broker: InMemoryBroker) -> None:
+    """While it is being taken over it is not known whose log it is; the skip is not lost."""
+    recorder = SlowStart()
+    for partition in (P0, P1):
+        broker.produce(partition, b"poison")
+    channel = in_memory_channel(recorder, broker, workers=1)
     with running(channel):
-        eventually(lambda: len(channel.partitions()) > 0)
+        # by the only worker, so that the other partition has not had a turn
+        other = P1 if recorder.asked.get(timeout=PATIENCE) == P0 else P0
+        eventually(lambda: len(channel.partitions()) == 2)
         with pytest.raises(NotHeldError, match="only being taken over"):
-            channel.skip(P0, 0, reason="bad", by="ann")
-        gate.set()
-        assert committed(broker, P0, 1)
+            channel.skip(other, 0, reason="bad", by="ann")
+        recorder.gate.set()
+        assert committed(broker, other, 1)
 
 
 def test_a_batch_that_fails_behind_its_skip_comes_again_at_once(broker: InMemoryBroker) -> None:
     """The skip came while the batch was out: no back-off is waited for."""
     broker.produce(P0, b"poison")
     recorder = Recorder()
-    recorder.answer = recorder.later
-    channel = in_memory_channel(recorder, broker, retry=STUCK)
+    recorder.answer = lambda b: recorder.later(b) if b.partition == P0 else BatchResponse.advance()
+    channel = in_memory_channel(recorder, broker, retry=STUCK, workers=1)
     with running(channel):
-        recorder.wait(lambda: len(recorder.futures) == 1)
+        recorder.wait(lambda: len(recorder.futures) == 1 and "assigned" in recorder.names(1))
         channel.skip(P0, 0, reason="bad", by="ann")
-        eventually(lambda: not any(owned.events for owned in channel._runtime.manager.all()))
+        broker.produce(P1, b"fine")
+        # by the only worker, so that its turn with the skip is over
+        recorder.wait(lambda: len(recorder.delivered(1)) == 1)
         recorder.futures[0].set_exception(ValueError("bad"))
         assert committed(broker, P0, 1)

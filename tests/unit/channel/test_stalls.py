@@ -10,16 +10,17 @@ from structlog.testing import capture_logs
 from headrace.core.clock import Deadline
 from headrace.devstack.wait import wait_for
 from headrace.processors import BatchResponse
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, in_memory_channel, running
-from headrace.testing.broker import InMemorySource
+from tests.unit.channel.doubles import NotedCatalog
 from tests.unit.channel.in_memory import P0, P1, committed, filled_broker, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
 
-    from headrace.channel.channel import InboundKafkaChannel
     from headrace.core.records import TopicPartition
+    from headrace.testing.broker import InMemorySource
 
 
 @pytest.fixture(autouse=True)
@@ -34,17 +35,25 @@ def broker() -> InMemoryBroker:
     return filled_broker()
 
 
-def silence(channel: InboundKafkaChannel) -> InMemorySource:
+def silence(broker: InMemoryBroker, source: InMemorySource) -> None:
     """Let the source forget a partition that it is to fetch."""
-    source = channel._runtime.fetcher._source
-    assert isinstance(source, InMemorySource)
-    source._positions.pop(P0)
-    return source
+    with broker.at_once():
+        source.unassign([P0])
 
 
-def stalls(channel: InboundKafkaChannel) -> float:
+def stalls(metrics: Metrics) -> float | None:
     """Return how often a stall was found."""
-    return float(channel._metrics.stalls.labels(channel.name, "events")._value.get())
+    labels = {"channel": "member", "topic": "events"}
+    return metrics.registry.get_sample_value("headrace_stalls_total", labels)
+
+
+class CommittedCatalog(NotedCatalog):
+    """Has the logs end at 10 for readers of committed records."""
+
+    def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        """Return the first offset and the end of what is committed."""
+        low, end = super().watermarks(partition, deadline)
+        return low, min(end, 10)
 
 
 def levels(logs: Sequence[MutableMapping[str, object]]) -> list[object]:
@@ -54,30 +63,33 @@ def levels(logs: Sequence[MutableMapping[str, object]]) -> list[object]:
 
 def test_a_stalled_partition_is_fetched_again(broker: InMemoryBroker) -> None:
     """Every record comes once, and the stall is counted and logged as a warning."""
-    recorder = Recorder()
-    channel = in_memory_channel(recorder, broker)
+    recorder, metrics, source = Recorder(), Metrics(), broker.source()
+    channel = in_memory_channel(recorder, broker, metrics=metrics, record_source=source)
     with running(channel), capture_logs() as logs:
         for partition in (P0, P1):
             assert committed(broker, partition, 10)
-        silence(channel)
+        silence(broker, source)
         broker.produce(P0, *values(10))
         assert committed(broker, P0, 20)
-    assert stalls(channel) >= 1
+    assert (stalls(metrics) or 0) >= 1
     assert levels(logs)[0] == "warning"
     offsets = [r.offset() for b in recorder.batches if b.partition == P0 for r in b.records]
     assert offsets == list(range(20))
 
 
-def test_a_stall_that_stays_is_reported_again_and_again(
+def test_a_stall_that_a_refetch_does_not_end_is_reported_at_each_look(
     broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where fetching anew does not help, each look says so as an error; others are not held up."""
-    channel = in_memory_channel(Recorder(), broker)
-    with running(channel), capture_logs() as logs:
+    source = broker.source()
+    with (
+        running(in_memory_channel(Recorder(), broker, record_source=source)),
+        capture_logs() as logs,
+    ):
         for partition in (P0, P1):
             assert committed(broker, partition, 10)
-        monkeypatch.setattr(InMemorySource, "seek", lambda *_: None)
-        silence(channel)
+        monkeypatch.setattr(source, "seek", lambda *_: None)
+        silence(broker, source)
         for partition in (P0, P1):
             broker.produce(partition, *values(10))
         assert committed(broker, P1, 20)
@@ -88,59 +100,52 @@ def test_a_stall_that_stays_is_reported_again_and_again(
     assert stored.offset == 10
 
 
-def test_a_reader_that_a_transaction_holds_back_is_told_once(broker: InMemoryBroker) -> None:
+def test_a_reader_that_a_transaction_holds_back_is_reported_once(broker: InMemoryBroker) -> None:
     """With who it is: all that is committed was read, and the log goes on."""
-    channel = in_memory_channel(Recorder(), broker)
-    runtime = channel._runtime
-    asked, ask = list[object](), runtime.catalog.watermarks
-    looks = list[object]()
-
-    def committed_end(partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
-        looks.append(partition)
-        low, end = ask(partition, deadline)
-        return low, min(end, 10)
+    asked = list[object]()
 
     def hold(partition: TopicPartition) -> str:
         asked.append(partition)
         return "held back by tx.1"
 
-    runtime.catalog.watermarks = committed_end  # type: ignore[method-assign]
-    runtime.lag_watchdog._holder = hold
+    metrics, source, catalog = Metrics(), broker.source(), CommittedCatalog(broker)
+    channel = in_memory_channel(
+        Recorder(),
+        broker,
+        metrics=metrics,
+        record_source=source,
+        topic_catalog=catalog,
+        holder=hold,
+    )
     with running(channel), capture_logs() as logs:
         for partition in (P0, P1):
             assert committed(broker, partition, 10)
-        silence(channel)
+        silence(broker, source)
         broker.produce(P0, *values(10))
         assert wait_for(lambda: asked, Deadline.after(PATIENCE))
-        looks.clear()
-        assert wait_for(lambda: looks.count(P0) > 3, Deadline.after(PATIENCE))
+        catalog.asked.clear()
+        assert wait_for(lambda: catalog.asked.count(P0) > 3, Deadline.after(PATIENCE))
         assert channel.held_back() == {P0: "held back by tx.1"}
     assert asked == [P0]
     (told,) = [each for each in logs if each["event"] == "partition_held_back"]
     assert (told["position"], told["end"], told["held_by"]) == (10, 20, "held back by tx.1")
-    assert stalls(channel) == 1
+    assert stalls(metrics) == 1
 
 
-def test_what_is_idle_or_waits_for_an_answer_is_no_stall(broker: InMemoryBroker) -> None:
+def test_an_idle_or_unanswered_partition_is_not_stalled(
+    broker: InMemoryBroker,
+) -> None:
     """Neither a partition at its end nor one whose batch is out is fetched anew."""
     recorder = Recorder()
     advance = BatchResponse.advance()
     recorder.answer = lambda batch: recorder.later(batch) if batch.partition == P0 else advance
-    channel = in_memory_channel(recorder, broker)
-    asked: list[object] = []
-    catalog, ask = channel._runtime.catalog, channel._runtime.catalog.watermarks
-
-    def noting(partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
-        asked.append(partition)
-        return ask(partition, deadline)
-
-    catalog.watermarks = noting  # type: ignore[method-assign]
-    with running(channel):
+    metrics, catalog = Metrics(), NotedCatalog(broker)
+    with running(in_memory_channel(recorder, broker, metrics=metrics, topic_catalog=catalog)):
         recorder.wait(lambda: len(recorder.futures) == 1)
         broker.produce(P0, *values(10))
-        asked.clear()
-        assert wait_for(lambda: asked.count(P1) > 3, Deadline.after(PATIENCE))
-        assert P0 not in asked
+        catalog.asked.clear()
+        assert wait_for(lambda: catalog.asked.count(P1) > 3, Deadline.after(PATIENCE))
+        assert P0 not in catalog.asked
         recorder.futures[0].set_result(BatchResponse.advance())
         recorder.answer = lambda _: advance
-    assert stalls(channel) == 0
+    assert not stalls(metrics)

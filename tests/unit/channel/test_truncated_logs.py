@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.channel.bounds import Until
-from headrace.channel.events import LogTruncated, OffsetOutOfRange, RecordSkipped
 from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError, LogTruncatedError, OffsetOutOfRangeError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
-from headrace.kafka.ports import LogLook, StoredOffset
+from headrace.kafka.ports import Fetched, LogLook, StoredOffset
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running
+from headrace.testing.broker import InMemoryCatalog
+from tests.unit.channel.doubles import KnownLeaderSource, NotedCatalog, ReportingSource
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def test_a_log_that_lost_its_end_halts_the_partition(
     with running(channel):
         error = halted(recorder, channel)
         assert (error.position, error.high, error.end) == (10, 6 + grown, 6)
-        assert "seek to 6" in (channel._runtime.manager.all()[0].retries.last_error or "")
+        assert "seek to 6" in (channel.partitions()[0].last_error or "")
     assert recorder.delivered() == []
     stored = broker.committed("group", P0)
     assert stored == StoredOffset(10, 2)
@@ -144,6 +145,12 @@ def test_markers_behind_the_last_record_are_no_loss(broker: InMemoryBroker) -> N
     assert recorder.errors() == []
 
 
+def buffered(channel: InboundKafkaChannel) -> int:
+    """Return how many records the only partition has read ahead."""
+    (reading,) = channel.partitions()
+    return reading.buffered_records
+
+
 def test_records_read_ahead_of_the_cut_are_dropped(broker: InMemoryBroker) -> None:
     """What was delivered is still in the log: nothing is missed, and nothing halts."""
     recorder = Recorder()
@@ -153,9 +160,8 @@ def test_records_read_ahead_of_the_cut_are_dropped(broker: InMemoryBroker) -> No
         recorder.wait(lambda: len(recorder.futures) == 1)
         broker.truncate(P0, 6)
         broker.produce(P0, *[b"new"] * 8)
-        deadline = Deadline.after(PATIENCE)
-        while channel._runtime.manager.all()[0].progress.buffer.leader_epoch != 1:
-            assert not deadline.expired
+        # the two that are left behind the batch, and the new ones
+        assert wait_for(lambda: buffered(channel) == 10, Deadline.after(PATIENCE))
         recorder.answer = lambda _: BatchResponse.advance()
         recorder.futures[0].set_result(BatchResponse.advance())
         assert broker.wait_committed("group", P0, 14, Deadline.after(PATIENCE))
@@ -259,22 +265,17 @@ def test_a_log_that_begins_behind_what_was_read_is_no_truncated_one(
     assert recorder.errors() == [OffsetOutOfRangeError]
 
 
-class Silence:
-    """Has a channel's catalog refuse to say which offsets there are, and counts the questions."""
+class SilentCatalog(NotedCatalog):
+    """Refuses to say which offsets there are while ``silent``."""
 
-    def __init__(self, channel: InboundKafkaChannel) -> None:
-        self.asked = 0
-        self._catalog = channel._runtime.catalog
-        self._watermarks = self._catalog.watermarks
-        self._catalog.watermarks = self._refuse  # type: ignore[method-assign]
+    silent = True
 
-    def _refuse(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
-        self.asked += 1
-        raise KafkaUnavailableError(f"no leader of {partition} for {deadline.remaining} s")
-
-    def end(self) -> None:
-        """Answer again."""
-        self._catalog.watermarks = self._watermarks  # type: ignore[method-assign]
+    def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+        """Note the partition, and answer unless it is silent."""
+        found = super().watermarks(partition, deadline)
+        if self.silent:
+            raise KafkaUnavailableError(f"no leader of {partition}")
+        return found
 
 
 #: So long that nothing is tried twice.
@@ -285,14 +286,14 @@ def test_a_truncated_log_whose_leader_is_silent_holds_no_worker(broker: InMemory
     """It is asked about again when its time has come, and can be given back until then."""
     read_all(broker)
     broker.truncate(P0, 6)
-    channel = in_memory_channel(Watching(), broker, retry=LONG)
-    silence = Silence(channel)
+    catalog = SilentCatalog(broker)
+    channel = in_memory_channel(Watching(), broker, topic_catalog=catalog, retry=LONG)
     channel.start(Deadline.after(PATIENCE))
     try:
-        assert wait_for(lambda: silence.asked > 0, Deadline.after(PATIENCE))
+        assert wait_for(lambda: catalog.asked, Deadline.after(PATIENCE))
     finally:
         assert channel.stop(Deadline.after(PATIENCE)).clean
-    assert silence.asked == 1
+    assert catalog.asked == [P0]
 
 
 @pytest.mark.parametrize("paused", [True, False])
@@ -300,23 +301,24 @@ def test_nothing_is_delivered_until_a_truncated_log_is_settled(
     broker: InMemoryBroker, *, paused: bool
 ) -> None:
     """Also where the position is reported out of range, and the log grows past it meanwhile."""
-    recorder = Watching()
-    channel = in_memory_channel(recorder, broker)
+    recorder, catalog = Watching(), SilentCatalog(broker)
+    catalog.silent = False
+    channel = in_memory_channel(
+        recorder, broker, record_source=KnownLeaderSource(broker), topic_catalog=catalog
+    )
     with running(channel):
         assert broker.wait_committed("group", P0, 10, Deadline.after(PATIENCE))
-        silence = Silence(channel)
+        catalog.asked.clear()
+        catalog.silent = True
         if paused:
             channel.pause(by="ann")
-        with broker._changed:
-            # a client that has known this leader before compares no epochs
-            channel._runtime.fetcher._source._led[P0] = 2  # type: ignore[attr-defined]
-            broker.truncate(P0, 6)
-        assert wait_for(lambda: silence.asked > 1, Deadline.after(PATIENCE))
+        broker.truncate(P0, 6)
+        assert wait_for(lambda: len(catalog.asked) > 1, Deadline.after(PATIENCE))
         broker.produce(P0, *[b"new"] * 8)
-        asked = silence.asked
-        assert wait_for(lambda: silence.asked > asked, Deadline.after(PATIENCE))
+        asked = len(catalog.asked)
+        assert wait_for(lambda: len(catalog.asked) > asked, Deadline.after(PATIENCE))
         assert recorder.delivered() == [(0, 10, 1)]
-        silence.end()
+        catalog.silent = False
         error = halted(recorder, channel)
         assert (error.position, error.high, error.end) == (10, 14, 6)
     assert recorder.delivered() == [(0, 10, 1)]
@@ -330,17 +332,17 @@ def test_a_position_out_of_range_is_looked_at_with_its_epoch(
     recorder = Watching()
     recorder.answer = recorder.later
     batch = {"max_records": 4 if ahead else 10, "linger": 0}
-    channel = in_memory_channel(recorder, broker, batch=batch)
+    source, catalog = KnownLeaderSource(broker), NotedCatalog(broker)
+    channel = in_memory_channel(
+        recorder, broker, record_source=source, topic_catalog=catalog, batch=batch
+    )
     with running(channel):
         recorder.wait(lambda: len(recorder.futures) == 1)
-        with broker._changed:
-            source = channel._runtime.fetcher._source
-            source._led[P0] = 2  # type: ignore[attr-defined]
-            source._out.add(P0)  # type: ignore[attr-defined]
+        catalog.asked.clear()
+        with broker.at_once():
             broker.truncate(P0, 6)
             broker.produce(P0, *[b"new"] * 8)
-        owned = channel._runtime.manager.all()[0]
-        owned.post(OffsetOutOfRange(owned.progress.buffer.generation))
+        assert wait_for(lambda: catalog.asked, Deadline.after(PATIENCE))
         recorder.answer = lambda _: BatchResponse.advance()
         recorder.futures[0].set_result(BatchResponse.advance())
         if ahead:
@@ -367,6 +369,27 @@ def test_a_bounded_run_fails_at_a_log_that_lost_its_end(broker: InMemoryBroker) 
     assert [type(error) for error in failures] == [LogTruncatedError]
 
 
+class LookingCatalog(InMemoryCatalog):
+    """Looks at the log of P0 with the answers given, and then as any other."""
+
+    def __init__(self, broker: InMemoryBroker, *answers: Future[LogLook]) -> None:
+        super().__init__(broker)
+        self.answers = list(answers)
+
+    def look_at_log(self, partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
+        """Return the next answer."""
+        if partition == P0 and self.answers:
+            return self.answers.pop()
+        return super().look_at_log(partition, position, epoch)
+
+
+def failed(error: Exception) -> Future[LogLook]:
+    """Return a look that has failed."""
+    answer: Future[LogLook] = Future()
+    answer.set_exception(error)
+    return answer
+
+
 def test_a_start_that_waits_for_a_leader_holds_no_worker(broker: InMemoryBroker) -> None:
     """The one worker starts the other partitions meanwhile, and this one can be given back."""
     broker.create_topic("events", 2)
@@ -377,24 +400,17 @@ def test_a_start_that_waits_for_a_leader_holds_no_worker(broker: InMemoryBroker)
             assert broker.wait_committed("group", partition, 10, Deadline.after(PATIENCE))
     for partition in (P0, p1):
         broker.produce(partition, b"more")
-    recorder = Recorder()
-    channel = in_memory_channel(recorder, broker, workers=1)
-    catalog = channel._runtime.catalog
-    look, waits = catalog.look_at_log, [Future[LogLook]()]
-
-    def silent(partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
-        return waits[0] if partition == P0 else look(partition, position, epoch)
-
-    catalog.look_at_log = silent  # type: ignore[method-assign]
+    recorder, look = Recorder(), Future[LogLook]()
+    channel = in_memory_channel(
+        recorder, broker, workers=1, topic_catalog=LookingCatalog(broker, look)
+    )
     with running(channel):
         assert broker.wait_committed("group", p1, 11, Deadline.after(PATIENCE))
         assert recorder.delivered(0) == []
-        waits[0].set_result(LogLook(0))
+        look.set_result(LogLook(0))
         assert broker.wait_committed("group", P0, 11, Deadline.after(PATIENCE))
     assert recorder.delivered(0) == [(10, 11, 1)]
-    waits[0] = Future()
-    again = in_memory_channel(Recorder(), broker)
-    again._runtime.catalog.look_at_log = silent  # type: ignore[method-assign]
+    again = in_memory_channel(Recorder(), broker, topic_catalog=LookingCatalog(broker, Future()))
     again.start(Deadline.after(PATIENCE))
     assert again.stop(Deadline.after(PATIENCE)).clean
 
@@ -403,21 +419,11 @@ def test_a_start_whose_look_fails_is_tried_again(broker: InMemoryBroker) -> None
     """With the error for whoever asks what holds it up."""
     read_all(broker)
     broker.produce(P0, b"more")
-    channel = in_memory_channel(Recorder(), broker)
-    catalog = channel._runtime.catalog
-    look, failures = catalog.look_at_log, [KafkaUnavailableError("no leader")] * 2
-
-    def failing(partition: TopicPartition, position: int, epoch: int) -> Future[LogLook]:
-        answer: Future[LogLook] = Future()
-        if not failures:
-            return look(partition, position, epoch)
-        answer.set_exception(failures.pop())
-        return answer
-
-    catalog.look_at_log = failing  # type: ignore[method-assign]
-    with running(channel):
+    error = KafkaUnavailableError("no leader")
+    catalog = LookingCatalog(broker, failed(error), failed(error))
+    with running(in_memory_channel(Recorder(), broker, topic_catalog=catalog)):
         assert broker.wait_committed("group", P0, 11, Deadline.after(PATIENCE))
-    assert failures == []
+    assert catalog.answers == []
 
 
 @pytest.mark.parametrize("first", [0, 5])
@@ -427,15 +433,20 @@ def test_what_waits_for_a_retry_is_delivered_once_after_a_doubt(
     """Each record comes again once, also those that the log has no more."""
     recorder = Recorder()
     recorder.raising["batch"] = ValueError("once")
-    channel = in_memory_channel(recorder, broker, retry=LONG)
+    source, catalog = ReportingSource(broker), NotedCatalog(broker)
+    channel = in_memory_channel(
+        recorder, broker, record_source=source, topic_catalog=catalog, retry=LONG
+    )
     with running(channel):
         recorder.wait(lambda: recorder.errors() == [ValueError])
-        (owned,) = channel._runtime.manager.all()
         broker.expire(P0, first)
-        for event in (LogTruncated(owned.progress.buffer.generation, None), RecordSkipped()):
-            owned.post(event)
-        channel._runtime.manager.touch_all()
-        broker.produce(P0, b"more")
-        assert broker.wait_committed("group", P0, 11, Deadline.after(PATIENCE))
+        catalog.asked.clear()
+        source.report(Fetched(truncated=[(P0, None)]))
+        assert wait_for(lambda: catalog.asked, Deadline.after(PATIENCE))
+        broker.produce(P0, b"left out", b"more")
+        assert wait_for(lambda: buffered(channel) == 2, Deadline.after(PATIENCE))
+        # what fails is tried again at once, whichever record is skipped
+        channel.skip(P0, 10, reason="to try again", by="ann", force=True)
+        assert broker.wait_committed("group", P0, 12, Deadline.after(PATIENCE))
     values = [record.value() for batch in recorder.batches[1:] for record in batch.records]
     assert values == [*(b"%d" % number for number in range(10)), b"more"]

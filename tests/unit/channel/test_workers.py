@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from pathlib import Path
-from threading import Event
+from queue import SimpleQueue
+from threading import enumerate as enumerate_threads
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from headrace.channel import partition
+from headrace.channel.runtime import ChannelRuntime
 from headrace.channel.scheduler import Scheduler
+from headrace.channel.settings import LiveSettings
+from headrace.channel.skips import Skips
 from headrace.channel.workers import Workers
+from headrace.config import ChannelConfig
+from headrace.coordinators.claims import Claim
+from headrace.coordinators.lease import Lease
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import FatalError
 from headrace.devstack.wait import wait_for
 from headrace.telemetry.metrics import Metrics
-from headrace.testing import InMemoryBroker, in_memory_channel, running
+from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_ports
+from headrace.testing.channel import QUICK
+from tests.unit.channel.in_memory import P0
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
 if TYPE_CHECKING:
-    from headrace.channel.channel import InboundKafkaChannel
+    from collections.abc import Callable
+
     from headrace.channel.events import PartitionEvent
-    from headrace.coordinators.claims import Claim
 
 
 def test_names_of_workers_stay_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +50,10 @@ def test_names_of_workers_stay_few(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     def settled(count: int) -> bool:
-        return len(metrics.thread_times()) == len(workers._numbers) == count
+        names = [thread.name for thread in enumerate_threads()]
+        started = sum(name.startswith("main-worker-") for name in names)
+        # a name is free again once the thread that had it is over
+        return len(metrics.thread_times()) == started == count
 
     workers.start()
     try:
@@ -58,35 +71,41 @@ class Unknown:
 
 
 @pytest.mark.parametrize("starting", [True, False])
-def test_an_event_that_nobody_handles_fails_the_channel(
+def test_an_event_without_a_handler_fails_the_channel(
     broker: InMemoryBroker, *, starting: bool
 ) -> None:
     """It is not passed over in silence, in whatever state the partition is."""
-    failures: list[BaseException] = []
-    recorder, failed = Recorder(), Event()
+    failures: SimpleQueue[BaseException] = SimpleQueue()
+    runtime = runtime_of(broker, failures.put)
+    runtime.manager.claimed(Claim(P0, 1, "member", 7, 1, Lease(60.0, SYSTEM_CLOCK, inf)))
+    (owned,) = runtime.manager.all()
+    if not starting:
+        owned.begin(SYSTEM_CLOCK.monotonic())
+    owned.post(cast("PartitionEvent", Unknown()))
+    runtime.workers.start()
+    try:
+        error = failures.get(timeout=PATIENCE)
+    finally:
+        assert runtime.workers.stop(Deadline.after(PATIENCE)) == []
+        runtime.close(Deadline.after(PATIENCE))
+    assert type(error) is FatalError
+    assert "Unknown" in str(error)
 
-    def note(_: InboundKafkaChannel, error: BaseException) -> None:
-        failures.append(error)
-        failed.set()
 
-    channel = in_memory_channel(recorder, broker, on_failure=note)
-    claimed = channel._runtime.manager.claimed
-
-    def claim(claim: Claim) -> None:
-        claimed(claim)
-        (owned,) = [each for each in channel._runtime.manager.all() if each.life.claim is claim]
-        owned.post(cast("PartitionEvent", Unknown()))
-
-    if starting:
-        channel._runtime.manager.claimed = claim  # type: ignore[method-assign]
-    with running(channel):
-        if not starting:
-            recorder.wait(lambda: "assigned" in recorder.names())
-            channel._runtime.manager.all()[0].post(cast("PartitionEvent", Unknown()))
-            channel._runtime.manager.touch_all()
-        assert failed.wait(PATIENCE)
-    assert [type(error) for error in failures] == [FatalError]
-    assert "Unknown" in str(failures[0])
+def runtime_of(broker: InMemoryBroker, fail: Callable[[BaseException], None]) -> ChannelRuntime:
+    """Build the parts of a channel, of which no thread is started."""
+    config, metrics = ChannelConfig.model_validate(QUICK), Metrics()
+    return ChannelRuntime(
+        "member",
+        LiveSettings(config),
+        Recorder(),
+        in_memory_ports(config, broker, InMemoryZooKeeper(), "member"),
+        skips=Skips(metrics, "member"),
+        until=None,
+        metrics=metrics,
+        clock=SYSTEM_CLOCK,
+        fail=fail,
+    )
 
 
 def test_a_partition_s_events_are_read_in_one_place() -> None:

@@ -192,7 +192,7 @@ class Readers:
     def __init__(self, broker: Broker, topic: str, runtime: SparkRuntime) -> None:
         self._kafka = {"bootstrap.servers": broker.address}
         self._topic = topic
-        self._runtime = runtime
+        self._spark = runtime
 
     def by_value(self, ends: Mapping[int, int]) -> list[Any]:
         """Return the rows of what is fetched here."""
@@ -206,7 +206,7 @@ class Readers:
         return self._rows(way, read_to(ends, source, self._topic))
 
     def _rows(self, way: SparkInput, found: dict[int, list[Run]]) -> list[Any]:
-        return rows(self._runtime, way, list(batches(self._topic, found)))
+        return rows(self._spark, way, list(batches(self._topic, found)))
 
 
 @pytest.mark.slow
@@ -291,7 +291,7 @@ class Site:
 
     def __init__(self, group: Group, runtime: SparkRuntime) -> None:
         self.group = group
-        self._runtime = runtime
+        self._spark = runtime
         self._table = group.directory / "table"
 
     @contextmanager
@@ -306,7 +306,7 @@ class Site:
         source = ByReference(
             {"bootstrap.servers": self.group.broker.address}, self.group.name, 1_000
         )
-        engine = SparkEngine(self._runtime, reducer, None, source)
+        engine = SparkEngine(self._spark, reducer, None, source)
         controller = self.group.start(
             document, {CHANNEL: MicroBatchProcessor(engine, DeltaSink(self._table))}
         )

@@ -18,12 +18,15 @@ from headrace.extensions.spark.runtime import SparkSnapshot
 from headrace.ops.admin.document import Described
 from headrace.ops.admin.ports import ProcessPhase
 from headrace.ops.admin.tables import show
+from headrace.processors import BatchResponse
 from headrace.testing import running
 from tests.unit.channel.in_memory import P0, P1, eventually
+from tests.unit.channel.recorder import Recorder
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from headrace.core.records import Batch
     from tests.unit.ops.admin.scene import Scene
 
 
@@ -143,27 +146,30 @@ def test_stacks_name_the_threads(scene: Scene) -> None:
     assert any(name.startswith("member-worker") for name in threads)
 
 
-def test_stacks_say_what_each_partition_is_doing(scene: Scene) -> None:
+def test_stacks_say_what_each_partition_is_doing(bare: Scene) -> None:
     """By the names that the status has for it, and also where an error is no text of UTF-8."""
-    channel = scene.controller.channels["member"]
-    for owned in channel._runtime.manager.all():
-        owned.retries.last_error = "bad \ud83d"
-    partitions = scene.get("/api/v1/stacks").json()["partitions"]
+
+    def refuse(_: Batch) -> BatchResponse:
+        raise ValueError("bad \ud83d")
+
+    stuck = {"backoff": "1h", "max_backoff": "1h"}
+    with running(bare.controller.add(Recorder(refuse), retry=stuck)) as channel:
+        eventually(lambda: [each.attempts for each in channel.partitions()] == [1, 1])
+        partitions = bare.get("/api/v1/stacks").json()["partitions"]
+        (of_status, _) = bare.get("/api/v1/channels/member/partitions").json()["partitions"]
     assert {(each["topic"], each["partition"]) for each in partitions} == {P0, P1}
-    (of_status, _) = scene.get("/api/v1/channels/member/partitions").json()["partitions"]
     assert all(set(each) == {*of_status, "channel", "calls"} for each in partitions)
-    assert {each["last_error"] for each in partitions} == {"bad ?"}
+    assert {each["last_error"] for each in partitions} == {"UserCodeError: ValueError: bad ?"}
 
 
-def test_a_wait_for_a_record_of_a_year_that_is_none_leaves_the_status_readable(
-    scene: Scene,
-) -> None:
+def test_a_wait_beyond_the_last_year_leaves_the_status_readable(bare: Scene) -> None:
     """A record's time may be any number, and a delay has delivery wait for it."""
-    for owned in scene.controller.channels["member"]._runtime.manager.all():
-        owned.retries.not_before = 2**63 / 1000
-    (channel,) = scene.get("/api/v1/status").json()["channels"]
-    shown = {each["held_back_until"] for each in channel["partitions"]}
-    assert shown == {"9999-12-31T23:59:59Z"}
+    recorder = Recorder(lambda _: BatchResponse.advance(wait=2**63 / 1000))
+    with running(bare.controller.add(recorder)) as channel:
+        eventually(lambda: sum(bool(p.held_back_seconds) for p in channel.partitions()) == 2)
+        (status,) = bare.get("/api/v1/status").json()["channels"]
+    shown = [each["held_back_until"] for each in status["partitions"]]
+    assert shown == ["9999-12-31T23:59:59Z"] * 2
 
 
 def test_half_a_character_in_an_error_leaves_the_status_readable(scene: Scene) -> None:

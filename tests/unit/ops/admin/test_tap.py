@@ -7,9 +7,10 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from headrace.channel.taps import MOST_TAPS, TapFilter, TappedRecord
+from headrace.channel.taps import MOST_TAPS, Tap, TapFilter, TappedRecord
 from headrace.cli import app
 from headrace.config import AdminConfig
 from headrace.core.records import TopicPartition
@@ -21,11 +22,13 @@ from headrace.testing import FakeRecord, running
 from tests.unit.channel.in_memory import P0, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, MutableMapping, Sequence
 
     import httpx
 
     from tests.unit.ops.admin.scene import Scene
+
+    Logs = Sequence[MutableMapping[str, Any]]
 
 TAP = "/api/v1/channels/member/tap"
 
@@ -33,12 +36,12 @@ TAP = "/api/v1/channels/member/tap"
 class Asking:
     """A tap that is read on a thread, whose answer is whole when it has ended."""
 
-    def __init__(self, scene: Scene, query: str) -> None:
+    def __init__(self, scene: Scene, logs: Logs, query: str) -> None:
         self._answers: list[httpx.Response] = []
-        before = _open(scene)
+        before = opened(logs)
         self._thread = Thread(target=lambda: self._answers.append(scene.get(f"{TAP}?{query}")))
         self._thread.start()
-        eventually(lambda: _open(scene) > before or bool(self._answers))
+        eventually(lambda: opened(logs) > before or bool(self._answers))
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the lines."""
@@ -48,13 +51,26 @@ class Asking:
         return [json.loads(line) for line in answer.text.splitlines()]
 
 
-def _open(scene: Scene) -> int:
-    return len(scene.controller.channels["member"]._runtime.taps._taps)
+@pytest.fixture
+def logs() -> Iterator[Logs]:
+    """Capture the log, which has each tap that is opened and closed."""
+    with capture_logs() as lines:
+        yield lines
 
 
-def test_records_are_sent_as_they_pass(scene: Scene) -> None:
+def opened(logs: Logs) -> int:
+    """Return how many taps were opened."""
+    return sum(line["event"] == "tap_opened" for line in logs)
+
+
+def closed(logs: Logs) -> int:
+    """Return how many taps were closed."""
+    return sum(line["event"] == "tap_closed" for line in logs)
+
+
+def test_records_are_sent_as_they_pass(scene: Scene, logs: Logs) -> None:
     """With all they have; what was there before the tap is not; counts come before and after."""
-    asking = Asking(scene, "limit=2&for_s=20&rate=100")
+    asking = Asking(scene, logs, "limit=2&for_s=20&rate=100")
     record = FakeRecord(key_=b"k", value_=b'{"a": 1}', headers_=[("h", b"x"), ("n", None)])
     scene.controller.broker.produce(P0, record, FakeRecord(key_=b"\xff", value_=None))
     first, one, two, last = asking.lines()
@@ -64,12 +80,12 @@ def test_records_are_sent_as_they_pass(scene: Scene) -> None:
     assert (one["headers"], one["attempt"]) == ([["h", "x"], ["n", None]], 1)
     assert (two["key"], two["key_hex"], two["value"]) == (None, "ff", None)
     assert (last["kind"], last["reason"], last["passed"], last["shown"]) == ("end", "limit", 2, 2)
-    assert _open(scene) == 0
+    assert (opened(logs), closed(logs)) == (1, 1)
 
 
-def test_a_partition_and_a_key_are_chosen(scene: Scene) -> None:
+def test_a_partition_and_a_key_are_chosen(scene: Scene, logs: Logs) -> None:
     """Others pass, and are not sent."""
-    asking = Asking(scene, "partition=events:0&key=6b&hex=true&limit=1&for_s=20")
+    asking = Asking(scene, logs, "partition=events:0&key=6b&hex=true&limit=1&for_s=20")
     broker = scene.controller.broker
     broker.produce(TopicPartition("events", 1), FakeRecord(key_=b"k", value_=b"other partition"))
     broker.produce(
@@ -79,11 +95,11 @@ def test_a_partition_and_a_key_are_chosen(scene: Scene) -> None:
     assert (found["partition"], found["value"]) == (0, "v")
 
 
-def test_a_tap_ends_by_itself(scene: Scene) -> None:
+def test_a_tap_ends_by_itself(scene: Scene, logs: Logs) -> None:
     """After its time, with its channel, and when the process stops."""
     lines = [json.loads(line) for line in scene.get(f"{TAP}?for_s=0").text.splitlines()]
     assert [each.get("reason") for each in lines] == [None, "time"]
-    asking = Asking(scene, "for_s=60")
+    asking = Asking(scene, logs, "for_s=60")
     scene.process.become(ProcessPhase.STOPPING)
     assert asking.lines()[-1]["reason"] == "process_stopping"
 
@@ -95,11 +111,11 @@ def test_a_tap_takes_the_token_everywhere(scene: Scene) -> None:
     assert scene.client.request("HEAD", TAP).status_code == 401
 
 
-def test_head_has_no_records(scene: Scene) -> None:
+def test_head_has_no_records(scene: Scene, logs: Logs) -> None:
     """It is answered at once, and opens no tap."""
     answer = scene.client.request("HEAD", TAP, headers=scene.trusted)
     assert (answer.status_code, answer.content) == (200, b"")
-    assert _open(scene) == 0
+    assert opened(logs) == 0
 
 
 @pytest.mark.parametrize(
@@ -113,11 +129,13 @@ def test_head_has_no_records(scene: Scene) -> None:
         ("for_s=99999", 422, "invalid_request"),
     ],
 )
-def test_what_is_no_request_is_refused(scene: Scene, query: str, status: int, error: str) -> None:
+def test_an_invalid_query_is_refused(
+    scene: Scene, logs: Logs, query: str, status: int, error: str
+) -> None:
     """By the name of what is wrong."""
     answer = scene.get(f"{TAP}?{query}")
     assert (answer.status_code, answer.json()["error"]) == (status, error)
-    assert _open(scene) == 0
+    assert opened(logs) == 0
 
 
 def test_a_channel_that_cannot_be_tapped_says_why(scene: Scene) -> None:
@@ -144,7 +162,7 @@ def test_records_that_are_elsewhere_cannot_be_tapped(bare: Scene) -> None:
     assert "by_reference" in refused.json()["message"]
 
 
-def test_a_reader_that_goes_away_ends_its_tap(scene: Scene) -> None:
+def test_a_reader_that_goes_away_ends_its_tap(scene: Scene, logs: Logs) -> None:
     """Whenever that is: the server tells the application, and nothing is left."""
     import asyncio  # noqa: PLC0415 - for this test only
 
@@ -170,7 +188,7 @@ def test_a_reader_that_goes_away_ends_its_tap(scene: Scene) -> None:
 
     asyncio.run(asyncio.wait_for(ask(), 30))
     assert seen.is_set()
-    assert _open(scene) == 0
+    assert (opened(logs), closed(logs)) == (1, 1)
 
 
 RECORD = TappedRecord(
@@ -207,14 +225,21 @@ def test_a_wrong_name_of_what_is_masked_is_refused() -> None:
             AdminConfig(redact=(wrong,))
 
 
-def test_what_is_masked_is_so_from_the_next_record_on(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+def test_a_key_is_masked_from_the_next_record_on_while_a_tap_is_open(
+    scene: Scene, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of a tap that has been open for a while."""
-    asking = Asking(scene, "limit=2&for_s=20&rate=100")
-    (tap,) = scene.controller.channels["member"]._runtime.taps._taps
+    """The configuration may be another one than when the tap was opened."""
+    channel, taps = scene.controller.channels["member"], list[Tap]()
+    open_tap = channel.open_tap
+
+    def keep(wanted: TapFilter, by: str) -> Tap:
+        taps.append(open_tap(wanted, by))
+        return taps[-1]
+
+    monkeypatch.setattr(channel, "open_tap", keep)
+    asking = Asking(scene, logs, "limit=2&for_s=20&rate=100")
     scene.controller.broker.produce(P0, FakeRecord(key_=b"k"))
-    eventually(lambda: tap.counts.shown == 1)
+    eventually(lambda: taps[0].counts.shown == 1)
     config = scene.controller.config
     admin = config.admin.model_copy(update={"redact": ("key",)})
     changed = config.model_copy(update={"admin": admin})
