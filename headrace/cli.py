@@ -27,7 +27,7 @@ COMMANDS = (
     Command(
         "acknowledge",
         Panel.OPERATE,
-        "Mark dead letters, skipped and set-aside records as seen: all of them, or a number.",
+        "Mark dead letters, skipped records and rejected facts as seen: all of them, or a number.",
         _ADMIN,
     ),
     Command(

@@ -204,7 +204,7 @@ class ErrorPolicy:
         if not self.passed_over(owned, item):
             return self._again(owned, item, error)
         topic = owned.partition.topic
-        self._environment.metrics.skipped.labels(self._environment.name, topic, "failed").inc(
+        self._environment.metrics.skipped.labels(self._environment.name, topic, "failing").inc(
             len(item.batch)
         )
         log.error(

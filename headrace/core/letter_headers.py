@@ -106,7 +106,7 @@ _SAID = (
     "partition",
     "offset",
     "timestamp",
-    "shed",
+    "overflow",
     "timer",
     "error",
     "message",
@@ -208,8 +208,8 @@ def letter_origin(headers: Iterable[Header] | None) -> LetterOrigin:
     ones count, the others are its own.
     """
     said, own = _read(headers)
-    if said.get("shed"):
-        said.setdefault("error", f"shed ({said['shed']})")
+    if said.get("overflow"):
+        said.setdefault("error", f"overflow ({said['overflow']})")
     numbers = {name: _number(said.get(name)) for name in _NUMBERS}
     texts = {name: said.get(name) for name in _TEXTS}
     return LetterOrigin(**texts, **numbers, headers=tuple(own))  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""Admission: how fast a channel takes records, and what it sheds when too many wait.
+"""Admission: how fast a channel takes records, and what it leaves out when too many wait.
 
-Decided at the processor's door, batch by batch, and never by a reducer. What is shed is part of
-the micro-batch whose commit moves past it, so that each record is processed or shed, once.
+Decided at the processor's door, batch by batch, and never by a reducer. What overflows is part
+of the micro-batch whose commit moves past it, so that each record is processed or left out, once.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _HASHES = 1 << 32
 
 
-class Shed(Enum):
-    """Which records are shed when too many wait. The reason in metrics and headers."""
+class OverflowChoice(Enum):
+    """Which records are left out when too many wait, as metrics and headers have it."""
 
     NEWEST = "newest"
     """Those that came last: what waited before is processed first."""
@@ -46,13 +46,14 @@ class Shed(Enum):
 class AdmissionRules:
     """What a channel takes: ``max_rate`` records a second; None: as fast as it can.
 
-    Where more than ``max_pending`` of a partition wait, what is beyond that is shed; None sheds
-    nothing. Copies go to the topic ``to``, if there is one, with the headers that ``letters`` say.
+    Where more than ``max_pending`` of a partition wait, what is beyond that overflows; with None
+    nothing does. Copies go to the topic ``to``, if there is one, with the headers that ``letters``
+    say.
     """
 
     max_rate: float | None = None
     max_pending: int | None = None
-    shed: Shed = Shed.NEWEST
+    choice: OverflowChoice = OverflowChoice.NEWEST
     to: str | None = None
     letters: LetterHeaders = OUR_HEADERS
 
@@ -65,17 +66,17 @@ class AdmissionRules:
         return cls(
             channel.max_rate,
             rejects.max_pending,
-            Shed(rejects.overflow_choice),
+            OverflowChoice(rejects.overflow_choice),
             rejects.topic if rejects.overflow == "dead_letter" else None,
             LetterHeaders(rejects.headers, channel.group),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class ShedRecords:
-    """What was shed of a batch. ``copies`` has the records where there is a topic for them."""
+class Overflow:
+    """What was left out of a batch. ``copies`` has the records where there is a topic for them."""
 
-    reason: Shed
+    choice: OverflowChoice
     count: int
     copies: Sequence[Record] = ()
     to: str | None = None
@@ -84,14 +85,14 @@ class ShedRecords:
     def results(self) -> Iterator[ResultRecord]:
         """Yield the records as they are copied, with headers that say where they are from."""
         assert self.to is not None or not self.copies, "copies have a topic"
-        failure = Failure(f"shed ({self.reason.value})", code=Admission)
+        failure = Failure(f"overflow ({self.choice.value})", code=Admission)
         for record in self.copies:
             kind, time = record.timestamp()
             said = {
                 "topic": str(record.topic()),
                 "partition": str(record.partition()),
                 "offset": str(record.offset()),
-                "shed": self.reason.value,
+                "overflow": self.choice.value,
             }
             ours = self.letters.of(said, failure)
             yield ResultRecord(
@@ -109,7 +110,7 @@ class Admission:
 
     def __init__(self, rules: AdmissionRules, clock: Clock) -> None:
         self._clock = clock
-        self._shed: dict[Assignment, list[range]] = {}
+        self._decided: dict[Assignment, list[range]] = {}
         self._rules = AdmissionRules()
         self._rate: RateLimit | None = None
         self.follow(rules)
@@ -123,49 +124,49 @@ class Admission:
 
     def forget(self, assignment: Assignment) -> None:
         """Forget what was decided of a partition."""
-        self._shed.pop(assignment, None)
+        self._decided.pop(assignment, None)
 
     def pace(self, records: int) -> float:
         """Take note of records that are let in; return when the next may be, in monotonic time."""
         rate = self._rate
         return 0.0 if rate is None else self._clock.monotonic() + rate.take(records)
 
-    def admit(self, batch: Batch) -> tuple[Batch, ShedRecords | None]:
-        """Return the batch with what is let in, at the same offsets, and what is shed of it."""
+    def admit(self, batch: Batch) -> tuple[Batch, Overflow | None]:
+        """Return the batch with what is let in, at the same offsets, and what overflows."""
         rules, end = self._rules, batch.assignment.high_watermark
         if rules.max_pending is None or end is None:
             return batch, None
-        if rules.shed is Shed.SAMPLE:
-            kept, shed = _sampled(batch.records, rules.max_pending / max(1, end - batch.start))
+        if rules.choice is OverflowChoice.SAMPLE:
+            kept, over = _sampled(batch.records, rules.max_pending / max(1, end - batch.start))
         else:
-            ranges = self._ranges(batch, end, rules.max_pending, rules.shed)
-            kept, shed = _split(batch.records, ranges)
-        count = sum(map(len, shed))
+            ranges = self._ranges(batch, end, rules.max_pending, rules.choice)
+            kept, over = _split(batch.records, ranges)
+        count = sum(map(len, over))
         if count == 0:
             return batch, None
         records = _joined(kept)
         size = batch.size * len(records) // max(1, len(batch))
-        copies = [record for part in shed for record in part] if rules.to is not None else ()
-        found = ShedRecords(rules.shed, count, copies, rules.to, rules.letters)
+        copies = [record for part in over for record in part] if rules.to is not None else ()
+        found = Overflow(rules.choice, count, copies, rules.to, rules.letters)
         return replace(batch, records=records, size=size), found
 
-    def _ranges(self, batch: Batch, end: int, most: int, shed: Shed) -> Sequence[range]:
-        """Return the offsets to be shed, from the batch's on.
+    def _ranges(self, batch: Batch, end: int, most: int, choice: OverflowChoice) -> Sequence[range]:
+        """Return the offsets to be left out, from the batch's on.
 
         Of the newest, what was decided before stands: it does not wait any more, and what waits
         before it is processed.
         """
         start = batch.start
-        if shed is Shed.OLDEST:
+        if choice is OverflowChoice.OLDEST:
             return [range(start, max(start, end - most))]
-        known = [each for each in self._shed.get(batch.assignment, ()) if each.stop > start]
+        known = [each for each in self._decided.get(batch.assignment, ()) if each.stop > start]
         waiting = end - start - sum(each.stop - max(start, each.start) for each in known)
         if waiting > most:
             first = max(end - (waiting - most), known[-1].stop if known else start)
             if known and known[-1].stop == first:
                 first = known.pop().start
             known.append(range(first, end))
-        self._shed[batch.assignment] = known
+        self._decided[batch.assignment] = known
         return known
 
 
@@ -201,8 +202,8 @@ def _sampled(
     keep = [_hash(record) < limit for record in records]
     if not isinstance(records, ColumnRun):
         kept = [record for record, good in zip(records, keep, strict=True) if good]
-        shed = [record for record, good in zip(records, keep, strict=True) if not good]
-        return [kept], [shed]
+        others = [record for record, good in zip(records, keep, strict=True) if not good]
+        return [kept], [others]
     return [_chosen(records, keep)], [_chosen(records, [not good for good in keep])]
 
 

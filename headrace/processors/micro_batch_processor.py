@@ -181,11 +181,11 @@ class MicroBatchProcessor(BatchProcessor):
         if not part.records:
             return self._pass_gap(part)
         whole = None if part is batch else batch
-        part, shed = self._admission.admit(part)
+        part, overflow = self._admission.admit(part)
         next_at = self._admission.pace(len(part))
         with self.context.metrics.stage(self.context.channel, "arrow"):
             prepared = self._engine.prepare(part) if part.records else None
-            pending = PendingBatch(part, prepared, whole=whole, shed=shed, next_at=next_at)
+            pending = PendingBatch(part, prepared, whole=whole, overflow=overflow, next_at=next_at)
         # it is given the future only: with the batch it would keep itself, and the records, alive
         pending.future.add_done_callback(self._on_done)
         self._open.put(pending)

@@ -233,7 +233,7 @@ class MicroBatchRunner:
         return job
 
     def _stage(self, job: Job) -> None:
-        left = [pending for pending in job.batches if not pending.is_shed]
+        left = [pending for pending in job.batches if not pending.is_all_overflow]
         if not left:
             job.staged = self._sink.stage_nothing(job.micro_batch)
             return

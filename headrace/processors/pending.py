@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from headrace.core.clock import Clock
     from headrace.core.records import Assignment, Batch, TopicPartition
-    from headrace.processors.admission import ShedRecords
+    from headrace.processors.admission import Overflow
 
 
 #: By what a size changes at most from one micro-batch to the next: one that was slow for a reason
@@ -134,9 +134,9 @@ class MergeLimits:
 class PendingBatch:
     """A batch that is not answered yet. ``prepared`` is the engine's own.
 
-    ``whole`` is what the channel delivered, where only its first part is taken. ``shed`` is what
-    was shed of it, which ``batch`` is without; ``next_at`` is when another may be let in, in
-    monotonic time.
+    ``whole`` is what the channel delivered, where only its first part is taken. ``overflow`` is
+    what was left out of it, which ``batch`` is without; ``next_at`` is when another may be let
+    in, in monotonic time.
 
     The channel may cancel the future at any time, so that setting it can come too late; the
     channel knows then, and expects nothing.
@@ -146,7 +146,7 @@ class PendingBatch:
     prepared: Any
     future: Future[BatchResponse] = field(default_factory=Future)
     whole: Batch | None = None
-    shed: ShedRecords | None = None
+    overflow: Overflow | None = None
     next_at: float = 0.0
 
     @property
@@ -165,9 +165,9 @@ class PendingBatch:
         return self.batch.next_offset == self.batch.start
 
     @property
-    def is_shed(self) -> bool:
-        """Whether all its records were shed, so that there is nothing to compute."""
-        return self.shed is not None and not self.batch.records
+    def is_all_overflow(self) -> bool:
+        """Whether all its records were left out, so that there is nothing to compute."""
+        return self.overflow is not None and not self.batch.records
 
     @property
     def runs_alone(self) -> bool:

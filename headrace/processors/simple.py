@@ -201,7 +201,7 @@ class CommitFirstProcessor(SimpleKafkaProcessor):
     def _dropped(self, batch: Batch, records: int, error: Exception) -> None:
         assert self._context is not None
         topic, number = batch.partition
-        self._context.metrics.skipped.labels(self._channel, topic, "failed").inc(records)
+        self._context.metrics.skipped.labels(self._channel, topic, "failing").inc(records)
         log.error(
             "committed_records_failed",
             channel=self._channel,

@@ -7,7 +7,7 @@ from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import structlog
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headrace.core.records import Batch, TopicPartition
-    from headrace.processors.admission import ShedRecords
+    from headrace.processors.admission import Overflow
     from headrace.processors.contract import ChannelContext
     from headrace.processors.jobs import Job
     from headrace.processors.pending import OpenBatches, PendingBatch
@@ -38,8 +38,11 @@ _QUIET = 10.0
 #: Offsets that a log event names.
 _NAMED = 5
 
-#: Before the reason for which records are shed, which is no reason to skip.
-_SHED = "shed "
+_Outcome: TypeAlias = Literal["undecodable", "skipped", "dead_lettered"]
+
+#: What is left out: records that cannot be decoded, for which reason, or those that are too many,
+#: by which choice.
+_What: TypeAlias = tuple[_Outcome, str]
 
 
 @dataclass(slots=True)
@@ -62,7 +65,7 @@ class SkippedRecords:
         self._context = context
         self._reason = reason
         self._lock = threading.Lock()
-        self._unreported: dict[tuple[TopicPartition, str], _Unreported] = {}
+        self._unreported: dict[tuple[TopicPartition, _What], _Unreported] = {}
 
     def count(self, skipped: Mapping[TopicPartition, Sequence[int]]) -> None:
         """Count the records left out of a stored micro-batch; ``skipped`` has their offsets."""
@@ -70,22 +73,23 @@ class SkippedRecords:
         for partition, offsets in skipped.items():
             counter = self._context.metrics.skipped.labels(channel, partition.topic, self._reason)
             counter.inc(len(offsets))
-            self._hold(partition, self._reason, len(offsets), offsets)
+            self._hold(partition, ("undecodable", self._reason), len(offsets), offsets)
         self.report()
 
-    def count_shed(self, batch: Batch, shed: ShedRecords) -> None:
-        """Count what was shed of a batch that is stored."""
-        channel, partition, reason = self._context.channel, batch.partition, shed.reason.value
-        self._context.metrics.shed.labels(channel, partition.topic, reason).inc(shed.count)
-        self._hold(partition, _SHED + reason, shed.count, [batch.start])
+    def count_overflow(self, batch: Batch, overflow: Overflow) -> None:
+        """Count what was left out of a batch that is stored, because too many records waited."""
+        channel, partition, choice = self._context.channel, batch.partition, overflow.choice.value
+        self._context.metrics.overflow.labels(channel, partition.topic, choice).inc(overflow.count)
+        outcome: _Outcome = "skipped" if overflow.to is None else "dead_lettered"
+        self._hold(partition, (outcome, choice), overflow.count, [batch.start])
         self.report()
 
     def _hold(
-        self, partition: TopicPartition, reason: str, records: int, offsets: Sequence[int]
+        self, partition: TopicPartition, what: _What, records: int, offsets: Sequence[int]
     ) -> None:
         with self._lock:
             now = self._context.clock.monotonic()
-            unreported = self._unreported.setdefault((partition, reason), _Unreported(now))
+            unreported = self._unreported.setdefault((partition, what), _Unreported(now))
             unreported.records += records
             unreported.first += offsets[: _NAMED - len(unreported.first)]
 
@@ -94,37 +98,39 @@ class SkippedRecords:
         now = self._context.clock.monotonic()
         with self._lock:
             ready = [
-                (partition, reason, unreported)
-                for (partition, reason), unreported in self._unreported.items()
+                (partition, what, unreported)
+                for (partition, what), unreported in self._unreported.items()
                 if all_of_it or now >= unreported.due
             ]
-            for partition, reason, unreported in ready:
+            for partition, what, unreported in ready:
                 if unreported.records:
-                    self._unreported[partition, reason] = _Unreported(now + _QUIET)
+                    self._unreported[partition, what] = _Unreported(now + _QUIET)
                 else:
                     # as long as nothing is left out nothing is kept of the partition
-                    del self._unreported[partition, reason]
-        for partition, reason, unreported in ready:
+                    del self._unreported[partition, what]
+        for partition, what, unreported in ready:
             if unreported.records:
-                self._warn(partition, reason, unreported)
+                self._warn(partition, what, unreported)
 
-    def _warn(self, partition: TopicPartition, reason: str, unreported: _Unreported) -> None:
+    def _warn(self, partition: TopicPartition, what: _What, unreported: _Unreported) -> None:
         fields: dict[str, Any] = {
             "channel": self._context.channel,
             "topic": partition.topic,
             "partition": partition.partition,
             "records": unreported.records,
         }
-        if reason.startswith(_SHED):
-            name = reason.removeprefix(_SHED)
-            log.warning("records_shed", reason=name, offset=unreported.first[0], **fields)
-        else:
-            log.warning(
-                "undecodable_records_skipped",
-                reason=reason,
-                first_offsets=unreported.first,
-                **fields,
-            )
+        first = unreported.first
+        match what:
+            case "undecodable", reason:
+                log.warning(
+                    "undecodable_records_skipped", reason=reason, first_offsets=first, **fields
+                )
+            case "skipped", choice:
+                log.warning("overflow_records_skipped", choice=choice, offset=first[0], **fields)
+            case _, choice:
+                log.warning(
+                    "overflow_records_dead_lettered", choice=choice, offset=first[0], **fields
+                )
 
 
 #: Results that are staged and not committed: one in the sink's hand, two that wait. Each holds its
@@ -392,8 +398,8 @@ class SinkCommitter:
         As one micro-batch's batches have one share for each partition, so have those of several.
         """
         batches = [pending.batch for job in jobs for pending in job.batches]
-        shed = [pending.shed for job in jobs for pending in job.batches if pending.shed is not None]
-        copies = [each for each in shed if each.copies]
+        over = [pending.overflow for job in jobs for pending in job.batches if pending.overflow]
+        copies = [each for each in over if each.copies]
         self._send_letters(jobs)
         try:
             self._sink.commit(
@@ -430,8 +436,8 @@ class SinkCommitter:
         self._skipped.count(job.staged.skipped)
         self._keyless.count(job.staged.keyless)
         for pending in job.batches:
-            if pending.shed is not None:
-                self._skipped.count_shed(pending.batch, pending.shed)
+            if pending.overflow is not None:
+                self._skipped.count_overflow(pending.batch, pending.overflow)
             pending.advance(self._context.clock.monotonic())
         self._open.took(micro_batch.records, seconds)
         log.debug(

@@ -179,11 +179,11 @@ def channel_of(made: Made) -> d.ChannelStatus:
 
 
 def _rejects(made: Made) -> RejectsStatus:
-    letters, skipped, set_aside = made.rejects
+    letters, skipped, rejected = made.rejects
     return RejectsStatus(
         dead_letters=letters,
         skipped_records=skipped,
-        set_aside=set_aside,
+        rejected_facts=rejected,
         acknowledged=0,
         acknowledged_by=None,
         acknowledged_at=None,
@@ -197,7 +197,7 @@ def _totals(made: Made, partitions: list[d.PartitionStatus], records_per_s: floa
         records=812_334_120,
         records_per_s=records_per_s,
         skipped_records=2,
-        shed_records=5,
+        overflow_records=5,
         dead_letters=sum(each.dead_letters for each in partitions),
         errors=sum(each.attempts for each in partitions) + 3,
         commit_failures=0,

@@ -80,7 +80,7 @@ def test_what_is_wrong_stands_first(stage: Stage, visits: Visits) -> None:
 
 
 def test_dead_letters_and_what_is_in_question_are_shown(stage: Stage, visits: Visits) -> None:
-    """Counts of what was shed and of dead letters; and among how many records a partition looks."""
+    """Counts of overflow and of dead letters; and among how many records a partition looks."""
     stage.process = failing()
     page = visits.open(stage.url)
     page.wait_for_selector("#partitions tbody tr")
@@ -90,7 +90,7 @@ def test_dead_letters_and_what_is_in_question_are_shown(stage: Stage, visits: Vi
 
 
 def test_a_channel_with_state_says_how_much_there_is(stage: Stage, visits: Visits) -> None:
-    """Keys, bytes, timers and what was set aside, and no such numbers in other channels."""
+    """Keys, bytes, timers and what was rejected, and no such numbers in other channels."""
     stage.process = restoring()
     page = visits.open(stage.url)
     page.wait_for_selector("#partitions tbody tr")
@@ -103,7 +103,7 @@ def test_a_channel_with_state_says_how_much_there_is(stage: Stage, visits: Visit
     }
     assert said["keys"] == "1.2M"
     assert said["timers"] == "88,120"
-    assert said["late · set aside since start"] == "17 · 3"
+    assert said["late · rejected since start"] == "17 · 3"
     assert said["in quarantine"] == "2"
     assert said["to restore, of 1 partition"] == "66,000"
 

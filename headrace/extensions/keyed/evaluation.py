@@ -1,4 +1,4 @@
-"""One key on its way through a micro-batch: the rules of facts, timers, time to live and poison."""
+"""One key on its way through a micro-batch: facts, timers, time to live and rejects."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ class KeyEvaluation:
         """Deal with a fact that is too late, as ``late`` says."""
         if self._settings.late == "dead_letter":
             grace = self._settings.grace
-            self._set_aside(fact, f"it is late by {fact.late_by} ms, and grace is {grace} ms")
+            self._reject(fact, f"it is late by {fact.late_by} ms, and grace is {grace} ms")
         else:
             self._result.dropped += 1
 
@@ -406,7 +406,7 @@ class KeyEvaluation:
         calls.call(partition, key, place.encode())
         return False
 
-    # --- poison -----------------------------------------------------------------------------
+    # --- rejects ----------------------------------------------------------------------------
 
     def _give_up(
         self, last: Fact | Fired, reason: BaseException | str, stage: Stage = Stage.PROCESS
@@ -422,9 +422,9 @@ class KeyEvaluation:
                 reason if isinstance(reason, BaseException) else None
             )
         if policy == "skip":
-            self._result.poison += 1
+            self._result.rejected += 1
         else:
-            self._set_aside(last, str(error), reason, stage)
+            self._reject(last, str(error), reason, stage)
         if policy == "quarantine":
             self._is_called = True
             self._quarantined = str(error)
@@ -437,11 +437,11 @@ class KeyEvaluation:
         reason = f"the key is quarantined: {self._quarantined}"
         policies = {self._settings.undecodable, self._settings.failing}
         if policies & {"dead_letter", "quarantine"}:
-            self._set_aside(fact, reason)
+            self._reject(fact, reason)
         else:  # there need not be a topic for it
             self._give_up(fact, f"{reason}; headrace state release has it go on")
 
-    def _set_aside(
+    def _reject(
         self,
         last: Fact | Fired,
         message: str,
@@ -449,6 +449,6 @@ class KeyEvaluation:
         stage: Stage = Stage.PROCESS,
     ) -> None:
         """Make a dead letter of a fact or a timer."""
-        self._result.poison += 1
+        self._result.rejected += 1
         letter = letter_of(self._reduction, self._touched, last, message, reason, stage)
         self._result.outputs.append(letter)

@@ -42,13 +42,13 @@ class FirstRecords:
         """Look at what became of a micro-batch; ``result`` is a table of ``fold.RESULT``."""
         if self._is_over or not micro_batch.records:
             return
-        poison, dropped = (pc.sum(result.column(name)).as_py() or 0 for name in _GIVEN_UP)
-        if poison + dropped < micro_batch.records:
+        rejected, dropped = (pc.sum(result.column(name)).as_py() or 0 for name in _GIVEN_UP)
+        if rejected + dropped < micro_batch.records:
             self._is_over = True
             return
         self._batches += 1
-        self._records += poison
-        if not poison or (self._batches < MOST_BATCHES and self._records < MOST_RECORDS):
+        self._records += rejected
+        if not rejected or (self._batches < MOST_BATCHES and self._records < MOST_RECORDS):
             return
         self._is_over = True
         log.error(
@@ -59,14 +59,14 @@ class FirstRecords:
             error=_last_message(result),
             reason=(
                 f"no record has been reduced since the start: the first {self._records} were all "
-                "set aside or dropped, as rejects say, and their offsets are committed; once "
+                "rejected or too late, as rejects say, and their offsets are committed; once "
                 "the code is right, headrace dead-letters replay has them reduced"
             ),
         )
 
 
 #: The columns that count records which no reducer got, or took.
-_GIVEN_UP = ("poison", "dropped")
+_GIVEN_UP = ("rejected", "dropped")
 
 
 def _last_message(result: pa.Table) -> str | None:

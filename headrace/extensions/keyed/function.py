@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.extensions.keyed.rows import chunks, grouped, poison_rows
+from headrace.extensions.keyed.rows import chunks, grouped, rejected_rows
 from headrace.extensions.keyed.sink import with_former, with_times
 from headrace.extensions.keyed.tables import RESULT, in_this_thread
 
@@ -54,6 +54,6 @@ class KeyedFunction:
         found = grouped(table, batch, self._state, settings, now)
         parts = chunks(found.rows, tasks)
         results = [RESULT.empty_table(), *(run(fold, parts) if parts else ())]
-        if found.poison:
-            results.append(poison_rows(found.poison))
+        if found.undecodable:
+            results.append(rejected_rows(found.undecodable))
         return with_times(with_former(pa.concat_tables(results), found.rows), found.times)

@@ -26,7 +26,7 @@ class Folded:
     fired: int = 0
     late: int = 0
     dropped: int = 0
-    poison: int = 0
+    rejected: int = 0
     expired: int = 0
 
 
@@ -41,7 +41,7 @@ class FoldResults:
     def add(self, touched: Touched, found: Folded) -> None:
         """Add a key."""
         after, is_changed = found.row, found.row != touched.row
-        numbers = found.fired, found.late, found.dropped, found.poison, found.expired
+        numbers = found.fired, found.late, found.dropped, found.rejected, found.expired
         self._rows.append((touched.key, touched.partition, is_changed, *after, *numbers))
         self._outputs += found.outputs
         self._ends.append(len(self._outputs))

@@ -68,12 +68,12 @@ class Grouped:
     """What a micro-batch is for the fold.
 
     ``rows`` is a table of :data:`ROWS`, ``times`` the stream time that each partition comes to.
-    ``poison`` has what cannot be grouped, by partition; None for each record that is dropped.
+    ``undecodable`` has what cannot be grouped, by partition; None for each record that is dropped.
     """
 
     rows: pa.Table
     times: Mapping[int, int]
-    poison: Mapping[int, Sequence[OutputRow | None]]
+    undecodable: Mapping[int, Sequence[OutputRow | None]]
 
 
 def grouped(
@@ -89,7 +89,7 @@ def grouped(
         StateStoreError: the state cannot be read.
     """
     records = _Records(table, settings)
-    poison = records.poison()
+    undecodable = records.undecodable()
     times, running, late_by = records.times(state)
     for part in micro_batch.ranges:
         known = state.time(part.partition)
@@ -100,7 +100,7 @@ def grouped(
             times[part.partition] = known if quiet is None else max(known, quiet)
     touched, ends, facts = records.facts(running, late_by)
     due = _due(micro_batch, state, times, touched, now)
-    return Grouped(_rows(touched, due, ends, facts, times, state, now), times, poison)
+    return Grouped(_rows(touched, due, ends, facts, times, state, now), times, undecodable)
 
 
 _NO_KEY = Failure("the record has no key", stage=Stage.KEY, code=grouped)
@@ -186,7 +186,7 @@ class _Records:
             calls.call(partition, None, place.encode())
             yield index, value
 
-    def poison(self) -> dict[int, list[OutputRow | None]]:
+    def undecodable(self) -> dict[int, list[OutputRow | None]]:
         """Return what cannot be grouped, as dead letters by partition."""
         found: dict[int, list[OutputRow | None]] = {}
         for index, failure in sorted(self._reasons.items()):
@@ -348,7 +348,7 @@ def _rows(  # noqa: PLR0917 - the columns of the table
     return pa.Table.from_arrays(columns, schema=ROWS)
 
 
-def poison_rows(poison: Mapping[int, Sequence[OutputRow | None]]) -> pa.Table:
+def rejected_rows(undecodable: Mapping[int, Sequence[OutputRow | None]]) -> pa.Table:
     """Return rows of :data:`RESULT` that have nothing but dead letters, and count the others."""
     rows = [
         {
@@ -362,10 +362,10 @@ def poison_rows(poison: Mapping[int, Sequence[OutputRow | None]]) -> pa.Table:
             "fired": 0,
             "late": 0,
             "dropped": 0,
-            "poison": len(letters),
+            "rejected": len(letters),
             "expired": 0,
         }
-        for partition, letters in poison.items()
+        for partition, letters in undecodable.items()
     ]
     return pa.Table.from_pylist(rows, schema=RESULT)
 

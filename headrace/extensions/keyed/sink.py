@@ -96,7 +96,7 @@ class KeyedCounts:
     fired: int = 0
     late: int = 0
     dropped: int = 0
-    poison: int = 0
+    rejected: int = 0
     expired: int = 0
     outputs: int = 0
 
@@ -511,7 +511,7 @@ def _leader_epoch(ends: Ends, partition: TopicPartition, deadline: Deadline) -> 
         return None
 
 
-_COUNTED = ("fired", "late", "dropped", "poison", "expired")
+_COUNTED = ("fired", "late", "dropped", "rejected", "expired")
 
 _TIMES = b"headrace.times"
 

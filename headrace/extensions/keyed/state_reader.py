@@ -107,7 +107,7 @@ class StateReader:
             keys_touched=counts.touched,
             timers_fired=counts.fired,
             late=counts.late,
-            poison=counts.poison,
+            rejected=counts.rejected,
             expired=counts.expired,
             cache_hits=self._store.cache_hits,
             cache_misses=self._store.cache_misses,

@@ -74,12 +74,12 @@ RESULT = pa.schema(
         ("fired", pa.int32()),
         ("late", pa.int32()),
         ("dropped", pa.int32()),
-        ("poison", pa.int32()),
+        ("rejected", pa.int32()),
         ("expired", pa.int32()),
     ]
 )
 
-#: The name of the output that poison goes to: no output of a configuration can have it.
+#: The name of the output that rejected facts go to: no output of a configuration can have it.
 DEAD_LETTERS = "headrace.dead_letters"
 
 #: Milliseconds since 1970 that a timer or an output may be at, before or after: some 140 million

@@ -310,7 +310,7 @@ class SkipRequest(Change):
 
 
 class AcknowledgeRequest(Change):
-    """What was passed over or set aside, as somebody has seen it; what came later stays open.
+    """What was skipped or rejected, as somebody has seen it; what came later stays open.
 
     Without any count all that there is at this moment.
     """
@@ -319,7 +319,7 @@ class AcknowledgeRequest(Change):
     """So many dead letters; null: none, where another count is given."""
     skipped_records: RecordCount | None = None
     """So many records that were passed over; null as before."""
-    set_aside: RecordCount | None = None
+    rejected_facts: RecordCount | None = None
     """So many records and timers of a channel with state; null as before."""
 
 
@@ -428,7 +428,7 @@ class Changes:
         name: ChannelName,
         body: Annotated[AcknowledgeRequest, Body()] = AcknowledgeRequest(),  # noqa: B008 - frozen
     ) -> AcknowledgeAnswer:
-        """Take it that somebody has seen what was passed over or set aside."""
+        """Take it that somebody has seen what was skipped or rejected."""
         with audited(Asked("acknowledge", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
             given = {kind: getattr(body, kind) for kind in KINDS}
@@ -581,7 +581,7 @@ class Changes:
         add(
             "channels/{name}/acknowledge",
             self.acknowledge,
-            "Acknowledge records that were passed over or set aside",
+            "Acknowledge records that were skipped or rejected",
             404,
             503,
         )

@@ -324,22 +324,29 @@ def acknowledge(
         int | None,
         typer.Option("--skipped", metavar="N", min=0, help="So many records passed over."),
     ] = None,
-    set_aside: Annotated[
+    rejected_facts: Annotated[
         int | None,
         typer.Option(
-            "--set-aside", metavar="N", min=0, help="So many that a channel with state set aside."
+            "--rejected-facts",
+            metavar="N",
+            min=0,
+            help="So many facts that a channel with state rejected.",
         ),
     ] = None,
     *,
     json: _Json = False,
 ) -> Command:
-    """Mark dead letters, skipped and set-aside records as seen: all of them, or a number.
+    """Mark dead letters, skipped records and rejected facts as seen: all of them, or a number.
 
     Those that come later are shown again. It survives a restart.
     """
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
-    counts = {"dead_letters": dead_letters, "skipped_records": skipped, "set_aside": set_aside}
+    counts = {
+        "dead_letters": dead_letters,
+        "skipped_records": skipped,
+        "rejected_facts": rejected_facts,
+    }
     body = {kind: count for kind, count in counts.items() if count is not None}
     return commands.channel_change(
         "acknowledge", channel, body, as_json=json, say=_say_acknowledged

@@ -215,8 +215,8 @@ class Totals(Document):
     """Records answered a second, over the last minute."""
     skipped_records: Number
     """Records passed over."""
-    shed_records: Number
-    """Records that admission shed."""
+    overflow_records: Number
+    """Records left out or put into the dead-letter topic, because too many waited."""
     dead_letters: Number
     """Records put into the dead-letter topic."""
     errors: Number
@@ -284,15 +284,15 @@ class StateTotals(Document):
     timers: Number | None
     """Timers, those of ttl among them."""
     quarantined: Number | None
-    """Keys whose facts are set aside."""
+    """Keys in quarantine, whose facts are rejected."""
     keys_touched: Number
     """Keys that had facts or timers, in each micro-batch."""
     timers_fired: Number
     """Timers that fired."""
     late: Number
     """Records older than the stream time before them."""
-    poison: Number
-    """Records and timers that were set aside."""
+    rejected: Number
+    """Facts, records and timers, that were left out or put into the dead-letter topic."""
     restoring: Number
     """Partitions whose state is not there yet."""
     restore_remaining: Number
@@ -352,7 +352,7 @@ class ChannelStatus(Document):
     totals: Totals
     """It in numbers."""
     rejects: RejectsStatus | None = None
-    """Records that were passed over or set aside, and that nobody has acknowledged yet."""
+    """Records that were skipped or rejected, and that nobody has acknowledged yet."""
     stages: list[StageStatus]
     """What its batches' time goes into."""
     threads: list[ThreadsStatus]

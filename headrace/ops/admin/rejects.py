@@ -1,4 +1,4 @@
-"""Records that channels passed over or set aside, until somebody acknowledges them."""
+"""Records that channels skipped or rejected, until somebody acknowledges them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 #: What is counted: letters of a channel, records that were passed over but for those that an
-#: operator left out, and records and timers that a channel with state by key set aside.
-KINDS = ("dead_letters", "skipped_records", "set_aside")
+#: operator left out, and facts that a channel with state by key rejected.
+KINDS = ("dead_letters", "skipped_records", "rejected_facts")
 
 #: The file's name in the process's folder.
 FILE = "rejects.json"
@@ -41,8 +41,8 @@ class RejectsStatus(Document):
     """Records put into the dead-letter topic."""
     skipped_records: Number
     """Records passed over, but for those that an operator left out."""
-    set_aside: Number
-    """Records and timers that a channel with state by key set aside."""
+    rejected_facts: Number
+    """Facts, records and timers, that a channel with state by key rejected."""
     acknowledged: Number
     """How many of all kinds were acknowledged, since the process's folder exists."""
     acknowledged_by: SendableText | None
@@ -161,7 +161,7 @@ class Rejects:
             counters = {
                 "dead_letters": int(done.dead_letters),
                 "skipped_records": int(done.skipped - done.left_out),
-                "set_aside": 0 if reader is None else reader.snapshot().poison,
+                "rejected_facts": 0 if reader is None else reader.snapshot().rejected,
             }
             known = self._channels.setdefault(name, _Channel())
             for kind, counter in counters.items():

@@ -62,7 +62,7 @@ class KeyedState(Document):
     timers: list[TimerStatus]
     """Its timers, by name."""
     quarantined: SendableText | None
-    """Why its facts are set aside, if they are."""
+    """Why its facts are rejected, if they are."""
     problem: SendableText | None
     """Why its state cannot be decoded, which is in base64 then."""
     stream_time: datetime | None
@@ -115,7 +115,7 @@ class Task(Document):
     timers: Number | None
     """Timers, those of ttl among them."""
     quarantined: Number | None
-    """Keys whose facts are set aside."""
+    """Keys in quarantine, whose facts are rejected."""
     offset: Offset | None
     """The state is of exactly the records before this offset."""
     commits: Number

@@ -98,11 +98,11 @@ def _catches_up(totals: dict[str, Any]) -> str:
 
 
 def _numbers(channel: dict[str, Any]) -> Iterable[str]:
-    """Yield what there is to say of shed records, of keys by phase, and of a pool."""
-    if shed := channel["totals"]["shed_records"]:
-        yield f"shed: {shed} records"
+    """Yield what there is to say of overflow, of keys by phase, and of a pool."""
+    if overflow := channel["totals"]["overflow_records"]:
+        yield f"overflow: {overflow} records"
     rejects = channel.get("rejects") or {}
-    kinds = ("dead_letters", "skipped_records", "set_aside")
+    kinds = ("dead_letters", "skipped_records", "rejected_facts")
     if said := [f"{kind.replace('_', ' ')} {rejects[kind]}" for kind in kinds if rejects.get(kind)]:
         yield f"not acknowledged: {' · '.join(said)}"
     # a process of a former version has neither

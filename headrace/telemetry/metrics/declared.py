@@ -119,13 +119,13 @@ class Metrics:
             "skipped_records",
             "Records passed over, by policy or as an operator asked.",
             *_TOPIC,
-            reason=("failed", "undecodable", "no_key", "out_of_range", "operator"),
+            reason=("failing", "undecodable", "no_key", "out_of_range", "operator"),
         )
-        self.shed = self._counter(
-            "shed_records",
-            "Records that admission shed, because more waited than may.",
+        self.overflow = self._counter(
+            "overflow_records",
+            "Records beyond max_pending, left out or put into the dead-letter topic.",
             *_TOPIC,
-            reason=("newest", "oldest", "sample"),
+            choice=("newest", "oldest", "sample"),
         )
         self.dead_lettered = self._counter(
             "dead_lettered_records", "Records put into the dead-letter topic.", *_TOPIC

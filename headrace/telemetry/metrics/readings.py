@@ -43,7 +43,7 @@ class ChannelSummary:
     batches: float
     skipped: float
     left_out: float
-    shed: float
+    overflow: float
     dead_letters: float
     errors: float
     commit_failures: float
@@ -62,7 +62,7 @@ class Summary:
             "batches": _counted(metrics.batches),
             "skipped": _counted(metrics.skipped),
             "left_out": _counted(metrics.skipped, reason="operator"),
-            "shed": _counted(metrics.shed),
+            "overflow": _counted(metrics.overflow),
             "dead_letters": _counted(metrics.dead_lettered),
             "errors": _counted(metrics.errors),
             "commit_failures": _counted(metrics.commit_failures),
@@ -288,7 +288,7 @@ class StateSize(Protocol):
 
     @property
     def quarantined(self) -> int:
-        """Keys whose facts are set aside."""
+        """Keys in quarantine, whose facts are rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,7 @@ class StateSnapshot:
     keys_touched: int = 0
     timers_fired: int = 0
     late: int = 0
-    poison: int = 0
+    rejected: int = 0
     expired: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
@@ -354,8 +354,10 @@ _STATE_COUNTS = {
     ),
     "timers_fired": _of_state("timers_fired_total", "counter", "Timers that fired."),
     "late": _of_state("late_total", "counter", "Records older than the stream time before them."),
-    "poison": _of_state(
-        "poison_total", "counter", "Records and timers that were set aside, as rejects say."
+    "rejected": _of_state(
+        "rejected_total",
+        "counter",
+        "Facts left out or put into the dead-letter topic, as rejects say.",
     ),
     "expired": _of_state("expired_total", "counter", "Keys that ttl deleted."),
     "cache_hits": _of_state(
@@ -370,7 +372,9 @@ _STATE_GAUGES = {
     "rows": _of_state("rows", "gauge", "Keys with a row, of the partitions that are held."),
     "bytes": _of_state("bytes", "gauge", "Bytes of these keys and rows, as they are stored."),
     "timers": _of_state("timers", "gauge", "Timers of these keys."),
-    "quarantined": _of_state("quarantined", "gauge", "Keys whose facts are set aside."),
+    "quarantined": _of_state(
+        "quarantined", "gauge", "Keys in quarantine, whose facts go to the topic."
+    ),
     "restore_remaining": _of_state(
         "restore_remaining", "gauge", "Offsets of the changelog that are still to be read."
     ),

@@ -26,7 +26,7 @@ def test_poison_is_skipped_and_counted(site: Site) -> None:
     assert sorted(site.seen()) == ["a", "b", "c", "x", "y"]
     skipped = daemon.wait_event("batch_skipped")
     assert (skipped["first_offset"], skipped["records"], skipped["attempts"]) == (2, 1, 3)
-    where = {"channel": "main", "topic": site.topic, "reason": "failed"}
+    where = {"channel": "main", "topic": site.topic, "reason": "failing"}
     assert daemon.metric("headrace_skipped_records_total", **where) == 1
     daemon.signal(signal.SIGTERM)
     assert daemon.wait() == 0

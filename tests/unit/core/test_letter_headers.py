@@ -226,9 +226,13 @@ def test_what_says_no_place_has_no_identity() -> None:
     assert letter_origin(wrong).identity is None
 
 
-def test_a_copy_of_a_shed_record_says_why() -> None:
+def test_a_copy_of_overflow_says_which() -> None:
     """The reason stands where a letter has its error."""
-    said = {"topic": "t", "partition": "0", "offset": "4", "shed": "newest"}
+    said = {"topic": "t", "partition": "0", "offset": "4", "overflow": "newest"}
     headers: list[Header] = [(f"headrace.{n}", text.encode()) for n, text in said.items()]
     found = letter_origin([*OWN_HEADERS, *headers])
-    assert (found.error, found.offset, found.headers) == ("shed (newest)", 4, tuple(OWN_HEADERS))
+    assert (found.error, found.offset, found.headers) == (
+        "overflow (newest)",
+        4,
+        tuple(OWN_HEADERS),
+    )

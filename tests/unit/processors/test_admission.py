@@ -1,4 +1,4 @@
-"""Admission: what is let in, how fast, and what is shed of each batch."""
+"""Admission: what is let in, how fast, and what overflows of each batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.config import ChannelConfig
 from headrace.core.columns import ColumnRun
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import TopicPartition, offset_of
-from headrace.processors.admission import Admission, AdmissionRules, Shed, ShedRecords
+from headrace.processors.admission import Admission, AdmissionRules, Overflow, OverflowChoice
 from headrace.processors.contract import ChannelContext
 from headrace.processors.sink_commits import SkippedRecords
 from headrace.telemetry.metrics import Metrics
@@ -52,7 +52,7 @@ def offsets(records: Sequence[Any]) -> list[int]:
 
 
 class Queue:
-    """What is to be shed of the newest: a queue with so much room, as an oracle."""
+    """What overflows of the newest: a queue with so much room, as an oracle."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -73,13 +73,13 @@ class Queue:
 STEPS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 60)), min_size=1, max_size=15)
 
 
-@given(STEPS, st.sampled_from(Shed), st.integers(1, 30), st.booleans())
-def test_each_record_is_processed_or_shed(
-    steps: list[tuple[int, int]], shed: Shed, most: int, columns: bool
+@given(STEPS, st.sampled_from(OverflowChoice), st.integers(1, 30), st.booleans())
+def test_each_record_is_processed_or_overflows(
+    steps: list[tuple[int, int]], choice: OverflowChoice, most: int, columns: bool
 ) -> None:
     """Once, in its order, for all ways to choose; with copies; offsets stay as they were."""
     assignment = FakeAssignment(P0)
-    admission = Admission(AdmissionRules(None, most, shed, "to"), FakeClock())
+    admission = Admission(AdmissionRules(None, most, choice, "to"), FakeClock())
     start = end = 0
     for count, came in steps:
         end = max(end + came, start + count)
@@ -97,7 +97,7 @@ def test_each_record_is_processed_or_shed(
 
 
 @given(STEPS, st.integers(1, 30), st.booleans())
-def test_the_newest_are_shed_as_a_queue_that_is_full_drops_them(
+def test_the_newest_overflow_as_a_queue_that_is_full_drops_them(
     steps: list[tuple[int, int]], most: int, columns: bool
 ) -> None:
     """What found room is processed, however much comes after it."""
@@ -115,10 +115,10 @@ def test_the_newest_are_shed_as_a_queue_that_is_full_drops_them(
 
 
 @given(st.integers(0, 50), st.integers(1, 20), st.integers(1, 40))
-def test_of_the_oldest_all_are_shed_but_the_last(end: int, count: int, most: int) -> None:
+def test_of_the_oldest_all_overflow_but_the_last(end: int, count: int, most: int) -> None:
     """Processing goes on with the most recent ones."""
     assignment = FakeAssignment(P0, high_watermark=max(end, count))
-    admission = Admission(AdmissionRules(None, most, Shed.OLDEST), FakeClock())
+    admission = Admission(AdmissionRules(None, most, OverflowChoice.OLDEST), FakeClock())
     kept, _ = admission.admit(batch_of(assignment, 0, count))
     assert offsets(kept.records) == [
         each for each in range(count) if each >= max(end, count) - most
@@ -130,7 +130,7 @@ def test_a_sample_has_whole_keys_and_the_more_of_them_the_fewer_wait() -> None:
     samples = []
     for waiting in (4_000, 2_000, 1_000, 500):
         assignment = FakeAssignment(P0, high_watermark=waiting)
-        admission = Admission(AdmissionRules(None, 500, Shed.SAMPLE, "to"), FakeClock())
+        admission = Admission(AdmissionRules(None, 500, OverflowChoice.SAMPLE, "to"), FakeClock())
         kept, left_out = admission.admit(batch_of(assignment, 0, 500, keys=100))
         own = {record.key() for record in kept.records}
         others = set() if left_out is None else {record.key() for record in left_out.copies}
@@ -143,13 +143,13 @@ def test_a_sample_has_whole_keys_and_the_more_of_them_the_fewer_wait() -> None:
 def test_a_sample_of_records_without_key_is_of_offsets() -> None:
     """Some are kept and some are not."""
     assignment = FakeAssignment(P0, high_watermark=1_000)
-    admission = Admission(AdmissionRules(None, 500, Shed.SAMPLE), FakeClock())
+    admission = Admission(AdmissionRules(None, 500, OverflowChoice.SAMPLE), FakeClock())
     kept, _ = admission.admit(make_batch([b""] * 200, assignment=assignment))
     assert 50 < len(kept) < 150
 
 
 @pytest.mark.parametrize("end", [None, 10, 5])
-def test_nothing_is_shed_while_no_more_than_may_wait(end: int | None) -> None:
+def test_nothing_overflows_while_no_more_than_may_wait(end: int | None) -> None:
     """Nor while the end of the partition is not known; the batch is the same object."""
     admission = Admission(AdmissionRules(None, 10), FakeClock())
     batch = batch_of(FakeAssignment(P0, high_watermark=end), 0, 5)
@@ -208,7 +208,7 @@ def test_what_the_configuration_says_is_followed() -> None:
     topic: dict[str, Any] = {"overflow": "dead_letter", "topic": "left", "headers": "connect"}
     chosen = rules(**topic, max_pending=3, overflow_choice="oldest")
     connect = LetterHeaders("connect", "g")
-    assert chosen == AdmissionRules(None, 3, Shed.OLDEST, "left", connect)
+    assert chosen == AdmissionRules(None, 3, OverflowChoice.OLDEST, "left", connect)
     # others may go to the topic without it
     assert rules(**{**topic, "overflow": "skip", "failing": "dead_letter"}).to is None
 
@@ -244,27 +244,27 @@ def bench_with(
     return bench
 
 
-def shed_count(bench: Bench, reason: str) -> float:
+def overflow_count(bench: Bench, reason: str) -> float:
     """Return what the metric says."""
-    value: float = bench.metrics.shed.labels("channel", "t", reason)._value.get()
+    value: float = bench.metrics.overflow.labels("channel", "t", reason)._value.get()
     return value
 
 
-def test_a_batch_that_is_shed_whole_runs_no_job_and_is_committed() -> None:
+def test_a_batch_that_overflows_whole_runs_no_job_and_is_committed() -> None:
     """Its offsets are stored as those of others, in their order."""
-    bench = bench_with(AdmissionRules(None, 50, Shed.OLDEST))
+    bench = bench_with(AdmissionRules(None, 50, OverflowChoice.OLDEST))
     answer = bench.send(0, records=10)
     bench.run_once()
     assert answer.result(0).wait == 0.0
     assert bench.engine.jobs == []
     assert bench.sink.stored_ranges == [[(0, 0, 10)]]
-    assert shed_count(bench, "oldest") == 10
+    assert overflow_count(bench, "oldest") == 10
     bench.sink.require_one_end_each()
 
 
 def test_a_job_has_what_was_let_in() -> None:
     """The micro-batch counts the records that it has; a batch without any is in it all the same."""
-    bench = bench_with(AdmissionRules(None, 95, Shed.OLDEST))
+    bench = bench_with(AdmissionRules(None, 95, OverflowChoice.OLDEST))
     bench.assignments[1].high_watermark = 200
     bench.send(0, records=10)
     bench.send(1, records=10)
@@ -272,13 +272,13 @@ def test_a_job_has_what_was_let_in() -> None:
     (job,) = bench.engine.jobs
     assert [(part.partition, part.records) for part in job.ranges] == [(0, 5), (1, 0)]
     assert bench.sink.stored_ranges == [[(0, 0, 10), (1, 0, 10)]]
-    assert shed_count(bench, "oldest") == 15
+    assert overflow_count(bench, "oldest") == 15
 
 
 def test_copies_are_in_the_commit_of_their_batch() -> None:
     """With the record's key, value and time, and headers that say where it is from and why."""
     sink = CopyingSink()
-    bench = bench_with(AdmissionRules(None, 98, Shed.OLDEST, "left"), sink)
+    bench = bench_with(AdmissionRules(None, 98, OverflowChoice.OLDEST, "left"), sink)
     bench.send(0, records=10)
     bench.run_once()
     assert [(each.topic, each.value, each.partition) for each in sink.copied] == [
@@ -289,7 +289,7 @@ def test_copies_are_in_the_commit_of_their_batch() -> None:
             "headrace.topic": b"t",
             "headrace.partition": b"0",
             "headrace.offset": b"%d" % offset,
-            "headrace.shed": b"oldest",
+            "headrace.overflow": b"oldest",
         }
         for offset in range(2)
     ]
@@ -299,29 +299,29 @@ def test_copies_have_the_headers_that_the_letters_of_the_channel_have() -> None:
     """Under Kafka Connect's names, where these are wanted, and with the reason as the message."""
     sink = CopyingSink()
     connect = LetterHeaders("connect", "group")
-    bench = bench_with(AdmissionRules(None, 98, Shed.OLDEST, "left", connect), sink)
+    bench = bench_with(AdmissionRules(None, 98, OverflowChoice.OLDEST, "left", connect), sink)
     bench.send(0, records=10)
     bench.run_once()
     found = dict(sink.copied[0].headers or ())
     assert all(name.startswith("__connect.errors.") for name in found)
     said = {name: found[f"__connect.errors.{name}"] for name in ("topic", "partition", "offset")}
     assert said == {"topic": b"t", "partition": b"0", "offset": b"0"}
-    assert found["__connect.errors.exception.message"] == b"shed (oldest)"
+    assert found["__connect.errors.exception.message"] == b"overflow (oldest)"
     assert found["__connect.errors.connector.name"] == b"group"
 
 
 def test_copies_of_a_commit_that_failed_are_in_the_next_one_only() -> None:
     """And they are counted once."""
     sink = CopyingSink(script=[RuntimeError("away")])
-    bench = bench_with(AdmissionRules(None, 98, Shed.OLDEST, "left"), sink)
+    bench = bench_with(AdmissionRules(None, 98, OverflowChoice.OLDEST, "left"), sink)
     first = bench.send(0, records=10)
     bench.run_once()
     assert error_of(first) is not None
-    assert (sink.copied, shed_count(bench, "oldest")) == ((), 0)
+    assert (sink.copied, overflow_count(bench, "oldest")) == ((), 0)
     bench.processor.on_exception(bench.assignments[0], RuntimeError("away"), None)
     bench.send(0, records=10, attempt=2)
     bench.run_once()
-    assert (len(sink.copied), shed_count(bench, "oldest")) == (2, 2)
+    assert (len(sink.copied), overflow_count(bench, "oldest")) == (2, 2)
 
 
 @dataclass
@@ -356,13 +356,13 @@ def script(failures: list[bool]) -> list[Any]:
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.sampled_from(Shed), st.integers(5, 60), FAILURES, FAILURES, st.integers(1, 3))
+@given(st.sampled_from(OverflowChoice), st.integers(5, 60), FAILURES, FAILURES, st.integers(1, 3))
 def test_whatever_fails_each_record_is_in_one_commit(
-    shed: Shed, most: int, jobs: list[bool], commits: list[bool], in_flight: int
+    choice: OverflowChoice, most: int, jobs: list[bool], commits: list[bool], in_flight: int
 ) -> None:
     """As a result or as a copy, though batches are decided again when they come again."""
     engine, sink = NotingEngine(script=script(jobs)), CopyingSink(script=script(commits))
-    bench = bench_with(AdmissionRules(None, most, shed, "left"), sink, engine)
+    bench = bench_with(AdmissionRules(None, most, choice, "left"), sink, engine)
     held, position, attempt = bench.assignments[0], 0, 1
     while position < 100:
         assert attempt <= 1 + len(jobs) + len(commits), "more failed than was to fail"
@@ -379,7 +379,7 @@ def test_whatever_fails_each_record_is_in_one_commit(
     done = [each for ids in sink.committed for one in ids for each in engine.offsets.get(one, ())]
     copied = [int(dict(each.headers or ())["headrace.offset"] or b"") for each in sink.copied]
     assert sorted([*done, *copied]) == list(range(100))
-    assert shed_count(bench, shed.value) == len(copied)
+    assert overflow_count(bench, choice.value) == len(copied)
     sink.require_one_end_each()
 
 
@@ -393,16 +393,29 @@ def test_an_answer_says_how_long_the_next_batch_has_to_wait() -> None:
     assert sum(job.records for job in bench.engine.jobs) == 40
 
 
-def test_what_is_shed_is_logged_now_and_then() -> None:
+def test_overflow_is_logged_now_and_then() -> None:
     """One event per partition and pause, with the number since the last."""
     clock = FakeClock()
     context = ChannelContext("channel", "group", Metrics(), clock)
     skipped = SkippedRecords(context)
-    batch, shed = batch_of(FakeAssignment(P0), 5, 1), ShedRecords(Shed.NEWEST, 3)
+    batch, overflow = batch_of(FakeAssignment(P0), 5, 1), Overflow(OverflowChoice.NEWEST, 3)
     with capture_logs() as logs:
-        skipped.count_shed(batch, shed)
-        skipped.count_shed(batch, shed)
+        skipped.count_overflow(batch, overflow)
+        skipped.count_overflow(batch, overflow)
         clock.advance(11)
-        skipped.count_shed(batch, shed)
-    found = [(each["event"], each["records"], each["reason"], each["offset"]) for each in logs]
-    assert found == [("records_shed", 3, "newest", 5), ("records_shed", 6, "newest", 5)]
+        skipped.count_overflow(batch, overflow)
+    found = [(each["event"], each["records"], each["choice"], each["offset"]) for each in logs]
+    assert found == [
+        ("overflow_records_skipped", 3, "newest", 5),
+        ("overflow_records_skipped", 6, "newest", 5),
+    ]
+
+
+def test_overflow_that_goes_to_a_topic_is_logged_as_dead_lettered() -> None:
+    """So that a reader of the log knows which records there are copies of."""
+    skipped = SkippedRecords(ChannelContext("channel", "group", Metrics(), FakeClock()))
+    overflow = Overflow(OverflowChoice.OLDEST, 2, to="left")
+    with capture_logs() as logs:
+        skipped.count_overflow(batch_of(FakeAssignment(P0), 5, 1), overflow)
+    found = [(each["event"], each["records"], each["choice"], each["offset"]) for each in logs]
+    assert found == [("overflow_records_dead_lettered", 2, "oldest", 5)]

@@ -148,7 +148,7 @@ def test_commit_first_works_after_the_commit_and_counts_what_it_drops(deliver: D
     assert got == []
     processor.on_batch_processed(batch)
     assert len(got) == (1 if deliver is Deliver.BATCH else 2)
-    labels = {"channel": "channel", "topic": "events", "reason": "failed"}
+    labels = {"channel": "channel", "topic": "events", "reason": "failing"}
     assert metrics.registry.get_sample_value("headrace_skipped_records_total", labels) == 2
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from headrace.core.records import TopicPartition
-from headrace.processors.admission import Shed, ShedRecords
+from headrace.processors.admission import Overflow, OverflowChoice
 from headrace.processors.contract import ChannelContext
 from headrace.processors.sink_commits import SkippedRecords
 from headrace.telemetry.metrics import Metrics
@@ -60,17 +60,17 @@ def test_lines_of_the_log_add_up_to_the_metric(
 def test_what_was_held_back_is_said_though_nothing_follows() -> None:
     """The last records of a burst are in the log after the pause, and once."""
     clock = FakeClock()
-    shed = ShedRecords(Shed.NEWEST, 4)
+    overflow = Overflow(OverflowChoice.NEWEST, 4)
     skipped = SkippedRecords(ChannelContext("channel", "group", Metrics(), clock))
 
     with capture_logs() as logs:
         for offset in range(3):
             skipped.count({P0: [offset]})
-            skipped.count_shed(make_batch([b"v"], assignment=FakeAssignment(P0)), shed)
+            skipped.count_overflow(make_batch([b"v"], assignment=FakeAssignment(P0)), overflow)
         skipped.report()
         assert [(log["event"], log["records"]) for log in logs] == [
             ("undecodable_records_skipped", 1),
-            ("records_shed", 4),
+            ("overflow_records_skipped", 4),
         ]
         clock.advance(11)
         skipped.report()
@@ -78,5 +78,5 @@ def test_what_was_held_back_is_said_though_nothing_follows() -> None:
 
     assert [(log["event"], log["records"]) for log in logs[2:]] == [
         ("undecodable_records_skipped", 2),
-        ("records_shed", 8),
+        ("overflow_records_skipped", 8),
     ]

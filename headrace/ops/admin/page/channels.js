@@ -14,7 +14,7 @@ const NUMBERS = [
   [({ partitions }) => `of ${many(partitions.length, "partition")} here`, ({ channel }) => whole(channel.partitions.length)],
   [() => "held in memory", ({ channel }) => bytes(channel.totals.held_bytes)],
   [() => "errors since start", ({ channel }) => short(channel.totals.errors)],
-  [() => "skipped · shed · dead letters", ({ channel: { totals } }) => `${short(totals.skipped_records)} · ${short(totals.shed_records)} · ${short(totals.dead_letters)}`],
+  [() => "skipped · overflow · dead letters", ({ channel: { totals } }) => `${short(totals.skipped_records)} · ${short(totals.overflow_records)} · ${short(totals.dead_letters)}`],
 ];
 
 /** Of a channel that keeps state by key. */
@@ -22,7 +22,7 @@ const STATE_NUMBERS = [
   [() => "keys", (state) => short(state.rows)],
   [() => "bytes of state", (state) => (state.bytes === null ? "–" : bytes(state.bytes))],
   [() => "timers", (state) => short(state.timers)],
-  [() => "late · set aside since start", (state) => `${short(state.late)} · ${short(state.poison)}`],
+  [() => "late · rejected since start", (state) => `${short(state.late)} · ${short(state.rejected)}`],
   [() => "in quarantine", (state) => short(state.quarantined)],
   [(state) => (state.restoring ? `to restore, of ${many(state.restoring, "partition")}` : "to restore"), (state) => short(state.restore_remaining)],
   [() => "stream time is behind by", (state) => seconds(state.stream_time_lag_s)],
@@ -79,7 +79,7 @@ const COLUMNS = [
   ["Records behind", ({ totals }) => short(totals.lag)],
   ["Longest wait", ({ partitions }) => seconds(highest(partitions, (each) => each.lag_s))],
   ["Catches up in", ({ totals }) => catchUp(totals)],
-  ["To acknowledge", ({ rejects }) => short(rejects ? rejects.dead_letters + rejects.skipped_records + rejects.set_aside : 0)],
+  ["To acknowledge", ({ rejects }) => short(rejects ? rejects.dead_letters + rejects.skipped_records + rejects.rejected_facts : 0)],
   ["Errors", ({ totals }) => short(totals.errors)],
   ["Partitions", ({ partitions, topics }) => `${whole(partitions.length)} of ${whole(Object.values(topics).reduce((sum, count) => sum + count, 0))}`],
 ];

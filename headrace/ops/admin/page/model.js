@@ -18,7 +18,7 @@ const STILL = 60;
 const LONG_CALL = 60;
 
 /** What the kinds of records are called that somebody has to acknowledge. */
-const REJECTED = { dead_letters: "dead letter", skipped_records: "skipped record", set_aside: "record set aside" };
+const REJECTED = { dead_letters: "dead letter", skipped_records: "skipped record", rejected_facts: "rejected fact" };
 
 /** How a lag has to grow within ten minutes to be said: so many times, and so many records. */
 const GROWTH = { window: 600000, times: 2, records: 5000 };
@@ -145,11 +145,11 @@ function* channelProblems(channel, status, history) {
   }
 }
 
-/** What was passed over or set aside is an item until somebody has seen it. */
+/** What was skipped or rejected is an item until somebody has seen it. */
 function* rejectProblems({ name, rejects }, file) {
   const open = Object.entries(REJECTED)
     .filter(([kind]) => rejects?.[kind] > 0)
-    .map(([kind, noun]) => ({ kind, count: rejects[kind], text: many(rejects[kind], noun).replace("record set asides", "records set aside") }));
+    .map(([kind, noun]) => ({ kind, count: rejects[kind], text: many(rejects[kind], noun) }));
   if (!open.length) return;
   yield {
     rank: "look",

@@ -1,4 +1,4 @@
-"""Channels that shed: each record is processed or copied, once, whatever is killed."""
+"""Channels with overflow: each record is processed or copied, once, whatever is killed."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def document_of(
     site: Site, output: str, kind: str, rejects: dict[str, Any], **rate: int
 ) -> dict[str, Any]:
     """Return the configuration of a channel with small batches."""
-    (site.directory / "shedding.py").write_text(_REDUCERS, encoding="utf-8")
+    (site.directory / "overflowing.py").write_text(_REDUCERS, encoding="utf-8")
     if kind == "keyed":
-        processor = {"type": "keyed", "engine": "arrow", "reducer": "shedding:echo"}
+        processor = {"type": "keyed", "engine": "arrow", "reducer": "overflowing:echo"}
         processor["value"] = "string"
     else:
-        processor = {"type": "spark", "reducer": "shedding:rows"}
+        processor = {"type": "spark", "reducer": "overflowing:rows"}
     document = site.document(
         processor={**processor, **rate},
         rejects=rejects,
@@ -101,18 +101,18 @@ def done(site: Site, daemon: Daemon, output: str, left: str, count: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "shed"), [("keyed", "newest"), ("keyed", "sample"), ("spark", "oldest")]
+    ("kind", "choice"), [("keyed", "newest"), ("keyed", "sample"), ("spark", "oldest")]
 )
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_each_record_is_processed_or_copied_once(site: Site, kind: str, shed: str) -> None:
-    """Though the daemon is killed among them: processed and shed together are what was read."""
+def test_each_record_is_processed_or_copied_once(site: Site, kind: str, choice: str) -> None:
+    """Though the daemon is killed among them: processed and overflow together are what was read."""
     output, left = site.broker.create_topic(2), site.broker.create_topic(2)
     produce(site, 0, RECORDS)
     rejects = {
         "overflow": "dead_letter",
         "max_pending": 700,
-        "overflow_choice": shed,
+        "overflow_choice": choice,
         "topic": left,
     }
     document = document_of(site, output, kind, rejects)
@@ -135,7 +135,7 @@ def test_each_record_is_processed_or_copied_once(site: Site, kind: str, shed: st
 
 @pytest.mark.slow
 def test_a_rate_is_kept_by_all_partitions_together(site: Site) -> None:
-    """With batches in flight too: nothing is shed, and it takes as long as the rate says."""
+    """With batches in flight too: nothing overflows, and it takes as long as the rate says."""
     output = site.broker.create_topic(2)
     document = document_of(site, output, "keyed", {}, max_rate=200)
     daemon = site.daemon(document).start()

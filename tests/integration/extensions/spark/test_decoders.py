@@ -162,7 +162,7 @@ def folded(fold: Any, run: Any) -> list[dict[str, Any]]:
     result = function.reduce(table, MicroBatch("1", "c", parts), run, 2)
     assert set(RESULT.names) <= set(result.column_names)
     return sorted(
-        ({name: row[name] for name in ("key", "state", "poison")} for row in result.to_pylist()),
+        ({name: row[name] for name in ("key", "state", "rejected")} for row in result.to_pylist()),
         key=lambda row: row["key"],
     )
 
@@ -180,8 +180,8 @@ def test_facts_are_decoded_in_workers(site: Site, spark_runtime: SparkRuntime) -
         return [_result(each) for each in rows.map(_task(fold)).collect()]
 
     expected = [
-        {"key": b"j", "state": None, "poison": 1},
-        {"key": b"k", "state": b"7", "poison": 0},
+        {"key": b"j", "state": None, "rejected": 1},
+        {"key": b"k", "state": b"7", "rejected": 0},
     ]
     assert folded(fold, in_workers) == expected
     assert folded(fold, in_this_thread) == expected

@@ -122,7 +122,7 @@ def test_status_shows_rejects_until_they_are_acknowledged(desk: Desk) -> None:
     nothing = desk.run("acknowledge").output
     assert nothing == "member: acknowledged nothing, as there is nothing open\n"
     as_json = json.loads(desk.run("acknowledge", "--json").output)
-    assert as_json["acknowledged"] == {"dead_letters": 0, "skipped_records": 0, "set_aside": 0}
+    assert as_json["acknowledged"] == {"dead_letters": 0, "skipped_records": 0, "rejected_facts": 0}
 
 
 @pytest.mark.parametrize(

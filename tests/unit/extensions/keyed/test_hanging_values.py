@@ -110,7 +110,7 @@ def test_a_record_whose_time_function_hangs_is_set_aside_after_one_time_out(
         grouped(table, BATCH, state, settings, 5000)  # type: ignore[arg-type]
     found = grouped(table, BATCH, state, settings, 5000)  # type: ignore[arg-type]
     assert [each["offset"] for each in found.rows.to_pylist()[0]["facts"]] == [0, 2]
-    (letter,) = found.poison[3]
+    (letter,) = found.undecodable[3]
     assert letter is not None
     assert letter[:3] == (DEAD_LETTERS, b"k", b"bad")
 

@@ -18,7 +18,7 @@ from headrace.extensions.keyed.rows import (
     _stable_order,
     chunks,
     grouped,
-    poison_rows,
+    rejected_rows,
     time_of_field,
 )
 from headrace.extensions.keyed.state import Layer, LayeredState, Progress
@@ -63,7 +63,7 @@ def test_a_record_that_finishes_a_transaction_is_no_fact(value: bytes | None) ->
     found = grouped(records, batch(3), state(0), RowSettings(), 0)
     keys = sorted(found.rows.column("key").to_pylist())
     assert keys == sorted([b"a", b"b"] + ([] if value is None else [key.encode()]))
-    assert not any(found.poison.values())
+    assert not any(found.undecodable.values())
 
 
 def test_a_time_is_found_in_the_value() -> None:
@@ -83,7 +83,7 @@ def test_a_time_is_found_in_the_value() -> None:
     found = grouped(records, batch(len(values)), state(0), chosen, 0)
     (row,) = found.rows.to_pylist()
     assert [fact["ts"] for fact in row["facts"]] == [7]
-    assert len(found.poison[0]) == len(values) - 1
+    assert len(found.undecodable[0]) == len(values) - 1
 
 
 def batch(*records: int) -> MicroBatch:
@@ -129,13 +129,13 @@ def test_a_record_without_key_or_time_is_poison(
     assert raised.value.offset == 1
     found = grouped(records, parts, state(0), RowSettings(undecodable="dead_letter"), 0)
     assert found.rows.num_rows == 1
-    assert len(found.poison[0]) == 1
+    assert len(found.undecodable[0]) == 1
 
 
 def test_a_record_that_cannot_be_grouped_has_the_headers_that_are_asked_for() -> None:
     """A dead letter of one without a key says so under Kafka Connect's names."""
     chosen = RowSettings(undecodable="dead_letter", letters=LetterHeaders("connect", "group"))
-    (letter,) = grouped(table((0, None, 1)), batch(1), state(0), chosen, 0).poison[0]
+    (letter,) = grouped(table((0, None, 1)), batch(1), state(0), chosen, 0).undecodable[0]
     assert letter is not None
     headers = {each["key"]: each["value"] for each in letter[-1]}
     assert headers["__connect.errors.exception.message"] == b"the record has no key"
@@ -189,8 +189,8 @@ def test_dropped_records_are_counted_by_partition() -> None:
     records = table((0, None, 1), (1, "a", 2), (1, "b", None))
     settings = RowSettings(undecodable="skip")
     found = grouped(records, batch(1, 2), state(0, 1), settings, 0)
-    counted = poison_rows(found.poison).to_pylist()
-    assert [(row["partition"], row["poison"], row["outputs"]) for row in counted] == [
+    counted = rejected_rows(found.undecodable).to_pylist()
+    assert [(row["partition"], row["rejected"], row["outputs"]) for row in counted] == [
         (0, 1, []),
         (1, 1, []),
     ]

@@ -351,7 +351,7 @@ def test_what_was_done_is_counted_once_it_is_committed() -> None:
     """A commit that fails counts nothing; several micro-batches count as their sum."""
     bench = Bench()
     one = bench.stage("1", 0, [{"key": b"a", "state": b"1", "late": 2, "fired": 1}])
-    two = bench.stage("2", 10, [{"key": b"b", "poison": 3}, {"key": b"c", "late": 1}])
+    two = bench.stage("2", 10, [{"key": b"b", "rejected": 3}, {"key": b"c", "late": 1}])
     bench.brokers.fails = HeadraceError("the brokers are away")
     with pytest.raises(HeadraceError, match="away"):
         bench.sink.commit_all([one, two], [share(0, 20)])
@@ -359,7 +359,7 @@ def test_what_was_done_is_counted_once_it_is_committed() -> None:
     bench.brokers.fails = None
     bench.sink.commit_all([one, two], [share(0, 20)])
     done = bench.sink.totals
-    assert (done.touched, done.late, done.fired, done.poison) == (3, 3, 1, 3)
+    assert (done.touched, done.late, done.fired, done.rejected) == (3, 3, 1, 3)
 
 
 def test_outputs_to_a_topic_are_in_their_order_and_rows_the_last_of_each_key() -> None:

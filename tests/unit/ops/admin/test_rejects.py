@@ -133,7 +133,7 @@ def test_the_api_acknowledges_and_the_status_says_what_is_left(scene: Scene) -> 
     assert scene.post(path).json()["acknowledged"] == {
         "dead_letters": 1,
         "skipped_records": 2,
-        "set_aside": 0,
+        "rejected_facts": 0,
     }
     assert scene.post("/api/v1/channels/none/acknowledge").status_code == 404
     assert scene.post(path, dead_letters=-1).status_code == 422

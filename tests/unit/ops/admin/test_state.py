@@ -296,12 +296,12 @@ def test_phases_and_a_pool_stand_in_status_metrics_and_table(bare: Scene, tmp_pa
     assert 'headrace_keyed_phase_keys{channel="member",phase="open"} 1.0' in metrics
     assert 'headrace_keyed_counts_total{channel="member",count="attempts"} 7.0' in metrics
     assert 'headrace_pool_threads{channel="member",state="idle"} 1.0' in metrics
-    channel["totals"]["shed_records"] = 9
+    channel["totals"]["overflow_records"] = 9
     printed = StringIO()
     show(whole, [channel], Console(file=printed, width=200))
     lines = printed.getvalue().splitlines()
-    shed = lines.index("shed: 9 records")
-    keys, counts, pool = lines[shed + 1 : shed + 4]
+    overflow = lines.index("overflow: 9 records")
+    keys, counts, pool = lines[overflow + 1 : overflow + 4]
     assert re.fullmatch(r"keys: open 1 \(oldest \d+d \d+h\) · closed 1", keys)
     assert counts == "calls in flight 2 · attempts 7"
     threads, calls = pool.split(" · waiting 2 · ")
