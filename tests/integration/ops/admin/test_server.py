@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 import trustme
+from fastapi import FastAPI
 from structlog.testing import capture_logs
 
 from headrace.config import load
@@ -21,6 +22,7 @@ from headrace.core import http_server
 from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
 from headrace.devstack.server import LOOPBACK, free_port
+from headrace.devstack.wait import wait_for
 from headrace.ops.admin import auth
 from headrace.ops.admin import server as module
 from headrace.ops.admin.auth import Folder
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
     from headrace.config import Config
     from headrace.telemetry.metrics import PartitionSnapshot
     from tests.unit.ops.admin.scene import Scene
+
+
+#: Seconds that tens of answers may take on a busy machine.
+LONG = 60.0
 
 
 class Served:
@@ -387,13 +393,32 @@ def test_health_has_a_place_where_all_others_are_taken(
         assert client.get("/api/v1/status").status_code == 200
 
 
+def test_making_the_openapi_document_holds_up_no_other_request(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes more than a second of processor time, and probes are answered meanwhile."""
+    asked, gate = Event(), Event()
+    monkeypatch.setattr(FastAPI, "openapi", lambda _: {"paths": _held(asked, gate)})
+    url = serve("{port: 0}").server.url
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(httpx.get, f"{url}/openapi.json", timeout=30, trust_env=False)
+        try:
+            assert asked.wait(10)
+            assert httpx.get(f"{url}/health/live", trust_env=False).status_code == 200
+        finally:
+            gate.set()
+        assert slow.result(30).json() == {"paths": []}
+
+
 def test_who_does_not_read_takes_no_place_and_is_let_go(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of requests whose answers pile up, none counts, and the connection ends."""
     monkeypatch.setattr(auth, "MOST_REQUESTS", 1)
-    monkeypatch.setattr(http_server, "KEEP_ALIVE", 1)
     served = serve("{port: 0}")
+    # what makes the document once takes the only place for as long
+    document = f"{served.server.url}/openapi.json"
+    assert httpx.get(document, timeout=LONG, trust_env=False).status_code == 200
     unread = socket.socket()
     unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     unread.connect((LOOPBACK, served.server.port))
@@ -401,8 +426,12 @@ def test_who_does_not_read_takes_no_place_and_is_let_go(
     with suppress(OSError):
         while True:
             unread.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
-    assert httpx.get(f"{served.server.url}/api/v1/status", trust_env=False).status_code == 200
-    eventually(lambda: _is_reset(unread))
+    # until they pile up, one of them is being answered and has the only place
+    with httpx.Client(base_url=served.server.url, timeout=LONG, trust_env=False) as client:
+        status = partial(client.get, "/api/v1/status")
+        assert wait_for(lambda: status().status_code == 200, Deadline.after(LONG))
+    monkeypatch.setattr(http_server, "KEEP_ALIVE", 1)
+    assert wait_for(lambda: _is_reset(unread), Deadline.after(LONG))
     unread.close()
 
 
