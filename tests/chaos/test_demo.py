@@ -28,7 +28,7 @@ def _start(directory: Path, cwd: Path) -> subprocess.Popen[str]:
     cwd.chmod(0o555)
     options = ["--rows", "20000", "--over", "10", "--dir", str(directory)]
     return subprocess.Popen(
-        [sys.executable, "-m", "headrace", "demo", *options],
+        [sys.executable, "-m", "examples.demo", *options],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
         stdout=subprocess.PIPE,

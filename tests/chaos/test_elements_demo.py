@@ -29,7 +29,7 @@ def _start(directory: Path, *options: str) -> subprocess.Popen[str]:
     """Start a small demo, without Spark, whose temporary files are in a folder."""
     directory.mkdir()
     return subprocess.Popen(
-        [sys.executable, "-m", "headrace", "elements", "demo", "--engine", "arrow", *options],
+        [sys.executable, "-m", "examples.elements", "--engine", "arrow", *options],
         env={**os.environ, "PYTHONPATH": str(_ROOT), "TMPDIR": str(directory)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""The commands of the collector: ``headrace collector run|create|done|watch|demo``.
+"""The commands of the collector: ``headrace collector run|create|done|watch``.
 
 Exit codes: 0 done, and a group that is waited for has succeeded; 1 the group failed, or Kafka
 refused or did not answer; 2 the command line cannot be used; 4 no outcome within the wait. Those
@@ -24,7 +24,6 @@ from headrace.apps.options import (
     parsed,
 )
 from headrace.core.options import command_group
-from headrace.ops.demo.cli import Directory, Keep, require_extra
 
 app = command_group(
     help="Collect the answers that groups of events wait for: one outcome for each group."
@@ -255,34 +254,6 @@ def watch(  # noqa: PLR0917 - where to look, and how long
 def _outcomes_of(topic: str) -> str:
     """Return where the outcomes of a topic's events are, if nothing else is said."""
     return f"{topic}-outcomes"
-
-
-@app.command()
-def demo(
-    days: Annotated[
-        int, typer.Option(min=1, max=365, help="How many days of flights, from the first on.")
-    ] = 365,
-    engine: EngineOption = EngineName.SPARK,
-    over: Annotated[
-        float, typer.Option(min=1, help="Seconds over which the events are produced, at least.")
-    ] = 80.0,
-    directory: Directory = None,
-    *,
-    keep: Keep = False,
-) -> None:
-    """Collect real flights into groups, kill a collector on the way, and check every outcome.
-
-    Starts ZooKeeper and Kafka, has a group for the flights that were to leave an airport in the
-    same hour, and two collectors, one of which is killed and started again. Events come twice, out
-    of order, before their group, or never. The last line says whether each group has exactly one
-    outcome, and the right one.
-
-    Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n after signal n.
-    """
-    require_extra()
-    from headrace.apps.collector.demo import main  # noqa: PLC0415 - takes a second to import
-
-    raise typer.Exit(main(days, engine.value, over, directory, keep=keep))
 
 
 def _client(brokers: str, properties: list[str] | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The commands of the workflow executor: ``headrace workflow run|start|result|show|status|demo``.
+"""The commands of the workflow executor: ``headrace workflow run|start|result|show|status``.
 
 Exit codes: 0 done, and an instance that is waited for has succeeded; 1 it has failed, or Kafka
 refused or did not answer; 2 the command line or a workflow cannot be used; 4 no outcome within the
@@ -25,7 +25,6 @@ from headrace.apps.options import (
     parsed,
 )
 from headrace.core.options import command_group
-from headrace.ops.demo.cli import Directory, require_extra
 
 app = command_group(
     help="Call processes in sequence, in parallel, by choice and in loops, by instances."
@@ -209,27 +208,3 @@ def status(
 
     place = commands.Place(brokers, name, named(properties))
     raise typer.Exit(commands.status(place, oldest=oldest, timeout=timeout, as_json=as_json))
-
-
-@app.command()
-def demo(
-    instances: Annotated[
-        int,
-        typer.Option(min=100, max=336_776, help="How many flights, from the first of 2013 on."),
-    ] = 20_000,
-    engine: EngineOption = EngineName.ARROW,
-    directory: Directory = None,
-) -> None:
-    """Run the turnaround of real flights as workflows, kill processes on the way, check all.
-
-    Starts ZooKeeper and Kafka, a reducer and two workers; each is killed and started again.
-    A flight is an instance: inspect, refuel and clean, board, which fails for those that were
-    cancelled. The last line says whether each instance has exactly one outcome, and the right one,
-    and whether each call had its effect once.
-
-    Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n after signal n.
-    """
-    require_extra()
-    from headrace.apps.workflow.demo import main  # noqa: PLC0415 - takes a second to import
-
-    raise typer.Exit(main(instances, engine.value, directory))

@@ -28,11 +28,12 @@ from typing_extensions import override
 import headrace.extensions.keyed.sink
 import headrace.extensions.keyed.state
 import headrace.extensions.keyed.store
-from headrace.apps.workflow import turnaround, worker
+from examples.workflow import turnaround
+from examples.workflow.turnaround import LEDGER, Flight, Ledger, compare, flows
+from headrace.apps.workflow import worker
 from headrace.apps.workflow.messages import start_message
 from headrace.apps.workflow.reducer import WorkflowReducer
 from headrace.apps.workflow.topics import PARTITIONER, Topics, create_topics
-from headrace.apps.workflow.turnaround import LEDGER, Flight, Ledger, compare, flows
 from headrace.apps.workflow.worker import AnswerProducer, AssignmentProcessor
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import Batch

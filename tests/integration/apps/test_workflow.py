@@ -590,7 +590,7 @@ def test_the_demo_verifies_itself_and_leaves_nothing(tmp_path: Path, engine: str
     """Its last line says so, and its folder is gone."""
     options = ["--instances", "300", "--engine", engine]
     done = subprocess.run(
-        [sys.executable, "-m", "headrace", "workflow", "demo", *options],
+        [sys.executable, "-m", "examples.workflow", *options],
         capture_output=True,
         check=False,
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -610,7 +610,7 @@ def test_the_demo_verifies_itself_and_leaves_nothing(tmp_path: Path, engine: str
 def test_a_demo_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     """After SIGTERM, in the middle of its start, it ends with 143, and its folder is gone."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "headrace", "workflow", "demo", "--instances", "300"],
+        [sys.executable, "-u", "-m", "examples.workflow", "--instances", "300"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(tmp_path)},

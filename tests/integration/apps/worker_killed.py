@@ -15,10 +15,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.apps.workflow import Call, Workflows, turnaround, worker
+from examples.workflow import turnaround
+from examples.workflow.turnaround import LEDGER, Ledger
+from headrace.apps.workflow import Call, Workflows, worker
 from headrace.apps.workflow.messages import start_message
 from headrace.apps.workflow.reducer import WorkflowReducer
-from headrace.apps.workflow.turnaround import LEDGER, Ledger
 from headrace.apps.workflow.worker import AssignmentProcessor
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.extensions.keyed.codecs import to_json

@@ -6,6 +6,7 @@ import re
 import struct
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,3 +97,17 @@ def test_the_page_on_the_index_has_no_relative_link() -> None:
     files = "https://github.com/headrace/headrace/blob/main/"
     inside = [each.removeprefix(files) for each in links if each.startswith(files)]
     assert [each for each in inside if not (_ROOT / each.partition("#")[0]).exists()] == []
+
+
+def test_no_distribution_has_examples_or_demos() -> None:
+    """They are programs of a checkout: with them a wheel would bring servers' data and daemons."""
+    targets = tomllib.loads((_ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert targets["targets"]["wheel"]["packages"] == ["headrace"]
+    assert "/examples" not in targets["targets"]["sdist"]["include"]
+    assert [str(path) for path in (_ROOT / "headrace").rglob("*demo*.py")] == []
+    importing = [
+        str(path)
+        for path in (_ROOT / "headrace").rglob("*.py")
+        if re.search(r"^\s*(from|import) examples\b", path.read_text(), re.MULTILINE)
+    ]
+    assert importing == []

@@ -120,8 +120,9 @@ def test_the_set_up_itself_needs_the_standard_library_only() -> None:
 
 
 def test_what_the_demo_runs_is_imported_with_its_locks_alone() -> None:
-    """The demo, its daemons with their sink, and what it reads the table with."""
-    modules = ["headrace.cli", "headrace.daemon", *_modules("headrace/ops/demo")]
+    """The demos, their daemons with the sink, and what the table is read with."""
+    modules = ["headrace.cli", "headrace.daemon", *_modules("examples/harness", "examples/demo")]
+    modules += _modules("examples/collector", "examples/elements", "examples/workflow")
     modules += _modules("headrace/extensions/delta")
     done = _run_with("run", "for name in sys.argv[1:]: __import__(name)", *modules)
     assert done.stderr == ""
@@ -151,7 +152,7 @@ def test_each_module_that_a_test_runs_as_a_program_is_in_the_locks() -> None:
     files = (_ROOT / "tests").rglob("*.py")
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     run = {name.partition(".")[0] for name in re.findall(r'"-m",\s+"([\w.]+)"', text)}
-    ours = {"benchmarks", "headrace", "tests"}
+    ours = {"benchmarks", "examples", "headrace", "tests"}
     assert {"mypy", "pytest"} <= run
     assert run - ours - sys.stdlib_module_names - _locked("test-all") == set()
 

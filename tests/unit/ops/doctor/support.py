@@ -17,7 +17,7 @@ def config(folder: Path, channel: dict[str, Any] | None = None, **sections: Any)
     least = {
         "topics": ["flights"],
         "group": "statistics",
-        "processor": {"type": "spark", "reducer": "headrace.ops.demo.reducer:reduce"},
+        "processor": {"type": "spark", "reducer": "examples.demo.reducer:reduce"},
         "sink": "noop",
     }
     document = {"instance_id": "one", "state_dir": str(folder / "state")}

@@ -1,0 +1,3 @@
+"""The demo of the collector: flights as groups of events."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""The demo of processing elements: flights counted by their destination."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""What all demos have: their servers, daemons and data, how they are driven, and how they end."""
+
+from __future__ import annotations
