@@ -1,8 +1,8 @@
 """The records by which commands find the processes of this machine.
 
 A process that serves the admin API leaves a record under its configuration's absolute path, so
-that who knows the path finds it, whatever the file holds by then. This needs the standard library
-alone, because ``headrace health`` is asked every few seconds.
+that who knows the path finds it, whatever the file holds by then. On Linux this needs the standard
+library alone, because ``headrace health`` is asked every few seconds.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class ProcessRecord:
             token,
             None if certificate_file is None else str(certificate_file),
             os.getpid(),
-            _started(os.getpid()),
+            start_of(os.getpid()),
             _namespace(),
         )
 
@@ -131,7 +131,7 @@ class ProcessRecord:
             return True
         if not is_alive(self.pid):
             return False
-        now = _started(self.pid)
+        now = start_of(self.pid)
         return not now or not self.started or now == self.started
 
     def leave(self, state_dir: Path, environ: Mapping[str, str]) -> list[Path]:
@@ -170,7 +170,7 @@ class ProcessRecord:
 
 def forget(records: Iterable[Path]) -> None:
     """Remove what this process left, but not what a later one did."""
-    own = os.getpid(), _namespace(), _started(os.getpid())
+    own = os.getpid(), _namespace(), start_of(os.getpid())
     for path in records:
         with suppress(OSError, ValueError):
             if _read(path).process == own:
@@ -286,13 +286,30 @@ def _prefix(file: str) -> str:
     return f"{sha256(os.fsencode(f'{socket.gethostname()}:{file}')).hexdigest()[:16]}."
 
 
-def _started(pid: int) -> str:
-    """Return what tells a process from later ones of its id, nothing where that is not known."""
+def start_of(pid: int) -> str:
+    """Return what tells a process from later ones of its id, nothing where that is not known.
+
+    It may be kept. On Linux psutil's time of the start may not: it is another one after the clock
+    was set, and what is here is not.
+    """
+    return _start_by_proc(pid) if sys.platform == "linux" else _start_by_psutil(pid)
+
+
+def _start_by_proc(pid: int) -> str:
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}:{fields[_STARTED].decode()}"
     except (OSError, ValueError, IndexError):
+        return ""
+
+
+def _start_by_psutil(pid: int) -> str:
+    import psutil  # noqa: PLC0415 - takes as long to import as all that health needs
+
+    try:
+        return str(psutil.Process(pid).create_time())
+    except psutil.Error:
         return ""
 
 

@@ -8,15 +8,16 @@ far away is for the one that works for ever.
 from __future__ import annotations
 
 import os
-import subprocess
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from headrace.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
+    from pathlib import Path
 
     from headrace.core.clock import Clock
 
@@ -93,56 +94,18 @@ def _size(path: Path) -> int:
 def processor_time(pid: int, *, itself: bool = True) -> float:
     """Return the seconds of processor time of a process and of those below it, 0 without any.
 
-    Not ``itself``: of those below it alone. Blocks for a millisecond where the system has
-    ``/proc``, else for the start of ``ps``.
+    Not ``itself``: of those below it alone. Children that have ended count where the system says
+    what they used. Blocks for a millisecond and more, as all processes of the machine are read.
     """
-    used, parents = _used_by_proc() if Path("/proc/self/stat").exists() else _used_by_ps()
-    below = {pid}
-    grew = True
-    while grew:
-        more = {each for each, parent in parents.items() if parent in below} - below
-        below |= more
-        grew = bool(more)
-    return sum(used.get(each, 0.0) for each in below if itself or each != pid)
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        counted = [process] if itself else []
+        return sum(map(_used, (*counted, *process.children(recursive=True))))
+    return 0.0
 
 
-#: Where the parent, and the four kinds of processor time, stand in /proc/PID/stat, counted from
-#: after the program's name: in user and system mode, and the same of children that have ended.
-_PARENT, _TIMES = 1, slice(11, 15)
-
-
-def _used_by_proc() -> tuple[dict[int, float], dict[int, int]]:
-    """Return the processor time and the parent of every process."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    used: dict[int, float] = {}
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - a hundred paths at each look are not made
-        if name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                stat = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
-                parents[int(name)] = int(stat[_PARENT])
-                used[int(name)] = sum(map(int, stat[_TIMES])) / ticks
-    return used, parents
-
-
-def _used_by_ps() -> tuple[dict[int, float], dict[int, int]]:
-    """Return the same from ``ps``, in its notation of time: [[days-]hours:]minutes:seconds."""
-    answer = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,time="],  # noqa: S607 - ps has no one place
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=10,
-    )
-    used: dict[int, float] = {}
-    parents: dict[int, int] = {}
-    for line in answer.stdout.splitlines():
-        with suppress(ValueError):
-            pid, parent, time = line.split()
-            days, _, clock = time.rpartition("-")
-            seconds = 0.0
-            for part in clock.split(":"):
-                seconds = seconds * 60 + float(part)
-            parents[int(pid)] = int(parent)
-            used[int(pid)] = seconds + 86_400 * int(days or 0)
-    return used, parents
+def _used(process: psutil.Process) -> float:
+    with suppress(psutil.Error):
+        times = process.cpu_times()
+        return times.user + times.system + times.children_user + times.children_system
+    return 0.0

@@ -18,9 +18,11 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import structlog
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.processes import start_of
 from headrace.core.progress import Silence, signs_of_work
 from headrace.devstack.errors import LocalStackError, PortTakenError, ServerStartError
 from headrace.devstack.wait import FAR_S, SILENCE_S, wait_for
@@ -126,11 +128,15 @@ class ProcessState(Enum):
     """It has ended; its pid may belong to another process by now."""
 
 
+#: What psutil calls a process that a signal or a debugger has stopped.
+_PAUSED = {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
     """One process, told apart from a later one with the same pid by when it started.
 
-    ``started`` is the operating system's own notation and only good for comparing.
+    ``started`` is what :func:`start_of` says, and only good for comparing.
     """
 
     pid: int
@@ -148,7 +154,7 @@ class ProcessIdentity:
         facts = _facts(self.pid)
         if facts is None or facts[1] != self.started:
             return ProcessState.GONE
-        return ProcessState.PAUSED if facts[0] in "Tt" else ProcessState.RUNNING
+        return ProcessState.PAUSED if facts[0] in _PAUSED else ProcessState.RUNNING
 
     def send(self, number: signal.Signals) -> bool:
         """Send a signal to this very process; False if it is gone and nothing was sent."""
@@ -162,32 +168,14 @@ class ProcessIdentity:
 
 
 def _facts(pid: int) -> tuple[str, str] | None:
-    """Return (state letter, start) of a live process."""
-    facts = _facts_from_proc(pid) if Path("/proc/self/stat").exists() else _facts_from_ps(pid)
-    return None if facts is None or facts[0] in "ZX" else facts
-
-
-def _facts_from_proc(pid: int) -> tuple[str, str] | None:
+    """Return (psutil's word for the state, start) of a live process."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
+        status = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
         return None
-    # The command in parentheses may hold anything; what follows the last one is plain. There,
-    # the state comes first and the start time in clock ticks since boot is the twentieth.
-    fields = stat.rpartition(")")[2].split()
-    return fields[0], fields[19]
-
-
-def _facts_from_ps(pid: int) -> tuple[str, str] | None:
-    answer = subprocess.run(
-        ["ps", "-o", "stat=,lstart=", "-p", str(pid)],  # noqa: S607 - ps has no one place
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=10,
-    )
-    state, _, started = answer.stdout.strip().partition(" ")
-    return (state[0], started.strip()) if state else None
+    started = start_of(pid)
+    ended = not started or status in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+    return None if ended else (status, started)
 
 
 #: What the operating system may take to bury a killed process; far above what it needs, also where

@@ -25,6 +25,7 @@ HEAVY = frozenset(
         "opentelemetry",
         "pandas",
         "prometheus_client",
+        "psutil",
         "py4j",
         "pyarrow",
         "pydantic",

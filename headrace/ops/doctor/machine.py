@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from headrace.config.types.units import GIB, MIB
 from headrace.ops.doctor.finding import error, ok, warning
 
@@ -68,9 +70,12 @@ def check_memory(config: Config, *, spark: bool, total: int | None = None) -> It
         yield ok("memory", seen)
 
 
-def memory(meminfo: Path = Path("/proc/meminfo"), cgroups: tuple[Path, ...] = _CGROUPS) -> int:
-    """Return the bytes of memory that this process may use: the machine's, or its container's."""
-    total = int(meminfo.read_text(encoding="ascii").split()[1]) * 1024
+def memory(total: int | None = None, cgroups: tuple[Path, ...] = _CGROUPS) -> int:
+    """Return the bytes of memory that this process may use: the machine's, or its container's.
+
+    ``total`` is the machine's, where it is not to be asked.
+    """
+    total = psutil.virtual_memory().total if total is None else total
     for path in cgroups:
         try:
             limit = int(path.read_text(encoding="ascii"))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,13 +67,8 @@ def test_a_machine_that_stood_still_is_no_silence() -> None:
     assert not silence.is_over()
 
 
-@pytest.mark.parametrize("by_ps", [False, True])
-def test_a_process_shows_its_work_and_that_of_its_children(
-    by_ps: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a child of a child computes is seen, by /proc and by ps; what it waits is not."""
-    if by_ps:
-        monkeypatch.setattr(progress, "_used_by_proc", progress._used_by_ps)
+def test_a_process_shows_its_work_and_that_of_its_children() -> None:
+    """What a child of a child computes is seen; what it waits is not."""
     burn = "while True: pass"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"
     with (

@@ -3,13 +3,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from pathlib import Path
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.devstack import server
 from headrace.devstack.server import ProcessIdentity, ProcessState
 from headrace.devstack.wait import wait_for
 
@@ -17,18 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(params=["proc", "ps"])
+@pytest.fixture(params=["linux", "darwin"])
 def _source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read about processes from /proc, and then again from ps as on systems without it."""
-    if request.param == "ps":
-        monkeypatch.setattr(server, "_facts", _facts_by_ps)
-    elif not Path("/proc/self/stat").exists():
+    """Read when a process started as on Linux, and then again as elsewhere."""
+    if request.param == "linux" and sys.platform != "linux":
         pytest.skip("no /proc here")
-
-
-def _facts_by_ps(pid: int) -> tuple[str, str] | None:
-    facts = server._facts_from_ps(pid)
-    return None if facts is None or facts[0] in "ZX" else facts
+    monkeypatch.setattr(sys, "platform", request.param)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from headrace.config.types.units import GIB, MIB
@@ -40,12 +41,17 @@ def test_memory_has_to_be_there(tmp_path: Path, gibibytes: int, level: Level) ->
 
 def test_a_containers_limit_counts(tmp_path: Path) -> None:
     """The least of the machine's memory and the limits that are set is what there is."""
-    (tmp_path / "meminfo").write_text("MemTotal:       2048 kB\nMemFree: 1 kB\n")
     (tmp_path / "max").write_text("max\n")
     (tmp_path / "limit").write_text(f"{MIB}\n")
     unset, absent = tmp_path / "max", tmp_path / "absent"
-    assert memory(tmp_path / "meminfo", (unset, absent)) == 2 * MIB
-    assert memory(tmp_path / "meminfo", (unset, tmp_path / "limit")) == MIB
+    assert memory(2 * MIB, (unset, absent)) == 2 * MIB
+    assert memory(2 * MIB, (unset, tmp_path / "limit")) == MIB
+
+
+def test_the_machine_s_memory_is_known_without_a_container(tmp_path: Path) -> None:
+    """It is what psutil says of this machine, which is at least what this process has."""
+    own = psutil.Process().memory_info().rss
+    assert own < memory(cgroups=(tmp_path / "absent",)) == psutil.virtual_memory().total
 
 
 @pytest.mark.parametrize(
