@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.core.records import TopicPartition
-from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.sinks import PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch
 

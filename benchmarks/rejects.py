@@ -26,8 +26,8 @@ from headrace.extensions.spark.engine import SparkEngine
 from headrace.extensions.spark.runtime import SparkRuntime
 from headrace.extensions.spark.settings import spark_settings
 from headrace.kafka.topic_producer import TopicProducer
-from headrace.processors.factory import open_sink
 from headrace.processors.micro_batch_processor import MicroBatchProcessor, decode, merge_limits
+from headrace.sinks.factory import open_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

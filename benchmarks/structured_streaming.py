@@ -20,7 +20,7 @@ from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.jars import cached, connector_set
 from headrace.devstack.wait import wait_for
-from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.spark.arrow_to_spark import reading
 from headrace.extensions.spark.settings import spark_settings
 from headrace.kafka import clients

@@ -19,8 +19,8 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from headrace.core.records import TopicPartition
-from headrace.extensions.sql import SqlSink
 from headrace.extensions.sql.database import Database
+from headrace.extensions.sql.sink import SqlSink
 from headrace.sinks import PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch
 

@@ -19,7 +19,7 @@ import structlog
 from confluent_kafka import Producer
 
 from benchmarks.peer_sides.wire import Request, Wire
-from headrace.config import KafkaSinkConfig, load
+from headrace.config import load
 from headrace.config.derived import changelog_name
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from headrace.extensions.keyed.sink import StagedState
     from headrace.kafka.result_transactions import CountedMove
     from headrace.sinks.contract import PartitionCommit
+    from headrace.sinks.sections import KafkaSinkConfig
 
 #: Seconds that a channel may take to begin, to read all, and to end.
 _PATIENCE = 60.0

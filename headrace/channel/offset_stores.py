@@ -10,7 +10,6 @@ import structlog
 
 from headrace.config import (
     KafkaOffsetsConfig,
-    KafkaSinkConfig,
     KeyedProcessorConfig,
     ZooKeeperOffsetsConfig,
     single_sinks,
@@ -227,4 +226,4 @@ def sink_is_fenced(channel: ChannelConfig) -> bool:
     if isinstance(channel.processor, KeyedProcessorConfig):
         return True
     sinks = single_sinks(channel.sink).values()
-    return any(isinstance(sink, KafkaSinkConfig) for sink in sinks)
+    return any(sink.writes_records for sink in sinks)

@@ -18,7 +18,7 @@ from headrace.config.models.processor import (
     RekeyProcessorConfig,
 )
 from headrace.config.models.rejects import KeyedRejects, RekeyRejects
-from headrace.config.models.sink import KafkaSinkConfig, single_sinks
+from headrace.config.models.sink import SINKS, single_sinks
 from headrace.config.types.scalars import TOPIC_NAME
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def changelog_name(group: str, topic: str) -> str:
 def written_topics(channel: ChannelConfig) -> frozenset[str]:
     """Return the topics that a channel writes to, as far as its configuration names them."""
     sinks = single_sinks(channel.sink).values()
-    topics = {sink.topic for sink in sinks if isinstance(sink, KafkaSinkConfig)}
+    topics = {sink.topic_written for sink in sinks}
     topics.add(channel.rejects.topic)
     return changelogs(channel).union(topic for topic in topics if topic is not None)
 
@@ -66,6 +66,13 @@ def changelogs(channel: ChannelConfig) -> frozenset[str]:
     if not isinstance(channel.processor, KeyedProcessorConfig):
         return frozenset()
     return frozenset({changelog_name(channel.group, channel.topics[0])})
+
+
+def by_key_topic_of(channel: ChannelConfig) -> str:
+    """Return the topic that a re-keying channel writes to."""
+    assert channel.sink is not None, "the configuration demands a sink"
+    assert channel.sink.topic_written is not None, "the configuration demands a topic"
+    return channel.sink.topic_written
 
 
 def continued(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, list[str]]:
@@ -89,11 +96,11 @@ def rekeying_of(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, s
     """Return which channels re-key what a channel reads, by the topics that they write it to."""
     reads = channels[name].subscription
     written = {
-        channel.sink.topic: other
+        channel.sink.topic_written: other
         for other, channel in channels.items()
         if isinstance(channel.processor, RekeyProcessorConfig)
-        and isinstance(channel.sink, KafkaSinkConfig)
-        and channel.sink.topic is not None
+        and channel.sink is not None
+        and channel.sink.topic_written is not None
     }
     return {topic: other for topic, other in written.items() if reads.covers(topic)}
 
@@ -151,10 +158,10 @@ def _conflicts(
     topic = channel.topics[0]
     read = by_key_topic(channel.group, topic) if rekeys(channel) else topic
     for steps, sink in single_sinks(channel.sink).items():
-        if isinstance(sink, KafkaSinkConfig) and sink.topic == changelog_name(channel.group, read):
+        if sink.topic_written == changelog_name(channel.group, read):
             yield FieldConflict(
                 (*steps, "topic"),
-                f"is {sink.topic}, where the channel keeps its state; name another topic",
+                f"is {sink.topic_written}, where the channel keeps its state; name another topic",
             )
 
 
@@ -209,7 +216,9 @@ def _rekeying(channel: ChannelConfig) -> ChannelConfig:
             "group": f"{channel.group}{REKEY_SUFFIX}",
             "processor": processor,
             "rejects": _rejects_of_rekeying(channel),
-            "sink": KafkaSinkConfig(topic=by_key_topic(channel.group, channel.topics[0])),
+            "sink": SINKS["kafka"].model_validate(
+                {"topic": by_key_topic(channel.group, channel.topics[0])}
+            ),
         }
     )
 

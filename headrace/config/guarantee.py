@@ -12,23 +12,12 @@ from headrace.config.models.processor import (
     SimpleProcessorConfig,
 )
 from headrace.config.models.rejects import KeyedRejects, MicroBatchRejects, RekeyRejects
-from headrace.config.models.sink import (
-    CustomSinkConfig,
-    DeltaSinkConfig,
-    KafkaSinkConfig,
-    SeveralSinkConfig,
-    SqlSinkConfig,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.config.models.channel import ChannelConfig
     from headrace.config.models.sink import SinkConfig
-
-
-#: What a sink does that is exactly once.
-_ATOMIC = "takes rows and offsets in one transaction and refuses repetitions"
 
 
 class DeliveryGuarantee(Enum):
@@ -87,48 +76,10 @@ def _base(channel: ChannelConfig) -> tuple[DeliveryGuarantee, str]:
 
 
 def _of_sink(sink: SinkConfig) -> tuple[DeliveryGuarantee, str]:
-    if isinstance(sink, SeveralSinkConfig):
-        # the weakest output decides
-        for name, output in sink.outputs.items():
-            delivery, reason = _of_sink(output)
-            if delivery is not DeliveryGuarantee.EXACTLY_ONCE:
-                return delivery, f"output {name}: {reason}"
-        return (
-            DeliveryGuarantee.EXACTLY_ONCE,
-            f"each output {_ATOMIC}; one that a crash left behind gets what it lacks",
-        )
-    promise = _promise(sink)
-    if promise is not None:
-        return DeliveryGuarantee.EXACTLY_ONCE, promise
-    if isinstance(sink, CustomSinkConfig):
-        reason = (
-            f"the sink of {sink.factory} need not keep offsets, so rows may be written again "
-            "after a crash; guarantee: exactly_once demands that it does"
-        )
-    else:
-        reason = (
-            f"the {sink.type} sink keeps no offsets, so rows may be written again after a crash"
-        )
-    return DeliveryGuarantee.AT_LEAST_ONCE, reason
-
-
-def _promise(sink: SinkConfig) -> str | None:
-    """Return why a sink is exactly once, None where it is not."""
-    match sink:
-        case DeltaSinkConfig():
-            return f"the Delta table {_ATOMIC}"
-        case SqlSinkConfig():
-            return f"the database {_ATOMIC}"
-        case KafkaSinkConfig():
-            return (
-                "the brokers take records and offsets in one transaction, as readers with "
-                "isolation.level=read_committed see"
-            )
-        case CustomSinkConfig(guarantee="exactly_once"):
-            # nothing is imported here: what the file demands is asked of the sink at the start
-            return f"the sink of {sink.factory}, asked at the start, {_ATOMIC}"
-        case _:
-            return None
+    reason = sink.exactly_once
+    if reason is not None:
+        return DeliveryGuarantee.EXACTLY_ONCE, reason
+    return DeliveryGuarantee.AT_LEAST_ONCE, sink.at_least_once
 
 
 def _exceptions_of_keyed(processor: KeyedProcessorConfig, rejects: KeyedRejects) -> Iterator[str]:

@@ -15,8 +15,6 @@ from headrace.config import (
     ChangeKind,
     ConfigChange,
     CustomProcessorConfig,
-    CustomSinkConfig,
-    FunctionSinkConfig,
     KeyedProcessorConfig,
     RekeyProcessorConfig,
     ReloadEffect,
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
-    from headrace.config import ChannelConfig, SinkConfig
+    from headrace.config import ChannelConfig
 
 #: Our own package holds the process together, so a processor in it is never imported afresh.
 _OWN = "headrace"
@@ -97,7 +95,7 @@ def import_paths(channel: ChannelConfig) -> tuple[str, ...]:
     """Return where a channel's code is: the processor's, then the decoder's and the sinks'."""
     named = custom_decoding(channel.processor)
     decoder = None if named is None else named.factory
-    sinks = map(_of_sink, single_sinks(channel.sink).values())
+    sinks = (sink.code for sink in single_sinks(channel.sink).values())
     paths = (*_of_processor(channel), decoder, *sinks)
     return tuple(path for path in paths if path is not None)
 
@@ -112,14 +110,6 @@ def _of_processor(channel: ChannelConfig) -> tuple[str | None, ...]:
             return (chosen.code,)
         case _:
             return ()
-
-
-def _of_sink(sink: SinkConfig) -> str | None:
-    match sink:
-        case FunctionSinkConfig(function=path) | CustomSinkConfig(factory=path):
-            return path
-        case _:
-            return None
 
 
 class CodeBook:

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING
 
 from headrace.config import (
     ArrowProcessorConfig,
-    DeltaSinkConfig,
     KeyedProcessorConfig,
     SparkProcessorConfig,
-    SqlSinkConfig,
     single_sinks,
 )
-from headrace.config.types.addresses import uses_psycopg
 from headrace.core.errors import ConfigError
 from headrace.core.extras import Extra
 
@@ -72,15 +69,7 @@ def _of(channel: ChannelConfig) -> Iterator[tuple[Steps, Extra]]:
         named = "type" if isinstance(chosen, SparkProcessorConfig) else "engine"
         yield ("processor", named), Extra.SPARK
     for steps, sink in single_sinks(channel.sink).items():
-        match sink:
-            case DeltaSinkConfig():
-                yield (*steps, "type"), Extra.DELTA
-            case SqlSinkConfig():
-                yield (*steps, "type"), Extra.SQL
-                if uses_psycopg(sink.url):
-                    yield (*steps, "url"), Extra.POSTGRESQL
-            case _:
-                pass
+        yield from (((*steps, *key), extra) for key, extra in sink.extras)
 
 
 def _kafka(config: Config) -> Iterator[ConfigProblem]:

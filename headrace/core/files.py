@@ -54,3 +54,8 @@ def write_whole(path: Path, text: str) -> None:
         with suppress(OSError):
             Path(temporary).unlink()
         raise
+
+
+def existing(path: Path) -> Path:
+    """Return the path, or the nearest folder above it that exists."""
+    return next(each for each in (path, *path.absolute().parents) if each.exists())

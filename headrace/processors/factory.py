@@ -5,20 +5,18 @@ Here an engine is chosen, and imported: a process has the libraries of those tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from headrace import config
 from headrace.core.errors import ImportPathError
 from headrace.core.extras import Extra, required
 from headrace.core.imports import load_callable, make
-from headrace.kafka import ResultTransactions
-from headrace.kafka.clients import client_properties
 from headrace.kafka.java_client import java_client_properties
 from headrace.processors.contract import BatchProcessor
-from headrace.sinks.factory import build_sink
+from headrace.sinks.factory import open_sink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from headrace.core.call_watch import CallWatch
@@ -27,92 +25,6 @@ if TYPE_CHECKING:
     from headrace.extensions.spark.runtime import SparkRuntime
     from headrace.processors.engine import Engine
     from headrace.sinks import Sink
-    from headrace.sinks.several import OutputGroup
-
-
-def open_sink(channel: config.ChannelConfig, member: str, kafka: config.KafkaConfig) -> Sink[Any]:
-    """Build a channel's sink for a member of this name; ``kafka`` is the cluster that is read.
-
-    Raises:
-        ConfigError: the path, the url or a property cannot be used.
-        StartError: the sink takes an extra that is not installed, or its factory cannot be used.
-    """
-    match channel.sink:
-        case None:
-            raise AssertionError("the configuration demands a sink")
-        case config.KafkaSinkConfig(topic=topic):
-            from headrace.sinks.kafka import KafkaSink  # noqa: PLC0415 - for this sink only
-
-            return KafkaSink(_transactions(channel, member, kafka), topic)
-        case config.SeveralSinkConfig(outputs=outputs):
-            from headrace.sinks.several import SeveralSink  # noqa: PLC0415 - as above
-
-            return cast("Sink[Any]", SeveralSink(_groups(outputs, channel, member, kafka)))
-        case section:
-            return build_sink(section, member)
-
-
-def _transactions(
-    channel: config.ChannelConfig, member: str, kafka: config.KafkaConfig
-) -> ResultTransactions:
-    return ResultTransactions(client_properties(kafka), channel.group, member)
-
-
-def _groups(
-    outputs: Mapping[str, config.OutputConfig],
-    channel: config.ChannelConfig,
-    member: str,
-    kafka: config.KafkaConfig,
-) -> list[OutputGroup]:
-    """Return the outputs in the order of the file; a group stands where its first output does.
-
-    Tables of one database are a group, and the topics, because a member has one transactional
-    producer.
-    """
-    grouped: dict[Hashable, dict[str, config.OutputConfig]] = {}
-    for name, section in outputs.items():
-        grouped.setdefault(_transaction_of(name, section), {})[name] = section
-    transactions = _transactions(channel, member, kafka)
-
-    def built(section: config.OutputConfig) -> Sink[Any]:
-        if isinstance(section, config.KafkaSinkConfig):
-            from headrace.sinks.kafka import KafkaSink  # noqa: PLC0415 - as above
-
-            return KafkaSink(transactions, section.topic)
-        return build_sink(section, member)
-
-    return [
-        _group(sections, {name: built(section) for name, section in sections.items()})
-        for sections in grouped.values()
-    ]
-
-
-def _transaction_of(name: str, section: config.OutputConfig) -> Hashable:
-    """Return what is the same for outputs that one transaction can have."""
-    match section:
-        case config.KafkaSinkConfig():
-            return "kafka"
-        case config.SqlSinkConfig(url=url, password=password):
-            return url, password
-        case _:
-            return "alone", name
-
-
-def _group(sections: Mapping[str, config.OutputConfig], sinks: dict[str, Sink[Any]]) -> OutputGroup:
-    from headrace.sinks.several import OutputGroup, alone  # noqa: PLC0415 - as above
-
-    match next(iter(sections.values())):
-        case config.KafkaSinkConfig():
-            from headrace.sinks.kafka import KafkaSink  # noqa: PLC0415 - as above
-
-            return OutputGroup(sinks, KafkaSink.commit_together)
-        case config.SqlSinkConfig():
-            from headrace.extensions.sql import SqlSink  # noqa: PLC0415 - an extra
-
-            return OutputGroup(sinks, SqlSink.commit_together)
-        case _:
-            ((name, sink),) = sinks.items()
-            return alone(name, sink)
 
 
 def build_processor(
@@ -166,8 +78,8 @@ def _spark(
     from headrace.processors.micro_batch_processor import decode  # noqa: PLC0415 - for this engine
 
     for each in config.single_sinks(channel.sink).values():
-        if isinstance(each, config.CustomSinkConfig):
-            send_by_value(load_callable(each.factory))
+        if each.code is not None:
+            send_by_value(load_callable(each.code))
     engine = SparkEngine(runtime, reducer_of(chosen), decode(chosen, channel.rejects), source)
     return _micro_batches(channel, engine, sink)
 
@@ -244,16 +156,15 @@ def reducer_of(chosen: config.SparkProcessorConfig) -> Reducer:
 
 
 def _simple(channel: config.ChannelConfig, chosen: config.SimpleProcessorConfig) -> BatchProcessor:
-    assert isinstance(channel.sink, config.FunctionSinkConfig), (
-        "the configuration demands a function"
-    )
+    assert channel.sink is not None, "the configuration demands a function"
+    assert channel.sink.code is not None, "the configuration demands a function"
     from headrace.processors.simple import (  # noqa: PLC0415 - for this processor only
         CommitFirstProcessor,
         SimpleKafkaProcessor,
         SimpleOptions,
     )
 
-    function = load_callable(channel.sink.function, chosen.deliver)
+    function = load_callable(channel.sink.code, chosen.deliver)
     options = SimpleOptions.of(chosen)
     if chosen.no_duplication:
         return CommitFirstProcessor(function, options)

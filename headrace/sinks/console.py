@@ -1,23 +1,20 @@
-"""The sinks that keep nothing (console, noop), and the one that a user brings."""
+"""The sinks that keep nothing: console and noop."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.core.errors import ImportPathError, StartError
-from headrace.core.imports import make
 from headrace.core.streams import take_any_text
 from headrace.sinks.contract import Guarantee, Sink, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.config import CustomSinkConfig
     from headrace.sinks.contract import PartitionCommit, Result
     from headrace.sinks.micro_batch import MicroBatch
 
@@ -34,52 +31,6 @@ class NoopSink(Sink[None]):
 
     def commit(self, staged: None, offsets: Sequence[PartitionCommit]) -> None:
         """Store nothing."""
-
-
-_METHODS = ("open", "stored_offset", "stage", "commit", "discard", "close")
-
-
-def custom_sink(section: CustomSinkConfig) -> Sink[Any]:
-    """Import the factory, call it with the options, and look at what it returns.
-
-    Raises:
-        ImportPathError: the factory cannot be imported, does not take the options, fails, or
-            returns something that is not a sink.
-        StartError: the sink promises less than the configuration demands.
-    """
-    try:
-        made = make(section.factory, section.keyword_arguments())
-    except ImportPathError as error:
-        raise ImportPathError(f"sink.factory: {error}") from error
-    if missing := _missing(made):
-        raise ImportPathError(
-            f"sink.factory: {section.factory!r} returned {_named(made)}, which is not a sink: "
-            f"{missing}; docs/sinks/custom.md says what a sink has"
-        )
-    if section.guarantee == "exactly_once" and made.guarantee is not Guarantee.EXACTLY_ONCE:
-        raise StartError(
-            f"sink.guarantee: is exactly_once, and the sink of {section.factory!r} promises "
-            f"{made.guarantee.value!r}; leave it out, or have the sink keep offsets"
-        )
-    return cast("Sink[Any]", made)
-
-
-def _missing(made: object) -> str | None:
-    """Return what it lacks to be a sink, None if that is nothing that can be seen."""
-    if isinstance(made, type):
-        return "an object is wanted, and that is a class"
-    lacking = [name for name in _METHODS if not callable(getattr(made, name, None))]
-    if lacking:
-        return f"it has no {' and no '.join(lacking)}"
-    if not isinstance(getattr(made, "guarantee", None), Guarantee):
-        return "its guarantee is none of headrace.sinks.Guarantee"
-    return None
-
-
-def _named(made: object) -> str:
-    if made is None or isinstance(made, type):
-        return str(made)
-    return f"a {type(made).__name__}"
 
 
 #: Characters of one value that are printed.

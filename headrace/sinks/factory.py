@@ -2,84 +2,82 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from headrace import config
-from headrace.core.extras import Extra, required
+from headrace.config import SinkSite
+from headrace.core.errors import HeadraceError, StartError
+from headrace.core.user_text import describe_error
+from headrace.sinks.contract import Guarantee
+from headrace.sinks.custom import require_sink
+from headrace.sinks.several import OutputGroup, SeveralSink, alone
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+    from headrace.config import ChannelConfig, KafkaConfig, SinkConfig
     from headrace.sinks.contract import Sink
 
 
-def build_sink(section: config.SinkConfig, member: str) -> Sink[Any]:
-    """Build what ``sink`` of a channel of type spark or arrow describes, for a member of this name.
-
-    Imports that sink and what it needs, and no other.
+def open_sink(channel: ChannelConfig, member: str, kafka: KafkaConfig) -> Sink[Any]:
+    """Build a channel's sink for a member of this name; ``kafka`` is the cluster that is read.
 
     Raises:
-        ConfigError: the path or the url cannot be used.
-        StartError: the sink takes an extra that is not installed, or its factory cannot be used.
+        ConfigError: the path, the url or a property cannot be used.
+        StartError: the sink needs an extra that is not installed, its code cannot be used, or it
+            promises less than its section says.
     """
-    match section:
-        case config.DeltaSinkConfig():
-            return _delta_sink(section, member)
-        case config.SqlSinkConfig():
-            return _sql_sink(section, member)
-        case config.JsonLinesSinkConfig(path=path):
-            from headrace.sinks.jsonl import JsonLinesSink  # noqa: PLC0415 - for this sink only
-
-            return JsonLinesSink(path)
-        case config.ConsoleSinkConfig() | config.NoopSinkConfig() | config.CustomSinkConfig():
-            return _plain_sink(section)
-        case config.KafkaSinkConfig() | config.SeveralSinkConfig():
-            raise AssertionError("headrace.processors.factory builds them, with their clients")
-        case config.FunctionSinkConfig():
-            raise AssertionError("the configuration refuses a function for these processors")
+    assert channel.sink is not None, "the configuration demands a sink"
+    return _built(channel.sink, SinkSite(member, channel.group, kafka))
 
 
-def _delta_sink(section: config.DeltaSinkConfig, member: str) -> Sink[Any]:
-    with required(Extra.DELTA, f"the sink of table {section.path}"):
-        from headrace.extensions.delta import DeltaSink, MaintenanceConfig  # noqa: PLC0415 - an extra
-        from headrace.extensions.delta.schema import SchemaChanges  # noqa: PLC0415 - as above
+def build_several(outputs: Mapping[str, SinkConfig], site: SinkSite) -> Sink[Any]:
+    """Build a sink of several outputs: a group stands where its first output does.
 
-    return DeltaSink(
-        section.path,
-        partition_by=section.partition_by,
-        member=member,
-        schema_changes=SchemaChanges(section.schema_changes),
-        maintenance=MaintenanceConfig(
-            section.compact_every, section.log_retention, section.file_retention
-        ),
-        origin=section.origin,
-    )
+    Outputs are a group whose sections name the same transaction.
 
-
-def _plain_sink(
-    section: config.ConsoleSinkConfig | config.NoopSinkConfig | config.CustomSinkConfig,
-) -> Sink[Any]:
-    from headrace.sinks.console import ConsoleSink, NoopSink, custom_sink  # noqa: PLC0415 - as above
-
-    match section:
-        case config.ConsoleSinkConfig(rows=rows):
-            return ConsoleSink(rows=rows)
-        case config.NoopSinkConfig():
-            return NoopSink()
-        case config.CustomSinkConfig():
-            return custom_sink(section)
+    Raises:
+        ConfigError: as :func:`open_sink`.
+        StartError: as :func:`open_sink`.
+    """
+    grouped: dict[Hashable, dict[str, SinkConfig]] = {}
+    for name, section in outputs.items():
+        own = section.transaction
+        key = ("alone", name) if own is None else (section.type, own)
+        grouped.setdefault(key, {})[name] = section
+    groups = [
+        _group({name: _built(section, site) for name, section in sections.items()}, sections)
+        for sections in grouped.values()
+    ]
+    return cast("Sink[Any]", SeveralSink(groups))
 
 
-def _sql_sink(section: config.SqlSinkConfig, member: str) -> Sink[Any]:
-    with required(Extra.SQL, f"the sink of table {section.table}"):
-        from headrace.extensions.sql import SqlSink, WriteMode  # noqa: PLC0415 - an extra
+def _group(sinks: dict[str, Sink[Any]], sections: Mapping[str, SinkConfig]) -> OutputGroup:
+    (name, sink), *others = sinks.items()
+    if sections[name].transaction is None:
+        return alone(name, sink)
+    together = getattr(type(sink), "commit_together", None)
+    if not callable(together) or any(type(other) is not type(sink) for _, other in others):
+        raise StartError(
+            f"outputs {', '.join(sinks)}: sinks of type {sections[name].type} have one "
+            f"transaction, and {type(sink).__name__} has no commit_together for all of them; give "
+            "it that, or have transaction be None in its section"
+        )
+    return OutputGroup(sinks, together)
 
-    return SqlSink(
-        section.url.get_secret_value(),
-        section.table,
-        password=None if section.password is None else section.password.get_secret_value(),
-        mode=WriteMode(section.mode),
-        key=section.key,
-        offsets_table=section.offsets_table,
-        origin=section.origin,
-        origins_table=section.origins_table,
-        member=member,
-    )
+
+def _built(section: SinkConfig, site: SinkSite) -> Sink[Any]:
+    try:
+        made = section.build(site)
+    except HeadraceError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise StartError(
+            f"the sink of type {section.type} could not be built: {describe_error(error)}"
+        ) from error
+    sink = require_sink(made, f"the section of sink type {section.type}")
+    if section.exactly_once is not None and sink.guarantee is not Guarantee.EXACTLY_ONCE:
+        raise StartError(
+            f"the sink of type {section.type} promises {sink.guarantee.value!r}, and its section "
+            "says exactly once; correct one of them"
+        )
+    return sink

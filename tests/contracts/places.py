@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
-from headrace.extensions.delta import DeltaSink
-from headrace.extensions.sql import SqlSink
+from headrace.extensions.delta.sink import DeltaSink
+from headrace.extensions.sql.sink import SqlSink
 from headrace.sinks.jsonl import JsonLinesSink
 from headrace.sinks.origin import ORIGIN
 from headrace.sinks.several import SeveralSink, alone

@@ -10,8 +10,9 @@ import pytest
 
 import headrace
 from headrace import Batch, BatchResponse
-from headrace.config import CustomProcessorConfig, FunctionSinkConfig, SparkProcessorConfig, load
+from headrace.config import CustomProcessorConfig, SparkProcessorConfig, load
 from headrace.core.imports import load_callable
+from headrace.sinks.sections import FunctionSinkConfig
 from headrace.testing import InMemoryBroker, in_memory_channel, make_batch, running
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

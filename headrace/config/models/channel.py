@@ -35,12 +35,10 @@ from headrace.config.models.rejects import (
 )
 from headrace.config.models.sink import (
     FITTING,
-    CustomSinkConfig,
-    KafkaSinkConfig,
-    SeveralSinkConfig,
+    OUTPUTS,
+    SINKS,
     SinkConfig,
     single_sinks,
-    sink_form,
 )
 from headrace.config.subscription import Subscription
 from headrace.config.types.scalars import (
@@ -253,9 +251,7 @@ class ChannelConfig(Section):
     """The most batches of one partition that are delivered and not answered; by default 2 for
     the spark, arrow, keyed and rekey processors and 1 for the others."""
 
-    sink: Restarts[Annotated[SinkConfig, BeforeValidator(sink_form, str | SinkConfig)] | None] = (
-        None
-    )
+    sink: Restarts[Annotated[SinkConfig, SINKS] | None] = None
     """Where results go; a custom processor has none, and a keyed one need not have any. Bare
     text is a function (package.module:name) or a type (noop)."""
 
@@ -374,11 +370,14 @@ class ChannelConfig(Section):
         yield from super().absent()
         chosen, sinks = self.processor, single_sinks(self.sink).values()
         is_query = isinstance(chosen, SparkProcessorConfig) and not (chosen.code or chosen.decoder)
-        if is_query and not any(isinstance(sink, CustomSinkConfig) for sink in sinks):
+        if is_query and all(sink.code is None for sink in sinks):
             yield ("processor", "reload"), "code of your own, as a reducer"
 
     def _sink_conflicts(self) -> Iterator[FieldConflict]:
         processor, fitting = self.processor.type, FITTING[self.processor.type]
+        if fitting is None:
+            own = self.sink is not None and self.sink.takes_results and self.sink.type
+            fitting = (*OUTPUTS.types, "several", *([own] if own else []))
         if self.sink is None and fitting and processor != "keyed":
             yield FieldConflict(
                 ("sink",), f"is missing; the {processor} processor takes {either(fitting)}"
@@ -390,11 +389,10 @@ class ChannelConfig(Section):
                 + (f"it takes {either(fitting)}" if fitting else "it takes none, so leave it out"),
             )
         for steps, sink in single_sinks(self.sink).items():
-            if isinstance(sink, KafkaSinkConfig):
-                yield from self._kafka_sink_conflicts(steps, sink)
+            yield from sink.conflicts_in(self, steps)
         chosen = self.processor
         if (
-            isinstance(self.sink, SeveralSinkConfig)
+            self._has_several
             and isinstance(chosen, SparkProcessorConfig)
             and chosen.reducer is None
         ):
@@ -404,6 +402,10 @@ class ChannelConfig(Section):
                 f"is of type several, and {way} makes one result; take a reducer, which returns "
                 "one for each output",
             )
+
+    @property
+    def _has_several(self) -> bool:
+        return self.sink is not None and self.sink.type == "several"
 
     def _keyed_conflicts(self) -> Iterator[FieldConflict]:
         chosen = self.processor
@@ -416,13 +418,13 @@ class ChannelConfig(Section):
                 "name: its state has that topic's partitions",
             )
         for steps, sink in single_sinks(self.sink).items():
-            if not isinstance(sink, KafkaSinkConfig):
+            if not sink.writes_records:
                 yield FieldConflict(
                     steps,
                     f"is of type {sink.type}, which cannot be in one transaction with the state; "
                     "write to a topic and let another channel take it on, see docs/keyed.md",
                 )
-            elif sink.topic is None:
+            elif sink.topic_written is None:
                 yield FieldConflict(
                     (*steps, "topic"), "is missing; with the keyed processor each output has one"
                 )
@@ -443,7 +445,7 @@ class ChannelConfig(Section):
 
     def _overflow_conflicts(self) -> Iterator[FieldConflict]:
         overflow = getattr(self.rejects, "overflow", "wait")
-        several = isinstance(self.sink, SeveralSinkConfig) and self.processor.type != "keyed"
+        several = self._has_several and self.processor.type != "keyed"
         if overflow != "wait" and (self.by_reference or several):
             reason = (
                 "source: by_reference, which hands over offsets, and not records to choose from"
@@ -455,7 +457,8 @@ class ChannelConfig(Section):
                 f"is {overflow}, and records cannot be left out with {reason}; leave it out, so "
                 "that they wait",
             )
-        apart = self.processor.type != "keyed" and not isinstance(self.sink, KafkaSinkConfig)
+        in_transaction = self.sink is not None and self.sink.writes_records
+        apart = self.processor.type != "keyed" and not in_transaction
         if overflow == "dead_letter" and apart:
             there = "no sink" if self.sink is None else f"the {self.sink.type} sink"
             yield FieldConflict(
@@ -468,7 +471,8 @@ class ChannelConfig(Section):
         chosen = self.processor
         if not isinstance(chosen, RekeyProcessorConfig):
             return
-        if isinstance(self.sink, KafkaSinkConfig) and self.sink.topic is None:
+        sink = self.sink
+        if sink is not None and sink.writes_records and sink.topic_written is None:
             yield FieldConflict(
                 ("sink", "topic"), "is missing; the rekey processor writes to one topic"
             )
@@ -486,21 +490,6 @@ class ChannelConfig(Section):
                 ("rejects", "topic"),
                 f"is {topic}, which the channel reads itself ({self.subscription}); give it "
                 "another name, one that no pattern of topics matches",
-            )
-
-    def _kafka_sink_conflicts(self, steps: Steps, sink: KafkaSinkConfig) -> Iterator[FieldConflict]:
-        comes_back = sink.topic is not None and self.subscription.covers(sink.topic)
-        if comes_back and not sink.loop:
-            yield FieldConflict(
-                (*steps, "topic"),
-                f"is {sink.topic}, which the channel reads, so that each result would come back; "
-                "name another topic, or write loop: true if the reducer passes over its own",
-            )
-        if isinstance(self.offsets, KafkaOffsetsConfig) and self.offsets.fencing != "metadata":
-            yield FieldConflict(
-                ("offsets", "fencing"),
-                f"is {self.offsets.fencing}, and a member has one transactional producer, which is "
-                "the Kafka sink's: what it stores counts at a start; leave it out",
             )
 
     def _static_conflicts(self) -> Iterator[FieldConflict]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from contextlib import suppress
@@ -14,6 +15,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.columns import load_pandas
 from headrace.core.errors import StartError
+from headrace.core.files import existing
 from headrace.extensions.delta.maintenance import MaintenanceConfig, MaintenanceThread
 from headrace.extensions.delta.replacement import find_output, without_output
 from headrace.extensions.delta.schema import (
@@ -133,6 +135,23 @@ class DeltaSink(Sink[StagedFiles]):
             self._check_offsets(table)
             self._check_layout(table)
         self._maintenance_thread.start()
+
+    def check(self) -> str:
+        """Return a sentence on the table, or the folder that will have it. Creates nothing. Blocks.
+
+        Raises:
+            StartError: the folder cannot be written, or the table is not one for this sink.
+        """
+        folder = existing(self._folder)
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise StartError(f"{folder} is no folder that this user can write to")
+        with self._lock:
+            table = self._kept()
+        if table is None:
+            return f"{self._folder}: a table is created with the first rows"
+        self._check_offsets(table)
+        self._check_layout(table)
+        return f"{self._folder}: the table is as the sink needs it"
 
     def stored_offset(self, identity: str) -> int | None:
         with self._lock:

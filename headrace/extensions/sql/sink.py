@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from headrace.sinks.contract import (
 from headrace.sinks.origin import ORIGIN, require_covered, require_no_origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from sqlalchemy import Connection
@@ -181,11 +182,30 @@ class SqlSink(Sink[StagedRows]):
     def open(self) -> None:
         if self._target.upserts:
             load_pandas()
-        try:
+        with self._usable():
             self._target.load()
             self._offsets.create()
             if self._origins is not None:
                 self._origins.create()
+
+    def check(self) -> str:
+        """Return a sentence on the table once it was looked at. Creates nothing. Blocks.
+
+        Raises:
+            StartError: the database cannot be asked, or the table cannot be written as configured.
+        """
+        try:
+            with self._usable():
+                self._target.load()
+        finally:
+            self._database.close()
+        return f"{self._target.place}: the table is as the sink needs it"
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Turn an error of the database into one that stops a start."""
+        try:
+            yield
         except SQLAlchemyError as error:
             raise StartError(
                 f"{self._target.place} cannot be used: {brief(error)}; fix the database, the "

@@ -9,7 +9,7 @@ import shutil
 import stat
 import sys
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -22,17 +22,18 @@ from headrace.channel.commits import REFRESH_INTERVAL
 from headrace.channel.offset_stores import transactional_prefix
 from headrace.config import (
     KafkaOffsetsConfig,
-    KafkaSinkConfig,
     ZooKeeperOffsetsConfig,
     keeps_offsets,
     single_sinks,
 )
-from headrace.config.derived import changelog_name
+from headrace.config.derived import by_key_topic_of, changelog_name
 from headrace.config.models.processor import FIXED_KEYS
 from headrace.config.subscription import is_pattern
 from headrace.coordinators.znodes import GroupPaths, producer_prefix
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, ImportPathError, KafkaUnavailableError, StartError
+from headrace.core.files import existing
+from headrace.core.findings import error, ok, warning
 from headrace.core.hints import did_you_mean
 from headrace.core.imports import load_callable, load_factory
 from headrace.core.records import TopicPartition
@@ -54,8 +55,6 @@ from headrace.kafka.ports import TopicInfo
 from headrace.kafka.result_transactions import sink_group
 from headrace.kafka.source import KafkaRecordReader
 from headrace.kafka.survey import KafkaSurvey
-from headrace.ops.doctor.finding import error, ok, warning
-from headrace.ops.doctor.machine import existing
 from headrace.zookeeper.settings import session_settings
 from headrace.zookeeper.survey import survey
 
@@ -63,11 +62,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace.config import ChannelConfig, Config, KafkaConfig, SparkConfig, ZooKeeperConfig
+    from headrace.core.findings import Finding
     from headrace.core.records import Record
     from headrace.extensions.spark.dryrun import SparkCheck
     from headrace.extensions.spark.settings import SparkSettings
     from headrace.kafka.ports import StoredOffset, TopicCatalog
-    from headrace.ops.doctor.finding import Finding
     from headrace.zookeeper.survey import ZooKeeperFacts
 
 
@@ -108,9 +107,9 @@ def _of_channel(channel: ChannelConfig) -> Iterator[Acl]:
         yield Acl("topic", channel.rejects.topic, ("Write",))
     yield from _of_own_topics(channel)
     for sink in single_sinks(channel.sink).values():
-        if isinstance(sink, KafkaSinkConfig):
+        if sink.writes_records:
             # without a topic the rows name theirs
-            yield Acl("topic", sink.topic or "*", ("Write",))
+            yield Acl("topic", sink.topic_written or "*", ("Write",))
             yield Acl("group", sink_group(channel.group), ("Read",))
             yield _transactional_id(channel.group)
     only_looks = isinstance(channel.offsets, ZooKeeperOffsetsConfig)
@@ -135,10 +134,8 @@ def _of_own_topics(channel: ChannelConfig) -> Iterator[Acl]:
                 yield Acl("group", sink_group(channel.group), ("Read",))
                 yield _transactional_id(channel.group)
         case config.RekeyProcessorConfig():
-            assert isinstance(channel.sink, KafkaSinkConfig), "the configuration demands it"
-            assert channel.sink.topic is not None, "as above"
             made = create if chosen.internal.create else ()
-            yield Acl("topic", channel.sink.topic, (*made, "DescribeConfigs"))
+            yield Acl("topic", by_key_topic_of(channel), (*made, "DescribeConfigs"))
             for topic in channel.subscription.names:
                 yield Acl("topic", topic, ("DescribeConfigs",))
 
@@ -204,10 +201,14 @@ def check_code(settings: config.Config) -> Iterator[Finding]:
         if decoder is not None:
             load = partial(load_factory, decoder.factory, decoder.options)
             yield _finding(f"decoder of channel {name}", decoder.factory, load)
+
+
+def check_sinks(settings: config.Config) -> Iterator[Finding]:
+    """Have each sink say what it sees of where it writes; it imports what it needs for that."""
+    for name, channel in settings.channels.items():
         for sink in config.single_sinks(channel.sink).values():
-            if isinstance(sink, config.CustomSinkConfig):
-                load = partial(load_factory, sink.factory, sink.options)
-                yield _finding(f"sink of channel {name}", sink.factory, load)
+            for finding in sink.check():
+                yield replace(finding, check=f"{finding.check} of channel {name}")
 
 
 def _finding(what: str, path: str, load: Callable[[], object]) -> Finding:
@@ -232,8 +233,8 @@ def _called(channel: config.ChannelConfig) -> tuple[str | None, tuple[str, ...]]
         case config.KeyedProcessorConfig(reducer=path, factory=factory):
             return path or factory, () if path is None else ("key", "state", "facts", "now")
         case config.SimpleProcessorConfig(deliver=what):
-            assert isinstance(channel.sink, config.FunctionSinkConfig)
-            return channel.sink.function, (what,)
+            assert channel.sink is not None, "the configuration demands a function"
+            return channel.sink.code, (what,)
 
 
 _CERTIFICATES = ("ca_file", "certificate_file", "client_ca_file")
@@ -602,12 +603,10 @@ def _topics(channel: ChannelConfig, catalog: KafkaTopicCatalog) -> Mapping[str, 
 def _made_at_the_start(settings: Config) -> frozenset[str]:
     """Return the topics that re-keying channels create where they do not exist."""
     return frozenset(
-        channel.sink.topic
+        by_key_topic_of(channel)
         for channel in settings.channels.values()
         if isinstance(channel.processor, config.RekeyProcessorConfig)
         and channel.processor.internal.create
-        and isinstance(channel.sink, KafkaSinkConfig)
-        and channel.sink.topic is not None
     )
 
 
@@ -651,9 +650,7 @@ def check_internal(
             topic = changelog_name(channel.group, channel.topics[0])
             check = f"state of channel {name}"
         case config.RekeyProcessorConfig():
-            assert isinstance(channel.sink, KafkaSinkConfig), "the configuration demands it"
-            assert channel.sink.topic is not None, "as above"
-            topic, check = channel.sink.topic, f"records by key of channel {name}"
+            topic, check = by_key_topic_of(channel), f"records by key of channel {name}"
         case _:
             return
     found = catalog.describe([topic], Deadline.after(TIMEOUT)).get(topic)
@@ -717,9 +714,9 @@ def check_written(
         yield _written(check, channel.rejects.topic, "rejects.topic", catalog)
     # without a topic each row names its own
     for steps, sink in single_sinks(channel.sink).items():
-        if isinstance(sink, KafkaSinkConfig) and sink.topic is not None:
+        if sink.topic_written is not None:
             key = ".".join([*map(str, steps), "topic"])
-            yield _written(f"sink of channel {name}", sink.topic, key, catalog, made)
+            yield _written(f"sink of channel {name}", sink.topic_written, key, catalog, made)
 
 
 def _written(

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import psutil
 
 from headrace.config.types.units import GIB, MIB
-from headrace.ops.doctor.finding import error, ok, warning
+from headrace.core.files import existing
+from headrace.core.findings import error, ok, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace.config import Config
-    from headrace.ops.doctor.finding import Finding
+    from headrace.core.findings import Finding
 
 #: What the Python process takes without records: 193 MiB with 10 partitions, 228 with 1,000
 #: (python -m benchmarks coordination).
@@ -127,8 +128,3 @@ def _space(check: str, path: Path, limits: tuple[int, int]) -> Iterator[Finding]
         yield warning(check, seen, f"watch it; {gigabytes(limits[1])} are comfortable")
     else:
         yield ok(check, seen)
-
-
-def existing(path: Path) -> Path:
-    """Return the path, or the nearest folder above it that exists."""
-    return next(each for each in (path, *path.absolute().parents) if each.exists())

@@ -16,20 +16,22 @@ from headrace.config import load
 from headrace.config.cli import EXIT_CONFIG, report
 from headrace.controller.preflight import preflight
 from headrace.core.errors import ConfigError
+from headrace.core.findings import error, ok
 from headrace.ops.doctor.checks import (
     check_code,
     check_jars,
     check_java,
     check_kafka,
     check_secrets,
+    check_sinks,
     check_spark,
     check_state_dir,
     check_zookeeper,
     commands,
     needed_acls,
 )
-from headrace.ops.doctor.finding import ACLS, document, error, exit_code, line, ok, summary, table
 from headrace.ops.doctor.machine import check_disk, check_memory, check_open_files
+from headrace.ops.doctor.show import ACLS, document, exit_code, line, summary, table
 from headrace.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.config import Config
-    from headrace.ops.doctor.finding import Finding
+    from headrace.core.findings import Finding
 
 
 log = structlog.get_logger(__name__)
@@ -83,6 +85,7 @@ def run_checks(context: PreflightContext) -> Iterator[Finding]:
         ("memory", lambda: check_memory(config, spark=spark)),
         ("open files", lambda: check_open_files(config)),
         ("code", lambda: check_code(config)),
+        ("sinks", lambda: check_sinks(config)),
         ("zookeeper", lambda: check_zookeeper(config)),
         ("kafka", lambda: check_kafka(config)),
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headrace import config
 from headrace.core.positions import Replay
 from headrace.ops.offsets.reader import OffsetsError
 from headrace.sinks.contract import OutputReplacer, ReplaceRefusedError
@@ -13,6 +12,7 @@ from headrace.sinks.contract import OutputReplacer, ReplaceRefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from headrace import config
     from headrace.ops.offsets.plan import OffsetChange, Plan
     from headrace.sinks.contract import Replacement, TransactionalOffsets
 
@@ -20,10 +20,6 @@ _CHOOSE = (
     "the sink has output of records that would be read again; say what becomes of it: --replay "
     "append keeps it ({again}), --replay replace removes it with the move"
 )
-
-
-#: Sinks that keep results and no offsets.
-_KEPT = (config.JsonLinesSinkConfig, config.CustomSinkConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ class ReplayRun:
 
     def _goes_back(self, change: OffsetChange) -> bool:
         """Whether records are read again of which the sink has output."""
-        if self._sink_offsets is None and not isinstance(self._sink, _KEPT):
+        if self._sink_offsets is None and not (self._sink and self._sink.keeps_output):
             return False
         before = change.found.next if self._sink_offsets is None else change.found.sink
         return change.after is not None and before is not None and change.after < before
@@ -134,41 +130,25 @@ def _back(change: OffsetChange, offset: int | None) -> OffsetChange:
 
 def _again(sink: config.SinkConfig | None) -> str:
     """Return what becomes of what is made of the records again."""
-    match sink:
-        case config.SqlSinkConfig(mode="upsert"):
-            return "rows are upserted again by their keys"
-        case config.DeltaSinkConfig() | config.SqlSinkConfig() | config.JsonLinesSinkConfig():
-            return "rows are appended again, so that they are there twice"
-        case config.KafkaSinkConfig():
-            return "records are produced again, so that they are there twice"
-        case config.SeveralSinkConfig(outputs=outputs):
-            return "; ".join(f"output {name}: {_again(each)}" for name, each in outputs.items())
-        case _:
-            return "results go there again"
+    return "results go there again" if sink is None else sink.repeated
 
 
 def _instead(sink: config.SinkConfig | None, sink_offsets: TransactionalOffsets | None) -> str:
     """Return why a sink does not replace, and what to do instead."""
-    match sink:
-        case config.KafkaSinkConfig():
-            return (
-                "the records of a topic cannot be taken back; replay with append, to another topic "
-                "where readers must not see them twice"
-            )
-        case config.SeveralSinkConfig():
-            return (
-                "several outputs are not replaced in one transaction; remove their rows by hand "
-                "and replay with append, or give each a channel of its own"
-            )
-        case config.CustomSinkConfig(factory=factory) if sink_offsets is not None:
-            return (
-                f"the sink of {factory} has no plan_replace and replace; give it those, or remove "
-                "its output by hand and replay with append"
-            )
-        case None:
-            return "the channel has no sink whose output is known; leave it out"
-        case _:
-            return (
-                f"a sink of type {sink.type} keeps no offsets and does not say which records its "
-                "output is of; remove that by hand, and leave --replay out"
-            )
+    if sink is None:
+        return "the channel has no sink whose output is known; leave it out"
+    if sink.irreplaceable is not None:
+        return sink.irreplaceable
+    if sink_offsets is not None:
+        return (
+            f"the sink {_named(sink)} has no plan_replace and replace; give it those, or remove "
+            "its output by hand and replay with append"
+        )
+    return (
+        f"a sink of type {sink.type} keeps no offsets and does not say which records its output "
+        "is of; remove that by hand, and leave --replay out"
+    )
+
+
+def _named(sink: config.SinkConfig) -> str:
+    return f"of type {sink.type}" if sink.code is None else f"of {sink.code}"

@@ -48,7 +48,7 @@ def start_precedence(
             | config.ArrowProcessorConfig()
             | config.RekeyProcessorConfig()
         ):
-            from headrace.processors.factory import open_sink  # noqa: PLC0415 - pyspark takes a second
+            from headrace.sinks.factory import open_sink  # noqa: PLC0415 - pyspark takes a second
 
             _import_from(python_path)
             return _kept_by(channel, open_sink(channel, own_name(), kafka))
@@ -75,11 +75,10 @@ def _kept_by(channel: config.ChannelConfig, sink: Sink[Any]) -> StartPrecedence:
         return _kept_by_outputs(sink.offset_moves)
     if isinstance(sink, TransactionalOffsets):
         return StartPrecedence(sink_offsets=sink)
-    if (
-        isinstance(channel.sink, config.CustomSinkConfig)
-        and sink.guarantee is Guarantee.EXACTLY_ONCE
-    ):
-        return StartPrecedence(out_of_reach=f"sink {channel.sink.factory}")
+    if sink.guarantee is Guarantee.EXACTLY_ONCE:
+        assert channel.sink is not None, "it was built of its section"
+        named = channel.sink.code or f"of type {channel.sink.type}"
+        return StartPrecedence(out_of_reach=f"sink {named}")
     return StartPrecedence()
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.config import (
-    KafkaSinkConfig,
     KeyedProcessorConfig,
     RekeyProcessorConfig,
     single_sinks,
@@ -102,9 +101,9 @@ def _of(channel: ChannelConfig) -> Iterator[tuple[Use, str, str | None]]:
         yield Use.CHANGELOG, changelog_name(channel.group, read), read
     by_key = isinstance(chosen, RekeyProcessorConfig)
     for sink in single_sinks(channel.sink).values():
-        if isinstance(sink, KafkaSinkConfig) and sink.topic is not None:
+        if sink.topic_written is not None:
             source = channel.subscription.names[0] if by_key else None
-            yield (Use.BY_KEY if by_key else Use.OUTPUT), sink.topic, source
+            yield (Use.BY_KEY if by_key else Use.OUTPUT), sink.topic_written, source
     if channel.rejects.topic is not None:
         yield Use.LETTERS, channel.rejects.topic, None
 

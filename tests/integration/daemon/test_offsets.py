@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.positions import format_moment
 from headrace.core.records import identity_of
-from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.ports import Commit
 from headrace.ops.offsets import commands

@@ -22,7 +22,7 @@ import pathlib
 import signal
 
 import pyarrow as pa
-from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.sink import DeltaSink
 
 DIE = pathlib.Path(__file__).with_name("die")
 

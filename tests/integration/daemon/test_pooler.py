@@ -14,7 +14,8 @@ import sqlalchemy as sa
 import yaml
 
 from headrace.core.errors import StartError
-from headrace.extensions.sql import SqlSink, WriteMode
+from headrace.extensions.sql.sink import SqlSink
+from headrace.extensions.sql.target import WriteMode
 from headrace.testing.sinks import BatchCommitContract, SinkPlace, TablesOfArrow
 from tests.integration.extensions.spark.test_sql_postgres import PostgresPlace, run
 from tests.pages import ROOT, blocks_of

@@ -8,7 +8,6 @@ import pytest
 
 from headrace.config import (
     CustomDecoding,
-    KafkaSinkConfig,
     KeyedProcessorConfig,
     RekeyProcessorConfig,
     RekeyRejects,
@@ -17,6 +16,7 @@ from headrace.config import (
 )
 from headrace.config.derived import changelog_name, facts_key, rekeying_of
 from headrace.config.guarantee import guarantee
+from headrace.sinks.sections import KafkaSinkConfig
 from tests.unit.config.support import loaded, refused
 
 if TYPE_CHECKING:

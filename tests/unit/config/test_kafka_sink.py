@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.config import KafkaSinkConfig
+from headrace.sinks.sections import KafkaSinkConfig
 from tests.unit.config.support import CHANNELS, channel, refused
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.config import DeltaSinkConfig
+from headrace.extensions.delta.section import DeltaSinkConfig
 from tests.unit.config.support import CHANNELS, loaded, refused
 
 if TYPE_CHECKING:

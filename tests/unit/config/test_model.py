@@ -9,14 +9,10 @@ from pydantic import ValidationError
 from headrace.config import (
     BatchConfig,
     Config,
-    DeltaSinkConfig,
     DynamicCoordinatorConfig,
     FixedCountCoordinatorConfig,
-    FunctionSinkConfig,
-    JsonLinesSinkConfig,
     KafkaOffsetsConfig,
     MicroBatchRejects,
-    NoopSinkConfig,
     ReloadEffect,
     RetryConfig,
     SparkProcessorConfig,
@@ -26,6 +22,8 @@ from headrace.config import (
 from headrace.config.models.base import effect_of
 from headrace.config.problems import field_shape, fields
 from headrace.config.reference import Chapter, chapters, is_hot, meanings
+from headrace.extensions.delta.section import DeltaSinkConfig
+from headrace.sinks.sections import FunctionSinkConfig, JsonLinesSinkConfig, NoopSinkConfig
 from tests.unit.config.support import CHANNELS, channel, loaded
 
 if TYPE_CHECKING:

@@ -4,15 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.config import (
-    DeltaSinkConfig,
-    NoopSinkConfig,
-    SeveralSinkConfig,
-    diff,
-    keeps_offsets,
-    refuses_late,
-    single_sinks,
-)
+from headrace.config import diff, keeps_offsets, refuses_late, single_sinks
+from headrace.extensions.delta.section import DeltaSinkConfig
+from headrace.sinks.sections import NoopSinkConfig, SeveralSinkConfig
 from tests.unit.config.support import CHANNELS, channel, loaded, refused
 
 if TYPE_CHECKING:

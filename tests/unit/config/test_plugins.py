@@ -13,11 +13,11 @@ from headrace.config import (
     ArrowProcessorConfig,
     CustomDecoding,
     CustomProcessorConfig,
-    CustomSinkConfig,
     custom_decoding,
     load,
 )
 from headrace.core.errors import ConfigError
+from headrace.sinks.sections import CustomSinkConfig
 from tests.decoders import install_pairs
 
 if TYPE_CHECKING:

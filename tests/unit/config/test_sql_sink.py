@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.config import SqlSinkConfig
 from headrace.config.show import document, show
+from headrace.extensions.sql.section import SqlSinkConfig
 from tests.unit.config.support import CHANNELS, channel, loaded, refused
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from headrace.channel.offset_stores import sink_is_fenced
 from headrace.config import ChannelConfig, KafkaConfig
 from headrace.core.errors import ImportPathError
 from headrace.ops.offsets.sink_offsets import StartPrecedence, start_precedence
-from headrace.processors.factory import open_sink
 from headrace.sinks import Guarantee
 from headrace.sinks.console import NoopSink
+from headrace.sinks.factory import open_sink
 from headrace.sinks.several import SeveralSink
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from headrace.core.records import (
     kafkas_topic_id,
     present_identity,
 )
-from headrace.extensions.delta import DeltaSink
 from headrace.extensions.delta import table as delta_format
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.table import FORMAT_KEY, LaterFormatError
-from headrace.extensions.sql import SqlSink
+from headrace.extensions.sql.sink import SqlSink
 from headrace.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
 from headrace.testing.sinks import micro_batch
 from tests.unit.extensions.delta.delta_tables import visible

@@ -19,8 +19,8 @@ import pyarrow as pa
 from pyarrow import csv
 from headrace.core.records import TopicPartition
 from headrace.sinks.contract import PartitionCommit
-from headrace.extensions.delta import DeltaSink
-from headrace.extensions.sql import SqlSink
+from headrace.extensions.delta.sink import DeltaSink
+from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import WriteMode
 from headrace.testing.sinks import micro_batch
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.records import TopicPartition
-from headrace.extensions.delta import DeltaSink
 from headrace.extensions.delta.reader import DeltaLog
-from headrace.extensions.sql import SqlSink
+from headrace.extensions.delta.sink import DeltaSink
+from headrace.extensions.sql.sink import SqlSink
 from headrace.sinks.contract import (
     CommitConflictError,
     OffsetMove,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.config import KafkaSinkConfig, KeyedRejects, single_sinks
+from headrace.config import KeyedRejects, single_sinks
 from headrace.config.derived import changelog_name
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.imports import load_callable
@@ -15,6 +15,7 @@ from headrace.extensions.keyed.runtime.current import keyed_settings
 from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import SinkTopics
 from headrace.extensions.keyed.tables import DEAD_LETTERS
+from headrace.sinks.sections import KafkaSinkConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable

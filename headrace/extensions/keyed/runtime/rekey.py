@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from headrace.config import KafkaSinkConfig, RekeyProcessorConfig, RekeyRejects
+from headrace.config import RekeyProcessorConfig, RekeyRejects
 from headrace.config.derived import REKEY_SUFFIX, changelog_name, is_by_key
 from headrace.core.clock import Deadline
 from headrace.core.imports import load_callable
@@ -22,6 +22,7 @@ from headrace.processors.micro_batch_processor import (
     MicroBatchProcessor,
     merge_limits,
 )
+from headrace.sinks.sections import KafkaSinkConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

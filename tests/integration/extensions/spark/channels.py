@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.spark.engine import SparkEngine
 from headrace.processors.contract import BatchResponse, ChannelContext
 from headrace.processors.micro_batch_processor import MicroBatchProcessor

@@ -30,9 +30,9 @@ import headrace.extensions.sql.sink
 import headrace.extensions.sql.target
 import headrace.sinks.origin
 from headrace.core.records import TopicPartition
-from headrace.extensions.delta import DeltaSink
 from headrace.extensions.delta.maintenance import compact
-from headrace.extensions.sql import SqlSink
+from headrace.extensions.delta.sink import DeltaSink
+from headrace.extensions.sql.sink import SqlSink
 from headrace.sinks import OffsetMove
 from headrace.testing.kills import killed_at_every_line
 from headrace.testing.sinks import identity, micro_batch, share

@@ -20,8 +20,8 @@ import structlog
 from deltalake import DeltaTable
 
 from headrace.core.records import TopicPartition
-from headrace.extensions.delta import DeltaSink
-from headrace.extensions.sql import SqlSink
+from headrace.extensions.delta.sink import DeltaSink
+from headrace.extensions.sql.sink import SqlSink
 from headrace.sinks import several
 from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch

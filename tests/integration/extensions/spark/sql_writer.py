@@ -20,8 +20,7 @@ import sqlalchemy as sa
 import structlog
 
 from headrace.core.records import TopicPartition
-from headrace.extensions.sql import SqlSink
-from headrace.extensions.sql.sink import StagedRows
+from headrace.extensions.sql.sink import SqlSink, StagedRows
 from headrace.sinks.contract import CommitConflictError, PartitionCommit
 
 if TYPE_CHECKING:

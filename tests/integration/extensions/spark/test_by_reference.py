@@ -19,7 +19,7 @@ from headrace.core.record_runs import OffsetRun
 from headrace.core.records import Batch, TopicPartition
 from headrace.core.tables import Decode, Decoding, OnUndecodable
 from headrace.devstack.wait import wait_for
-from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.spark.arrow_to_spark import ArrowToSpark, ByReference, ByValue
 from headrace.extensions.spark.decode import Decoder
 from headrace.extensions.spark.engine import SparkEngine

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from headrace.extensions.delta import DeltaSink
 from headrace.extensions.delta.schema import UnstorableTypeError
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.staging import STAGING
 from headrace.testing.sinks import micro_batch, share
 

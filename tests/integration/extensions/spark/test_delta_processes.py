@@ -19,7 +19,7 @@ import pyarrow as pa, pyarrow.parquet as pq, structlog
 from pyspark.sql.types import LongType, StructField, StructType
 from headrace.core.records import TopicPartition
 from headrace.sinks.contract import CommitConflictError, PartitionCommit
-from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.staging import StagedFiles, staged_files
 
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))

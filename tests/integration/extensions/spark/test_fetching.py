@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from headrace.extensions.delta import DeltaSink, staging
+from headrace.extensions.delta import staging
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.table import LogFiles
 from headrace.testing.sinks import identity, micro_batch, share
 

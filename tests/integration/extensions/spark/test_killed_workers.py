@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.core.tables import Decode, Decoding
-from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.spark.engine import SparkEngine
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.telemetry.metrics import Metrics

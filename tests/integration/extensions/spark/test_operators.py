@@ -11,7 +11,7 @@ from headrace.core.clock import Deadline
 from headrace.core.positions import Replay
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
-from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.spark.engine import SparkEngine
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.testing import InMemoryBroker, in_memory_channel, running

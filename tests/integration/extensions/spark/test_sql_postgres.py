@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
 from headrace.devstack.wait import wait_for
-from headrace.extensions.sql import SqlSink, WriteMode
 from headrace.extensions.sql.database import _transaction_settings
-from headrace.extensions.sql.sink import StagedRows
+from headrace.extensions.sql.sink import SqlSink, StagedRows
+from headrace.extensions.sql.target import WriteMode
 from headrace.sinks.contract import CommitConflictError
 from headrace.testing.replacement import GroupedReplacerContract
 from headrace.testing.sinks import BatchCommitContract, Row, SinkPlace, TablesOfArrow

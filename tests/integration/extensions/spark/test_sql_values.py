@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import StartError
-from headrace.extensions.sql import SqlSink, WriteMode
+from headrace.extensions.sql.sink import SqlSink
+from headrace.extensions.sql.target import WriteMode
 from headrace.sinks.contract import RowsRefusedError, SchemaMismatchError, SinkFailedError
 from headrace.sinks.micro_batch import MicroBatch
 from tests.integration.extensions.spark.test_sql_postgres import run

@@ -10,13 +10,13 @@ import pytest
 from headrace.config import Config
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
+from headrace.core.findings import Level
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.kafka.fencing import GroupPartition, fence_producers
 from headrace.kafka.transaction_log import TRANSACTION_LOG
 from headrace.ops.doctor import checks
 from headrace.ops.doctor.checks import Acl, check_kafka, needed_acls
-from headrace.ops.doctor.finding import Level
 from headrace.processors import BatchProcessor, BatchResponse
 from tests.guarded import Guarded, guarded
 from tests.integration.seen import recorded

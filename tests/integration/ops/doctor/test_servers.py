@@ -17,11 +17,11 @@ from kazoo.security import make_acl
 from headrace.config import Config, ZooKeeperDigest
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
+from headrace.core.findings import Finding, Level
 from headrace.devstack.server import LOOPBACK, free_port
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.ops.doctor import checks
 from headrace.ops.doctor.checks import check_kafka, check_zookeeper
-from headrace.ops.doctor.finding import Finding, Level
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings, session_settings
 

@@ -18,7 +18,6 @@ from headrace.apps.collector.daemon_config import (
 )
 from headrace.cli import app
 from headrace.config import (
-    KafkaSinkConfig,
     KeyedProcessorConfig,
     RekeyProcessorConfig,
     RekeyRejects,
@@ -27,6 +26,7 @@ from headrace.config import (
 )
 from headrace.core.errors import KafkaUnavailableError, StartError
 from headrace.core.imports import load_callable
+from headrace.sinks.sections import KafkaSinkConfig
 from headrace.zookeeper.identity import Identity
 from tests.pages import blocks
 

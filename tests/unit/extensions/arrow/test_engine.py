@@ -13,7 +13,7 @@ from headrace.core.errors import ConfigError, HeadraceError, StartError, Undecod
 from headrace.core.tables import Decode, Decoding
 from headrace.devstack.wait import wait_for
 from headrace.extensions.arrow.engine import ArrowEngine
-from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.processors import BatchResponse, ChannelContext, micro_batches, sink_commits
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.sinks.console import NoopSink

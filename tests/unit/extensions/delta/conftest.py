@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.sink import DeltaSink
 from tests.unit.extensions.delta.delta_tables import share, stage
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from headrace.extensions.delta import DeltaSink
+    from headrace.extensions.delta.sink import DeltaSink
 
 ID = StructType([StructField("id", LongType(), nullable=False)])
 

@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.channel.error_scope import ErrorScope, classify_error
-from headrace.extensions.delta import DeltaSink
 from headrace.extensions.delta.schema import UnstorableTypeError
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.staging import UnstorableColumnError, plain, schema_json, write_files
 from headrace.sinks.contract import SchemaMismatchError
 from headrace.testing.sinks import micro_batch, share

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from headrace.extensions.delta import DeltaSink
+    from headrace.extensions.delta.sink import DeltaSink
 
 from tests.unit.extensions.delta.delta_tables import (
     data_files,

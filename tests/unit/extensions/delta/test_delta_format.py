@@ -12,9 +12,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 
 from headrace.core.errors import StartError
 from headrace.core.records import TopicPartition
-from headrace.extensions.delta import DeltaSink
 from headrace.extensions.delta.maintenance import MaintenanceError, MaintenanceOrder, carry_out
 from headrace.extensions.delta.reader import DeltaLog
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.table import (
     FORMAT_KEY,
     FORMAT_VERSION,

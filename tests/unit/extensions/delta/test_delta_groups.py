@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from headrace.extensions.delta import DeltaSink
 from headrace.extensions.delta.schema import SchemaChanges
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.staging import PlacementError, StagedFiles
 from headrace.extensions.delta.table import LogFiles
 from headrace.sinks.contract import CommitConflictError

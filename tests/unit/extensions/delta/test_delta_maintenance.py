@@ -16,14 +16,15 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 
 from headrace.core.clock import Deadline
 from headrace.devstack.wait import wait_for
-from headrace.extensions.delta import DeltaSink, MaintenanceConfig
 from headrace.extensions.delta.maintenance import (
     CompactionError,
+    MaintenanceConfig,
     MaintenanceError,
     MaintenanceOrder,
     carry_out,
     compact,
 )
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.staging import PlacementError, staged_files
 from headrace.extensions.delta.table import LogFiles
 from tests.unit.extensions.delta.delta_tables import data_files, share, stage, visible, wrap_commit

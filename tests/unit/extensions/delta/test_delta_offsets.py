@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.core.records import TopicPartition
-from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.sinks import CommitConflictError, OffsetMove, TransactionalOffsets
 from headrace.sinks.console import ConsoleSink
 from tests.unit.extensions.delta.delta_tables import share, stage, visible, wrap_commit

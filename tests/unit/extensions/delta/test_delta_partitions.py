@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.extensions.delta import DeltaSink
 from headrace.extensions.delta.schema import UnstorableTypeError
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.staging import UnstorableColumnError
 from headrace.testing.sinks import micro_batch, share
 from tests.unit.extensions.delta.delta_tables import data_files

@@ -6,9 +6,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from headrace.extensions.delta import DeltaSink
 from headrace.extensions.delta.reader import DeltaLog, TableUnreadableError, read_rows
-from headrace.extensions.delta.sink import MEMBER_KEY
+from headrace.extensions.delta.sink import MEMBER_KEY, DeltaSink
 from tests.unit.extensions.delta.delta_tables import share, stage
 
 if TYPE_CHECKING:

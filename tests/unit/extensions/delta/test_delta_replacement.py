@@ -13,11 +13,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from headrace.core.errors import StartError
 from headrace.core.records import TopicPartition
-from headrace.extensions.delta import DeltaSink, replacement
+from headrace.extensions.delta import replacement
 from headrace.extensions.delta.data_files import write_file
 from headrace.extensions.delta.maintenance import compact
 from headrace.extensions.delta.reader import DeltaLog
 from headrace.extensions.delta.schema import SchemaChanges
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.sinks import OffsetMove, ReplaceRefusedError
 from headrace.sinks.contract import SchemaMismatchError
 from headrace.sinks.origin import ORIGIN

@@ -16,8 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headrace.core.errors import ConfigError, StartError
-from headrace.extensions.delta import DeltaSink
 from headrace.extensions.delta.schema import SchemaChanges
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.staging import STAGING, StagedFiles
 from headrace.sinks.contract import SchemaMismatchError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from headrace.extensions.sql import SqlSink
+from headrace.extensions.sql.sink import SqlSink
 from tests.unit.extensions.sql.sql_tables import CREATE, Base
 
 if TYPE_CHECKING:

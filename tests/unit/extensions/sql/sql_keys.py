@@ -16,7 +16,7 @@ from tests.unit.extensions.sql.sql_tables import share
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.extensions.sql import SqlSink
+    from headrace.extensions.sql.sink import SqlSink
 
 _TEXTS = ["A", "a", "B", "b", "ab", "AB", "aB", "a ", "ab ", "b ", "é", "É", ""]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from headrace.extensions.sql import SqlSink
+    from headrace.extensions.sql.sink import SqlSink
 
 CREATE = "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT)"
 

@@ -17,7 +17,7 @@ from headrace.sinks.micro_batch import MicroBatch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.extensions.sql import SqlSink
+    from headrace.extensions.sql.sink import SqlSink
 
 #: Arrow's number for the first moment of the year 10000, in microseconds.
 _YEAR_10000 = 253402300800000000

@@ -10,9 +10,8 @@ from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from headrace.core.records import TopicPartition
-from headrace.extensions.sql import SqlSink
 from headrace.extensions.sql.offsets import LaterOffsetsError
-from headrace.extensions.sql.sink import StagedRows
+from headrace.extensions.sql.sink import SqlSink, StagedRows
 from headrace.sinks.contract import (
     CommitConflictError,
     OffsetMove,

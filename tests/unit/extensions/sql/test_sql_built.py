@@ -5,15 +5,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.config import SqlSinkConfig
+from headrace.config import KafkaConfig, SinkSite
 from headrace.core.errors import StartError
-from headrace.extensions.sql import SqlSink
+from headrace.extensions.sql.section import SqlSinkConfig
+from headrace.extensions.sql.sink import SqlSink
 from headrace.sinks.contract import TransactionalOffsets
-from headrace.sinks.factory import build_sink
 from tests.unit.extensions.sql.sql_tables import CREATE, Base, share, staged
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+SITE = SinkSite("m1", "group", KafkaConfig())
 
 
 def _section(path: Path) -> SqlSinkConfig:
@@ -25,7 +28,7 @@ def test_the_sink_is_built_as_configured(tmp_path: Path) -> None:
     """Mode, key, offsets table and the member's name are those of the configuration."""
     base = Base(tmp_path / "base.db")
     base.run(CREATE, "INSERT INTO t VALUES (1, 'a')")
-    sink = build_sink(_section(base.path), "m1")
+    sink = _section(base.path).build(SITE)
     assert isinstance(sink, SqlSink)
     assert isinstance(sink, TransactionalOffsets)
     sink.open()
@@ -41,6 +44,6 @@ def test_the_extra_is_asked_for_where_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without SQLAlchemy the error says what to install."""
-    monkeypatch.setitem(sys.modules, "headrace.extensions.sql", None)
+    monkeypatch.setitem(sys.modules, "headrace.extensions.sql.sink", None)
     with pytest.raises(StartError, match=r"pip install 'headrace\[sql\]'"):
-        build_sink(_section(tmp_path / "base.db"), "m1")
+        _section(tmp_path / "base.db").build(SITE)

@@ -16,7 +16,7 @@ from tests.unit.extensions.sql.sql_values import assert_answered_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.extensions.sql import SqlSink
+    from headrace.extensions.sql.sink import SqlSink
 
 _KINDS = ["BOOLEAN", "INTEGER", "REAL", "NUMERIC", "DECIMAL(5,2)", "TEXT", "VARCHAR(3)", "BLOB"]
 _KINDS += ["DATE", "TIME", "TIMESTAMP", "JSON", "UUID", "WEIRD", "", "INTEGER PRIMARY KEY"]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.extensions.sql import WriteMode
+from headrace.extensions.sql.target import WriteMode
 from headrace.sinks.contract import RowsRefusedError
 from tests.unit.extensions.sql.sql_tables import Base, share, staged, wrap_commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.extensions.sql import SqlSink
+    from headrace.extensions.sql.sink import SqlSink
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.extensions.sql import SqlSink, WriteMode
+from headrace.extensions.sql.sink import SqlSink
+from headrace.extensions.sql.target import WriteMode
 from tests.unit.extensions.sql.sql_keys import Results, commit_all, results_of, upsert_one_by_one
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from sqlalchemy.exc import OperationalError
 
 from headrace.core.errors import ConfigError, StartError
 from headrace.core.records import TopicPartition
-from headrace.extensions.sql import SqlSink, WriteMode
+from headrace.extensions.sql.sink import SqlSink
+from headrace.extensions.sql.target import WriteMode
 from headrace.sinks import OffsetMove, ReplaceRefusedError
 from headrace.sinks.contract import SchemaMismatchError
 from headrace.testing.sinks import micro_batch

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import ConfigError, StartError
-from headrace.extensions.sql import SqlSink, WriteMode, target
-from headrace.extensions.sql.target import CHUNK, RepeatedKeyError
+from headrace.extensions.sql import target
+from headrace.extensions.sql.sink import SqlSink
+from headrace.extensions.sql.target import CHUNK, RepeatedKeyError, WriteMode
 from headrace.sinks.contract import SchemaMismatchError
 from tests.unit.extensions.sql.sql_tables import Base, share, staged, staged_table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.config import Config
-from headrace.ops.doctor.finding import Finding, Level
+from headrace.core.findings import Finding, Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

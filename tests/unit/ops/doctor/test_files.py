@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.core.findings import Level
 from headrace.ops.doctor.checks import check_secrets, check_state_dir
-from headrace.ops.doctor.finding import Level
 from tests.unit.ops.doctor.support import bad, config, only
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.core.findings import Level
 from headrace.devstack.java import Java
 from headrace.ops.doctor import checks
 from headrace.ops.doctor.checks import check_jars, check_java
-from headrace.ops.doctor.finding import Level
 from tests.unit.ops.doctor.support import bad, config, only
 
 if TYPE_CHECKING:

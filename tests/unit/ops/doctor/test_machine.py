@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from headrace.config.types.units import GIB, MIB
-from headrace.ops.doctor.finding import Level
+from headrace.core.findings import Level
 from headrace.ops.doctor.machine import (
     check_disk,
     check_memory,

@@ -9,22 +9,12 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.core.errors import StartError
+from headrace.core.findings import Finding, Level, error, ok, warning
 from headrace.extensions.spark.dryrun import SparkCheck
 from headrace.ops.doctor import run as commands
-from headrace.ops.doctor.checks import check_code, check_spark
-from headrace.ops.doctor.finding import (
-    Finding,
-    Level,
-    document,
-    error,
-    exit_code,
-    line,
-    ok,
-    summary,
-    table,
-    warning,
-)
+from headrace.ops.doctor.checks import check_code, check_sinks, check_spark
 from headrace.ops.doctor.run import PreflightContext, run_checks
+from headrace.ops.doctor.show import document, exit_code, line, summary, table
 from tests.unit.ops.doctor.support import bad, config, only
 
 if TYPE_CHECKING:
@@ -167,9 +157,9 @@ def test_a_sink_s_factory_is_tried_with_its_options(tmp_path: Path) -> None:
     """It is imported, and not called: its name and its options are looked at."""
     sink = {"type": "custom", "factory": "shutil:which", "options": {"cmd": "ls"}}
     channel = {"processor": {"type": "spark", "sql": "select 1"}, "sink": sink}
-    assert not bad(check_code(config(tmp_path, channel)))
+    assert not bad(check_sinks(config(tmp_path, channel)))
     channel["sink"] = sink | {"options": {"command": "ls"}}
-    assert "the options are command" in only(check_code(config(tmp_path, channel))).seen
+    assert "the options are command" in only(check_sinks(config(tmp_path, channel))).seen
 
 
 def test_a_file_that_cannot_be_used_ends_with_2(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import KafkaUnavailableError, ZooKeeperUnavailableError
+from headrace.core.findings import Level
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.topics import CHANGELOG_SETTINGS
 from headrace.kafka.ports import ChangelogMark, StoredOffset, TopicInfo
@@ -22,7 +23,6 @@ from headrace.ops.doctor.checks import (
     judge_partitioner,
     judge_topics,
 )
-from headrace.ops.doctor.finding import Level
 from headrace.testing import InMemoryBroker
 from headrace.testing.records import FakeRecord
 from headrace.zookeeper.survey import ZooKeeperFacts

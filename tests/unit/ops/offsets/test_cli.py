@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from headrace.config import ChannelConfig, KafkaConfig
 from headrace.core.records import TopicPartition
-from headrace.extensions.delta import DeltaSink
+from headrace.extensions.delta.sink import DeltaSink
 from headrace.kafka.ports import StoredOffset
 from headrace.ops.offsets import commands
 from headrace.ops.offsets.cli import app

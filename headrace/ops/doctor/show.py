@@ -1,55 +1,19 @@
-"""What a check finds, and how findings are shown."""
+"""Show findings: as a table, as lines, or as JSON."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from enum import Enum
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.core.findings import Level
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-
-class Level(Enum):
-    """How much a finding matters."""
-
-    OK = "ok"
-    """As it should be."""
-
-    WARNING = "warning"
-    """The channels can run, but not as well or as safely as they could."""
-
-    ERROR = "error"
-    """They cannot run, or will fail."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at: what was ``seen``, and what to do about it, if anything."""
-
-    check: str
-    level: Level
-    seen: str
-    advice: str = ""
-
-
-def ok(check: str, seen: str) -> Finding:
-    """Return that all is well."""
-    return Finding(check, Level.OK, seen)
-
-
-def warning(check: str, seen: str, advice: str) -> Finding:
-    """Return that something could be better."""
-    return Finding(check, Level.WARNING, seen, advice)
-
-
-def error(check: str, seen: str, advice: str) -> Finding:
-    """Return that something has to be fixed."""
-    return Finding(check, Level.ERROR, seen, advice)
-
+    from headrace.core.findings import Finding
 
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 

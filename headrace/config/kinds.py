@@ -1,0 +1,195 @@
+"""Sections that are chosen by their ``type``: kinds that come with Headrace, and those of plug-ins.
+
+A kind is a class of sections. Its module is imported when a configuration first names the type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic_core import PydanticCustomError, SchemaValidator, core_schema
+
+from headrace.config.errors import FieldConflict, conflict_in, either, subject
+from headrace.config.expand import Expanded
+from headrace.config.models.base import Section
+from headrace.core.plugins import PluginKind, installed_plugins
+from headrace.core.user_text import describe_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+    from pydantic.json_schema import JsonSchemaValue
+
+    from headrace.core.plugins import Plugin
+
+S = TypeVar("S", bound=Section)
+
+
+class KindTable(Generic[S]):
+    """The kinds of one place in the file. As an annotation of a field it reads the section there.
+
+    Each kind derives from ``base``. ``built_in`` has the import path of each kind that comes with
+    Headrace, by its type. Packages offer others as entry points in the group of ``plugins``, whose
+    names are the types. ``of_text`` returns the mapping that bare text stands for; without it a
+    section is a mapping only. Any thread may read the table.
+    """
+
+    def __init__(
+        self,
+        base: type[S],
+        plugins: PluginKind,
+        built_in: Mapping[str, str],
+        of_text: Callable[[str], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._base = base
+        self._plugins = plugins
+        self._built_in = dict(built_in)
+        self._of_text = of_text
+        self._loaded: dict[str, type[S]] = {}
+        self._validators: dict[type[S], SchemaValidator] = {}
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types of the kinds that come with Headrace."""
+        return tuple(self._built_in)
+
+    def without(self, *types: str) -> KindTable[S]:
+        """Return the table of a place where some built-in kinds cannot stand."""
+        rest = {name: path for name, path in self._built_in.items() if name not in types}
+        return KindTable(self._base, self._plugins, rest, self._of_text)
+
+    def __getitem__(self, name: str) -> type[S]:
+        """Import and return a kind that comes with Headrace.
+
+        Raises:
+            KeyError: Headrace has no such kind.
+        """
+        if name not in self._loaded:
+            module, _, attribute = self._built_in[name].partition(":")
+            self._loaded[name] = getattr(import_module(module), attribute)
+        return self._loaded[name]
+
+    def known(self) -> tuple[type[S], ...]:
+        """Import and return the built-in kinds, and those of plug-ins that were named before."""
+        built_in = tuple(self[name] for name in self._built_in)
+        return built_in + tuple(
+            kind for name, kind in self._loaded.items() if name not in self._built_in
+        )
+
+    def installed(self) -> tuple[type[S], ...]:
+        """Import and return the built-in kinds and those of all installed packages.
+
+        Plug-ins that cannot be imported, and those that are factories, are left out.
+        """
+        for plugin in self._offered():
+            found = _imported(plugin)
+            if isinstance(found, type) and issubclass(found, self._base):
+                self._loaded.setdefault(plugin.name, found)
+        return self.known()
+
+    def _offered(self) -> list[Plugin]:
+        return [
+            plugin
+            for plugin in installed_plugins()
+            if plugin.kind is self._plugins and plugin.name not in self._built_in
+        ]
+
+    def _find(self, name: Any) -> type[S]:
+        """Return the kind of a type as it stands in the file.
+
+        Raises:
+            PydanticCustomError: no kind has this type, or its plug-in cannot be used.
+        """
+        if isinstance(name, str) and (name in self._built_in or name in self._loaded):
+            return self[name]
+        offered = self._offered()
+        named = [plugin for plugin in offered if plugin.name == name]
+        if not named:
+            raise _refuse(_unknown(name, (*self._built_in, *(each.name for each in offered))))
+        if len(named) > 1:
+            packages = " and ".join(plugin.package for plugin in named)
+            raise _refuse(f"{subject(name)} is offered by {packages}; uninstall one of them")
+        kind = self._loaded[named[0].name] = self._of_plugin(named[0])
+        return kind
+
+    def _of_plugin(self, plugin: Plugin) -> type[S]:
+        found, base = _imported(plugin), self._base
+        where = f"'{plugin.name}' of package {plugin.package}"
+        if isinstance(found, _Failed):
+            raise _refuse(f"{where} cannot be used: importing {plugin.factory} {found.reason}")
+        if not isinstance(found, type) or not issubclass(found, base):
+            raise _refuse(
+                f"{where} is no {base.__name__}, but a factory; write type: custom and factory: "
+                f"{plugin.name}"
+            )
+        if found.tag() != plugin.name:
+            raise _refuse(
+                f"{where} is the section {plugin.factory}, whose type is {subject(found.tag())}; "
+                "the entry point and the default of its field type have to be the same"
+            )
+        return found
+
+    def _read(self, value: Any, info: ValidationInfo) -> S:
+        if isinstance(value, self._base):
+            return value
+        if isinstance(value, str) and self._of_text is not None:
+            value = self._of_text(value)
+        if not isinstance(value, Mapping):
+            raise PydanticCustomError("no_section", "is not a mapping with a type")
+        if "type" not in value:
+            raise _refuse(f"is missing; give {either(self._built_in)}")
+        kind = self._find(value["type"])
+        if kind not in self._validators:
+            # a union of one, for the type to be part of where an error is
+            union = core_schema.tagged_union_schema(
+                {kind.tag(): kind.__pydantic_core_schema__}, discriminator="type"
+            )
+            self._validators[kind] = SchemaValidator(union)
+        read: S = self._validators[kind].validate_python(value, context=info.context)
+        return read
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.with_info_plain_validator_function(self._read)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        choices = {kind.tag(): kind.__pydantic_core_schema__ for kind in self.installed()}
+        union = handler(core_schema.tagged_union_schema(dict(choices), discriminator="type"))
+        return union if self._of_text is None else {"anyOf": [{"type": "string"}, union]}
+
+
+class _Failed:
+    """What could not be imported, and why, as a sentence goes on."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.reason = f"failed: {describe_error(error)}"
+
+
+def _imported(plugin: Plugin) -> Any:
+    module, _, attribute = plugin.factory.partition(":")
+    try:
+        found: Any = import_module(module)
+        for name in filter(None, attribute.split(".")):
+            found = getattr(found, name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a package's code
+        return _Failed(error)
+    return found
+
+
+def _refuse(sentence: str) -> Exception:
+    return conflict_in([FieldConflict(("type",), sentence)])
+
+
+def _unknown(name: Any, types: tuple[str, ...]) -> str:
+    near = []
+    if isinstance(name, str) and not isinstance(name, Expanded):
+        near = get_close_matches(name, types, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"{subject(name)} is not {either(types)}{meant}"

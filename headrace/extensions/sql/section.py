@@ -1,0 +1,146 @@
+"""The section of the SQL sink."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from headrace.config.errors import FieldConflict
+from headrace.config.models.base import OnlyWith, Restarts
+from headrace.config.models.sink import SinkConfig
+from headrace.config.types.addresses import (
+    DatabaseUrl,
+    has_own_password,
+    scheme_of,
+    uses_psycopg,
+)
+from headrace.config.types.scalars import Distinct, Flag, FreeText, OneOrMore, SqlTable
+from headrace.config.types.secrets import SecretValue
+from headrace.core.errors import HeadraceError
+from headrace.core.extras import Extra, required
+from headrace.core.findings import error, ok
+from headrace.sinks.sections import APPENDED_AGAIN, ATOMIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.config import SinkSite
+    from headrace.config.errors import Steps
+    from headrace.core.findings import Finding
+    from headrace.extensions.sql.sink import SqlSink
+
+#: The databases whose rows can be replaced by key.
+_UPSERTING = ("postgresql", "sqlite")
+
+
+class SqlSinkConfig(SinkConfig):
+    """A table of a database, which takes rows and offsets in one transaction: headrace[sql]."""
+
+    only: ClassVar = {
+        "key": (OnlyWith.one_of("mode", "upsert"),),
+        "origins_table": (OnlyWith.one_of("origin", True),),
+    }
+
+    type: Restarts[Literal["sql"]] = "sql"
+    """This sink."""
+
+    url: Restarts[DatabaseUrl]
+    """The database, as SQLAlchemy has it; shown masked, because it may hold a password."""
+
+    password: Restarts[SecretValue | None] = None
+    """The password, in place of one in the url, where it would have to be percent-encoded."""
+
+    table: Restarts[SqlTable]
+    """The table that rows go to, which is there already."""
+
+    mode: Restarts[Literal["append", "upsert"]] = "append"
+    """Whether rows are added, or take the place of those with the same key."""
+
+    key: Restarts[Annotated[tuple[FreeText, ...], Distinct, OneOrMore]] = ()
+    """The columns of a primary key or unique constraint."""
+
+    offsets_table: Restarts[SqlTable] = "headrace_offsets"
+    """The table that offsets go to, made where it is missing."""
+
+    origin: Restarts[Flag] = False
+    """Whether each row says in a column which micro-batch it is of, for replays that replace."""
+
+    origins_table: Restarts[SqlTable] = "headrace_origins"
+    """The table that says what each micro-batch was made of, made where it is missing."""
+
+    def conflicts(self) -> Iterator[FieldConflict]:
+        scheme = scheme_of(self.url)
+        if self.password is not None and has_own_password(self.url):
+            yield FieldConflict(
+                ("password",), "is given beside the one in the url; leave one of them out"
+            )
+        if self.mode == "upsert" and not self.key:
+            yield FieldConflict(
+                ("key",), "is missing; mode: upsert takes the columns that make a row unique"
+            )
+        if self.mode == "upsert" and scheme not in _UPSERTING:
+            yield FieldConflict(
+                ("mode",),
+                f"is upsert, which takes {' or '.join(_UPSERTING)}, and the url begins with "
+                f"{scheme}; use mode: append",
+            )
+        if self.mode == "upsert" and self.origin:
+            yield FieldConflict(
+                ("origin",),
+                "does not go with mode: upsert, where what a row was before is not kept; leave it "
+                "out",
+            )
+        others = {"offsets_table": self.offsets_table, "origins_table": self.origins_table}
+        for name, other in others.items():
+            if other == self.table:
+                yield FieldConflict((name,), "is the table that rows go to; name another one")
+        if self.offsets_table == self.origins_table:
+            yield FieldConflict(("origins_table",), "is the table of the offsets; name another one")
+
+    @property
+    def exactly_once(self) -> str:
+        return f"the database {ATOMIC}"
+
+    @property
+    def place(self) -> object:
+        return self.url, self.table, self.offsets_table
+
+    @property
+    def transaction(self) -> tuple[object, object]:
+        return self.url, self.password
+
+    @property
+    def extras(self) -> tuple[tuple[Steps, Extra], ...]:
+        driver = ((("url",), Extra.POSTGRESQL),) if uses_psycopg(self.url) else ()
+        return ((("type",), Extra.SQL), *driver)
+
+    @property
+    def repeated(self) -> str:
+        return "rows are upserted again by their keys" if self.mode == "upsert" else APPENDED_AGAIN
+
+    def check(self) -> Iterator[Finding]:
+        try:
+            seen = self._sink("doctor").check()
+        except HeadraceError as problem:
+            yield error("sink", str(problem), "correct the database, or sink.url and sink.table")
+        else:
+            yield ok("sink", seen)
+
+    def build(self, site: SinkSite) -> SqlSink:
+        return self._sink(site.member)
+
+    def _sink(self, member: str) -> SqlSink:
+        with required(Extra.SQL, f"the sink of table {self.table}"):
+            from headrace.extensions.sql.sink import SqlSink  # noqa: PLC0415 - an extra
+            from headrace.extensions.sql.target import WriteMode  # noqa: PLC0415 - an extra
+
+        return SqlSink(
+            self.url.get_secret_value(),
+            self.table,
+            password=None if self.password is None else self.password.get_secret_value(),
+            mode=WriteMode(self.mode),
+            key=self.key,
+            offsets_table=self.offsets_table,
+            origin=self.origin,
+            origins_table=self.origins_table,
+            member=member,
+        )
