@@ -18,10 +18,11 @@ from benchmarks import stack
 from benchmarks.report import Report, say
 from benchmarks.rounds import SHORTEST, alternate
 from benchmarks.sides import Side
-from headrace.config import ArrowProcessorConfig, load
+from headrace.config import load
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
 from headrace.extensions.arrow.engine import ArrowEngine
+from headrace.extensions.arrow.section import ArrowProcessorConfig
 from headrace.extensions.spark.engine import SparkEngine
 from headrace.extensions.spark.runtime import SparkRuntime
 from headrace.extensions.spark.settings import spark_settings

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from benchmarks.chaos.link import Link, Network
-from headrace.config.derived import changelog_name
 from headrace.core.clock import Deadline
 from headrace.core.progress import Silence, signs_of_work
 from headrace.devstack import KafkaBroker, ZooKeeperServer
 from headrace.devstack.server import LOOPBACK, ProcessState, ServerProcess, free_port
 from headrace.devstack.wait import FAR_S, SILENCE_S, wait_for
+from headrace.extensions.keyed.names import changelog_name
 from headrace.kafka.topic_producer import create_topic
 from headrace.telemetry.metrics import read_metrics
 

@@ -22,13 +22,13 @@ from benchmarks.lifecycle.daemon import Daemon, Settings
 from benchmarks.peer_sides.keyed_work import touch
 from benchmarks.report import say
 from benchmarks.rounds import alternate
-from headrace.config.derived import changelog_name
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.memory import relax
 from headrace.core.records import TopicPartition, identity_of
 from headrace.core.tables import SCHEMA
 from headrace.extensions.keyed.fold import fold_of
 from headrace.extensions.keyed.function import KeyedFunction
+from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.rows import RowSettings
 from headrace.extensions.keyed.settings import FoldSettings

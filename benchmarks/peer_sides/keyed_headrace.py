@@ -20,9 +20,9 @@ from confluent_kafka import Producer
 
 from benchmarks.peer_sides.wire import Request, Wire
 from headrace.config import load
-from headrace.config.derived import changelog_name
 from headrace.controller import KafkaController
 from headrace.core.clock import Deadline
+from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.spark.runtime import SparkRuntime
 from headrace.extensions.spark.settings import spark_settings
 from headrace.kafka.columnar.producer import ColumnProducer

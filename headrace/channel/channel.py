@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from headrace.core.positions import Replay, Target
     from headrace.core.records import TopicPartition
     from headrace.core.supervision import Heartbeat
-    from headrace.extensions.keyed.state_reader import StateReader
     from headrace.processors import BatchProcessor
+    from headrace.processors.contract import StateView
     from headrace.telemetry.metrics import Metrics, PartitionSnapshot, PoolSnapshot
 
 
@@ -185,7 +185,7 @@ class InboundKafkaChannel:
         return self._runtime.topics.counts()
 
     @property
-    def state_reader(self) -> StateReader | None:
+    def state_reader(self) -> StateView | None:
         """What reads the state that its processor keeps by key, None where it keeps none."""
         return self._processor.state_reader()
 

@@ -10,11 +10,10 @@ import structlog
 
 from headrace.config import (
     KafkaOffsetsConfig,
-    KeyedProcessorConfig,
     ZooKeeperOffsetsConfig,
     single_sinks,
 )
-from headrace.config.derived import changelogs
+from headrace.config.derived import own_topics
 from headrace.coordinators.fencing_locks import FencingLocks
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.coordinators.znodes import producer_prefix
@@ -189,7 +188,7 @@ def open_offset_store(
                 channel.group,
                 produced_in=produced_in,
                 lock=lock,
-                changelogs=changelogs(channel),
+                changelogs=own_topics(channel),
             )
     return arranged(channel, kafka, nodes)
 
@@ -223,7 +222,7 @@ def sink_is_fenced(channel: ChannelConfig) -> bool:
 
     Other sinks refuse it by the offsets they keep, or take it twice.
     """
-    if isinstance(channel.processor, KeyedProcessorConfig):
+    if channel.processor.writes_records:
         return True
     sinks = single_sinks(channel.sink).values()
     return any(sink.writes_records for sink in sinks)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from headrace.config.delivery import DeliveryGuarantee
 from headrace.config.diff import ChangeKind, ConfigChange, diff
-from headrace.config.guarantee import DeliveryGuarantee, guarantee
+from headrace.config.guarantee import guarantee
 from headrace.config.loader import load
 from headrace.config.models.admin import (
     AdminConfig,
@@ -25,15 +26,10 @@ from headrace.config.models.channel import (
 )
 from headrace.config.models.kafka import KafkaConfig, KafkaSasl
 from headrace.config.models.processor import (
-    ArrowProcessorConfig,
     CustomDecoding,
-    CustomProcessorConfig,
-    KeyedProcessorConfig,
-    RekeyProcessorConfig,
-    SimpleProcessorConfig,
+    ProcessorConfig,
+    ProcessorSite,
     SparkConfig,
-    SparkProcessorConfig,
-    custom_decoding,
 )
 from headrace.config.models.rejects import (
     DeliveredRejects,
@@ -58,7 +54,6 @@ from headrace.config.show import show
 __all__ = [
     "AdminConfig",
     "AdminTls",
-    "ArrowProcessorConfig",
     "BatchConfig",
     "ChangeKind",
     "ChannelConfig",
@@ -66,7 +61,6 @@ __all__ = [
     "ConfigChange",
     "CoordinatorConfig",
     "CustomDecoding",
-    "CustomProcessorConfig",
     "DeliveredRejects",
     "DeliveryGuarantee",
     "DynamicCoordinatorConfig",
@@ -74,25 +68,23 @@ __all__ = [
     "KafkaConfig",
     "KafkaOffsetsConfig",
     "KafkaSasl",
-    "KeyedProcessorConfig",
     "KeyedRejects",
     "LimitedRejects",
     "LoggingConfig",
     "LogsOtlpConfig",
     "MetricsOtlpConfig",
     "MicroBatchRejects",
+    "ProcessorConfig",
+    "ProcessorSite",
     "RejectsConfig",
-    "RekeyProcessorConfig",
     "RekeyRejects",
     "ReloadConfig",
     "ReloadEffect",
     "RetryConfig",
     "Section",
-    "SimpleProcessorConfig",
     "SinkConfig",
     "SinkSite",
     "SparkConfig",
-    "SparkProcessorConfig",
     "StaticCoordinatorConfig",
     "TracingConfig",
     "ZooKeeperConfig",
@@ -100,7 +92,6 @@ __all__ = [
     "ZooKeeperOffsetsConfig",
     "ZooKeeperSasl",
     "ZooKeeperTls",
-    "custom_decoding",
     "diff",
     "guarantee",
     "keeps_offsets",

@@ -8,15 +8,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from headrace.config.derived import changelog_name, continued
+from headrace.config.derived import continued
 from headrace.config.guarantee import guarantee
-from headrace.config.models.processor import KeyedProcessorConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headrace.config.models.channel import ChannelConfig
     from headrace.config.models.root import Config
     from headrace.core.errors import ConfigError
 
@@ -35,7 +33,13 @@ def report(file: Path, error: ConfigError) -> None:
 def guarantees(config: Config) -> list[str]:
     """Return one line for each channel: what it promises, and which others it goes on from."""
     return [
-        "; ".join([f"{name}: {guarantee(channel)}", *_state(channel), *_continues(name, config)])
+        "; ".join(
+            [
+                f"{name}: {guarantee(channel)}",
+                *channel.processor.notes(channel),
+                *_continues(name, config),
+            ]
+        )
         for name, channel in config.channels.items()
     ]
 
@@ -46,24 +50,13 @@ def _continues(name: str, config: Config) -> Iterator[str]:
         yield f"continues {other}, which writes {', '.join(topics)}"
 
 
-def _state(channel: ChannelConfig) -> Iterator[str]:
-    """Yield what the state of a channel is of, and what becomes of it with another key."""
-    chosen = channel.processor
-    if isinstance(chosen, KeyedProcessorConfig):
-        topic = changelog_name(channel.group, channel.topics[0])
-        yield (
-            f"its state in {topic} is of key: {chosen.facts_key}, and another key takes another "
-            "group: with this one a start is refused where that topic would have both, and else "
-            "all is counted again from initial_offset, its outputs come beside those that there "
-            "are, and the former state stays unused"
-        )
-
-
 def print_table(config: Config) -> None:
     """Print the same for people."""
     table = Table("channel", "delivery", "because")
     for name, channel in config.channels.items():
         promise = guarantee(channel)
-        reason = "; ".join([promise.reason, *_state(channel), *_continues(name, config)])
+        reason = "; ".join(
+            [promise.reason, *channel.processor.notes(channel), *_continues(name, config)]
+        )
         table.add_row(name, promise.delivery.value, reason)
     Console().print(table)

@@ -1,56 +1,18 @@
-"""Channels that are made of others: a keyed channel that re-keys is two of them.
-
-The first one, named after it, writes the input again by key; the second one reads that. From then
-on both are channels like any other.
-"""
+"""What follows from the channels of a configuration together."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from headrace.config.errors import FieldConflict, conflict_in
-from headrace.config.models.channel import StaticCoordinatorConfig
-from headrace.config.models.processor import (
-    OWN_KEYS,
-    ByKeyTopicConfig,
-    KeyedProcessorConfig,
-    RekeyProcessorConfig,
-)
-from headrace.config.models.rejects import KeyedRejects, RekeyRejects
-from headrace.config.models.sink import SINKS, single_sinks
-from headrace.config.types.scalars import TOPIC_NAME
+from pydantic_core import PydanticCustomError
+
+from headrace.config.errors import conflict_in
+from headrace.config.models.sink import single_sinks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from headrace.config.models.channel import ChannelConfig
-
-#: What the name of a re-keying channel, and of its group, ends with.
-REKEY_SUFFIX = ".rekey"
-
-#: Seconds between two deletions of what is processed of a by-key topic, as Kafka Streams has it.
-PURGE_INTERVAL = 30.0
-
-#: What is added to the name of a topic for its changelog.
-_CHANGELOG_SUFFIX = ".state"
-
-
-def by_key_topic(group: str, topic: str) -> str:
-    """Return the topic that a group's re-keyed records of a topic are in."""
-    return f"{group}.{topic}.by-key"
-
-
-def is_by_key(group: str, topic: str) -> bool:
-    """Whether a topic has the re-keyed records of a group."""
-    return topic.startswith(f"{group}.") and topic.endswith(".by-key")
-
-
-def changelog_name(group: str, topic: str) -> str:
-    """Return the name of the changelog of a channel that reads a topic."""
-    if is_by_key(group, topic):
-        return f"{topic}{_CHANGELOG_SUFFIX}"
-    return f"{group}.{topic}{_CHANGELOG_SUFFIX}"
 
 
 def written_topics(channel: ChannelConfig) -> frozenset[str]:
@@ -58,14 +20,12 @@ def written_topics(channel: ChannelConfig) -> frozenset[str]:
     sinks = single_sinks(channel.sink).values()
     topics = {sink.topic_written for sink in sinks}
     topics.add(channel.rejects.topic)
-    return changelogs(channel).union(topic for topic in topics if topic is not None)
+    return own_topics(channel).union(topic for topic in topics if topic is not None)
 
 
-def changelogs(channel: ChannelConfig) -> frozenset[str]:
+def own_topics(channel: ChannelConfig) -> frozenset[str]:
     """Return the topics that only owners of a channel's partitions write to, with its state."""
-    if not isinstance(channel.processor, KeyedProcessorConfig):
-        return frozenset()
-    return frozenset({changelog_name(channel.group, channel.topics[0])})
+    return channel.processor.own_topics(channel)
 
 
 def by_key_topic_of(channel: ChannelConfig) -> str:
@@ -86,172 +46,32 @@ def continued(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, lis
     return {other: topics for other, topics in found.items() if topics}
 
 
-def rekeys(channel: ChannelConfig) -> bool:
-    """Whether a channel has to be given its records by another key."""
-    chosen = channel.processor
-    return isinstance(chosen, KeyedProcessorConfig) and chosen.key not in OWN_KEYS
-
-
 def rekeying_of(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, str]:
     """Return which channels re-key what a channel reads, by the topics that they write it to."""
     reads = channels[name].subscription
     written = {
         channel.sink.topic_written: other
         for other, channel in channels.items()
-        if isinstance(channel.processor, RekeyProcessorConfig)
+        if channel.processor.writes_by_key
         and channel.sink is not None
         and channel.sink.topic_written is not None
     }
     return {topic: other for topic, other in written.items() if reads.covers(topic)}
 
 
-def facts_key(channel: ChannelConfig) -> str | None:
-    """Return where a keyed channel's facts have their key from.
-
-    None for one that is written as the second of two: only the first says it then.
-    """
-    chosen = channel.processor
-    assert isinstance(chosen, KeyedProcessorConfig), "others have no facts"
-    is_second = is_by_key(channel.group, channel.topics[0]) and chosen.facts_key == "record"
-    return None if is_second else chosen.facts_key
-
-
-def with_rekeyed(channels: Mapping[str, ChannelConfig]) -> Mapping[str, ChannelConfig]:
-    """Return the channels, each that re-keys as two: the one that writes by key stands first.
+def expanded(channels: Mapping[str, ChannelConfig]) -> Mapping[str, ChannelConfig]:
+    """Return the channels, each as those that it becomes.
 
     Raises:
-        PydanticCustomError: the two cannot be made.
+        PydanticCustomError: one of them cannot be made.
     """
-    conflicts = [
-        FieldConflict((name, *steps), sentence)
-        for name, channel in channels.items()
-        for steps, sentence in _conflicts(name, channel, channels)
-    ]
+    found: dict[str, ChannelConfig] = {}
+    conflicts = []
+    for name, channel in channels.items():
+        try:
+            found.update(channel.processor.expanded(name, channel, channels))
+        except PydanticCustomError as error:
+            conflicts += (error.context or {})["found"]
     if conflicts:
         raise conflict_in(conflicts)
-    found: dict[str, ChannelConfig] = {}
-    for name, channel in channels.items():
-        if rekeys(channel):
-            found[f"{name}{REKEY_SUFFIX}"] = _rekeying(channel)
-            found[name] = _reading_by_key(channel)
-        else:
-            found[name] = channel
     return found
-
-
-def _conflicts(
-    name: str, channel: ChannelConfig, channels: Mapping[str, ChannelConfig]
-) -> Iterator[FieldConflict]:
-    chosen = channel.processor
-    if not isinstance(chosen, KeyedProcessorConfig):
-        return
-    if rekeys(channel):
-        yield from _conflicts_of_rekeyed(name, channel, channels)
-    elif chosen.internal.purge_input is not None and not is_by_key(
-        channel.group, channel.topics[0]
-    ):
-        yield FieldConflict(
-            ("processor", "internal", "purge_input"),
-            f"would delete records of {channel.topics[0]}, which others may read; it goes with a "
-            "key for which records are written again, so leave it out",
-        )
-    topic = channel.topics[0]
-    read = by_key_topic(channel.group, topic) if rekeys(channel) else topic
-    for steps, sink in single_sinks(channel.sink).items():
-        if sink.topic_written == changelog_name(channel.group, read):
-            yield FieldConflict(
-                (*steps, "topic"),
-                f"is {sink.topic_written}, where the channel keeps its state; name another topic",
-            )
-
-
-def _conflicts_of_rekeyed(
-    name: str, channel: ChannelConfig, channels: Mapping[str, ChannelConfig]
-) -> Iterator[FieldConflict]:
-    chosen = channel.processor
-    assert isinstance(chosen, KeyedProcessorConfig), "others do not re-key"
-    own, topic = f"{name}{REKEY_SUFFIX}", by_key_topic(channel.group, channel.topics[0])
-    if own in channels:
-        yield FieldConflict(
-            ("processor", "key"),
-            f"is {chosen.key}, for which a channel {own} is made, and there is one of that name; "
-            "rename that one",
-        )
-    if not re.fullmatch(TOPIC_NAME.pattern, f"{topic}{_CHANGELOG_SUFFIX}"):
-        yield FieldConflict(
-            ("group",),
-            f"is {channel.group}, and a topic cannot be called {topic}{_CHANGELOG_SUFFIX}, which "
-            "the channel would keep its state in; take letters, digits, '.', '_' and '-', and a "
-            "shorter name",
-        )
-        return
-    if isinstance(channel.coordinator, StaticCoordinatorConfig) and chosen.internal.partitions:
-        yield FieldConflict(
-            ("processor", "internal", "partitions"),
-            "does not go with a static coordinator, whose partitions are those of the input; "
-            "leave it out",
-        )
-        return
-    for made in (_rekeying(channel), _reading_by_key(channel)):
-        yield from made.conflicts()
-
-
-def _rekeying(channel: ChannelConfig) -> ChannelConfig:
-    """Return the channel that writes the input of a keyed one by key."""
-    chosen = channel.processor
-    assert isinstance(chosen, KeyedProcessorConfig), "others do not re-key"
-    internal = {name: getattr(chosen.internal, name) for name in ByKeyTopicConfig.model_fields}
-    processor = RekeyProcessorConfig(
-        key=chosen.key,
-        value=chosen.value,
-        engine=chosen.engine,
-        internal=ByKeyTopicConfig(**internal),
-        max_records=chosen.max_records,
-        target_duration=chosen.target_duration,
-        **({"decoder_options": chosen.decoder_options} if chosen.decoder is not None else {}),
-        **({"reload": chosen.reload} if ":" in chosen.key or chosen.decoder is not None else {}),
-    )
-    return channel.model_copy(
-        update={
-            "group": f"{channel.group}{REKEY_SUFFIX}",
-            "processor": processor,
-            "rejects": _rejects_of_rekeying(channel),
-            "sink": SINKS["kafka"].model_validate(
-                {"topic": by_key_topic(channel.group, channel.topics[0])}
-            ),
-        }
-    )
-
-
-def _rejects_of_rekeying(channel: ChannelConfig) -> RekeyRejects:
-    """Return what becomes of records without key, as the keyed channel says of unreadable facts."""
-    own = channel.rejects
-    assert isinstance(own, KeyedRejects), "the processor is a keyed one"
-    match own.unreadable:
-        case "dead_letter" | "quarantine":
-            return RekeyRejects(undecodable="dead_letter", topic=own.topic, headers=own.headers)
-        case "skip":
-            return RekeyRejects(undecodable="skip")
-        case _:
-            return RekeyRejects()
-
-
-def _reading_by_key(channel: ChannelConfig) -> ChannelConfig:
-    """Return a keyed channel as it is once its records come by key."""
-    chosen, (topic,) = channel.processor, channel.topics
-    assert isinstance(chosen, KeyedProcessorConfig), "others do not re-key"
-    made, coordinator = by_key_topic(channel.group, topic), channel.coordinator
-    if isinstance(coordinator, StaticCoordinatorConfig):
-        renamed = {made: coordinator.partitions[topic]}
-        coordinator = coordinator.model_copy(update={"partitions": renamed})
-    said = "purge_input" in chosen.internal.model_fields_set
-    purge = chosen.internal.purge_input if said else PURGE_INTERVAL
-    internal = chosen.internal.model_copy(update={"partitions": None, "purge_input": purge})
-    return channel.model_copy(
-        update={
-            "topics": (made,),
-            "initial_offset": "earliest",
-            "coordinator": coordinator,
-            "processor": chosen.by_key(internal),
-        }
-    )

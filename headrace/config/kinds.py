@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError, SchemaValidator, core_schema
 from headrace.config.errors import FieldConflict, conflict_in, either, subject
 from headrace.config.expand import Expanded
 from headrace.config.models.base import Section
+from headrace.core.imports import load_own
 from headrace.core.plugins import PluginKind, installed_plugins
 from headrace.core.user_text import describe_error
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
     from pydantic.json_schema import JsonSchemaValue
 
-    from headrace.core.plugins import Plugin
+from headrace.core.plugins import Plugin
 
 S = TypeVar("S", bound=Section)
 
@@ -69,8 +70,7 @@ class KindTable(Generic[S]):
             KeyError: Headrace has no such kind.
         """
         if name not in self._loaded:
-            module, _, attribute = self._built_in[name].partition(":")
-            self._loaded[name] = getattr(import_module(module), attribute)
+            self._loaded[name] = load_own(self._built_in[name])
         return self._loaded[name]
 
     def known(self) -> tuple[type[S], ...]:

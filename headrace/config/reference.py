@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 from headrace.config.errors import either
 from headrace.config.models.base import ReloadEffect, effect_of
 from headrace.config.models.channel import ChannelConfig
-from headrace.config.models.rejects import REJECTS
+from headrace.config.models.rejects import MODELS
 from headrace.config.models.root import Config
 from headrace.config.problems import describe_type, field_shape, fields
 from headrace.config.show import escaped, masked
@@ -144,7 +144,7 @@ def _rejects_of_processors(rejects: dict[str, Any]) -> list[dict[str, Any]]:
             },
             "then": {"properties": {"rejects": found}},
         }
-        for model, found in zip(dict.fromkeys(REJECTS.values()), models, strict=True)
+        for model, found in zip(MODELS, models, strict=True)
     ]
 
 

@@ -10,18 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.config import (
-    ArrowProcessorConfig,
-    ChangeKind,
-    ConfigChange,
-    CustomProcessorConfig,
-    KeyedProcessorConfig,
-    RekeyProcessorConfig,
-    ReloadEffect,
-    SparkProcessorConfig,
-    custom_decoding,
-    single_sinks,
-)
+from headrace.config import ChangeKind, ConfigChange, ReloadEffect, single_sinks
 from headrace.core.files import digest
 
 if TYPE_CHECKING:
@@ -93,23 +82,11 @@ class Former:
 
 def import_paths(channel: ChannelConfig) -> tuple[str, ...]:
     """Return where a channel's code is: the processor's, then the decoder's and the sinks'."""
-    named = custom_decoding(channel.processor)
+    named = channel.processor.decoder
     decoder = None if named is None else named.factory
     sinks = (sink.code for sink in single_sinks(channel.sink).values())
-    paths = (*_of_processor(channel), decoder, *sinks)
+    paths = (*channel.processor.code_paths, decoder, *sinks)
     return tuple(path for path in paths if path is not None)
-
-
-def _of_processor(channel: ChannelConfig) -> tuple[str | None, ...]:
-    match channel.processor:
-        case ArrowProcessorConfig(reducer=path) | CustomProcessorConfig(factory=path):
-            return (path,)
-        case KeyedProcessorConfig() as keyed:
-            return keyed.code, keyed.time_function
-        case SparkProcessorConfig() | RekeyProcessorConfig() as chosen:
-            return (chosen.code,)
-        case _:
-            return ()
 
 
 class CodeBook:

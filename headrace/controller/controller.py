@@ -21,16 +21,15 @@ from headrace.channel.skips import Skips
 from headrace.channel.states import StopReport
 from headrace.config.derived import rekeying_of
 from headrace.controller.code import CodeBook
+from headrace.controller.engine_session import open_session
 from headrace.coordinators.begun_topics import BegunTopics
 from headrace.coordinators.coordinator import build_coordinator
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.errors import ConfigError, FatalError, StartError
-from headrace.core.extras import Extra, required
+from headrace.core.imports import load_own
 from headrace.core.spans import NO_TRACER
 from headrace.core.user_text import describe_error
-from headrace.extensions.otel.tracing import open_tracer
-from headrace.extensions.spark.settings import spark_channels, spark_settings
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import PREFETCH_SHARE, client_properties
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
@@ -48,12 +47,11 @@ if TYPE_CHECKING:
     from headrace.channel.bounds import Until
     from headrace.channel.pauses import Pause
     from headrace.config import ChannelConfig, Config, KafkaConfig, ZooKeeperConfig
+    from headrace.controller.engine_session import EngineSession, SparkSnapshot
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.rebalance import Listener
     from headrace.core.spans import Tracer
     from headrace.core.supervision import Heartbeat
-    from headrace.extensions.spark.runtime import SparkRuntime, SparkSnapshot
-    from headrace.extensions.spark.settings import SparkSettings
     from headrace.kafka.columnar import ColumnarRecordSource
     from headrace.kafka.ports import RecordSource
     from headrace.processors import BatchProcessor
@@ -61,6 +59,10 @@ if TYPE_CHECKING:
 
 
 log = structlog.get_logger(__name__)
+
+
+#: Returns what records traces, or NO_TRACER where the configuration asks for none.
+TRACER = "headrace.extensions.otel.tracing:open_tracer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ class KafkaController:
         self._finished: set[str] = set()
         self._identity = Identity(Path(config.state_dir), config.instance_id)
         self.session = ZooKeeperSession(session_settings(config.zookeeper), self._identity)
-        self._spark: SparkRuntime | None = None
+        self._spark: EngineSession | None = None
         self._tracer = NO_TRACER
         # a SimpleQueue's wait has no end where a signal's handler runs past its time-out
         self._failures: Queue[BaseException] = Queue()
@@ -209,7 +211,7 @@ class KafkaController:
         sys.path[:0] = [f for f in map(str, self.config.python_path) if f not in sys.path]
         enabled = {name: c for name, c in self.config.channels.items() if c.enabled}
         processors = {name: self.processor(name, channel) for name, channel in enabled.items()}
-        self._tracer = open_tracer(
+        self._tracer = load_own(TRACER)(
             self.config.tracing,
             self.config.instance_id,
             self.metrics.telemetry_dropped.labels("traces").inc,
@@ -286,7 +288,7 @@ class KafkaController:
             return given
         built = build_processor(
             channel,
-            self._spark_runtime,
+            self._spark_session,
             self.config.instance_id,
             self.config.kafka,
             self._identity.directory / "keyed" / name,
@@ -367,7 +369,7 @@ class KafkaController:
         self.session = ZooKeeperSession(session_settings(zookeeper), self._identity)
         self.session.start()
 
-    def replace_spark(self, settings: SparkSettings, deadline: Deadline) -> bool:
+    def replace_spark(self, settings: Any, deadline: Deadline) -> bool:
         """Have Spark's session built again; nothing where none was asked for. Blocks.
 
         Returns:
@@ -461,13 +463,9 @@ class KafkaController:
             f"{name}: {thing}" for name in channels for thing in reports.get(name, unstopped).left
         ]
 
-    def _spark_runtime(self) -> SparkRuntime:
+    def _spark_session(self) -> EngineSession:
         if self._spark is None:
-            with required(Extra.SPARK, "a channel of type spark"):
-                from headrace.extensions.spark.runtime import SparkRuntime  # noqa: PLC0415 - an extra
-
-            settings = spark_settings(self.config.spark, spark_channels(self.config))
-            self._spark = SparkRuntime(settings)
+            self._spark = open_session(self.config)
         return self._spark
 
     def skips(self, name: str) -> Skips:

@@ -5,16 +5,9 @@ What asks, takes a while to import, and is imported where there is something to 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from headrace.config import (
-    ArrowProcessorConfig,
-    KeyedProcessorConfig,
-    SparkProcessorConfig,
-    single_sinks,
-)
-from headrace.core.errors import ConfigError
+from headrace.config import single_sinks
 from headrace.core.extras import Extra
 
 if TYPE_CHECKING:
@@ -35,11 +28,8 @@ def preflight(config: Config) -> Iterator[ConfigProblem]:
     yield from _extras(config)
     yield from _kafka(config)
     for name, channel in config.channels.items():
-        chosen = channel.processor
-        if isinstance(chosen, ArrowProcessorConfig) and chosen.ddl:
-            yield from _schema(name, chosen)
-        if isinstance(chosen, SparkProcessorConfig) and chosen.ddl and chosen.decode == "json":
-            yield from _limited_text(name, chosen.ddl)
+        for steps, sentence in channel.processor.refused():
+            yield ("channels", name, "processor", *steps), sentence
 
 
 def _extras(config: Config) -> Iterator[ConfigProblem]:
@@ -62,12 +52,7 @@ def needed_extras(config: Config) -> Iterator[tuple[Steps, Extra]]:
 
 
 def _of(channel: ChannelConfig) -> Iterator[tuple[Steps, Extra]]:
-    chosen = channel.processor
-    if isinstance(chosen, KeyedProcessorConfig):
-        yield ("processor", "type"), Extra.KEYED
-    if channel.on_spark:
-        named = "type" if isinstance(chosen, SparkProcessorConfig) else "engine"
-        yield ("processor", named), Extra.SPARK
+    yield from ((("processor", *steps), extra) for steps, extra in channel.processor.extras)
     for steps, sink in single_sinks(channel.sink).items():
         yield from (((*steps, *key), extra) for key, extra in sink.extras)
 
@@ -102,32 +87,3 @@ def _kafka(config: Config) -> Iterator[ConfigProblem]:
             sentence = f"do not go together in channel {name}: librdkafka says {reason}"
             yield _PROPERTIES, sentence
             return
-
-
-def _schema(name: str, chosen: ArrowProcessorConfig) -> Iterator[ConfigProblem]:
-    from headrace.core.tables import Decoding  # noqa: PLC0415
-    from headrace.extensions.arrow.decode import schema_of  # noqa: PLC0415
-
-    try:
-        schema_of(Decoding.JSON if chosen.decoder is None else Decoding.CUSTOM, chosen.ddl)
-    except ConfigError as error:
-        for problem in error.problems:
-            sentence = problem.removeprefix("decode schema ")
-            yield ("channels", name, "processor", "schema"), sentence
-
-
-#: What is quoted in a schema: names, and comments.
-_QUOTED = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
-
-_LIMITED_TEXT = re.compile(r"\b(?:VAR)?CHAR(?:ACTER)?\s*\(\s*\d+\s*\)", re.IGNORECASE)
-
-
-def _limited_text(name: str, ddl: str) -> Iterator[ConfigProblem]:
-    """Yield what Spark would refuse with the first batch. The rest of a schema takes a session."""
-    found = _LIMITED_TEXT.search(_QUOTED.sub("x", ddl))
-    if found is not None:
-        sentence = (
-            f"{ddl!r} has {found[0]}, to which Spark decodes no JSON; write STRING, and have the "
-            "reducer look at the length"
-        )
-        yield ("channels", name, "processor", "schema"), sentence

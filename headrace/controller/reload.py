@@ -17,6 +17,7 @@ from headrace.config import ReloadEffect, diff, load
 from headrace.config.diff import adopt
 from headrace.config.show import document
 from headrace.config.watch import FileWatcher
+from headrace.controller.engine_session import session_settings as engine_settings
 from headrace.controller.preflight import preflight
 from headrace.controller.reports import ConfigStatus, PendingChange, ReloadOutcome, ReloadReport
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -31,7 +32,6 @@ from headrace.core.errors import (
 )
 from headrace.core.files import digest
 from headrace.core.user_text import describe_error
-from headrace.extensions.spark.settings import spark_channels, spark_settings
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
 from headrace.telemetry.logs.levels import set_level
@@ -400,7 +400,7 @@ class ReloadRun:
                 self._without(name)
 
     def _rebuild_spark(self, desired: Config) -> None:
-        settings = spark_settings(desired.spark, spark_channels(desired))
+        settings = engine_settings(desired)
         if not self._controller.replace_spark(settings, self._after(SPARK_TIMEOUT)):
             raise NotNowError("a micro-batch runs for long; Spark is built again when it has ended")
 

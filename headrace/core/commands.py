@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import UserDict
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import typer
 
+from headrace.core.imports import load_own
 from headrace.core.options import Panel, command_group
 
 
@@ -28,8 +28,7 @@ class Command:
 
     def load(self) -> Any:
         """Import it, and return what click runs."""
-        module, _, attribute = self.path.partition(":")
-        found = getattr(import_module(module), attribute)
+        found = load_own(self.path)
         if isinstance(found, typer.Typer):
             group: Any = typer.main.get_group(found)
             loaded = group.commands.get(self.name, group)

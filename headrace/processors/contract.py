@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment, Batch, TopicPartition
     from headrace.core.undecodable import UndecodableRecord
-    from headrace.extensions.keyed.state_reader import StateReader
-    from headrace.telemetry.metrics import Metrics, PoolSnapshot
+    from headrace.telemetry.metrics import Metrics, PoolSnapshot, StateSnapshot
 
 
 class Request(Enum):
@@ -192,6 +191,14 @@ class ChannelContext:
     )
 
 
+class StateView(Protocol):
+    """What reads the state that a processor keeps by key. Any thread."""
+
+    def snapshot(self) -> StateSnapshot:
+        """Return what metrics show of the state. Does not block."""
+        ...
+
+
 class BatchProcessor(ABC):
     """Turns batches into effects.
 
@@ -325,7 +332,7 @@ class BatchProcessor(ABC):
     def on_partition_lost(self, assignment: Assignment) -> None:
         """Drop all state of the partition: nothing done for it can take effect any more."""
 
-    def state_reader(self) -> StateReader | None:
+    def state_reader(self) -> StateView | None:
         """Return what reads the state that is kept by key, None where none is kept.
 
         Called on any thread, beside other callbacks; must not block.

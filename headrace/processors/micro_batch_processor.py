@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.config import (
-    ArrowProcessorConfig,
-    KeyedProcessorConfig,
-    MicroBatchRejects,
-    RekeyProcessorConfig,
-    SparkProcessorConfig,
-)
+from headrace.config import MicroBatchRejects
+from headrace.config.models.processor import MergingConfig, MicroBatchConfig
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.decoders import CustomDecoder
 from headrace.core.records import offset_of
@@ -46,19 +41,12 @@ log = structlog.get_logger(__name__)
 JOB_SHARE = 1 / 3
 
 
-#: What this processor is configured by.
-_DECODING = (SparkProcessorConfig, ArrowProcessorConfig)
-_MERGING = (*_DECODING, KeyedProcessorConfig, RekeyProcessorConfig)
-
-
 def decoder_of(named: CustomDecoding | None) -> CustomDecoder | None:
     """Return the decoder that is configured, not loaded yet."""
     return None if named is None else CustomDecoder(named.factory, named.keyword_arguments())
 
 
-def decode(
-    chosen: SparkProcessorConfig | ArrowProcessorConfig, rejects: RejectsConfig | None = None
-) -> Decode:
+def decode(chosen: MicroBatchConfig, rejects: RejectsConfig | None = None) -> Decode:
     """Return what the configuration says of decoding. A decoder it names is imported later."""
     word = rejects.undecodable if isinstance(rejects, MicroBatchRejects) else "fail"
     treating = OnUndecodable(word)
@@ -75,7 +63,7 @@ def merge_limits(channel: ChannelConfig) -> MergeLimits:
     What Spark reads itself is not in our memory, and has no limit in bytes but that of batches.
     """
     chosen = channel.processor
-    assert isinstance(chosen, _MERGING), "another processor merges nothing"
+    assert isinstance(chosen, MergingConfig), "another processor merges nothing"
     limits = MergeLimits(chosen.max_records, target=chosen.target_duration)
     return replace(limits, max_bytes=sys.maxsize) if channel.by_reference else limits
 
@@ -151,12 +139,12 @@ class MicroBatchProcessor(BatchProcessor):
     def on_reconfigured(self, channel: ChannelConfig) -> None:
         """Have the next micro-batch merged, decoded and bounded in time as configured now."""
         chosen = channel.processor
-        if not isinstance(chosen, _MERGING):
+        if not isinstance(chosen, MergingConfig):
             return
         self._job_timeout = channel.batch_timeout * JOB_SHARE
         self._open.limit(merge_limits(channel))
         self._admission.follow(AdmissionRules.of(channel))
-        if isinstance(chosen, _DECODING):
+        if isinstance(chosen, MicroBatchConfig):
             self._engine.decode_as(decode(chosen, channel.rejects))
 
     def stored_offset(self, assignment: Assignment) -> int | None:
@@ -276,3 +264,17 @@ class MicroBatchProcessor(BatchProcessor):
         """Cancel the job that a withdrawn batch is part of: its result could not be committed."""
         for name in self._open.jobs_of(answer):
             self._engine.cancel(name)
+
+
+def micro_batch_processor(
+    channel: ChannelConfig, engine: Engine, sink: Sink[Any], calls: CallWatch | None = None
+) -> MicroBatchProcessor:
+    """Return the processor of a channel's micro-batches, with the channel's limits."""
+    return MicroBatchProcessor(
+        engine,
+        sink,
+        limits=merge_limits(channel),
+        job_timeout=channel.batch_timeout * JOB_SHARE,
+        admission=AdmissionRules.of(channel),
+        calls=calls,
+    )

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.config import SimpleProcessorConfig
 from headrace.core.records import offset_of
 from headrace.core.user_text import describe_error
 from headrace.processors.contract import BatchProcessor, BatchResponse, ChannelContext
+from headrace.processors.sections import SimpleProcessorConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable

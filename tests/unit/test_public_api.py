@@ -10,8 +10,10 @@ import pytest
 
 import headrace
 from headrace import Batch, BatchResponse
-from headrace.config import CustomProcessorConfig, SparkProcessorConfig, load
+from headrace.config import load
 from headrace.core.imports import load_callable
+from headrace.extensions.spark.section import SparkProcessorConfig
+from headrace.processors.sections import CustomProcessorConfig
 from headrace.sinks.sections import FunctionSinkConfig
 from headrace.testing import InMemoryBroker, in_memory_channel, make_batch, running
 

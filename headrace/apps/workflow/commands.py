@@ -35,13 +35,13 @@ from headrace.apps.workflow.topics import (
     create_topics,
     document_of,
 )
-from headrace.config.derived import changelog_name
 from headrace.config.models.root import LoggingConfig
 from headrace.config.show import escaped
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, HeadraceError, ImportPathError, UnknownTopicError
 from headrace.core.files import write_whole
 from headrace.core.processes import default_state_dir
+from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.phases import named, summed
 from headrace.ops.admin.tables import duration
 from headrace.telemetry.logs import configure_logging

@@ -18,14 +18,7 @@ from headrace.config.models.base import (
     derived,
     unset,
 )
-from headrace.config.models.processor import (
-    KeyedProcessorConfig,
-    MicroBatchConfig,
-    ProcessorConfig,
-    RekeyProcessorConfig,
-    SimpleProcessorConfig,
-    SparkProcessorConfig,
-)
+from headrace.config.models.processor import PROCESSORS, MergingConfig, ProcessorConfig
 from headrace.config.models.rejects import (
     DEFAULT_ATTEMPTS,
     KeyedRejects,
@@ -34,7 +27,6 @@ from headrace.config.models.rejects import (
     no_rejects,
 )
 from headrace.config.models.sink import (
-    FITTING,
     OUTPUTS,
     SINKS,
     SinkConfig,
@@ -155,8 +147,7 @@ def _short_form(default: str, accepts: Any) -> BeforeValidator:
 def _default_in_flight(info: ValidationInfo) -> int:
     """One micro-batch is prepared while another runs; other processors have one batch out."""
     chosen = info.data.get("processor")
-    merges = isinstance(chosen, MicroBatchConfig | KeyedProcessorConfig | RekeyProcessorConfig)
-    return 2 if merges else 1
+    return 2 if isinstance(chosen, MergingConfig) else 1
 
 
 class BatchConfig(Section):
@@ -242,7 +233,7 @@ class ChannelConfig(Section):
     """How records reach the processor: fetched here and handed over; or, by the spark processor
     only, as ranges of offsets that Spark's executors read from Kafka themselves."""
 
-    processor: Restarts[ProcessorConfig]
+    processor: Restarts[Annotated[ProcessorConfig, PROCESSORS]]
     """What happens to a batch."""
 
     max_in_flight: Hot[Annotated[InFlight, derived(_default_in_flight, InFlight | None)]] = Field(
@@ -299,11 +290,7 @@ class ChannelConfig(Section):
     @property
     def on_spark(self) -> bool:
         """Whether Spark runs the batches."""
-        match self.processor:
-            case KeyedProcessorConfig(engine=engine) | RekeyProcessorConfig(engine=engine):
-                return engine == "spark"
-            case chosen:
-                return isinstance(chosen, SparkProcessorConfig)
+        return self.processor.on_spark
 
     @property
     def failing_batches(self) -> Literal["fail", "skip", "dead_letter"]:
@@ -324,27 +311,20 @@ class ChannelConfig(Section):
     @property
     def max_rate(self) -> float | None:
         """Return the most records a second that this member takes; None: no limit."""
-        chosen = self.processor
-        if isinstance(chosen, MicroBatchConfig | KeyedProcessorConfig):
-            return chosen.max_rate
-        return None
+        return self.processor.rate_limit
 
     @property
     def seconds_between_commits(self) -> float:
-        """The periodic auto-advance is one by a timer, which then is the timer of commits."""
-        chosen = self.processor
-        if isinstance(chosen, SimpleProcessorConfig) and chosen.auto_advance == "periodic":
-            return chosen.auto_advance_interval
-        return self.commit_interval
+        """Return how often offsets are committed; 0: after every answer."""
+        return self.processor.seconds_between_commits(self.commit_interval)
 
     def conflicts(self) -> Iterator[FieldConflict]:
         yield from self._sink_conflicts()
         yield from self._static_conflicts()
         yield from self._buffer_conflicts()
         yield from self._rejects_conflicts()
-        yield from self._keyed_conflicts()
         yield from self._overflow_conflicts()
-        yield from self._rekey_conflicts()
+        yield from self.processor.conflicts_in(self)
 
     def _buffer_conflicts(self) -> Iterator[FieldConflict]:
         if self.by_reference:
@@ -359,7 +339,7 @@ class ChannelConfig(Section):
             )
 
     def _reference_conflicts(self) -> Iterator[FieldConflict]:
-        if self.processor.type != "spark":
+        if not self.processor.reads_by_reference:
             yield FieldConflict(
                 ("source",),
                 f"is by_reference, and the {self.processor.type} processor needs the records "
@@ -369,84 +349,42 @@ class ChannelConfig(Section):
     def absent(self) -> Iterator[tuple[Steps, str]]:
         yield from super().absent()
         chosen, sinks = self.processor, single_sinks(self.sink).values()
-        is_query = isinstance(chosen, SparkProcessorConfig) and not (chosen.code or chosen.decoder)
-        if is_query and all(sink.code is None for sink in sinks):
+        of_own = bool(chosen.code_paths) or chosen.decoder is not None
+        if chosen.fitting_sinks is None and not of_own and all(s.code is None for s in sinks):
             yield ("processor", "reload"), "code of your own, as a reducer"
 
     def _sink_conflicts(self) -> Iterator[FieldConflict]:
-        processor, fitting = self.processor.type, FITTING[self.processor.type]
+        chosen, fitting = self.processor, self.processor.fitting_sinks
         if fitting is None:
             own = self.sink is not None and self.sink.takes_results and self.sink.type
             fitting = (*OUTPUTS.types, "several", *([own] if own else []))
-        if self.sink is None and fitting and processor != "keyed":
+        if self.sink is None and fitting and chosen.needs_sink:
             yield FieldConflict(
-                ("sink",), f"is missing; the {processor} processor takes {either(fitting)}"
+                ("sink",), f"is missing; the {chosen.type} processor takes {either(fitting)}"
             )
         if self.sink is not None and self.sink.type not in fitting:
             yield FieldConflict(
                 ("sink",),
-                f"is of type {self.sink.type}, which does not fit the {processor} processor; "
+                f"is of type {self.sink.type}, which does not fit the {chosen.type} processor; "
                 + (f"it takes {either(fitting)}" if fitting else "it takes none, so leave it out"),
             )
         for steps, sink in single_sinks(self.sink).items():
             yield from sink.conflicts_in(self, steps)
-        chosen = self.processor
-        if (
-            self._has_several
-            and isinstance(chosen, SparkProcessorConfig)
-            and chosen.reducer is None
-        ):
-            way = "sql" if chosen.sql is not None else "arrow"
+        if self._has_several and chosen.makes_one_result is not None:
             yield FieldConflict(
                 ("sink",),
-                f"is of type several, and {way} makes one result; take a reducer, which returns "
-                "one for each output",
+                f"is of type several, and {chosen.makes_one_result} makes one result; take a "
+                "reducer, which returns one for each output",
             )
 
     @property
     def _has_several(self) -> bool:
         return self.sink is not None and self.sink.type == "several"
 
-    def _keyed_conflicts(self) -> Iterator[FieldConflict]:
-        chosen = self.processor
-        if not isinstance(chosen, KeyedProcessorConfig):
-            return
-        if len(self.topics) > 1 or self.subscription.patterns:
-            yield FieldConflict(
-                ("topics",),
-                f"has {', '.join(self.topics)}, and the keyed processor reads one topic by its "
-                "name: its state has that topic's partitions",
-            )
-        for steps, sink in single_sinks(self.sink).items():
-            if not sink.writes_records:
-                yield FieldConflict(
-                    steps,
-                    f"is of type {sink.type}, which cannot be in one transaction with the state; "
-                    "write to a topic and let another channel take it on, see docs/keyed.md",
-                )
-            elif sink.topic_written is None:
-                yield FieldConflict(
-                    (*steps, "topic"), "is missing; with the keyed processor each output has one"
-                )
-        fencing = isinstance(self.offsets, KafkaOffsetsConfig) and self.offsets.fencing
-        if self.sink is None and fencing == "transactions":
-            yield FieldConflict(
-                ("offsets", "fencing"),
-                "is transactions, and a member has one transactional producer, which is that of "
-                "its state; leave it out",
-            )
-        rejects = self.rejects
-        if chosen.grace is not None and isinstance(rejects, KeyedRejects) and rejects.late is None:
-            yield FieldConflict(
-                ("rejects", "late"),
-                "is missing; processor.grace needs what becomes of a later fact: late: skip, or "
-                "late: dead_letter",
-            )
-
     def _overflow_conflicts(self) -> Iterator[FieldConflict]:
         overflow = getattr(self.rejects, "overflow", "wait")
-        several = self._has_several and self.processor.type != "keyed"
-        if overflow != "wait" and (self.by_reference or several):
+        apart = self._has_several and not self.processor.writes_records
+        if overflow != "wait" and (self.by_reference or apart):
             reason = (
                 "source: by_reference, which hands over offsets, and not records to choose from"
                 if self.by_reference
@@ -458,29 +396,13 @@ class ChannelConfig(Section):
                 "that they wait",
             )
         in_transaction = self.sink is not None and self.sink.writes_records
-        apart = self.processor.type != "keyed" and not in_transaction
-        if overflow == "dead_letter" and apart:
+        in_transaction = in_transaction or self.processor.writes_records
+        if overflow == "dead_letter" and not in_transaction:
             there = "no sink" if self.sink is None else f"the {self.sink.type} sink"
             yield FieldConflict(
                 ("rejects", "overflow"),
                 f"is dead_letter, and letters cannot be in one transaction with {there}; write "
                 "overflow: skip, so that they are counted only, or take the Kafka sink",
-            )
-
-    def _rekey_conflicts(self) -> Iterator[FieldConflict]:
-        chosen = self.processor
-        if not isinstance(chosen, RekeyProcessorConfig):
-            return
-        sink = self.sink
-        if sink is not None and sink.writes_records and sink.topic_written is None:
-            yield FieldConflict(
-                ("sink", "topic"), "is missing; the rekey processor writes to one topic"
-            )
-        if self.subscription.patterns and chosen.internal.partitions is None:
-            yield FieldConflict(
-                ("processor", "internal", "partitions"),
-                f"is missing; topics has patterns ({self.subscription}), which do not say how many "
-                "partitions the by-key topic has",
             )
 
     def _rejects_conflicts(self) -> Iterator[FieldConflict]:

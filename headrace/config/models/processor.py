@@ -1,43 +1,39 @@
-"""The sections of the processors, and of Spark."""
+"""The ``processor`` of a channel: the section that each kind of processor derives its own from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
+from headrace.config.delivery import DeliveryGuarantee
 from headrace.config.errors import FieldConflict
+from headrace.config.kinds import KindTable
 from headrace.config.models.base import Hot, OnlyWith, Rebuilds, Restarts, Section
+from headrace.config.models.rejects import DeliveredRejects, MicroBatchRejects, RejectsModel
 from headrace.config.types.addresses import Connector
 from headrace.config.types.scalars import (
     ColumnDecoder,
     Count,
-    FactKey,
-    FactTime,
     Flag,
     FreeText,
-    ImportPath,
-    KeySource,
     PositiveNumber,
-    ProcessorFactory,
-    ValueDecoder,
     WholeNumber,
 )
 from headrace.config.types.secrets import Options, Properties, PropertyValue, reveal_all
-from headrace.config.types.units import (
-    GIB,
-    MIB,
-    Duration,
-    NonNegativeSeconds,
-    PositiveSeconds,
-    Size,
-)
+from headrace.config.types.units import GIB, MIB, Duration, PositiveSeconds, Size
+from headrace.core.plugins import PluginKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Self
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from headrace.config.errors import ConfigProblem, Steps
+    from headrace.config.models.channel import ChannelConfig
+    from headrace.config.models.kafka import KafkaConfig
+    from headrace.core.extras import Extra
 
 
 _FIELDS = {
@@ -92,9 +88,6 @@ class SparkConfig(Section):
         return reveal_all(self.properties)
 
 
-_AUTO_ADVANCE_INTERVAL = 30.0
-
-
 class CustomDecoding(NamedTuple):
     """A decoder of users' own: the import path of its factory, and what that is called with."""
 
@@ -111,27 +104,179 @@ class CustomDecoding(NamedTuple):
         return reveal_all(self.options)
 
 
-def _only_of_decoder(field: str, *ours: str) -> Mapping[str, tuple[OnlyWith, ...]]:
+def only_of_decoder(field: str, *ours: str) -> Mapping[str, tuple[OnlyWith, ...]]:
     """Return that ``decoder_options`` exist where a field names a decoder of users' own."""
     own = OnlyWith.none_of(field, *ours, example=f"a decoder of your own as {field}")
     return {"decoder_options": (own,)}
 
 
-#: Keys of facts for which records need not be written again.
-OWN_KEYS = frozenset({"record", "partition", "constant"})
+@dataclass(frozen=True, slots=True)
+class ProcessorSite:
+    """The channel that a processor is built for, and what the process has for it.
 
-#: How values are read without a decoder of users' own.
-_READ = ("json", "string", "bytes")
+    ``member`` is the name of this member, ``kafka`` the cluster that the channel reads, ``state``
+    the folder of the channel's own, None where it may leave nothing. ``spark`` returns the Spark
+    session that all channels share, started with the first call.
+    """
+
+    channel: ChannelConfig
+    member: str
+    kafka: KafkaConfig
+    state: Path | None
+    spark: Callable[[], Any]
 
 
-class MicroBatchConfig(Section):
+class ProcessorConfig(Section):
+    """A kind of processor: its fields, and the answers that Headrace needs about it.
+
+    A class derives from it, gives ``type`` a default, which is the name of the kind, and overrides
+    ``build`` and those answers that are not right for it. Reading the configuration imports the
+    class; a heavy library is imported in ``build``.
+    """
+
+    rejects_section: ClassVar[RejectsModel] = DeliveredRejects
+    """The model of ``rejects`` in a channel with such a processor."""
+
+    fitting_sinks: ClassVar[tuple[str, ...] | None] = ()
+    """The types of sinks that fit; None: each that takes results."""
+
+    needs_sink: ClassVar[bool] = True
+    """Whether there has to be a sink, where some fit."""
+
+    reads_by_reference: ClassVar[bool] = False
+    """Whether it can be handed ranges of offsets in place of records."""
+
+    writes_records: ClassVar[bool] = False
+    """Whether it writes to the cluster that is read by itself, by the member's transactions."""
+
+    writes_by_key: ClassVar[bool] = False
+    """Whether it writes the records of its topics again, by another key, to that of its sink."""
+
+    type: Restarts[str]
+    """The kind of processor."""
+
+    reload: Hot[Flag] = False
+    """Whether the channel starts again with changed code when files of its package change."""
+
+    def build(self, site: ProcessorSite) -> object:
+        """Return a new ``headrace.BatchProcessor``.
+
+        Called once for each start of the channel, in the thread that starts it.
+
+        Raises:
+            ConfigError: a value cannot be used.
+            StartError: a library is missing, or what the section names cannot be imported.
+        """
+        raise NotImplementedError(f"{type(self).__name__} overrides build")
+
+    @property
+    def on_spark(self) -> bool:
+        """Return whether it runs in the Spark session that all channels share."""
+        return False
+
+    @property
+    def rate_limit(self) -> float | None:
+        """Return the most records a second that this member takes; None: no limit."""
+        return None
+
+    @property
+    def decoder(self) -> CustomDecoding | None:
+        """Return the decoder of users' own, None where the decoding is one of ours."""
+        return None
+
+    @property
+    def code_paths(self) -> tuple[str, ...]:
+        """Return the import paths of users' code beside the decoder's, which a reload follows."""
+        return ()
+
+    def called(self, channel: ChannelConfig) -> tuple[str, tuple[str, ...]] | None:
+        """Return the import path that is called, and the names of its arguments where known."""
+        del channel
+        return None
+
+    @property
+    def makes_one_result(self) -> str | None:
+        """Return the key by which it cannot make several results; None: it can."""
+        return None
+
+    @property
+    def extras(self) -> tuple[tuple[Steps, Extra], ...]:
+        """Return the extras of Headrace that it needs, each with the key that asks for it."""
+        return ()
+
+    def promise(self, channel: ChannelConfig) -> tuple[DeliveryGuarantee, str]:
+        """Return how often the effect of a record takes place, and why, in one sentence."""
+        if channel.sink is None:
+            return DeliveryGuarantee.AT_LEAST_ONCE, (
+                "batches are delivered until answered; whether effects repeat is up to the "
+                "processor"
+            )
+        once = channel.sink.exactly_once
+        if once is not None:
+            return DeliveryGuarantee.EXACTLY_ONCE, once
+        return DeliveryGuarantee.AT_LEAST_ONCE, channel.sink.at_least_once
+
+    def left_out(self, channel: ChannelConfig) -> Iterator[str]:
+        """Yield which records the promise is not for, by the rejects of this kind alone."""
+        del channel
+        yield from ()
+
+    def notes(self, channel: ChannelConfig) -> Iterator[str]:
+        """Yield what else ``headrace check`` tells of a channel with it."""
+        del channel
+        yield from ()
+
+    def own_topics(self, channel: ChannelConfig) -> frozenset[str]:
+        """Return the topics that only owners of the channel's partitions write to."""
+        del channel
+        return frozenset()
+
+    def seconds_between_commits(self, configured: float) -> float:
+        """Return how often offsets are committed; ``configured`` is the channel's own interval."""
+        return configured
+
+    def conflicts_in(self, channel: ChannelConfig) -> Iterator[FieldConflict]:
+        """Yield what does not fit the channel around it."""
+        del channel
+        yield from ()
+
+    def refused(self) -> Iterator[ConfigProblem]:
+        """Yield what the first batch would fail for, by its place in this section. May import."""
+        yield from ()
+
+    def expanded(
+        self, name: str, channel: ChannelConfig, channels: Mapping[str, ChannelConfig]
+    ) -> Mapping[str, ChannelConfig]:
+        """Return the channels that the channel of this name becomes, which need not be one.
+
+        Raises:
+            PydanticCustomError: one of them cannot be made beside the other ``channels``.
+        """
+        del channels
+        return {name: channel}
+
+
+class MergingConfig(ProcessorConfig):
+    """A processor of micro-batches, which are merged of the batches of several partitions."""
+
+    max_records: Hot[Count] = 100_000
+    """The most records that one micro-batch is merged of."""
+
+    target_duration: Hot[PositiveSeconds | None] = None
+    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
+
+
+class MicroBatchConfig(MergingConfig):
     """How batches are merged into micro-batches, and how their values are decoded."""
 
     only: ClassVar = {
-        **_only_of_decoder("decode", "none", "json"),
+        **only_of_decoder("decode", "none", "json"),
         "schema": (OnlyWith.none_of("decode", "none", example="decode: json"),),
         "timestamps": (OnlyWith.one_of("decode", "json"),),
     }
+
+    rejects_section: ClassVar[RejectsModel] = MicroBatchRejects
+    fitting_sinks: ClassVar[tuple[str, ...] | None] = None
 
     decode: Restarts[ColumnDecoder] = "none"
     """How the reducer sees values: as bytes (none), as typed columns decoded from JSON, or as those
@@ -147,21 +292,15 @@ class MicroBatchConfig(Section):
     """How each TIMESTAMP of the schema is spelt in JSON: as text by ISO 8601 (iso), or as a number
     of seconds, milliseconds or microseconds since 1970 in UTC."""
 
-    max_records: Hot[Count] = 100_000
-    """The most records that one micro-batch is merged of."""
-
-    target_duration: Hot[PositiveSeconds | None] = None
-    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
-
     max_rate: Hot[Annotated[float, PositiveNumber()] | None] = None
     """The most records a second for this member; null: no limit."""
 
-    reload: Hot[Flag] = False
-    """Whether the channel starts again with changed code when files of its package change."""
+    @property
+    def rate_limit(self) -> float | None:
+        return self.max_rate
 
     @property
     def decoder(self) -> CustomDecoding | None:
-        """The decoder of users' own, None where the decoding is one of ours."""
         return CustomDecoding.of(self.decode, self.decoder_options)
 
     def conflicts(self) -> Iterator[FieldConflict]:
@@ -172,390 +311,16 @@ class MicroBatchConfig(Section):
             )
 
 
-class SparkReducerConfig(Section):
-    """What turns the micro-batches of the spark processor into rows."""
-
-    only: ClassVar = {"result": (OnlyWith.none_of("arrow", None, example="arrow"),)}
-
-    type: Restarts[Literal["spark"]] = "spark"
-    """This processor."""
-
-    reducer: Restarts[ImportPath | None] = None
-    """The function reduce(df, batch), which returns a DataFrame or None. Either this, sql or
-    arrow."""
-
-    sql: Restarts[FreeText | None] = None
-    """A query over the view batch, which has a micro-batch's records."""
-
-    arrow: Restarts[ImportPath | None] = None
-    """The function reduce(table, batch), which Spark's workers call with the part of a micro-batch
-    that each task has, and which returns a pyarrow.Table or None."""
-
-    result: Restarts[FreeText | None] = None
-    """The columns that arrow returns, in Spark's DDL, such as "carrier STRING, total BIGINT"."""
-
-    @property
-    def code(self) -> str | None:
-        """The import path of the reducer, None for a query."""
-        return self.reducer or self.arrow
-
-    def conflicts(self) -> Iterator[FieldConflict]:
-        ways = [name for name in ("reducer", "sql", "arrow") if getattr(self, name) is not None]
-        if not ways:
-            yield FieldConflict(
-                ("reducer",),
-                "is missing; give an import path such as package.module:name, or a query as sql",
-            )
-        for other in ways[1:]:
-            yield FieldConflict((other,), f"is given beside {ways[0]}; give one of them")
-        if self.arrow is not None and self.result is None:
-            yield FieldConflict(("result",), "is missing; arrow needs the columns that it returns")
-
-
-# the fields of the last base come first
-class SparkProcessorConfig(MicroBatchConfig, SparkReducerConfig):
-    """Batches are merged into micro-batches, which a reducer turns into rows for the sink."""
-
-    only: ClassVar = {**MicroBatchConfig.only, **SparkReducerConfig.only}
-
-
-class ArrowReducerConfig(Section):
-    """What turns the micro-batches of the arrow processor into rows."""
-
-    type: Restarts[Literal["arrow"]] = "arrow"
-    """This processor. It takes no Spark, and no JVM is started for it."""
-
-    reducer: Restarts[ImportPath]
-    """The function reduce(table, batch), which returns a pyarrow.Table or None."""
-
-
-class ArrowProcessorConfig(MicroBatchConfig, ArrowReducerConfig):
-    """Batches are merged into micro-batches, which a reducer in this process turns into rows."""
-
-
-class SimpleProcessorConfig(Section):
-    """Batches or single records go to a function."""
-
-    only: ClassVar = {"auto_advance_interval": (OnlyWith.one_of("auto_advance", "periodic"),)}
-
-    type: Restarts[Literal["simple"]] = "simple"
-    """This processor."""
-
-    deliver: Restarts[Literal["batch", "record"]] = "batch"
-    """Whether the function gets whole batches or one record at a time."""
-
-    auto_advance: Restarts[Literal["every-batch", "periodic"]] = "every-batch"
-    """Whether offsets advance with each batch or by a timer."""
-
-    auto_advance_interval: Hot[PositiveSeconds] = _AUTO_ADVANCE_INTERVAL
-    """The timer's interval."""
-
-    no_duplication: Restarts[Flag] = False
-    """Whether to commit before processing: a record is then lost rather than delivered again."""
-
-    max_read_rate: Hot[Annotated[float, PositiveNumber()] | None] = None
-    """The most records a second for this member; null: no limit."""
-
-    delay: Hot[NonNegativeSeconds] = 0.0
-    """How long after its own timestamp a record is delivered at the earliest."""
-
-    reload: Hot[Flag] = False
-    """Whether the channel starts again with changed code when files of its package change."""
-
-    def conflicts(self) -> Iterator[FieldConflict]:
-        periodic = self.auto_advance == "periodic"
-        if periodic and self.no_duplication:
-            yield FieldConflict(
-                ("no_duplication",),
-                "is true, which needs a commit before every batch; write auto_advance: every-batch",
-            )
-
-
-class CustomProcessorConfig(Section):
-    """Batches go to a custom processor."""
-
-    type: Restarts[Literal["custom"]] = "custom"
-    """This processor."""
-
-    factory: Restarts[ProcessorFactory]
-    """The class or function that returns a BatchProcessor, or the name of a plug-in."""
-
-    options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """What the factory is called with, as keyword arguments."""
-
-    reload: Hot[Flag] = False
-    """Whether the channel starts again with changed code when files of its package change."""
-
-    def keyword_arguments(self) -> dict[str, Any]:
-        """Return ``options`` with the secrets in plain text, for the factory only."""
-        return reveal_all(self.options)
-
-
-class StateConfig(Section):
-    """The local store of a channel with state."""
-
-    cache: Restarts[Annotated[int, Size(0)]] = 64 * MIB
-    """Rows that are kept in memory, in front of the store's files."""
-
-    max_row: Hot[Annotated[int, Size(1)]] = 512 * 1024
-    """The most bytes of one key's row: the key, its state, and its timers with their names. The
-    changelog's max.message.bytes has to allow for it."""
-
-    checkpoint: Hot[PositiveSeconds] = 10.0
-    """How often is noted how far the store follows the changelog. What came since is read again
-    after a crash."""
-
-
-class ByKeyTopicConfig(Section):
-    """The topic that re-keyed records go to."""
-
-    create: Restarts[Flag] = True
-    """Whether it is created where it does not exist."""
-
-    replication_factor: Restarts[Count | None] = None
-    """Its replication factor; null: the brokers' default."""
-
-    partitions: Restarts[Count | None] = None
-    """The partitions of the by-key topic; null: as many as the input has."""
-
-
-class InternalTopicsConfig(ByKeyTopicConfig):
-    """The topics that a channel with state keeps for itself: the changelog, and the by-key topic
-    where it re-keys.
-    """
-
-    purge_input: Restarts[PositiveSeconds | None] = None
-    """How often records that are processed are deleted from the topic that is read; null: never.
-    For by-key topics, which nobody else reads: they have 30s unless it is said, null too."""
-
-
-class KeyedProcessorConfig(Section):
-    """Facts are reduced by key, with a state for each key that is exactly once."""
-
-    only: ClassVar = {
-        **_only_of_decoder("value", *_READ),
-        "options": (OnlyWith.none_of("factory", None, example="factory"),),
-        "internal.partitions": (
-            OnlyWith.none_of(
-                "key", *sorted(OWN_KEYS), example="a key that records are written again by"
-            ),
-        ),
-    }
-
-    type: Restarts[Literal["keyed"]] = "keyed"
-    """This processor."""
-
-    reducer: Restarts[ImportPath | None] = None
-    """The function reduce(key, state, facts, now). Either this or factory."""
-
-    factory: Restarts[ImportPath | None] = None
-    """The class or function that returns the reducer."""
-
-    options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """What the factory is called with, as keyword arguments."""
-
-    engine: Restarts[Literal["spark", "arrow"]] = "spark"
-    """Where the reducer runs: in Spark's workers, or in this process."""
-
-    key: Restarts[FactKey] = "record"
-    """What the key of a fact is: the record's own (record), one for each partition (partition,
-    constant), or one by which records are written again first: a field of the value
-    (value.customer.id), a header (headers.tenant), what a function says of the Event
-    (package.module:function), or the record's own where producers partition otherwise (key)."""
-
-    keys: Restarts[Literal["string", "bytes"]] = "string"
-    """How the reducer sees keys."""
-
-    value: Restarts[ValueDecoder] = "json"
-    """How the reducer sees values: decoded from JSON, as text, as bytes, or by a decoder of your
-    own: its factory, or the name of a plug-in."""
-
-    decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """What the decoder's factory is called with, as keyword arguments."""
-
-    encoding: Restarts[Literal["json", "string", "bytes"]] = "json"
-    """How states are stored."""
-
-    time: Restarts[FactTime] = "record"
-    """The time of a fact: the record's own (record), a field of its JSON value (value.at), or what
-    a function says of the value's bytes (package.module:function); milliseconds since the Unix
-    epoch."""
-
-    idle: Hot[PositiveSeconds | None] = None
-    """How long a partition has to be quiet before its stream time follows the clock, so late by:
-    1s or longer; null: only records move it."""
-
-    grace: Hot[NonNegativeSeconds | None] = None
-    """How late a fact may be; rejects.late says what becomes of a later one. null: as late as it
-    is."""
-
-    ttl: Restarts[PositiveSeconds | None] = None
-    """How long a key without facts is kept, in stream time; null: forever."""
-
-    state: Restarts[StateConfig] = StateConfig()
-    """The local store."""
-
-    internal: Restarts[InternalTopicsConfig] = InternalTopicsConfig()
-    """The topics that the channel keeps for itself."""
-
-    max_records: Hot[Count] = 100_000
-    """The most records that one micro-batch is merged of."""
-
-    target_duration: Hot[PositiveSeconds | None] = None
-    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
-
-    max_rate: Hot[Annotated[float, PositiveNumber()] | None] = None
-    """The most records a second for this member; null: no limit."""
-
-    reload: Hot[Flag] = False
-    """Whether the channel starts again with changed code when files of its package change."""
-
-    @property
-    def code(self) -> str:
-        """The import path of the reducer or its factory."""
-        found = self.reducer or self.factory
-        assert found is not None, "the configuration demands one of them"
-        return found
-
-    @property
-    def time_function(self) -> str | None:
-        """The import path of the function that says a fact's time, None where there is none."""
-        return self.time if ":" in self.time else None
-
-    def keyword_arguments(self) -> dict[str, Any]:
-        """Return ``options`` with the secrets in plain text, for the factory only."""
-        return reveal_all(self.options)
-
-    @property
-    def decoder(self) -> CustomDecoding | None:
-        """The decoder of users' own, None where the decoding is one of ours."""
-        return CustomDecoding.of(self.value, self.decoder_options)
-
-    @cached_property
-    def facts_key(self) -> str:
-        """Where facts have their key from, also where their records come by that key."""
-        return self.key
-
-    def by_key(self, internal: InternalTopicsConfig) -> Self:
-        """Return the same for records that come by the key."""
-        made = self.model_copy(update={"key": "record", "internal": internal})
-        # beside the fields, so that it is the same configuration as one that is written so
-        made.__dict__["facts_key"] = self.key
-        return made
-
-    def conflicts(self) -> Iterator[FieldConflict]:
-        if (self.reducer is None) == (self.factory is None):
-            what = "is missing" if self.reducer is None else "is given beside factory"
-            yield FieldConflict(
-                ("reducer",), f"{what}; give the function's import path, or that of a factory"
-            )
-        if self.idle is not None and self.idle < SHORTEST_IDLE:
-            yield FieldConflict(
-                ("idle",),
-                f"is {self.idle:g}s; take 1s or longer, because where a partition ends is known "
-                "half a second later",
-            )
-        yield from _key_conflicts(self.key, self.value)
-        if self.time.startswith("value.") and ":" not in self.time and self.value != "json":
-            yield FieldConflict(
-                ("time",),
-                f"is {self.time}, a field of the value, and value is {self.value}; write value: "
-                "json, or name a function",
-            )
-
-
-#: Seconds that a partition has to be quiet at least: less than its end may be known too late.
-SHORTEST_IDLE = 1.0
-
-#: Those of them that are one for each partition, so that more partitions split none.
-FIXED_KEYS = OWN_KEYS - {"record"}
-
-
-def _key_conflicts(key: str, value: str) -> Iterator[FieldConflict]:
-    if key.startswith("value.") and ":" not in key and value in {"string", "bytes"}:
-        yield FieldConflict(
-            ("key",),
-            f"is {key}, a field of the value, and value is {value}; write value: json, or name a "
-            "function",
-        )
-
-
-class RekeyProcessorConfig(Section):
-    """Records are written again by another key, to a topic where all of a key are in one
-    partition.
-    """
-
-    only: ClassVar = {
-        **_only_of_decoder("value", *_READ),
-        "reload": (
-            OnlyWith.none_of("code", None, example="a function as key"),
-            OnlyWith.none_of("decoder", None, example="a decoder of your own as value"),
-        ),
-    }
-
-    type: Restarts[Literal["rekey"]] = "rekey"
-    """This processor."""
-
-    key: Restarts[KeySource]
-    """What the new key is: a field of the value (value.customer.id), a header (headers.tenant),
-    what a function says of the Event (package.module:function), or the record's own (key)."""
-
-    value: Restarts[ValueDecoder] = "json"
-    """How values are read to find the key: as in a channel with state. They are written as they
-    are."""
-
-    decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """What the decoder's factory is called with, as keyword arguments."""
-
-    engine: Restarts[Literal["spark", "arrow"]] = "spark"
-    """Where the key is found: in Spark's workers, or in this process."""
-
-    internal: Restarts[ByKeyTopicConfig] = ByKeyTopicConfig()
-    """The topic that records go to."""
-
-    max_records: Hot[Count] = 100_000
-    """The most records that one micro-batch is merged of."""
-
-    target_duration: Hot[PositiveSeconds | None] = None
-    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
-
-    reload: Hot[Flag] = False
-    """Whether the channel starts again with changed code when files of its package change."""
-
-    @property
-    def code(self) -> str | None:
-        """The import path of the function that says the key, None where there is none."""
-        return self.key if ":" in self.key else None
-
-    @property
-    def decoder(self) -> CustomDecoding | None:
-        """The decoder of users' own, None where the decoding is one of ours."""
-        return CustomDecoding.of(self.value, self.decoder_options)
-
-    def conflicts(self) -> Iterator[FieldConflict]:
-        yield from _key_conflicts(self.key, self.value)
-
-
-ProcessorConfig = Annotated[
-    SparkProcessorConfig
-    | ArrowProcessorConfig
-    | KeyedProcessorConfig
-    | RekeyProcessorConfig
-    | SimpleProcessorConfig
-    | CustomProcessorConfig,
-    Field(discriminator="type"),
-]
-
-
-def custom_decoding(chosen: ProcessorConfig) -> CustomDecoding | None:
-    """Return the decoder of users' own that a processor has, None where it has none."""
-    match chosen:
-        case (
-            SparkProcessorConfig()
-            | ArrowProcessorConfig()
-            | KeyedProcessorConfig()
-            | RekeyProcessorConfig()
-        ):
-            return chosen.decoder
-        case _:
-            return None
+#: Each kind of processor that comes with Headrace, by its type.
+PROCESSORS = KindTable(
+    ProcessorConfig,
+    PluginKind.PROCESSOR,
+    {
+        "spark": "headrace.extensions.spark.section:SparkProcessorConfig",
+        "arrow": "headrace.extensions.arrow.section:ArrowProcessorConfig",
+        "keyed": "headrace.extensions.keyed.section:KeyedProcessorConfig",
+        "rekey": "headrace.extensions.keyed.section:RekeyProcessorConfig",
+        "simple": "headrace.processors.sections:SimpleProcessorConfig",
+        "custom": "headrace.processors.sections:CustomProcessorConfig",
+    },
+)

@@ -6,7 +6,7 @@ Each kind of processor has a model of its own, with the fields and the words tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Tag, ValidationInfo
 
@@ -71,9 +71,12 @@ class RejectsConfig(Section):
     """What the headers are called that say where a record comes from and why it is there: as
     Headrace does (headrace.topic), or as Kafka Connect does (__connect.errors.topic)."""
 
+    #: The types of Headrace's own processors that have this model.
+    processors: ClassVar[tuple[str, ...]] = ()
+
     @classmethod
     def tag(cls) -> str:
-        return "|".join(kind for kind, other in REJECTS.items() if other is cls)
+        return "|".join(cls.processors)
 
     @property
     def sending(self) -> tuple[str, ...]:
@@ -137,6 +140,8 @@ _ONLY_OF_OVERFLOW = {
 class DeliveredRejects(LimitedRejects):
     """What becomes of records that a function or a custom processor fails on."""
 
+    processors: ClassVar[tuple[str, ...]] = ("simple", "custom")
+
     # a reload replaces the producer of dead letters; where they go in a transaction it cannot
     topic: Hot[TopicName | None] = None
     """The dead-letter topic of the channel. It has to exist, and must not be one that the channel
@@ -151,6 +156,8 @@ class MicroBatchRejects(_Overflow, DeliveredRejects):
     """What becomes of records that cannot be decoded, that a reducer fails on, or that are too
     many.
     """
+
+    processors: ClassVar[tuple[str, ...]] = ("spark", "arrow")
 
     only: ClassVar = {
         **_ONLY_OF_OVERFLOW,
@@ -169,6 +176,8 @@ class KeyedRejects(_Overflow, RejectsConfig):
     """What becomes of facts that cannot be read, that a reducer fails on, that are late, or that
     are too many. All that goes to the topic is in the transaction with the state.
     """
+
+    processors: ClassVar[tuple[str, ...]] = ("keyed",)
 
     only: ClassVar = {
         **_ONLY_OF_OVERFLOW,
@@ -198,6 +207,8 @@ class KeyedRejects(_Overflow, RejectsConfig):
 class RekeyRejects(LimitedRejects):
     """What becomes of records that have no such key, or that re-keying fails on."""
 
+    processors: ClassVar[tuple[str, ...]] = ("rekey",)
+
     only: ClassVar = {
         **LimitedRejects.only,
         "topic": (_OF_FAILING, _OF_UNDECODABLE),
@@ -210,15 +221,16 @@ class RekeyRejects(LimitedRejects):
     transaction of the others."""
 
 
-#: The model that a processor's rejects have, by the processor's type.
-REJECTS: Mapping[str, type[RejectsConfig]] = {
-    "simple": DeliveredRejects,
-    "custom": DeliveredRejects,
-    "spark": MicroBatchRejects,
-    "arrow": MicroBatchRejects,
-    "keyed": KeyedRejects,
-    "rekey": RekeyRejects,
-}
+#: One of the models; a section whose field is called ``type`` cannot say it otherwise.
+RejectsModel: TypeAlias = type[RejectsConfig]
+
+#: Each model, in the order of the processors that have it.
+MODELS: tuple[RejectsModel, ...] = (
+    DeliveredRejects,
+    MicroBatchRejects,
+    KeyedRejects,
+    RekeyRejects,
+)
 
 
 class _Given(dict[str, Any]):
@@ -242,7 +254,7 @@ def _of_processor(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, Mapping):
         raise refuse("is not a mapping; fill it in, or leave the key out")
     given = _Given(value)
-    given.tag = REJECTS[processor.type].tag()
+    given.tag = processor.rejects_section.tag()
     return given
 
 

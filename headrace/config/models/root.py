@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from headrace.config.derived import with_rekeyed
+from headrace.config.derived import expanded
 from headrace.config.errors import FieldConflict, origin_of
 from headrace.config.models.admin import (
     AdminConfig,
@@ -123,7 +123,7 @@ class Config(Section):
     """Changes of the configuration while the process runs."""
 
     channels: Restarts[
-        Annotated[Mapping[Name, ChannelConfig], Field(min_length=1), AfterValidator(with_rekeyed)]
+        Annotated[Mapping[Name, ChannelConfig], Field(min_length=1), AfterValidator(expanded)]
     ]
     """The channels by their names. A keyed one that re-keys has another one before it, which is
     made of it."""

@@ -172,16 +172,6 @@ SINKS = KindTable(
 #: Those that can be one of several outputs.
 OUTPUTS = SINKS.without("several", "function")
 
-#: The types of sinks that fit each type of processor; None: each that takes results.
-FITTING: Mapping[str, tuple[str, ...] | None] = {
-    "spark": None,
-    "arrow": None,
-    "keyed": ("kafka", "several"),
-    "rekey": ("kafka",),
-    "simple": ("function",),
-    "custom": (),
-}
-
 
 def single_sinks(sink: SinkConfig | None) -> Mapping[Steps, SinkConfig]:
     """Return the sinks that results go to, by their places in the channel."""

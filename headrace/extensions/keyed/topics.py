@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.config.derived import changelog_name
 from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
 from headrace.core.records import TopicPartition, identity_of
+from headrace.extensions.keyed.names import changelog_name
 from headrace.kafka.catalog import NewTopic
 
 if TYPE_CHECKING:

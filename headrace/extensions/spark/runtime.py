@@ -18,6 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from headrace.controller.engine_session import SparkSnapshot
 from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
 from headrace.core.progress import Silence, children_at_work
@@ -91,19 +92,6 @@ _LOOK = 1.0
 
 #: Seconds that a session has to end in before its JVM is killed for the one that replaces it.
 _END_TIMEOUT = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class SparkSnapshot:
-    """The session at one moment. ``generation`` counts the JVMs.
-
-    ``cores`` tasks of a channel run at once.
-    """
-
-    running: bool
-    pid: int | None
-    generation: int
-    cores: int
 
 
 class _RetiredError(StartError):

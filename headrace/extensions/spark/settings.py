@@ -324,6 +324,15 @@ def spark_channels(desired: config.Config) -> int:
     return sum(channel.enabled and channel.on_spark for channel in desired.channels.values())
 
 
+def settings_of(desired: config.Config) -> SparkSettings:
+    """Return the settings of the session that the channels of a configuration share.
+
+    Raises:
+        ConfigError: ``spark.connector`` names a folder without the connector in it.
+    """
+    return spark_settings(desired.spark, spark_channels(desired))
+
+
 def spark_settings(section: config.SparkConfig, channels: int = 1) -> SparkSettings:
     """Return the settings of the session that all channels share, so many.
 

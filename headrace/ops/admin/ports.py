@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.config import Config
+    from headrace.controller.engine_session import SparkSnapshot
     from headrace.controller.reports import ConfigStatus, ReloadReport
     from headrace.core.clock import Deadline
-    from headrace.extensions.spark.runtime import SparkSnapshot
     from headrace.telemetry.metrics import Metrics
 
 

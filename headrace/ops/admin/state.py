@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.parse import quote, urlencode
 
 from fastapi import Path, Query
 
-from headrace.config import KeyedProcessorConfig
 from headrace.coordinators.group_nodes import read_nodes
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.codecs import DECODERS, partition_of
+from headrace.extensions.keyed.section import KeyedProcessorConfig
 from headrace.ops.admin import models as d
 from headrace.ops.admin.document import (
     Document,
@@ -292,13 +292,18 @@ class StateReads:
         )
 
 
+def state_reader_of(channel: InboundKafkaChannel) -> StateReader | None:
+    """Return what reads a channel's state; channels with state have no other view of it."""
+    return cast("StateReader | None", channel.state_reader)
+
+
 def reader_of(channel: InboundKafkaChannel) -> StateReader:
     """Return what reads a channel's state.
 
     Raises:
         ApiError: it keeps none.
     """
-    reader = channel.state_reader
+    reader = state_reader_of(channel)
     if reader is None:
         raise ApiError(
             HTTPStatus.NOT_FOUND,

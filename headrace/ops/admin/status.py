@@ -20,7 +20,7 @@ from headrace.ops.admin import models as d
 from headrace.ops.admin.document import Document, Number, moment
 from headrace.ops.admin.health import not_ready
 from headrace.ops.admin.history import INTERVAL, Events, EventStatus, History, Rates
-from headrace.ops.admin.state import restore_status
+from headrace.ops.admin.state import restore_status, state_reader_of
 from headrace.telemetry.logs import recent_events
 from headrace.telemetry.metrics import Summary
 from headrace.version import VERSION
@@ -384,7 +384,7 @@ def _pool(channel: InboundKafkaChannel) -> d.PoolStatus | None:
 
 def _restoring(channel: InboundKafkaChannel) -> dict[int, d.RestoreStatus]:
     """Return how far partitions are whose state is not there yet, by number."""
-    reader = channel.state_reader
+    reader = state_reader_of(channel)
     if reader is None:
         return {}
     found = {each.partition: restore_status(each) for each in reader.partitions()}

@@ -14,12 +14,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from headrace.config.derived import REKEY_SUFFIX
 from headrace.core.clock import Deadline
 from headrace.core.letter_headers import REPLAYED_HEADER, letter_origin
 from headrace.core.positions import format_moment
 from headrace.core.records import ResultRecord, TopicPartition, offset_of
 from headrace.core.undecodable import code_of
+from headrace.extensions.keyed.names import REKEY_SUFFIX
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
 from headrace.kafka.dead_letters import LetterReplay, LetterReplayError, replay_group

@@ -26,8 +26,7 @@ from headrace.config import (
     keeps_offsets,
     single_sinks,
 )
-from headrace.config.derived import by_key_topic_of, changelog_name
-from headrace.config.models.processor import FIXED_KEYS
+from headrace.config.derived import by_key_topic_of
 from headrace.config.subscription import is_pattern
 from headrace.coordinators.znodes import GroupPaths, producer_prefix
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
@@ -39,6 +38,8 @@ from headrace.core.imports import load_callable, load_factory
 from headrace.core.records import TopicPartition
 from headrace.devstack.java import MINIMUM_JAVA, find_java, java_version
 from headrace.extensions.keyed.codecs import partition_of
+from headrace.extensions.keyed.names import changelog_name
+from headrace.extensions.keyed.section import FIXED_KEYS, KeyedProcessorConfig, RekeyProcessorConfig
 from headrace.extensions.keyed.topics import (
     Changelog,
     changelog_doubts,
@@ -123,7 +124,7 @@ def _of_own_topics(channel: ChannelConfig) -> Iterator[Acl]:
     """Yield what a channel with state needs of its own topics, and one that re-keys."""
     chosen, create = channel.processor, ("Create",)
     match chosen:
-        case config.KeyedProcessorConfig():
+        case KeyedProcessorConfig():
             changelog = changelog_name(channel.group, channel.topics[0])
             grows = ("Alter",) if chosen.key in FIXED_KEYS else ()
             made = (*create, *grows) if chosen.internal.create else ()
@@ -133,7 +134,7 @@ def _of_own_topics(channel: ChannelConfig) -> Iterator[Acl]:
             if channel.sink is None:
                 yield Acl("group", sink_group(channel.group), ("Read",))
                 yield _transactional_id(channel.group)
-        case config.RekeyProcessorConfig():
+        case RekeyProcessorConfig():
             made = create if chosen.internal.create else ()
             yield Acl("topic", by_key_topic_of(channel), (*made, "DescribeConfigs"))
             for topic in channel.subscription.names:
@@ -192,12 +193,13 @@ def check_code(settings: config.Config) -> Iterator[Finding]:
     folders = [str(folder) for folder in settings.python_path]
     sys.path[:0] = [folder for folder in folders if folder not in sys.path]
     for name, channel in settings.channels.items():
-        path, arguments = _called(channel)
-        if path is not None:
+        called = channel.processor.called(channel)
+        if called is not None:
+            path, arguments = called
             yield _finding(
                 f"code of channel {name}", path, partial(load_callable, path, *arguments)
             )
-        decoder = config.custom_decoding(channel.processor)
+        decoder = channel.processor.decoder
         if decoder is not None:
             load = partial(load_factory, decoder.factory, decoder.options)
             yield _finding(f"decoder of channel {name}", decoder.factory, load)
@@ -217,24 +219,6 @@ def _finding(what: str, path: str, load: Callable[[], object]) -> Finding:
     except ImportPathError as problem:
         return error(what, str(problem), "correct the path or the code")
     return ok(what, path)
-
-
-def _called(channel: config.ChannelConfig) -> tuple[str | None, tuple[str, ...]]:
-    """Return the import path, if it has code, and what is called with, if that is known."""
-    match channel.processor:
-        case config.SparkProcessorConfig(arrow=None, reducer=path):
-            return path, ("df", "batch")
-        case config.SparkProcessorConfig(arrow=path) | config.ArrowProcessorConfig(reducer=path):
-            return path, ("table", "batch")
-        case config.CustomProcessorConfig(factory=path):
-            return path, ()
-        case config.RekeyProcessorConfig(code=path):
-            return path, ("event",)
-        case config.KeyedProcessorConfig(reducer=path, factory=factory):
-            return path or factory, () if path is None else ("key", "state", "facts", "now")
-        case config.SimpleProcessorConfig(deliver=what):
-            assert channel.sink is not None, "the configuration demands a function"
-            return channel.sink.code, (what,)
 
 
 _CERTIFICATES = ("ca_file", "certificate_file", "client_ca_file")
@@ -605,8 +589,7 @@ def _made_at_the_start(settings: Config) -> frozenset[str]:
     return frozenset(
         by_key_topic_of(channel)
         for channel in settings.channels.values()
-        if isinstance(channel.processor, config.RekeyProcessorConfig)
-        and channel.processor.internal.create
+        if isinstance(channel.processor, RekeyProcessorConfig) and channel.processor.internal.create
     )
 
 
@@ -646,10 +629,10 @@ def check_internal(
     """Say what may become of the topics that a channel has for itself, where they exist."""
     chosen = channel.processor
     match chosen:
-        case config.KeyedProcessorConfig():
+        case KeyedProcessorConfig():
             topic = changelog_name(channel.group, channel.topics[0])
             check = f"state of channel {name}"
-        case config.RekeyProcessorConfig():
+        case RekeyProcessorConfig():
             topic, check = by_key_topic_of(channel), f"records by key of channel {name}"
         case _:
             return
@@ -660,7 +643,7 @@ def check_internal(
         return
     settings = catalog.settings(topic, Deadline.after(TIMEOUT))
     doubts = list(replica_doubts(found.replicas, settings))
-    if isinstance(chosen, config.KeyedProcessorConfig):
+    if isinstance(chosen, KeyedProcessorConfig):
         try:
             check_changelog(topic, channel.group, settings)
         except StartError as problem:
@@ -683,7 +666,7 @@ def check_state(
 ) -> Iterator[Finding]:
     """Say what is lost of a channel's state, or would be split by more partitions of its input."""
     chosen = channel.processor
-    if not isinstance(chosen, config.KeyedProcessorConfig):
+    if not isinstance(chosen, KeyedProcessorConfig):
         return
     topic, name_of_state = channel.topics[0], changelog_name(channel.group, channel.topics[0])
     found = catalog.describe([topic, name_of_state], Deadline.after(TIMEOUT))
@@ -740,7 +723,7 @@ def _partitioner(
 ) -> Iterator[Finding]:
     """Read the last records of what a channel keeps state of, by the records' own keys."""
     chosen = channel.processor
-    if not isinstance(chosen, config.KeyedProcessorConfig) or chosen.key != "record":
+    if not isinstance(chosen, KeyedProcessorConfig) or chosen.key != "record":
         return
     if not partitions or set(channel.topics) <= set(clients.made):
         return

@@ -30,14 +30,15 @@ from headrace.core.extras import Extra, required
 from headrace.core.records import Batch, Record, TopicPartition, offset_of
 from headrace.core.tables import SCHEMA, table_of
 from headrace.extensions.arrow.reducer import dry_run, load_arrow_reducer
+from headrace.extensions.arrow.section import ArrowProcessorConfig
 from headrace.extensions.spark.failures import ReducerError
+from headrace.extensions.spark.section import SparkProcessorConfig
 from headrace.extensions.spark.settings import spark_settings
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.catalog import meant
 from headrace.kafka.clients import client_properties
 from headrace.ops.offsets.commands import EXIT_FAILED, channel_name
 from headrace.ops.offsets.reader import RequestError
-from headrace.processors.factory import reducer_of
 from headrace.processors.micro_batch_processor import decode
 from headrace.sinks.console import ConsoleSink
 from headrace.sinks.jsonl import UnspeakableTypeError, json_lines
@@ -110,7 +111,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 if TYPE_CHECKING:
-    ReducerConfig: TypeAlias = config.SparkProcessorConfig | config.ArrowProcessorConfig
+    ReducerConfig: TypeAlias = SparkProcessorConfig | ArrowProcessorConfig
 
 
 def processor_of(wanted: DryrunOptions, settings: config.Config | None) -> ReducerConfig:
@@ -124,7 +125,7 @@ def processor_of(wanted: DryrunOptions, settings: config.Config | None) -> Reduc
         return _built(wanted, {})
     name = channel_name(settings, wanted.channel)
     found = settings.channels[name].processor
-    if not isinstance(found, config.SparkProcessorConfig | config.ArrowProcessorConfig):
+    if not isinstance(found, SparkProcessorConfig | ArrowProcessorConfig):
         raise RequestError(
             [f"channel {name} is of type {found.type}, which has no reducer; choose another one"]
         )
@@ -150,7 +151,7 @@ def _built(wanted: DryrunOptions, given: dict[str, Any]) -> ReducerConfig:
 
 
 def _validated(kind: str, values: dict[str, Any]) -> ReducerConfig:
-    model = config.SparkProcessorConfig if kind == "spark" else config.ArrowProcessorConfig
+    model = SparkProcessorConfig if kind == "spark" else ArrowProcessorConfig
     if "sql" in values and kind == "arrow":
         raise RequestError(["--sql goes with --type spark"])
     if not any(values.get(name) for name in ("reducer", "sql", "arrow")):
@@ -381,7 +382,7 @@ def _runner(
     settings: config.Config | None,
 ) -> Callable[[pa.Table], DryRunBatch]:
     """Import the reducer, and return what runs it on records."""
-    if isinstance(processor, config.ArrowProcessorConfig):
+    if isinstance(processor, ArrowProcessorConfig):
         function, how = load_arrow_reducer(processor.reducer), decode(processor, rejects)
         return lambda table: _guarded(lambda: dry_run(function, table, how))
     with required(Extra.SPARK, "a reducer of type spark"):
@@ -389,6 +390,8 @@ def _runner(
         from headrace.extensions.spark.runtime import SparkRuntime  # noqa: PLC0415 - as above
 
     section = config.SparkConfig() if settings is None else settings.spark
+    from headrace.extensions.spark.build import reducer_of  # noqa: PLC0415 - an extra
+
     reducer, how = reducer_of(processor), decode(processor, rejects)
 
     def run(table: pa.Table) -> DryRunBatch:

@@ -6,9 +6,11 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from headrace import config
+from headrace.config.models.processor import MergingConfig
+from headrace.extensions.keyed.section import KeyedProcessorConfig
 from headrace.ops.offsets.hold import own_name
 from headrace.processors.contract import keeps_own_offsets
+from headrace.processors.sections import SimpleProcessorConfig
 from headrace.sinks.contract import Guarantee, TransactionalOffsets
 from headrace.sinks.several import SeveralSink
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from headrace import config
     from headrace.sinks import Sink
     from headrace.sinks.several import OutputOffsetMoves
 
@@ -42,28 +45,24 @@ def start_precedence(
         ConfigError: a sink's path cannot be used.
         StartError: the processor, or a custom sink, cannot be imported or built.
     """
-    match channel.processor:
-        case (
-            config.SparkProcessorConfig()
-            | config.ArrowProcessorConfig()
-            | config.RekeyProcessorConfig()
-        ):
-            from headrace.sinks.factory import open_sink  # noqa: PLC0415 - pyspark takes a second
+    chosen = channel.processor
+    if isinstance(chosen, KeyedProcessorConfig):
+        moved_by = "which headrace state forget and import move,"
+        return StartPrecedence(out_of_reach=f"state of the keyed processor, {moved_by}")
+    if isinstance(chosen, MergingConfig):
+        from headrace.sinks.factory import open_sink  # noqa: PLC0415 - pyspark takes a second
 
-            _import_from(python_path)
-            return _kept_by(channel, open_sink(channel, own_name(), kafka))
-        case config.CustomProcessorConfig(factory=factory):
-            from headrace.processors.factory import build_processor  # noqa: PLC0415 - as above
+        _import_from(python_path)
+        return _kept_by(channel, open_sink(channel, own_name(), kafka))
+    if isinstance(chosen, SimpleProcessorConfig):
+        return StartPrecedence()
+    from headrace.processors.factory import build_processor  # noqa: PLC0415 - imports users' code
 
-            _import_from(python_path)
-            processor = build_processor(channel, _no_spark, own_name(), kafka)
-            keeps = keeps_own_offsets(processor)
-            return StartPrecedence(out_of_reach=f"processor {factory}" if keeps else None)
-        case config.KeyedProcessorConfig():
-            moved_by = "which headrace state forget and import move,"
-            return StartPrecedence(out_of_reach=f"state of the keyed processor, {moved_by}")
-        case config.SimpleProcessorConfig():
-            return StartPrecedence()
+    _import_from(python_path)
+    processor = build_processor(channel, _no_spark, own_name(), kafka)
+    keeps, paths = keeps_own_offsets(processor), chosen.code_paths
+    named = f"processor {paths[0]}" if paths else f"processor of type {chosen.type}"
+    return StartPrecedence(out_of_reach=named if keeps else None)
 
 
 def _import_from(python_path: Iterable[Path]) -> None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headrace.config import KeyedProcessorConfig
-from headrace.config.derived import changelog_name, facts_key
-from headrace.config.models.processor import FIXED_KEYS
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, StartError
 from headrace.extensions.keyed.changelog import record_of
+from headrace.extensions.keyed.names import changelog_name
+from headrace.extensions.keyed.rekeyed import facts_key
+from headrace.extensions.keyed.section import FIXED_KEYS, KeyedProcessorConfig
 from headrace.extensions.keyed.store import RocksStore
 from headrace.extensions.keyed.topics import open_changelog, split_keys
 from headrace.kafka import ResultTransactions

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from headrace.config import KeyedProcessorConfig
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition, identity_of
 from headrace.extensions.keyed.row import KeyRow
+from headrace.extensions.keyed.section import KeyedProcessorConfig
 from headrace.extensions.keyed.state import Progress
 from headrace.extensions.keyed.state_reader import FoundKey
 from headrace.extensions.keyed.topics import (

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from headrace.config.derived import REKEY_SUFFIX, is_by_key
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.records import ResultRecord, TopicPartition, offset_of
 from headrace.extensions.keyed.changelog import record_of
 from headrace.extensions.keyed.codecs import partition_of
+from headrace.extensions.keyed.names import REKEY_SUFFIX, is_by_key
 from headrace.extensions.keyed.topics import Changelog, lost_rows
 from headrace.kafka.ports import ChangelogMark, StoredOffset
 from headrace.kafka.result_transactions import CountedMove

@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headrace.config import (
-    KeyedProcessorConfig,
-    RekeyProcessorConfig,
-    single_sinks,
-)
-from headrace.config.derived import changelog_name
+from headrace.config import single_sinks
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
+from headrace.extensions.keyed.names import changelog_name
+from headrace.extensions.keyed.section import KeyedProcessorConfig, RekeyProcessorConfig
 from headrace.extensions.keyed.topics import create_topic, open_by_key, open_changelog
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.catalog import NewTopic

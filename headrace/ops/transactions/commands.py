@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from headrace.channel.offset_stores import sink_is_fenced
-from headrace.config.derived import changelogs, written_topics
+from headrace.config.derived import own_topics, written_topics
 from headrace.coordinators.fencing_locks import FencingLocks
 from headrace.coordinators.group_nodes import group_names, read_nodes
 from headrace.coordinators.znodes import producer_prefix
@@ -179,7 +179,7 @@ class _TransactionSurvey:
         if not self.topics:
             raise _refused(f"none of the topics {self.channel.subscription} exists")
         place = TopicPartition(min(self.topics), 0)
-        return GroupPartition(self.stored_in, place, changelogs(self.channel))
+        return GroupPartition(self.stored_in, place, own_topics(self.channel))
 
 
 def is_of_group(transactional_id: str, group: str, groups: Collection[str]) -> bool:

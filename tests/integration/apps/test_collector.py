@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.apps.collector import Collector
-from headrace.config.derived import by_key_topic, changelog_name
 from headrace.core.clock import Deadline
 from headrace.devstack.wait import wait_for
+from headrace.extensions.keyed.names import by_key_topic, changelog_name
 from headrace.kafka.topic_producer import TopicProducer, create_topic
 from headrace.testing.keyed import KeyedTest
 from tests.kafka_sinks import committed_records

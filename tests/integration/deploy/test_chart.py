@@ -111,7 +111,7 @@ def test_the_example_is_in_order(tmp_path: Path) -> None:
     (tmp_path / "headrace.yaml").write_text(yaml.safe_dump(values["config"]), encoding="utf-8")
     config = load(tmp_path / "headrace.yaml")
     ((_, channel),) = config.channels.items()
-    module = channel.processor.reducer.partition(":")[0]  # type: ignore[union-attr]
+    module = channel.processor.code_paths[0].partition(":")[0]
     assert f"{module}.py" in values["files"]
     triggers = _yaml(KEDA)["keda"]["triggers"]
     assert triggers[0]["metadata"]["consumerGroup"] == channel.group

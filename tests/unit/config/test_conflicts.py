@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
-from headrace.config import ChannelConfig, KafkaConfig, SparkProcessorConfig, ZooKeeperConfig
+from headrace.config import ChannelConfig, KafkaConfig, ZooKeeperConfig
+from headrace.extensions.spark.section import SparkProcessorConfig
 from tests.unit.config.support import CHANNELS, channel, loaded, refused
 
 if TYPE_CHECKING:

@@ -6,16 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.config import (
-    CustomDecoding,
-    KeyedProcessorConfig,
-    RekeyProcessorConfig,
-    RekeyRejects,
-    diff,
-    show,
-)
-from headrace.config.derived import changelog_name, facts_key, rekeying_of
+from headrace.config import CustomDecoding, RekeyRejects, diff, show
+from headrace.config.derived import rekeying_of
 from headrace.config.guarantee import guarantee
+from headrace.extensions.keyed.names import changelog_name
+from headrace.extensions.keyed.rekeyed import facts_key
+from headrace.extensions.keyed.section import KeyedProcessorConfig, RekeyProcessorConfig
 from headrace.sinks.sections import KafkaSinkConfig
 from tests.unit.config.support import loaded, refused
 

@@ -15,7 +15,6 @@ from headrace.config import (
     MicroBatchRejects,
     ReloadEffect,
     RetryConfig,
-    SparkProcessorConfig,
     StaticCoordinatorConfig,
     ZooKeeperOffsetsConfig,
 )
@@ -23,6 +22,7 @@ from headrace.config.models.base import effect_of
 from headrace.config.problems import field_shape, fields
 from headrace.config.reference import Chapter, chapters, is_hot, meanings
 from headrace.extensions.delta.section import DeltaSinkConfig
+from headrace.extensions.spark.section import SparkProcessorConfig
 from headrace.sinks.sections import FunctionSinkConfig, JsonLinesSinkConfig, NoopSinkConfig
 from tests.unit.config.support import CHANNELS, channel, loaded
 

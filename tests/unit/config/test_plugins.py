@@ -9,14 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.config import (
-    ArrowProcessorConfig,
-    CustomDecoding,
-    CustomProcessorConfig,
-    custom_decoding,
-    load,
-)
+from headrace.config import CustomDecoding, load
 from headrace.core.errors import ConfigError
+from headrace.extensions.arrow.section import ArrowProcessorConfig
+from headrace.processors.sections import CustomProcessorConfig
 from headrace.sinks.sections import CustomSinkConfig
 from tests.decoders import install_pairs
 
@@ -92,14 +88,14 @@ def test_a_name_stands_for_a_decoder_of_rows_or_of_values(packages: Path, tmp_pa
     channels = load(file).channels
     assert isinstance(rows, ArrowProcessorConfig)
     assert rows.decoder == CustomDecoding("acme_pairs:Pairs", {"separator": ";"})
-    keyed = custom_decoding(channels["k"].processor)
+    keyed = channels["k"].processor.decoder
     assert keyed is not None
     assert keyed.factory == "acme_pairs:Pairs"
     assert keyed.keyword_arguments() == {"password": "secret"}
-    assert custom_decoding(channels["r"].processor) == CustomDecoding("c.d:e", {})
+    assert channels["r"].processor.decoder == CustomDecoding("c.d:e", {})
     json = channel(tmp_path, '{type: arrow, reducer: "a:b", decode: json, schema: a INT}', "noop")
-    assert custom_decoding(json.processor) is None
-    assert custom_decoding(CustomProcessorConfig(factory="a:b")) is None
+    assert json.processor.decoder is None
+    assert CustomProcessorConfig(factory="a:b").decoder is None
 
 
 @pytest.mark.parametrize(

@@ -192,16 +192,16 @@ TYPES = "spark, arrow, keyed, rekey, simple or custom"
             "processor: {type: spark, reducer: 'a:b', retries: 3}",
             (
                 "processor.retries: is not a known "
-                "key; known here: type, reducer, sql, arrow, result, decode, decoder_options, "
-                "schema, timestamps, max_records, target_duration, max_rate, reload"
+                "key; known here: reducer, sql, arrow, result, type, reload, max_records, "
+                "target_duration, decode, decoder_options, schema, timestamps, max_rate"
             ),
         ),
         (
             "processor: {type: spark, reducer: 'a:b', ddl: a INT}",
             (
                 "processor.ddl: is not a known "
-                "key; known here: type, reducer, sql, arrow, result, decode, decoder_options, "
-                "schema, timestamps, max_records, target_duration, max_rate, reload"
+                "key; known here: reducer, sql, arrow, result, type, reload, max_records, "
+                "target_duration, decode, decoder_options, schema, timestamps, max_rate"
             ),
         ),
         (

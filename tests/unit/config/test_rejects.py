@@ -20,7 +20,7 @@ from headrace.config.former import (
     of_undecodable,
 )
 from headrace.config.models.base import Section
-from headrace.config.models.rejects import REJECTS
+from headrace.config.models.processor import PROCESSORS as KINDS
 from headrace.config.problems import fields
 from headrace.config.reference import schema
 from tests.unit.config.support import loaded, refused
@@ -179,7 +179,7 @@ def test_the_schema_denies_keys_that_do_not_exist(
     assert (not found) == is_right, found
 
 
-@pytest.mark.parametrize("kind", REJECTS)
+@pytest.mark.parametrize("kind", KINDS.types)
 def test_the_schema_gives_each_type_its_rejects(kind: str) -> None:
     """An editor offers what a processor of that type knows, and denies a key without its value."""
     channel = schema()["$defs"]["ChannelConfig"]
@@ -188,11 +188,11 @@ def test_the_schema_gives_each_type_its_rejects(kind: str) -> None:
         for each in channel["allOf"]
         if kind in _types(each)
     ]
-    assert found == REJECTS[kind].__name__
+    assert found == KINDS[kind].rejects_section.__name__
     own = schema()["$defs"][found]
-    assert set(own["properties"]) == {name for name, _ in fields(REJECTS[kind])}
+    assert set(own["properties"]) == {name for name, _ in fields(KINDS[kind].rejects_section)}
     denied = {key for each in own["allOf"] for key in each["then"]["properties"]}
-    assert denied == set(REJECTS[kind].only)
+    assert denied == set(KINDS[kind].rejects_section.only)
 
 
 def _types(condition: dict[str, Any]) -> list[str]:

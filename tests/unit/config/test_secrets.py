@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import ValidationError
 
-from headrace.config import CustomProcessorConfig, KafkaConfig, KafkaSasl, show
+from headrace.config import KafkaConfig, KafkaSasl, show
 from headrace.config.types.secrets import looks_secret
+from headrace.processors.sections import CustomProcessorConfig
 from tests.unit.config.support import CHANNELS, loaded, refused
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.controller import ReloadOutcome
 from headrace.core.errors import (
@@ -79,7 +79,8 @@ def test_a_session_is_made_for_all_channels_that_share_it(world: World) -> None:
     world.channel("main", **spark)
     world.channel("more", **spark)
     assert world.reload().outcome is ReloadOutcome.APPLIED
-    assert world.controller._spark_runtime().settings.channels == 2
+    session: Any = world.controller._spark_session()
+    assert session.settings.channels == 2
     world.channel("third", **spark)
     world.write(spark={"warm_up": 0})
     assert world.reload().outcome is ReloadOutcome.APPLIED

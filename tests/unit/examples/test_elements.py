@@ -19,8 +19,8 @@ from examples.elements.demo import (
     next_phase,
     totals_of,
 )
-from headrace import config
 from headrace.apps.elements import element_reducer
+from headrace.extensions.keyed.section import KeyedProcessorConfig
 from headrace.testing.keyed import KeyedTest
 
 FLIGHTS = pd.DataFrame(
@@ -65,7 +65,7 @@ def test_the_channel_is_one_that_headrace_takes_and_its_element_counts() -> None
     """The configuration is checked, and the reducer is made of its options."""
     (channel,) = channels("arrow").values()
     checked = config.ChannelConfig.model_validate(channel)
-    assert isinstance(checked.processor, config.KeyedProcessorConfig)
+    assert isinstance(checked.processor, KeyedProcessorConfig)
     assert checked.processor.key == "value.topic"
     test = KeyedTest(element_reducer(**checked.processor.keyword_arguments()))
     sent = [json.loads(value) for _, value in events(FLIGHTS)]

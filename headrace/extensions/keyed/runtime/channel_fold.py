@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.config import KeyedRejects, single_sinks
-from headrace.config.derived import changelog_name
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.imports import load_callable
 from headrace.extensions.keyed.fold import fold_of
 from headrace.extensions.keyed.function import KeyedFunction
+from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.rows import RowSettings, time_of_field
 from headrace.extensions.keyed.runtime.current import keyed_settings
 from headrace.extensions.keyed.settings import FoldSettings
@@ -20,11 +20,12 @@ from headrace.sinks.sections import KafkaSinkConfig
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.config import ChannelConfig, KeyedProcessorConfig
+    from headrace.config import ChannelConfig
     from headrace.core.decoders import CustomDecoder
     from headrace.core.letter_headers import LetterHeaders
     from headrace.extensions.keyed.api import KeyedReducer
     from headrace.extensions.keyed.runtime.engines import CodeWatches
+    from headrace.extensions.keyed.section import KeyedProcessorConfig
     from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.keyed.tables import TableFunction
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.config import KeyedProcessorConfig
+from headrace.extensions.keyed.section import KeyedProcessorConfig
 
 if TYPE_CHECKING:
     from headrace.config import ChannelConfig

@@ -5,15 +5,16 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from headrace.config import RekeyProcessorConfig, RekeyRejects
-from headrace.config.derived import REKEY_SUFFIX, changelog_name, is_by_key
+from headrace.config import RekeyRejects
 from headrace.core.clock import Deadline
 from headrace.core.imports import load_callable
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import identity_of
+from headrace.extensions.keyed.names import REKEY_SUFFIX, changelog_name, is_by_key
 from headrace.extensions.keyed.rekey import Rekey, RekeyFunction, RekeySettings, RekeySink
 from headrace.extensions.keyed.runtime.engines import engine_of, watch_code
 from headrace.extensions.keyed.runtime.user_code import load_decoder
+from headrace.extensions.keyed.section import RekeyProcessorConfig
 from headrace.extensions.keyed.topics import open_by_key, require_key
 from headrace.kafka import KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.config.derived import facts_key
+from headrace.extensions.keyed.rekeyed import facts_key
 from headrace.extensions.keyed.restore import Restorer
 from headrace.extensions.keyed.topics import lost_rows, truncated_rows
 from headrace.kafka.ports import ChangelogMark

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.config.derived import facts_key
-from headrace.config.models.processor import FIXED_KEYS
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError, KafkaUnavailableError, RetryableError, StartError
 from headrace.core.records import TopicPartition, identity_of
+from headrace.extensions.keyed.rekeyed import facts_key
+from headrace.extensions.keyed.section import FIXED_KEYS
 from headrace.extensions.keyed.topics import (
     check_changelog,
     gone_changelog,

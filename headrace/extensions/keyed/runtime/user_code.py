@@ -12,10 +12,10 @@ from headrace.processors.micro_batch_processor import decoder_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.config import KeyedProcessorConfig
     from headrace.config.models.processor import CustomDecoding
     from headrace.core.decoders import CustomDecoder
     from headrace.extensions.keyed.api import KeyedReducer
+    from headrace.extensions.keyed.section import KeyedProcessorConfig
 
 #: What a keyed reducer is called with.
 _ARGUMENTS = ("key", "state", "facts", "now")

@@ -24,13 +24,13 @@ import headrace.extensions.keyed.restore
 import headrace.extensions.keyed.sink
 import headrace.extensions.keyed.state
 import headrace.extensions.keyed.store
-from headrace.config.derived import changelog_name
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition, identity_of
 from headrace.core.tables import SCHEMA
 from headrace.extensions.keyed.changelog import row_of
 from headrace.extensions.keyed.fold import Fold
 from headrace.extensions.keyed.function import KeyedFunction
+from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.restore import Restorer
 from headrace.extensions.keyed.rows import RowSettings
 from headrace.extensions.keyed.settings import FoldSettings

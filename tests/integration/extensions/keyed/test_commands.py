@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.config.derived import changelog_name
 from headrace.extensions.keyed.codecs import partition_of
+from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.store import RocksStore
 from headrace.testing.records import FakeRecord

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.config.derived import changelog_name
 from headrace.core.clock import Deadline
 from headrace.devstack.wait import wait_for
+from headrace.extensions.keyed.names import changelog_name
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.rig import spark_section
 from tests.integration.daemon.test_reload import Changing

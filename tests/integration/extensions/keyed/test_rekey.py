@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from headrace.config.derived import by_key_topic, changelog_name
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed.codecs import partition_of
+from headrace.extensions.keyed.names import by_key_topic, changelog_name
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.rig import WAIT, spark_section
 from tests.integration.extensions.keyed.test_daemon import SPARK_WAIT, arrived, keyed, rows

@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from headrace.config import load
-from headrace.config.derived import by_key_topic, changelog_name
 from headrace.coordinators.group_nodes import read_members
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed.codecs import partition_of
+from headrace.extensions.keyed.names import by_key_topic, changelog_name
 from headrace.ops.offsets.commands import zookeeper_session
 from headrace.testing.records import FakeRecord
 from tests.integration.extensions.keyed.test_commands import Rig, all_at

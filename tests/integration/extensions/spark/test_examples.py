@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.config import ArrowProcessorConfig, SparkProcessorConfig, load
+from headrace.config import load
 from headrace.extensions.arrow.reducer import dry_run as rehearse_inline
 from headrace.extensions.arrow.reducer import load_arrow_reducer
+from headrace.extensions.arrow.section import ArrowProcessorConfig
+from headrace.extensions.spark.build import reducer_of
 from headrace.extensions.spark.dryrun import dry_run
+from headrace.extensions.spark.section import SparkProcessorConfig
 from headrace.ops.dryrun.commands import read_file
-from headrace.processors.factory import reducer_of
 from headrace.processors.micro_batch_processor import decode
 from headrace.sinks.jsonl import json_lines
 

@@ -12,12 +12,12 @@ from headrace.apps.workflow import Call, DefinitionError, Input, Workflows, comm
 from headrace.apps.workflow import executor as module
 from headrace.apps.workflow.executor import Executor, NoOutcomeError, ResultsListener, find_outcome
 from headrace.apps.workflow.topics import ReadRefusedError, Topics
-from headrace.config.derived import changelog_name
 from headrace.core.clock import Deadline
 from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed.codecs import partition_of, to_json
+from headrace.extensions.keyed.names import changelog_name
 from headrace.kafka.ports import Fetched
 from headrace.kafka.topic_producer import ProduceError
 from headrace.testing import InMemoryBroker

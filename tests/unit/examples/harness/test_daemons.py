@@ -10,6 +10,7 @@ from examples.demo.demo import channels_into
 from examples.demo.reducer import COLUMNS
 from examples.harness.daemons import Daemon, DaemonSnapshot, Endpoints, snapshot_of
 from headrace import config
+from headrace.extensions.spark.section import SparkProcessorConfig
 from headrace.telemetry.metrics import Metrics, MetricsServer, PartitionSnapshot, read_metrics
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def test_the_configuration_is_one_that_headrace_takes(daemon: Daemon) -> None:
     assert loaded.spark.master == "local[1]"
     assert 4 <= loaded.zookeeper.session_timeout <= 6
     processor = loaded.channels["flights"].processor
-    assert isinstance(processor, config.SparkProcessorConfig)
+    assert isinstance(processor, SparkProcessorConfig)
     assert processor.ddl is not None
     assert len(COLUMNS) == processor.ddl.count(",") + 1
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 
-from headrace.config import Config, KeyedProcessorConfig, RekeyProcessorConfig, load
+from headrace.config import Config, load
 from headrace.core.imports import load_callable
+from headrace.extensions.keyed.section import KeyedProcessorConfig, RekeyProcessorConfig
 from headrace.testing.keyed import KeyedTest, Sent, check_reducer
 
 if TYPE_CHECKING:

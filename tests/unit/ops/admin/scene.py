@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from headrace.channel.channel import InboundKafkaChannel
+    from headrace.controller.engine_session import SparkSnapshot
     from headrace.core.clock import Deadline
-    from headrace.extensions.spark.runtime import SparkSnapshot
     from headrace.processors import BatchProcessor
 
 BASE = "http://localhost:9465"

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from headrace.config import ChangeKind, ConfigChange, ReloadEffect
 from headrace.config.reference import meanings
+from headrace.controller.engine_session import SparkSnapshot
 from headrace.controller.reports import PendingChange
 from headrace.coordinators.member_info import MemberState
 from headrace.core.records import TopicPartition
-from headrace.extensions.spark.runtime import SparkSnapshot
 from headrace.ops.admin.document import Described
 from headrace.ops.admin.ports import ProcessPhase
 from headrace.ops.admin.tables import show

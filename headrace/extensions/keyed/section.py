@@ -1,0 +1,421 @@
+"""The sections of channels with state, and of those that re-key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+from typing_extensions import override
+
+from headrace.config.delivery import DeliveryGuarantee
+from headrace.config.errors import FieldConflict
+from headrace.config.models.base import Hot, OnlyWith, Restarts, Section
+from headrace.config.models.channel import KafkaOffsetsConfig
+from headrace.config.models.processor import CustomDecoding, MergingConfig, only_of_decoder
+from headrace.config.models.rejects import KeyedRejects, RejectsModel, RekeyRejects
+from headrace.config.models.sink import single_sinks
+from headrace.config.types.scalars import (
+    Count,
+    FactKey,
+    FactTime,
+    Flag,
+    ImportPath,
+    KeySource,
+    PositiveNumber,
+    ValueDecoder,
+)
+from headrace.config.types.secrets import Options, reveal_all
+from headrace.config.types.units import MIB, NonNegativeSeconds, PositiveSeconds, Size
+from headrace.core.extras import Extra, required
+from headrace.extensions.keyed.names import changelog_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Self
+
+    from headrace.config import ChannelConfig
+    from headrace.config.errors import Steps
+    from headrace.config.models.processor import ProcessorSite
+    from headrace.processors.contract import BatchProcessor
+
+#: Keys of facts for which records need not be written again.
+OWN_KEYS = frozenset({"record", "partition", "constant"})
+
+#: Those of them that are one for each partition, so that more partitions split none.
+FIXED_KEYS = OWN_KEYS - {"record"}
+
+#: How values are read without a decoder of users' own.
+_READ = ("json", "string", "bytes")
+
+#: Seconds that a partition has to be quiet at least: less than its end may be known too late.
+SHORTEST_IDLE = 1.0
+
+
+class StateConfig(Section):
+    """The local store of a channel with state."""
+
+    cache: Restarts[Annotated[int, Size(0)]] = 64 * MIB
+    """Rows that are kept in memory, in front of the store's files."""
+
+    max_row: Hot[Annotated[int, Size(1)]] = 512 * 1024
+    """The most bytes of one key's row: the key, its state, and its timers with their names. The
+    changelog's max.message.bytes has to allow for it."""
+
+    checkpoint: Hot[PositiveSeconds] = 10.0
+    """How often is noted how far the store follows the changelog. What came since is read again
+    after a crash."""
+
+
+class ByKeyTopicConfig(Section):
+    """The topic that re-keyed records go to."""
+
+    create: Restarts[Flag] = True
+    """Whether it is created where it does not exist."""
+
+    replication_factor: Restarts[Count | None] = None
+    """Its replication factor; null: the brokers' default."""
+
+    partitions: Restarts[Count | None] = None
+    """The partitions of the by-key topic; null: as many as the input has."""
+
+
+class InternalTopicsConfig(ByKeyTopicConfig):
+    """The topics that a channel with state keeps for itself: the changelog, and the by-key topic
+    where it re-keys.
+    """
+
+    purge_input: Restarts[PositiveSeconds | None] = None
+    """How often records that are processed are deleted from the topic that is read; null: never.
+    For by-key topics, which nobody else reads: they have 30s unless it is said, null too."""
+
+
+class KeyedProcessorConfig(MergingConfig):
+    """Facts are reduced by key, with a state for each key that is exactly once."""
+
+    only: ClassVar = {
+        **only_of_decoder("value", *_READ),
+        "options": (OnlyWith.none_of("factory", None, example="factory"),),
+        "internal.partitions": (
+            OnlyWith.none_of(
+                "key", *sorted(OWN_KEYS), example="a key that records are written again by"
+            ),
+        ),
+    }
+
+    rejects_section: ClassVar[RejectsModel] = KeyedRejects
+    fitting_sinks: ClassVar[tuple[str, ...] | None] = ("kafka", "several")
+    needs_sink: ClassVar[bool] = False
+    writes_records: ClassVar[bool] = True
+
+    type: Restarts[Literal["keyed"]] = "keyed"
+    """This processor."""
+
+    reducer: Restarts[ImportPath | None] = None
+    """The function reduce(key, state, facts, now). Either this or factory."""
+
+    factory: Restarts[ImportPath | None] = None
+    """The class or function that returns the reducer."""
+
+    options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    """What the factory is called with, as keyword arguments."""
+
+    engine: Restarts[Literal["spark", "arrow"]] = "spark"
+    """Where the reducer runs: in Spark's workers, or in this process."""
+
+    key: Restarts[FactKey] = "record"
+    """What the key of a fact is: the record's own (record), one for each partition (partition,
+    constant), or one by which records are written again first: a field of the value
+    (value.customer.id), a header (headers.tenant), what a function says of the Event
+    (package.module:function), or the record's own where producers partition otherwise (key)."""
+
+    keys: Restarts[Literal["string", "bytes"]] = "string"
+    """How the reducer sees keys."""
+
+    value: Restarts[ValueDecoder] = "json"
+    """How the reducer sees values: decoded from JSON, as text, as bytes, or by a decoder of your
+    own: its factory, or the name of a plug-in."""
+
+    decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    """What the decoder's factory is called with, as keyword arguments."""
+
+    encoding: Restarts[Literal["json", "string", "bytes"]] = "json"
+    """How states are stored."""
+
+    time: Restarts[FactTime] = "record"
+    """The time of a fact: the record's own (record), a field of its JSON value (value.at), or what
+    a function says of the value's bytes (package.module:function); milliseconds since the Unix
+    epoch."""
+
+    idle: Hot[PositiveSeconds | None] = None
+    """How long a partition has to be quiet before its stream time follows the clock, so late by:
+    1s or longer; null: only records move it."""
+
+    grace: Hot[NonNegativeSeconds | None] = None
+    """How late a fact may be; rejects.late says what becomes of a later one. null: as late as it
+    is."""
+
+    ttl: Restarts[PositiveSeconds | None] = None
+    """How long a key without facts is kept, in stream time; null: forever."""
+
+    state: Restarts[StateConfig] = StateConfig()
+    """The local store."""
+
+    internal: Restarts[InternalTopicsConfig] = InternalTopicsConfig()
+    """The topics that the channel keeps for itself."""
+
+    max_rate: Hot[Annotated[float, PositiveNumber()] | None] = None
+    """The most records a second for this member; null: no limit."""
+
+    @property
+    def code(self) -> str:
+        """The import path of the reducer or its factory."""
+        found = self.reducer or self.factory
+        assert found is not None, "the configuration demands one of them"
+        return found
+
+    @property
+    def time_function(self) -> str | None:
+        """The import path of the function that says a fact's time, None where there is none."""
+        return self.time if ":" in self.time else None
+
+    def keyword_arguments(self) -> dict[str, Any]:
+        """Return ``options`` with the secrets in plain text, for the factory only."""
+        return reveal_all(self.options)
+
+    @property
+    def decoder(self) -> CustomDecoding | None:
+        return CustomDecoding.of(self.value, self.decoder_options)
+
+    @cached_property
+    def facts_key(self) -> str:
+        """Where facts have their key from, also where their records come by that key."""
+        return self.key
+
+    def by_key(self, internal: InternalTopicsConfig) -> Self:
+        """Return the same for records that come by the key."""
+        made = self.model_copy(update={"key": "record", "internal": internal})
+        # beside the fields, so that it is the same configuration as one that is written so
+        made.__dict__["facts_key"] = self.key
+        return made
+
+    def conflicts(self) -> Iterator[FieldConflict]:
+        if (self.reducer is None) == (self.factory is None):
+            what = "is missing" if self.reducer is None else "is given beside factory"
+            yield FieldConflict(
+                ("reducer",), f"{what}; give the function's import path, or that of a factory"
+            )
+        if self.idle is not None and self.idle < SHORTEST_IDLE:
+            yield FieldConflict(
+                ("idle",),
+                f"is {self.idle:g}s; take 1s or longer, because where a partition ends is known "
+                "half a second later",
+            )
+        yield from _key_conflicts(self.key, self.value)
+        if self.time.startswith("value.") and ":" not in self.time and self.value != "json":
+            yield FieldConflict(
+                ("time",),
+                f"is {self.time}, a field of the value, and value is {self.value}; write value: "
+                "json, or name a function",
+            )
+
+    def conflicts_in(self, channel: ChannelConfig) -> Iterator[FieldConflict]:
+        if len(channel.topics) > 1 or channel.subscription.patterns:
+            yield FieldConflict(
+                ("topics",),
+                f"has {', '.join(channel.topics)}, and the keyed processor reads one topic by its "
+                "name: its state has that topic's partitions",
+            )
+        for steps, sink in single_sinks(channel.sink).items():
+            if not sink.writes_records:
+                yield FieldConflict(
+                    steps,
+                    f"is of type {sink.type}, which cannot be in one transaction with the state; "
+                    "write to a topic and let another channel take it on, see docs/keyed.md",
+                )
+            elif sink.topic_written is None:
+                yield FieldConflict(
+                    (*steps, "topic"), "is missing; with the keyed processor each output has one"
+                )
+        fencing = isinstance(channel.offsets, KafkaOffsetsConfig) and channel.offsets.fencing
+        if channel.sink is None and fencing == "transactions":
+            yield FieldConflict(
+                ("offsets", "fencing"),
+                "is transactions, and a member has one transactional producer, which is that of "
+                "its state; leave it out",
+            )
+        rejects = channel.rejects
+        if self.grace is not None and isinstance(rejects, KeyedRejects) and rejects.late is None:
+            yield FieldConflict(
+                ("rejects", "late"),
+                "is missing; processor.grace needs what becomes of a later fact: late: skip, or "
+                "late: dead_letter",
+            )
+
+    @property
+    def on_spark(self) -> bool:
+        return self.engine == "spark"
+
+    @property
+    def rate_limit(self) -> float | None:
+        return self.max_rate
+
+    @property
+    def code_paths(self) -> tuple[str, ...]:
+        return (self.code,) if self.time_function is None else (self.code, self.time_function)
+
+    @override
+    def called(self, channel: ChannelConfig) -> tuple[str, tuple[str, ...]]:
+        known = () if self.reducer is None else ("key", "state", "facts", "now")
+        return self.code, known
+
+    @property
+    def extras(self) -> tuple[tuple[Steps, Extra], ...]:
+        spark = ((("engine",), Extra.SPARK),) if self.on_spark else ()
+        return ((("type",), Extra.KEYED), *spark)
+
+    @override
+    def promise(self, channel: ChannelConfig) -> tuple[DeliveryGuarantee, str]:
+        return DeliveryGuarantee.EXACTLY_ONCE, (
+            "the brokers take outputs, state and offsets in one transaction, as readers with "
+            "isolation.level=read_committed see"
+        )
+
+    def left_out(self, channel: ChannelConfig) -> Iterator[str]:
+        rejects = channel.rejects
+        assert isinstance(rejects, KeyedRejects), "the configuration has the processor's"
+        reasons = {
+            "facts that cannot be read": rejects.unreadable,
+            "facts that cannot be reduced": rejects.failing,
+        }
+        if rejects.unreadable == rejects.failing:
+            reasons = {"facts that cannot be reduced": rejects.failing}
+        if self.grace is not None:
+            reasons[f"facts that are more than {self.grace:g} s late"] = rejects.late or "skip"
+        for facts, policy in reasons.items():
+            if policy == "skip":
+                yield f"{facts} are left out"
+            elif policy in {"dead_letter", "quarantine"}:
+                yield f"{facts} go to {rejects.topic}, once"
+
+    def notes(self, channel: ChannelConfig) -> Iterator[str]:
+        topic = changelog_name(channel.group, channel.topics[0])
+        yield (
+            f"its state in {topic} is of key: {self.facts_key}, and another key takes another "
+            "group: with this one a start is refused where that topic would have both, and else "
+            "all is counted again from initial_offset, its outputs come beside those that there "
+            "are, and the former state stays unused"
+        )
+
+    def own_topics(self, channel: ChannelConfig) -> frozenset[str]:
+        return frozenset({changelog_name(channel.group, channel.topics[0])})
+
+    def expanded(
+        self, name: str, channel: ChannelConfig, channels: Mapping[str, ChannelConfig]
+    ) -> Mapping[str, ChannelConfig]:
+        from headrace.extensions.keyed.rekeyed import with_rekeyed  # noqa: PLC0415 - needs this
+
+        return with_rekeyed(name, channel, channels)
+
+    @override
+    def build(self, site: ProcessorSite) -> BatchProcessor:
+        with required(Extra.KEYED, f"the keyed processor of group {site.channel.group}"):
+            from headrace.extensions.keyed.runtime.build import build_keyed  # noqa: PLC0415
+
+        assert site.state is not None, "a channel with state has a folder"
+        return build_keyed(site.channel, site.spark, site.member, site.kafka, site.state)
+
+
+def _key_conflicts(key: str, value: str) -> Iterator[FieldConflict]:
+    if key.startswith("value.") and ":" not in key and value in {"string", "bytes"}:
+        yield FieldConflict(
+            ("key",),
+            f"is {key}, a field of the value, and value is {value}; write value: json, or name a "
+            "function",
+        )
+
+
+class RekeyProcessorConfig(MergingConfig):
+    """Records are written again by another key, to a topic where all of a key are in one
+    partition.
+    """
+
+    only: ClassVar = {
+        **only_of_decoder("value", *_READ),
+        "reload": (
+            OnlyWith.none_of("code", None, example="a function as key"),
+            OnlyWith.none_of("decoder", None, example="a decoder of your own as value"),
+        ),
+    }
+
+    rejects_section: ClassVar[RejectsModel] = RekeyRejects
+    fitting_sinks: ClassVar[tuple[str, ...] | None] = ("kafka",)
+    writes_by_key: ClassVar[bool] = True
+
+    type: Restarts[Literal["rekey"]] = "rekey"
+    """This processor."""
+
+    key: Restarts[KeySource]
+    """What the new key is: a field of the value (value.customer.id), a header (headers.tenant),
+    what a function says of the Event (package.module:function), or the record's own (key)."""
+
+    value: Restarts[ValueDecoder] = "json"
+    """How values are read to find the key: as in a channel with state. They are written as they
+    are."""
+
+    decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    """What the decoder's factory is called with, as keyword arguments."""
+
+    engine: Restarts[Literal["spark", "arrow"]] = "spark"
+    """Where the key is found: in Spark's workers, or in this process."""
+
+    internal: Restarts[ByKeyTopicConfig] = ByKeyTopicConfig()
+    """The topic that records go to."""
+
+    @property
+    def code(self) -> str | None:
+        """The import path of the function that says the key, None where there is none."""
+        return self.key if ":" in self.key else None
+
+    @property
+    def decoder(self) -> CustomDecoding | None:
+        return CustomDecoding.of(self.value, self.decoder_options)
+
+    def conflicts(self) -> Iterator[FieldConflict]:
+        yield from _key_conflicts(self.key, self.value)
+
+    def conflicts_in(self, channel: ChannelConfig) -> Iterator[FieldConflict]:
+        sink = channel.sink
+        if sink is not None and sink.writes_records and sink.topic_written is None:
+            yield FieldConflict(
+                ("sink", "topic"), "is missing; the rekey processor writes to one topic"
+            )
+        if channel.subscription.patterns and self.internal.partitions is None:
+            yield FieldConflict(
+                ("processor", "internal", "partitions"),
+                f"is missing; topics has patterns ({channel.subscription}), which do not say how "
+                "many partitions the by-key topic has",
+            )
+
+    @property
+    def on_spark(self) -> bool:
+        return self.engine == "spark"
+
+    @property
+    def code_paths(self) -> tuple[str, ...]:
+        return () if self.code is None else (self.code,)
+
+    @override
+    def called(self, channel: ChannelConfig) -> tuple[str, tuple[str, ...]] | None:
+        return None if self.code is None else (self.code, ("event",))
+
+    @property
+    def extras(self) -> tuple[tuple[Steps, Extra], ...]:
+        return ((("engine",), Extra.SPARK),) if self.on_spark else ()
+
+    @override
+    def build(self, site: ProcessorSite) -> BatchProcessor:
+        from headrace.extensions.keyed.runtime.rekey import build_rekey  # noqa: PLC0415
+
+        return build_rekey(site.channel, site.spark, site.member, site.kafka, site.state)
