@@ -6,10 +6,12 @@ A kind is a class of sections. Its module is imported when a configuration first
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pydantic import PydanticUserError
 from pydantic_core import PydanticCustomError, SchemaValidator, core_schema
 
 from headrace.config.errors import FieldConflict, conflict_in, either, subject
@@ -51,6 +53,7 @@ class KindTable(Generic[S]):
         self._built_in = dict(built_in)
         self._of_text = of_text
         self._loaded: dict[str, type[S]] = {}
+        self._plugin_kinds: dict[Plugin, type[S]] = {}
         self._validators: dict[type[S], SchemaValidator] = {}
 
     @property
@@ -76,19 +79,18 @@ class KindTable(Generic[S]):
     def known(self) -> tuple[type[S], ...]:
         """Import and return the built-in kinds, and those of plug-ins that were named before."""
         built_in = tuple(self[name] for name in self._built_in)
-        return built_in + tuple(
-            kind for name, kind in self._loaded.items() if name not in self._built_in
-        )
+        offered = self._offered() if self._plugin_kinds else ()
+        found = (self._plugin_kinds.get(plugin) for plugin in offered)
+        return built_in + tuple(kind for kind in found if kind is not None)
 
     def installed(self) -> tuple[type[S], ...]:
         """Import and return the built-in kinds and those of all installed packages.
 
-        Plug-ins that cannot be imported, and those that are factories, are left out.
+        Plug-ins that cannot be used, and those that are factories, are left out.
         """
         for plugin in self._offered():
-            found = _imported(plugin)
-            if isinstance(found, type) and issubclass(found, self._base):
-                self._loaded.setdefault(plugin.name, found)
+            with suppress(PydanticCustomError):
+                self._of_plugin(plugin)
         return self.known()
 
     def _offered(self) -> list[Plugin]:
@@ -104,7 +106,7 @@ class KindTable(Generic[S]):
         Raises:
             PydanticCustomError: no kind has this type, or its plug-in cannot be used.
         """
-        if isinstance(name, str) and (name in self._built_in or name in self._loaded):
+        if isinstance(name, str) and name in self._built_in:
             return self[name]
         offered = self._offered()
         named = [plugin for plugin in offered if plugin.name == name]
@@ -113,10 +115,14 @@ class KindTable(Generic[S]):
         if len(named) > 1:
             packages = " and ".join(plugin.package for plugin in named)
             raise _refuse(f"{subject(name)} is offered by {packages}; uninstall one of them")
-        kind = self._loaded[named[0].name] = self._of_plugin(named[0])
-        return kind
+        return self._of_plugin(named[0])
 
     def _of_plugin(self, plugin: Plugin) -> type[S]:
+        if plugin not in self._plugin_kinds:
+            self._plugin_kinds[plugin] = self._import(plugin)
+        return self._plugin_kinds[plugin]
+
+    def _import(self, plugin: Plugin) -> type[S]:
         found, base = _imported(plugin), self._base
         where = f"'{plugin.name}' of package {plugin.package}"
         if isinstance(found, _Failed):
@@ -126,6 +132,13 @@ class KindTable(Generic[S]):
                 f"{where} is no {base.__name__}, but a factory; write type: custom and factory: "
                 f"{plugin.name}"
             )
+        try:
+            found.model_rebuild()
+        except (NameError, PydanticUserError) as error:
+            raise _refuse(
+                f"{where} cannot be used: a field of {plugin.factory} has a type that is not "
+                f"known there: {describe_error(error)}"
+            ) from error
         if found.tag() != plugin.name:
             raise _refuse(
                 f"{where} is the section {plugin.factory}, whose type is {subject(found.tag())}; "
@@ -183,7 +196,7 @@ def _imported(plugin: Plugin) -> Any:
     return found
 
 
-def _refuse(sentence: str) -> Exception:
+def _refuse(sentence: str) -> PydanticCustomError:
     return conflict_in([FieldConflict(("type",), sentence)])
 
 

@@ -43,8 +43,8 @@ def require_sink(made: object, maker: str) -> Sink[Any]:
     """
     if missing := _missing(made):
         raise ImportPathError(
-            f"{maker} returned {_named(made)}, which is not a sink: {missing}; docs/sinks/custom.md says "
-            "what a sink has"
+            f"{maker} returned {_named(made)}, which is not a sink: {missing}; "
+            "docs/sinks/custom.md says what a sink has"
         )
     return cast("Sink[Any]", made)
 

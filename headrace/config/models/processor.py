@@ -24,6 +24,8 @@ from headrace.config.types.scalars import (
 )
 from headrace.config.types.secrets import Options, Properties, PropertyValue, reveal_all
 from headrace.config.types.units import GIB, MIB, Duration, PositiveSeconds, Size
+from headrace.core.errors import StartError
+from headrace.core.imports import load_own
 from headrace.core.plugins import PluginKind
 
 if TYPE_CHECKING:
@@ -129,9 +131,9 @@ class ProcessorSite:
 class ProcessorConfig(Section):
     """A kind of processor: its fields, and the answers that Headrace needs about it.
 
-    A class derives from it, gives ``type`` a default, which is the name of the kind, and overrides
-    ``build`` and those answers that are not right for it. Reading the configuration imports the
-    class; a heavy library is imported in ``build``.
+    A class derives from it, gives ``type`` a default, which is the name of the kind, overrides
+    ``build`` or names a ``builder``, and overrides those answers that are not right for it. Reading
+    the configuration imports the class; a heavy library is imported in ``build``.
     """
 
     rejects_section: ClassVar[RejectsModel] = DeliveredRejects
@@ -152,6 +154,9 @@ class ProcessorConfig(Section):
     writes_by_key: ClassVar[bool] = False
     """Whether it writes the records of its topics again, by another key, to that of its sink."""
 
+    builder: ClassVar[str] = ""
+    """The import path of a function ``build(section, site)``, which ``build`` calls."""
+
     type: Restarts[str]
     """The kind of processor."""
 
@@ -167,7 +172,16 @@ class ProcessorConfig(Section):
             ConfigError: a value cannot be used.
             StartError: a library is missing, or what the section names cannot be imported.
         """
-        raise NotImplementedError(f"{type(self).__name__} overrides build")
+        try:
+            build = load_own(self.builder)
+        except ImportError as error:
+            lacking = next((extra for _, extra in self.extras if not extra.installed), None)
+            if lacking is None:
+                raise
+            user = f"the {self.type} processor of group {site.channel.group}"
+            raise StartError(f"{user} {lacking.advice} ({error})") from error
+        built: object = build(self, site)
+        return built
 
     @property
     def on_spark(self) -> bool:

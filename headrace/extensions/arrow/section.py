@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig
     from headrace.config.errors import ConfigProblem
-    from headrace.config.models.processor import ProcessorSite
-    from headrace.processors.contract import BatchProcessor
 
 
 class ArrowReducerConfig(Section):
@@ -30,6 +28,8 @@ class ArrowReducerConfig(Section):
 # the fields of the last base come first
 class ArrowProcessorConfig(MicroBatchConfig, ArrowReducerConfig):
     """Batches are merged into micro-batches, which a reducer in this process turns into rows."""
+
+    builder: ClassVar[str] = "headrace.extensions.arrow.build:build_arrow"
 
     type: Restarts[Literal["arrow"]] = "arrow"
     """This processor. It needs no Spark, and no JVM is started for it."""
@@ -53,9 +53,3 @@ class ArrowProcessorConfig(MicroBatchConfig, ArrowReducerConfig):
         except ConfigError as error:
             for problem in error.problems:
                 yield ("schema",), problem.removeprefix("decode schema ")
-
-    @override
-    def build(self, site: ProcessorSite) -> BatchProcessor:
-        from headrace.extensions.arrow.build import build_arrow  # noqa: PLC0415 - an engine
-
-        return build_arrow(self, site)

@@ -28,7 +28,7 @@ from headrace.config.types.scalars import (
 )
 from headrace.config.types.secrets import Options, reveal_all
 from headrace.config.types.units import MIB, NonNegativeSeconds, PositiveSeconds, Size
-from headrace.core.extras import Extra, required
+from headrace.core.extras import Extra
 from headrace.extensions.keyed.names import changelog_name
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig
     from headrace.config.errors import Steps
-    from headrace.config.models.processor import ProcessorSite
-    from headrace.processors.contract import BatchProcessor
 
 #: Keys of facts for which records need not be written again.
 OWN_KEYS = frozenset({"record", "partition", "constant"})
@@ -108,6 +106,7 @@ class KeyedProcessorConfig(MergingConfig):
     fitting_sinks: ClassVar[tuple[str, ...] | None] = ("kafka", "several")
     needs_sink: ClassVar[bool] = False
     writes_records: ClassVar[bool] = True
+    builder: ClassVar[str] = "headrace.extensions.keyed.runtime.build:build_keyed"
 
     type: Restarts[Literal["keyed"]] = "keyed"
     """This processor."""
@@ -318,14 +317,6 @@ class KeyedProcessorConfig(MergingConfig):
 
         return with_rekeyed(name, channel, channels)
 
-    @override
-    def build(self, site: ProcessorSite) -> BatchProcessor:
-        with required(Extra.KEYED, f"the keyed processor of group {site.channel.group}"):
-            from headrace.extensions.keyed.runtime.build import build_keyed  # noqa: PLC0415
-
-        assert site.state is not None, "a channel with state has a folder"
-        return build_keyed(site.channel, site.spark, site.member, site.kafka, site.state)
-
 
 def _key_conflicts(key: str, value: str) -> Iterator[FieldConflict]:
     if key.startswith("value.") and ":" not in key and value in {"string", "bytes"}:
@@ -352,6 +343,7 @@ class RekeyProcessorConfig(MergingConfig):
     rejects_section: ClassVar[RejectsModel] = RekeyRejects
     fitting_sinks: ClassVar[tuple[str, ...] | None] = ("kafka",)
     writes_by_key: ClassVar[bool] = True
+    builder: ClassVar[str] = "headrace.extensions.keyed.runtime.rekey:build_rekey"
 
     type: Restarts[Literal["rekey"]] = "rekey"
     """This processor."""
@@ -413,9 +405,3 @@ class RekeyProcessorConfig(MergingConfig):
     @property
     def extras(self) -> tuple[tuple[Steps, Extra], ...]:
         return ((("engine",), Extra.SPARK),) if self.on_spark else ()
-
-    @override
-    def build(self, site: ProcessorSite) -> BatchProcessor:
-        from headrace.extensions.keyed.runtime.rekey import build_rekey  # noqa: PLC0415
-
-        return build_rekey(site.channel, site.spark, site.member, site.kafka, site.state)

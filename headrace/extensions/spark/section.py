@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from headrace.config import ChannelConfig
     from headrace.config.errors import ConfigProblem, Steps
-    from headrace.config.models.processor import ProcessorSite
-    from headrace.processors.contract import BatchProcessor
 
 #: What is quoted in a schema: names, and comments.
 _QUOTED = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
@@ -66,6 +64,8 @@ class SparkProcessorConfig(MicroBatchConfig, SparkReducerConfig):
     only: ClassVar = {**MicroBatchConfig.only, **SparkReducerConfig.only}
     reads_by_reference: ClassVar[bool] = True
 
+    builder: ClassVar[str] = "headrace.extensions.spark.build:build_spark"
+
     type: Restarts[Literal["spark"]] = "spark"
     """This processor."""
 
@@ -105,9 +105,3 @@ class SparkProcessorConfig(MicroBatchConfig, SparkReducerConfig):
                 "have the reducer look at the length"
             )
             yield ("schema",), sentence
-
-    @override
-    def build(self, site: ProcessorSite) -> BatchProcessor:
-        from headrace.extensions.spark.build import build_spark  # noqa: PLC0415 - an extra
-
-        return build_spark(self, site)

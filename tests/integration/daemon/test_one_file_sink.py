@@ -1,4 +1,4 @@
-"""The sink of docs/a-sink-in-one-file.md, as a plug-in and as a part of Headrace."""
+"""The sink of docs/sinks/one-file.md, as a plug-in and as a part of Headrace."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RECORDS = 10
 
 def _source() -> str:
     """Return the file as the page has it."""
-    page = ROOT / "docs" / "a-sink-in-one-file.md"
+    page = ROOT / "docs" / "sinks" / "one-file.md"
     (source,) = (block.text for block in blocks_of(page) if block.detail == "ledger.py")
     return source
 

@@ -15,7 +15,6 @@ from headrace.extensions.keyed.runtime.channel_fold import (
     sink_topics,
 )
 from headrace.extensions.keyed.runtime.clients import ChannelClients
-from headrace.extensions.keyed.runtime.current import keyed_settings
 from headrace.extensions.keyed.runtime.engines import engine_of, watch_code
 from headrace.extensions.keyed.runtime.parts import KeyedParts
 from headrace.extensions.keyed.runtime.processor import KeyedProcessor
@@ -27,27 +26,19 @@ from headrace.kafka.clients import client_properties
 from headrace.processors.micro_batch_processor import JOB_SHARE, merge_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from headrace.config import ChannelConfig, KafkaConfig
-    from headrace.extensions.spark.runtime import SparkRuntime
+    from headrace.config import ProcessorSite
+    from headrace.extensions.keyed.section import KeyedProcessorConfig
 
 
-def build_keyed(
-    channel: ChannelConfig,
-    spark: Callable[[], SparkRuntime],
-    member: str,
-    kafka: KafkaConfig,
-    folder: Path,
-) -> KeyedProcessor:
-    """Build the processor of a channel with state, whose store is in ``folder``.
+def build_keyed(chosen: KeyedProcessorConfig, site: ProcessorSite) -> KeyedProcessor:
+    """Build the processor of a channel with state, whose store is in the channel's folder.
 
     Raises:
         StartError: the reducer cannot be imported or made.
     """
-    chosen = keyed_settings(channel)
-    clients = ChannelClients(client_properties(kafka), channel.group)
+    channel, folder = site.channel, site.state
+    assert folder is not None, "a channel with state has a folder"
+    clients = ChannelClients(client_properties(site.kafka), channel.group)
     topics = sink_topics(channel)
     letters = LetterHeaders(channel.rejects.headers, channel.group)
     decoder = load_decoder(chosen.decoder)
@@ -61,11 +52,11 @@ def build_keyed(
     state = LayeredState(store)
     watches = watch_code(chosen.engine, channel.group, folder)
     fold = ChannelFold(reducer, channel, outputs, letters, decoder, watches, state)
-    engine = engine_of(channel.group, spark, fold.function, reducer, decoder, watches)
+    engine = engine_of(channel.group, site.spark, fold.function, reducer, decoder, watches)
     first = FirstRecords(chosen.code)
     parts = KeyedParts(
         fold.follow,
-        KeyedSink(clients.transactions(member), state, topics, SYSTEM_CLOCK, first),
+        KeyedSink(clients.transactions(site.member), state, topics, SYSTEM_CLOCK, first),
         state,
         store,
         catalog=clients.catalog,

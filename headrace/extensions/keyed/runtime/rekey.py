@@ -26,34 +26,26 @@ from headrace.processors.micro_batch_processor import (
 from headrace.sinks.sections import KafkaSinkConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Mapping
 
-    from headrace.config import ChannelConfig, KafkaConfig
-    from headrace.extensions.spark.runtime import SparkRuntime
+    from headrace.config import ChannelConfig, ProcessorSite
 
 #: Seconds in which the brokers have to say what the by-key topic is, at the start.
 START_TIMEOUT = 30.0
 
 
-def build_rekey(
-    channel: ChannelConfig,
-    spark: Callable[[], SparkRuntime],
-    member: str,
-    kafka: KafkaConfig,
-    folder: Path | None,
-) -> MicroBatchProcessor:
-    """Build the processor of a channel that re-keys, which notes its calls in ``folder``.
+def build_rekey(chosen: RekeyProcessorConfig, site: ProcessorSite) -> MicroBatchProcessor:
+    """Build the processor of a channel that re-keys, which notes its calls in its folder.
 
     Raises:
         StartError: the function that says the key cannot be imported, or Spark is not installed.
     """
-    chosen, target, rejects = channel.processor, channel.sink, channel.rejects
-    assert isinstance(chosen, RekeyProcessorConfig), "another processor is built elsewhere"
+    channel = site.channel
+    target, rejects = channel.sink, channel.rejects
     assert isinstance(target, KafkaSinkConfig), "the configuration demands it"
     assert target.topic is not None, "the configuration demands it"
     assert isinstance(rejects, RekeyRejects), "the configuration has the processor's"
-    topic, properties = target.topic, client_properties(kafka)
+    topic, properties = target.topic, client_properties(site.kafka)
     decoder = load_decoder(chosen.decoder)
     settings = RekeySettings(
         chosen.key,
@@ -65,9 +57,9 @@ def build_rekey(
         decoder,
     )
     user_code = None if chosen.code is None else load_callable(chosen.code, "event")
-    watches = watch_code(chosen.engine, channel.group, folder)
+    watches = watch_code(chosen.engine, channel.group, site.state)
     rekey = Rekey(settings, user_code, watches.of_fold)
-    transactions = ResultTransactions(properties, channel.group, member)
+    transactions = ResultTransactions(properties, channel.group, site.member)
 
     def prepare() -> None:
         with closing(KafkaTopicCatalog(properties, channel.group)) as catalog:
@@ -84,7 +76,7 @@ def build_rekey(
 
     code = user_code or rekey
     return MicroBatchProcessor(
-        engine_of(channel.group, spark, RekeyFunction(rekey), code, decoder, watches),
+        engine_of(channel.group, site.spark, RekeyFunction(rekey), code, decoder, watches),
         RekeySink(transactions, prepare),
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from confluent_kafka import Producer
 
-from headrace.config import ChannelConfig, KafkaConfig
+from headrace.config import ChannelConfig, KafkaConfig, ProcessorSite
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.runtime.build import build_keyed
+from headrace.extensions.keyed.runtime.current import keyed_settings
 from tests.brokers import Broker
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def test_a_restore_ends_behind_an_open_transaction(bootstrap_servers: str, tmp_p
     chosen = {"type": "keyed", "engine": "arrow", "reducer": "benchmarks.chaos.keyed:count"}
     channel = ChannelConfig.model_validate({"topics": [topic], "group": "g", "processor": chosen})
     kafka = KafkaConfig(bootstrap_servers=bootstrap_servers)
-    processor = build_keyed(channel, no_spark, "m", kafka, tmp_path)
+    site = ProcessorSite(channel, "m", kafka, tmp_path, no_spark)
+    processor = build_keyed(keyed_settings(channel), site)
     settings = {"bootstrap.servers": bootstrap_servers, "transactional.id": f"tx.{topic}"}
     producer = Producer(settings)
     producer.init_transactions(WAIT)
