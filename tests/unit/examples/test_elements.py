@@ -19,6 +19,7 @@ from examples.elements.demo import (
     next_phase,
     totals_of,
 )
+from headrace import config
 from headrace.apps.elements import element_reducer
 from headrace.extensions.keyed.section import KeyedProcessorConfig
 from headrace.testing.keyed import KeyedTest
