@@ -43,7 +43,7 @@ from headrace.core.files import write_whole
 from headrace.core.processes import default_state_dir
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.phases import named, summed
-from headrace.ops.admin.tables import duration
+from headrace.ops.console import duration
 from headrace.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:

@@ -9,13 +9,10 @@ import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from http import HTTPStatus
-from threading import Event
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote, urlencode
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from headrace.core.errors import ConfigError, HeadraceError
 from headrace.health import UNWELL, ask
@@ -28,8 +25,16 @@ from headrace.ops.admin.client import (
     process_url,
 )
 from headrace.ops.admin.document import restoring
-from headrace.ops.admin.tables import plain_table, show
+from headrace.ops.admin.tables import show
 from headrace.ops.admin.top import Top
+from headrace.ops.console import (
+    Column,
+    figures,
+    print_look,
+    repeated,
+    stdout_console,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,9 +44,6 @@ EXIT_REFUSED = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 EXIT_NOT_YET = 4
-
-#: More than any row takes: a terminal breaks long lines by itself, others want them whole.
-_WIDTH = 10_000
 
 #: Keys that are asked for at a time.
 _PAGE = 1000
@@ -95,17 +97,22 @@ def status(channel: str | None, *, as_json: bool, watch: float | None) -> Comman
     """Return what shows the status, once or every ``watch`` seconds."""
 
     def command(client: AdminClient) -> int:
-        while True:
+        def look() -> int:
             found = client.get("/api/v1/status")
             chosen = found["channels"]
             if channel is not None:
                 name = _named(channel, chosen)
                 chosen = [each for each in chosen if each["name"] == name]
-            _print_status(found, chosen, as_json=as_json, watch=watch)
+            print_look(
+                {**found, "channels": chosen},
+                lambda console: show(found, chosen, console),
+                as_json=as_json,
+                every=watch,
+            )
             _print_unusable(found)
-            if watch is None:
-                return 0
-            Event().wait(watch)
+            return 0
+
+        return repeated(look, watch)
 
     return command
 
@@ -114,7 +121,7 @@ def top(*, every: float, partitions: int, once: bool, as_json: bool) -> Command:
     """Return what shows the channels in a table, once or every so many seconds."""
 
     def command(client: AdminClient) -> int:
-        view = Top(_console(), partitions=partitions)
+        view = Top(stdout_console(), partitions=partitions)
         return view.run(client, every=every, once=once, as_json=as_json)
 
     return command
@@ -129,21 +136,6 @@ def _print_unusable(found: dict[str, Any]) -> None:
             f"{found['process']['config_file']} as it is now cannot be used, and what was read "
             f"before goes on: {problems[0]}{more}"
         )
-
-
-def _print_status(
-    found: dict[str, Any], chosen: list[dict[str, Any]], *, as_json: bool, watch: float | None
-) -> None:
-    if as_json:
-        # one line for each look of several, so that a script can tell them apart
-        indent = 2 if watch is None else None
-        typer.echo(json.dumps({**found, "channels": chosen}, indent=indent))
-    else:
-        console = _console()
-        if watch is not None and console.is_terminal:
-            console.clear()
-        show(found, chosen, console)
-    sys.stdout.flush()
 
 
 def change(
@@ -375,13 +367,17 @@ def print_keys(found: Iterable[dict[str, Any]], *, as_json: bool) -> None:
         for each in found:
             typer.echo(json.dumps(each))
         return
-    table = plain_table("partition", "key", "state", "timers", right={"partition"})
-    for each in found:
-        timers = ", ".join(f"{timer['name']} {timer['due']}" for timer in each["timers"])
-        note = "" if each["quarantined"] is None else " (in quarantine)"
-        cells = map(Text, (f"{each['key']}{note}", _compact(each["state"]), timers))
-        table.add_row(str(each["partition"]), *cells)
-    _console().print(table)
+    stdout_console().print(table_of(found, _KEYS))
+
+
+_KEYS: tuple[Column[dict[str, Any]], ...] = (
+    *figures(partition="partition"),
+    Column("key", lambda each: each["key"] + (" (in quarantine)" * bool(each["quarantined"]))),
+    Column("state", lambda each: _compact(each["state"])),
+    Column(
+        "timers", lambda each: ", ".join(f"{one['name']} {one['due']}" for one in each["timers"])
+    ),
+)
 
 
 def _compact(state: object) -> str:
@@ -430,12 +426,6 @@ def _near(name: str, known: Sequence[str]) -> str:
     if near:
         return f"; did you mean {near[0]}?"
     return f"; choose from {', '.join(known)}" if known else ""
-
-
-def _console() -> Console:
-    if sys.stdout.isatty():
-        return Console()
-    return Console(soft_wrap=True, width=_WIDTH)
 
 
 def _complain(*lines: str) -> None:

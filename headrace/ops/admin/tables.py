@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
 from rich.text import Text
 
 from headrace.ops.admin.document import restoring
+from headrace.ops.console import Column, duration, figures, numeric, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Iterable
 
     from rich.console import Console
 
@@ -26,8 +26,6 @@ _STYLES = {
     "failed": "red",
     "lost": "red",
 }
-
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def show(status: dict[str, Any], channels: list[dict[str, Any]], console: Console) -> None:
@@ -76,7 +74,7 @@ def _show_channel(channel: dict[str, Any], console: Console) -> None:
     for line in _numbers(channel):
         console.print(line, highlight=False)
     if channel["partitions"]:
-        console.print(_partitions(channel["partitions"]))
+        console.print(table_of(channel["partitions"], _PARTITIONS))
 
 
 def catch_up(lag: int, seconds: float | None, per_s: float) -> Text:
@@ -125,27 +123,26 @@ def _phase(phase: dict[str, Any]) -> str:
 
 
 def _pause(pause: dict[str, Any]) -> str:
-    scope = "" if pause["topic"] is None else f"{pause['topic']}-{pause['partition']} "
+    scope = "" if pause["topic"] is None else f"{partition_name(pause)} "
     until = "" if pause["until"] is None else f" until {pause['until']}"
     note = f": {pause['note']}" if pause["note"] else ""
     what = f"paused ({pause['reason']}, {pause['mode']}) by {pause['by']}"
     return f"{scope}{what} since {pause['since']}{until}{note}"
 
 
-def _partitions(partitions: Iterable[dict[str, Any]]) -> Table:
-    numbers = ("epoch", "position", "batch", "committed", "end", "lag")
-    table = plain_table(
-        "partition", "state", *numbers, "records/s", "note", right={*numbers, "records/s"}
-    )
-    for each in partitions:
-        table.add_row(
-            Text(f"{each['topic']}-{each['partition']}"),
-            state_word(each["state"]),
-            *(_number(each["batch_offset" if key == "batch" else key]) for key in numbers),
-            f"{each['records_per_s']:g}",
-            Text("; ".join(_notes(each)), style="yellow"),
-        )
-    return table
+def partition_name(each: dict[str, Any]) -> str:
+    """Return a partition as commands name it."""
+    return f"{each['topic']}-{each['partition']}"
+
+
+_PARTITIONS: tuple[Column[dict[str, Any]], ...] = (
+    Column("partition", partition_name),
+    Column("state", lambda each: state_word(each["state"])),
+    *figures(epoch="epoch", position="position", batch="batch_offset"),
+    *figures(committed="committed", end="end", lag="lag"),
+    numeric("records/s", lambda each: f"{each['records_per_s']:g}"),
+    Column("note", lambda each: "; ".join(_notes(each)), style="yellow"),
+)
 
 
 def _notes(each: dict[str, Any]) -> Iterable[str]:
@@ -165,14 +162,6 @@ def _notes(each: dict[str, Any]) -> Iterable[str]:
         yield f"processing for {duration(each['callback_s'])}"
 
 
-def plain_table(*columns: str, right: Container[str]) -> Table:
-    """Return a table without lines; the columns of numbers are those at the ``right``."""
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left")
-    return table
-
-
 def batch_of(each: dict[str, Any]) -> str:
     """Return in words which records the batch of a partition has."""
     first, end = each["batch_offset"], each["batch_end"]
@@ -181,22 +170,6 @@ def batch_of(each: dict[str, Any]) -> str:
     return f"record {first}" if end == first + 1 else f"the batch {first} to {end - 1}"
 
 
-def duration(seconds: float) -> str:
-    """Return a duration in its two largest units."""
-    whole = int(seconds)
-    if whole < _MINUTE:
-        return f"{whole}s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE}m {whole % _MINUTE}s"
-    if whole < _DAY:
-        return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE}m"
-    return f"{whole // _DAY}d {whole % _DAY // _HOUR}h"
-
-
 def state_word(word: str) -> Text:
     """Return a state in words, in its colour."""
     return Text(word.replace("_", " "), style=_STYLES.get(word, ""))
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else str(value)

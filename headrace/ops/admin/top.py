@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack
+from operator import itemgetter
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,13 @@ from rich.text import Text
 
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.ops.admin.client import UnreachableError
-from headrace.ops.admin.tables import catch_up, duration, plain_table, state_word
+from headrace.ops.admin.tables import catch_up, partition_name, state_word
+from headrace.ops.console import Column, duration, numeric, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console, RenderableType
-    from rich.table import Table
 
     from headrace.core.clock import Clock
     from headrace.ops.admin.client import AdminClient
@@ -99,7 +100,13 @@ class Top:
             f" · {found['at']}",
         )
         reasons = [Text(f"not ready: {each}", style="red") for each in found["not_ready_because"]]
-        return Group(head, *reasons, self._channels(found), Text(""), self._of_partitions(found))
+        return Group(
+            head,
+            *reasons,
+            table_of(self._figures(found), _CHANNELS),
+            Text(""),
+            self._of_partitions(found),
+        )
 
     def _figures(self, found: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield what is shown of each channel; rates are those since the last look."""
@@ -132,68 +139,60 @@ class Top:
                 "held": len(channel["partitions"]),
                 "partitions": sum(channel["topics"].values()),
                 "lag_by_partition": {
-                    f"{each['topic']}-{each['partition']}": each["lag"]
-                    for each in channel["partitions"]
+                    partition_name(each): each["lag"] for each in channel["partitions"]
                 },
             }
 
-    def _channels(self, found: dict[str, Any]) -> Table:
-        numbers = (
-            "lag",
-            "waits",
-            "catches up",
-            "records/s",
-            "batches/s",
-            "errors",
-            "dead",
-            "skipped",
-            "MiB",
-        )
-        table = plain_table("channel", "state", *numbers, "partitions", right={*numbers})
-        for each in self._figures(found):
-            table.add_row(
-                Text(each["name"], style="bold"),
-                state_word(each["state"]),
-                f"{each['lag']:,}",
-                _seconds(each["lag_s"]),
-                catch_up(each["lag"], each["catch_up_s"], each["lag_per_s"]),
-                f"{each['records_per_s']:,.1f}",
-                f"{each['batches_per_s']:,.1f}",
-                *(_count(each[name]) for name in ("errors", "dead_letters", "skipped_records")),
-                f"{each['held_bytes'] / _MIB:,.1f}",
-                f"{each['held']} of {each['partitions']}",
-            )
-        return table
-
     def _of_partitions(self, found: dict[str, Any]) -> RenderableType:
         """Return the partitions with the greatest lag."""
-        numbers = ("lag", "waits", "records/s", "position", "end")
-        several = len(found["channels"]) > 1
-        names = (*(["channel"] if several else []), "partition", "state")
-        table = plain_table(*names, *numbers, "last error", right={*numbers})
         held = [(each["name"], one) for each in found["channels"] for one in each["partitions"]]
         held.sort(key=lambda pair: (-(pair[1]["lag"] or 0), pair[1]["topic"], pair[1]["partition"]))
-        for name, each in held[: self._partitions]:
-            table.add_row(
-                *([Text(name)] if several else []),
-                Text(f"{each['topic']}-{each['partition']}"),
-                state_word(each["state"]),
-                "-" if each["lag"] is None else f"{each['lag']:,}",
-                _seconds(each["lag_s"]),
-                f"{each['records_per_s']:,.1f}",
-                str(each["position"]),
-                "-" if each["end"] is None else str(each["end"]),
-                Text(" ".join((each["last_error"] or "").split()), style="red", no_wrap=True),
-            )
+        columns = _PARTITIONS if len(found["channels"]) > 1 else _PARTITIONS[1:]
+        table = table_of(held[: self._partitions], columns)
         left = len(held) - self._partitions
         if left <= 0:
             return table
         return Group(table, Text(f"and {left} partitions with less lag", style="dim"))
 
 
-def _seconds(seconds: float | None) -> str:
-    return "-" if seconds is None else duration(seconds)
+def _seconds(seconds: float | None) -> str | None:
+    return None if seconds is None else duration(seconds)
 
 
-def _count(count: int) -> Text:
-    return Text(f"{count:,}", style="red" if count else "")
+def _count(name: str) -> Callable[[dict[str, Any]], Text]:
+    return lambda each: Text(f"{each[name]:,}", style="red" if each[name] else "")
+
+
+_CHANNELS: tuple[Column[dict[str, Any]], ...] = (
+    Column("channel", itemgetter("name"), style="bold"),
+    Column("state", lambda each: state_word(each["state"])),
+    numeric("lag", lambda each: f"{each['lag']:,}"),
+    numeric("waits", lambda each: _seconds(each["lag_s"])),
+    numeric(
+        "catches up", lambda each: catch_up(each["lag"], each["catch_up_s"], each["lag_per_s"])
+    ),
+    numeric("records/s", lambda each: f"{each['records_per_s']:,.1f}"),
+    numeric("batches/s", lambda each: f"{each['batches_per_s']:,.1f}"),
+    numeric("errors", _count("errors")),
+    numeric("dead", _count("dead_letters")),
+    numeric("skipped", _count("skipped_records")),
+    numeric("MiB", lambda each: f"{each['held_bytes'] / _MIB:,.1f}"),
+    Column("partitions", lambda each: f"{each['held']} of {each['partitions']}"),
+)
+
+#: Of a channel's name and a partition of it.
+_PARTITIONS: tuple[Column[tuple[str, dict[str, Any]]], ...] = (
+    Column("channel", itemgetter(0)),
+    Column("partition", lambda pair: partition_name(pair[1])),
+    Column("state", lambda pair: state_word(pair[1]["state"])),
+    numeric("lag", lambda pair: None if pair[1]["lag"] is None else f"{pair[1]['lag']:,}"),
+    numeric("waits", lambda pair: _seconds(pair[1]["lag_s"])),
+    numeric("records/s", lambda pair: f"{pair[1]['records_per_s']:,.1f}"),
+    numeric("position", lambda pair: pair[1]["position"]),
+    numeric("end", lambda pair: pair[1]["end"]),
+    Column("last error", lambda pair: _error(pair[1])),
+)
+
+
+def _error(each: dict[str, Any]) -> Text:
+    return Text(" ".join((each["last_error"] or "").split()), style="red", no_wrap=True)

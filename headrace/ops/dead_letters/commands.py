@@ -8,11 +8,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from headrace.core.clock import Deadline
 from headrace.core.letter_headers import REPLAYED_HEADER, letter_origin
@@ -25,7 +24,7 @@ from headrace.kafka.clients import client_properties
 from headrace.kafka.dead_letters import LetterReplay, LetterReplayError, replay_group
 from headrace.kafka.source import read_log
 from headrace.ops.admin.redaction import Redaction
-from headrace.ops.admin.tables import plain_table
+from headrace.ops.console import Column, figures, numeric, print_table
 from headrace.ops.offsets.commands import channel_name
 from headrace.ops.offsets.reader import ANSWER_TIMEOUT, RequestError
 
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
 
 #: Letters that are replayed in one transaction.
 _TRANSACTION = 500
-
-#: More than any row takes: a terminal breaks long lines by itself, others want them whole.
-_WIDTH = 10_000
 
 #: Characters of an error's message, of a key and of a value that a table shows.
 _SHOWN = 80
@@ -358,27 +354,24 @@ def _print(letters: Iterable[Letter], redaction: Redaction, *, values: bool, as_
         for letter in letters:
             typer.echo(json.dumps(letter.document(redaction, values=values)))
         return
-    names = ("letter", "time", "state", "from", "key", "attempts", "error", "message")
-    table = plain_table(*names, *(["value"] if values else []), right={"attempts"})
-    for letter in letters:
-        origin, record = letter.origin, letter.record
-        place = "-" if origin.topic is None else f"{origin.topic}-{origin.partition}"
-        cells = [
-            f"{letter.partition}:{letter.offset}",
-            format_moment(max(0, letter.time)),
-            letter.state.value,
-            place if origin.offset is None else f"{place}:{origin.offset}",
-            _short(redaction.key(record.key())),
-            "-" if origin.attempt is None else str(origin.attempt),
-            origin.error or "-",
-            _one_line(origin.message or origin.timer or "-"),
-            *([_short(redaction.value(record.value()))] if values else []),
-        ]
-        table.add_row(*map(Text, cells))
-    if table.row_count:
-        Console(soft_wrap=True, width=_WIDTH).print(table)
-    else:
-        typer.echo("no letters")
+    columns: list[Column[Letter]] = [
+        Column("letter", lambda each: f"{each.partition}:{each.offset}"),
+        Column("time", lambda each: format_moment(max(0, each.time))),
+        Column("state", lambda each: each.state.value),
+        Column("from", lambda each: _place(each.origin)),
+        Column("key", lambda each: _short(redaction.key(each.record.key()))),
+        numeric("attempts", lambda each: each.origin.attempt),
+        Column("error", lambda each: each.origin.error or "-"),
+        Column("message", lambda each: _one_line(each.origin.message or each.origin.timer or "-")),
+    ]
+    if values:
+        columns.append(Column("value", lambda each: _short(redaction.value(each.record.value()))))
+    print_table(letters, columns, empty="no letters")
+
+
+def _place(origin: LetterOrigin) -> str:
+    place = "-" if origin.topic is None else f"{origin.topic}-{origin.partition}"
+    return place if origin.offset is None else f"{place}:{origin.offset}"
 
 
 @dataclass(slots=True)
@@ -402,30 +395,38 @@ def _print_errors(letters: Iterable[Letter], *, as_json: bool) -> None:
     found: dict[str, _Alike] = {}
     for letter in letters:
         found.setdefault(error_kind(letter.origin), _Alike()).add(letter)
-    kinds = sorted(found.items(), key=lambda each: (-each[1].letters, each[0]))
-    table = plain_table(
-        "error", "letters", "pending", "last", "letter", "message", right={"letters", "pending"}
-    )
-    for kind, alike in kinds:
-        last = alike.last
-        assert last is not None, "each kind has a letter"
-        named, message = f"{last.partition}:{last.offset}", last.origin.message
-        moment = format_moment(max(0, last.time))
-        if as_json:
-            document = {
-                "error": kind,
-                "letters": alike.letters,
-                "pending": alike.pending,
-                "last": {"letter": named, "time": moment, "message": message},
-            }
+    kinds = [
+        {
+            "error": kind,
+            "letters": alike.letters,
+            "pending": alike.pending,
+            "last": _summary(alike.last),
+        }
+        for kind, alike in sorted(found.items(), key=lambda each: (-each[1].letters, each[0]))
+    ]
+    if as_json:
+        for document in kinds:
             typer.echo(json.dumps(document))
-            continue
-        counts = (str(alike.letters), str(alike.pending))
-        table.add_row(*map(Text, (kind, *counts, moment, named, _one_line(message or "-"))))
-    if table.row_count:
-        Console(soft_wrap=True, width=_WIDTH).print(table)
-    elif not as_json:
-        typer.echo("no letters")
+    else:
+        print_table(kinds, _KINDS, empty="no letters")
+
+
+def _summary(letter: Letter | None) -> dict[str, str | None]:
+    assert letter is not None, "each kind has a letter"
+    return {
+        "letter": f"{letter.partition}:{letter.offset}",
+        "time": format_moment(max(0, letter.time)),
+        "message": letter.origin.message,
+    }
+
+
+_KINDS: tuple[Column[dict[str, Any]], ...] = (
+    Column("error", itemgetter("error")),
+    *figures(letters="letters", pending="pending"),
+    Column("last", lambda each: each["last"]["time"]),
+    Column("letter", lambda each: each["last"]["letter"]),
+    Column("message", lambda each: _one_line(each["last"]["message"] or "-")),
+)
 
 
 def error_kind(origin: LetterOrigin) -> str:
@@ -590,7 +591,9 @@ class _Plan:
         if not self.counts:
             typer.echo("no letters to be replayed")
             return
-        table = plain_table("from", "to", "letters", right={"letters"})
-        for place, count in sorted(self.counts.items()):
-            table.add_row(str(place), self.to or str(place), str(count))
-        Console(soft_wrap=True, width=_WIDTH).print(table)
+        columns: tuple[Column[tuple[TopicPartition, int]], ...] = (
+            Column("from", itemgetter(0)),
+            Column("to", lambda each: self.to or each[0]),
+            numeric("letters", itemgetter(1)),
+        )
+        print_table(sorted(self.counts.items()), columns)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
@@ -18,7 +15,8 @@ from headrace.core.errors import HeadraceError
 from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition
 from headrace.ops.admin.client import AdminClient, ClientOptions, find
-from headrace.ops.admin.tables import duration, plain_table
+from headrace.ops.admin.tables import partition_name
+from headrace.ops.console import Column, duration, figures, numeric, print_look, repeated, table_of
 from headrace.ops.groups.report import (
     GroupActivity,
     GroupSnapshot,
@@ -32,14 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from rich.table import Table
+    from rich.console import Console
 
     from headrace.config import Config
     from headrace.core.errors import ConfigError
-
-
-#: More than any row takes: a terminal breaks long lines by itself, others want them whole.
-_WIDTH = 10_000
 
 
 def findings(found: dict[str, Any], more: dict[str, Any]) -> Iterator[str]:
@@ -51,7 +45,7 @@ def findings(found: dict[str, Any], more: dict[str, Any]) -> Iterator[str]:
     for kind in ("unowned", "pending", "moving", "contended", "missing", "foreign"):
         for each in found[kind]:
             rest = {k: v for k, v in each.items() if k not in {"topic", "partition"}}
-            yield _line(kind, _named(each), more | rest)
+            yield _line(kind, partition_name(each), more | rest)
     if found["mixed_modes"]:
         yield _line("mixed_modes", ",".join(found["modes"]), more)
     for topic in found["unknown_topics"]:
@@ -75,10 +69,6 @@ def text(value: Any) -> str:
 
 def _line(kind: str, name: str, values: dict[str, Any]) -> str:
     return " ".join([kind, text(name), *(f"{k}={text(v)}" for k, v in values.items())])
-
-
-def _named(each: dict[str, Any]) -> str:
-    return f"{each['topic']}-{each['partition']}"
 
 
 _STATES = {
@@ -107,39 +97,29 @@ def show(report: GroupSnapshot, console: Console) -> None:
         highlight=False,
     )
     if found["members"]:
-        console.print(_members(found["members"]))
+        console.print(table_of(found["members"], _MEMBERS))
     if found["partitions"]:
-        console.print(_partitions(found["partitions"]))
+        console.print(table_of(found["partitions"], _PARTITIONS))
     for finding in findings(found, {}):
         console.print(Text(finding, style="yellow"))
 
 
-def _members(members: list[dict[str, Any]]) -> Table:
-    columns = ("member", "host", "pid", "software", "since", "mode", "owned", "note")
-    table = plain_table(*columns, right={"pid", "owned"})
-    for each in members:
-        note = each["problem"] or ("draining" if each["draining"] else "")
-        keys = ("name", "host", "pid", "software", "since", "mode", "owned")
-        table.add_row(*(Text(text(each[key])) for key in keys), Text(note, style="yellow"))
-    return table
+def _field(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda each: text(each[name])
 
 
-def _partitions(partitions: list[dict[str, Any]]) -> Table:
-    columns = ("partition", "state", "owner", "epoch", "claim", "committed", "end", "lag", "note")
-    table = plain_table(*columns, right={"epoch", "committed", "end", "lag"})
-    for each in partitions:
-        table.add_row(
-            Text(f"{each['topic']}-{each['partition']}"),
-            Text(each["state"], style=_STYLES[each["state"]]),
-            Text(_owner(each)),
-            text(each["epoch"]),
-            _claim(each),
-            _committed(each),
-            text(each["log_end"]),
-            text(each["lag"]),
-            Text("; ".join(each["notes"]), style="yellow"),
-        )
-    return table
+_MEMBERS: tuple[Column[dict[str, Any]], ...] = (
+    Column("member", _field("name")),
+    Column("host", _field("host")),
+    numeric("pid", _field("pid")),
+    Column("software", _field("software")),
+    Column("since", _field("since")),
+    Column("mode", _field("mode")),
+    numeric("owned", _field("owned")),
+    Column(
+        "note", lambda each: each["problem"] or ("draining" if each["draining"] else ""), "yellow"
+    ),
+)
 
 
 def _owner(each: dict[str, Any]) -> str:
@@ -161,6 +141,18 @@ def _committed(each: dict[str, Any]) -> str:
     return f"{text(each['committed_offset'])}{place}"
 
 
+_PARTITIONS: tuple[Column[dict[str, Any]], ...] = (
+    Column("partition", partition_name),
+    Column("state", lambda each: Text(each["state"], style=_STYLES[each["state"]])),
+    Column("owner", _owner),
+    *figures(epoch="epoch"),
+    Column("claim", _claim),
+    numeric("committed", _committed),
+    *figures(end="log_end", lag="lag"),
+    Column("note", lambda each: "; ".join(each["notes"]), style="yellow"),
+)
+
+
 def document(report: GroupSnapshot) -> dict[str, Any]:
     """Return the report for scripts; null where something is not known or not there."""
     return {
@@ -170,20 +162,20 @@ def document(report: GroupSnapshot) -> dict[str, Any]:
         "state": report.activity.value,
         "members": [_member(each.facts()) for each in report.members],
         "partitions": [_partition(each, report.taken_at) for each in report.partitions],
-        "unowned": [_name(p.partition) for p in report.ownership(OwnershipState.UNOWNED)],
+        "unowned": [p.partition._asdict() for p in report.ownership(OwnershipState.UNOWNED)],
         "pending": [
-            {**_name(p.partition), "member": p.meant_for}
+            {**p.partition._asdict(), "member": p.meant_for}
             for p in report.ownership(OwnershipState.PENDING)
         ],
         "moving": [
-            {**_name(p.partition), "owner": p.owner, "member": p.meant_for}
+            {**p.partition._asdict(), "owner": p.owner, "member": p.meant_for}
             for p in report.ownership(OwnershipState.MOVING)
         ],
-        "contended": [{**_name(p), "members": list(m)} for p, m in report.contended.items()],
+        "contended": [{**p._asdict(), "members": list(m)} for p, m in report.contended.items()],
         "missing": [
-            {**_name(p), "member": member} for member, ps in report.missing.items() for p in ps
+            {**p._asdict(), "member": member} for member, ps in report.missing.items() for p in ps
         ],
-        "foreign": [{**_name(p), "owner": owner} for p, owner in report.foreign.items()],
+        "foreign": [{**p._asdict(), "owner": owner} for p, owner in report.foreign.items()],
         "modes": sorted(mode.value for mode in report.modes),
         "mixed_modes": len(report.modes) > 1,
         "unknown_topics": list(report.unknown_topics),
@@ -204,7 +196,7 @@ def _member(facts: dict[str, Any]) -> dict[str, Any]:
 def _partition(found: PartitionReport, now: float) -> dict[str, Any]:
     claim, latest, offsets = found.claim, found.latest, found.offsets
     return {
-        **_name(found.partition),
+        **found.partition._asdict(),
         "state": found.ownership.value,
         "owner": found.owner,
         "member": found.meant_for,
@@ -215,9 +207,8 @@ def _partition(found: PartitionReport, now: float) -> dict[str, Any]:
         "clean_end": None if latest is None or found.owner is not None else latest.clean_end,
         "committed_offset": None if offsets is None else offsets.next,
         "committed_in": None if found.kept_in is None else found.kept_in.value,
-        "log_start": None if offsets is None else offsets.low,
-        "log_end": None if offsets is None else offsets.high,
-        "lag": None if offsets is None else offsets.lag,
+        **dict.fromkeys(("log_start", "log_end", "lag")),
+        **({} if offsets is None else offsets.log_facts()),
         "notes": list(found.notes),
     }
 
@@ -225,10 +216,6 @@ def _partition(found: PartitionReport, now: float) -> dict[str, Any]:
 def claim_age(now: float, since: float) -> int:
     """Return whole seconds; the owner's clock may be ahead of ours."""
     return max(0, int(now - since))
-
-
-def _name(partition: TopicPartition) -> dict[str, Any]:
-    return {"topic": partition.topic, "partition": partition.partition}
 
 
 def group(config: Config, channel: str | None, *, as_json: bool, watch: float | None) -> int:
@@ -290,32 +277,17 @@ def _known(group: dict[str, Any], reason: str) -> GroupSnapshot:
 
 
 def _shown(look: Callable[[], list[GroupSnapshot]], *, as_json: bool, watch: float | None) -> int:
-    code = 0
-    try:
-        while True:
-            reports = look()
-            _print(reports, as_json=as_json, watch=watch)
-            code = EXIT_FAILED if any(report.errors for report in reports) else 0
-            if watch is None:
-                return code
-            Event().wait(watch)
-    except KeyboardInterrupt:
-        return code
+    return repeated(lambda: _print(look(), as_json=as_json, watch=watch), watch)
 
 
-def _print(reports: Sequence[GroupSnapshot], *, as_json: bool, watch: float | None) -> None:
-    if as_json:
-        # one line for each look of several, so that a script can tell them apart
-        indent = 2 if watch is None else None
-        typer.echo(json.dumps([document(report) for report in reports], indent=indent))
-    else:
-        is_terminal = sys.stdout.isatty()
-        console = Console(width=None if is_terminal else _WIDTH, soft_wrap=not is_terminal)
-        if watch is not None and is_terminal:
-            console.clear()
+def _print(reports: Sequence[GroupSnapshot], *, as_json: bool, watch: float | None) -> int:
+    def draw(console: Console) -> None:
         for report in reports:
             show(report, console)
-    sys.stdout.flush()
+
+    print_look([document(each) for each in reports], draw, as_json=as_json, every=watch)
     # two channels mostly fail for the same reason, which need not be said twice
-    for error in dict.fromkeys(error for report in reports for error in report.errors):
+    errors = list(dict.fromkeys(error for report in reports for error in report.errors))
+    for error in errors:
         typer.echo(error, err=True)
+    return EXIT_FAILED if errors else 0

@@ -6,11 +6,11 @@ import json
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import typer
 import yaml
-from rich.console import Console
 
 from headrace.channel.offset_stores import open_offset_store
 from headrace.config import load
@@ -23,7 +23,7 @@ from headrace.core.records import TopicPartition, identity_of
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.catalog import subscribers
 from headrace.kafka.clients import client_properties
-from headrace.ops.admin.tables import plain_table
+from headrace.ops.console import Column, figures, numeric, print_table
 from headrace.ops.offsets.hold import refuse_members
 from headrace.ops.offsets.plan import (
     GroupOffsets,
@@ -50,8 +50,6 @@ from headrace.zookeeper.settings import session_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
-
-    from rich.table import Table
 
     from headrace.config import ChannelConfig, Config
     from headrace.core.positions import Replay, Target
@@ -233,33 +231,29 @@ class _Parser:
         self._problems.append(f"{self._name}: {problem}")
 
 
-#: More than any row takes: a terminal breaks long lines by itself, others want them whole.
-_WIDTH = 10_000
-
-
 def offsets_table(found: Sequence[PartitionOffsets]) -> None:
     """Print where a channel's partitions stand."""
-    numbers = ("partition", "group", "epoch", "sink", "first", "end", "lag")
-    keys = ("partition", "group_offset", "epoch", "sink_offset", "log_start", "log_end", "lag")
-    table = plain_table("topic", *numbers, "note", right=numbers)
-    for each in offsets_json(found):
-        cells = (_number(each[key]) for key in keys)
-        table.add_row(each["topic"], *cells, "; ".join(each["notes"]))
-    _print(table)
+    print_table(offsets_json(found), _OFFSETS)
+
+
+_OFFSETS: tuple[Column[dict[str, Any]], ...] = (
+    Column("topic", itemgetter("topic")),
+    *figures(partition="partition", group="group_offset", epoch="epoch", sink="sink_offset"),
+    *figures(first="log_start", end="log_end", lag="lag"),
+    Column("note", lambda each: "; ".join(each["notes"])),
+)
 
 
 def offsets_json(found: Sequence[PartitionOffsets]) -> list[dict[str, Any]]:
     """Return the same for scripts; null where there is nothing."""
     return [
         {
-            **_name(offsets),
+            **offsets.partition._asdict(),
             "group_offset": None if offsets.group is None else offsets.group.offset,
             "epoch": None if offsets.group is None else offsets.group.epoch,
             "sink_offset": offsets.sink,
             "next_offset": offsets.next,
-            "log_start": offsets.low,
-            "log_end": offsets.high,
-            "lag": offsets.lag,
+            **offsets.log_facts(),
             "notes": [*offsets.disagreement, *offsets.remarks],
         }
         for offsets in found
@@ -268,14 +262,20 @@ def offsets_json(found: Sequence[PartitionOffsets]) -> list[dict[str, Any]]:
 
 def plan_table(plan: Plan) -> None:
     """Print what becomes of each partition."""
-    numbers = ("partition", "old", "new", "records")
-    table = plain_table("topic", *numbers, "note", right=numbers)
-    for each in plan_json(plan):
-        old, new = each["old_offset"], each["new_offset"]
-        records = "" if old is None or new in {None, old} else f"{new - old:+d}"
-        cells = (str(each["partition"]), _number(old), _number(new), records)
-        table.add_row(each["topic"], *cells, "; ".join(each["notes"]))
-    _print(table)
+    print_table(plan_json(plan), _PLAN)
+
+
+def _records(change: dict[str, Any]) -> str:
+    old, new = change["old_offset"], change["new_offset"]
+    return "" if old is None or new in {None, old} else f"{new - old:+d}"
+
+
+_PLAN: tuple[Column[dict[str, Any]], ...] = (
+    Column("topic", itemgetter("topic")),
+    *figures(partition="partition", old="old_offset", new="new_offset"),
+    numeric("records", _records),
+    Column("note", lambda each: "; ".join(each["notes"])),
+)
 
 
 def plan_json(plan: Plan) -> list[dict[str, Any]]:
@@ -291,7 +291,7 @@ def print_json(document: object) -> None:
 def _change(change: OffsetChange) -> dict[str, Any]:
     group = change.found.group
     return {
-        **_name(change.found),
+        **change.found.partition._asdict(),
         "old_offset": change.found.next,
         "new_offset": change.after,
         "group_offset": None if group is None else group.offset,
@@ -299,18 +299,6 @@ def _change(change: OffsetChange) -> dict[str, Any]:
         "changes": change.moves,
         "notes": [*change.notes, *change.found.disagreement],
     }
-
-
-def _name(offsets: PartitionOffsets) -> dict[str, Any]:
-    return {"topic": offsets.partition.topic, "partition": offsets.partition.partition}
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else str(value)
-
-
-def _print(table: Table) -> None:
-    Console(soft_wrap=True, width=_WIDTH).print(table)
 
 
 if TYPE_CHECKING:

@@ -152,6 +152,10 @@ class PartitionOffsets:
             return None
         return self.high - self.next
 
+    def log_facts(self) -> dict[str, int | None]:
+        """Return what the log has of it, by the names that commands give it in JSON."""
+        return {"log_start": self.low, "log_end": self.high, "lag": self.lag}
+
     @property
     def disagreement(self) -> tuple[str, ...]:
         """That sink and group differ, and which of them counts."""

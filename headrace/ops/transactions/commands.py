@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from headrace.channel.offset_stores import sink_is_fenced
 from headrace.config.derived import own_topics, written_topics
@@ -32,12 +30,12 @@ from headrace.kafka.transaction_log import (
     TransactionLog,
     internal_partition,
 )
-from headrace.ops.admin.tables import duration, plain_table
+from headrace.ops.console import Column, duration, numeric, print_table
 from headrace.ops.offsets.commands import channel_name, zookeeper_session
 from headrace.ops.offsets.reader import ANSWER_TIMEOUT, ChannelRunningError, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     from headrace.config import ChannelConfig, Config
     from headrace.coordinators.group_nodes import GroupNodes
@@ -45,9 +43,6 @@ if TYPE_CHECKING:
 
 #: Seconds in which the brokers have to end a transaction.
 _ABORT_TIMEOUT = 60.0
-
-#: More than any row takes: a terminal breaks long lines by itself, others want them whole.
-_WIDTH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +227,7 @@ def list_transactions(config: Config, channel: str | None, *, every: bool, as_js
         }
         typer.echo(json.dumps(document, indent=2))
         return
-    _print(found)
+    print_table(found, _TRANSACTIONS, empty="no open transactions")
     _print_holds(holds)
     for problem in survey.unseen:
         typer.echo(problem, err=True)
@@ -251,29 +246,24 @@ def _held(partition: TopicPartition, hold: Hold) -> dict[str, Any]:
     }
 
 
-def _print(found: Sequence[FoundTransaction]) -> None:
-    if not found:
-        typer.echo("no open transactions")
-        return
-    numbers = ("producer", "epoch", "open for")
-    table = plain_table(
-        "transactional id", "state", *numbers, "owner", "partitions", right={*numbers}
-    )
-    for each in found:
-        logged = each.logged
-        age = duration(each.age) if each.age is not None and logged.state.is_open else "-"
-        late = f" (overdue: its time-out is {duration(logged.timeout_ms / 1000)})"
-        owner = each.owner or ("no running member" if each.is_ours else "another program")
-        table.add_row(
-            Text(logged.transactional_id),
-            logged.state.name.lower().replace("_", " "),
-            str(logged.producer_id),
-            str(logged.producer_epoch),
-            f"{age}{late if each.is_overdue else ''}",
-            Text(owner),
-            Text(", ".join(map(str, logged.partitions)) or "-"),
-        )
-    Console(soft_wrap=True, width=_WIDTH).print(table)
+def _open_for(each: FoundTransaction) -> str:
+    age = duration(each.age) if each.age is not None and each.logged.state.is_open else "-"
+    late = f" (overdue: its time-out is {duration(each.logged.timeout_ms / 1000)})"
+    return f"{age}{late if each.is_overdue else ''}"
+
+
+_TRANSACTIONS: tuple[Column[FoundTransaction], ...] = (
+    Column("transactional id", lambda each: each.logged.transactional_id),
+    Column("state", lambda each: each.logged.state.name.lower().replace("_", " ")),
+    numeric("producer", lambda each: each.logged.producer_id),
+    numeric("epoch", lambda each: each.logged.producer_epoch),
+    numeric("open for", _open_for),
+    Column(
+        "owner",
+        lambda each: each.owner or ("no running member" if each.is_ours else "another program"),
+    ),
+    Column("partitions", lambda each: ", ".join(map(str, each.logged.partitions)) or "-"),
+)
 
 
 def _print_holds(holds: Mapping[TopicPartition, Hold]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from headrace.coordinators.member_info import AssignmentMode, MemberInfo
-from headrace.ops.admin.tables import duration
+from headrace.ops.console import duration
 from headrace.ops.groups.commands import document, findings, show, text
 from tests.unit.coordinators.group import PATHS, TOPIC, partition
 
