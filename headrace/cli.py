@@ -45,7 +45,7 @@ COMMANDS = (
     Command(
         "connector",
         Panel.CONFIGURE,
-        "Spark's Kafka connector, for channels with source: by_reference.",
+        "Fetch Spark's Kafka connector, for channels with source: by_reference.",
         "headrace.devstack.connector:app",
     ),
     Command(
@@ -57,19 +57,19 @@ COMMANDS = (
     Command(
         "doctor",
         Panel.CONFIGURE,
-        "Look whether this machine, ZooKeeper, Kafka and Spark are fit for a configuration.",
+        "Check that this machine, ZooKeeper, Kafka and Spark are ready for a configuration.",
         "headrace.ops.doctor.cli:doctor",
     ),
     Command(
         "group",
         Panel.WATCH,
-        "Show who is in a channel's group, who has which partition, positions and lag.",
+        "Show the members of a channel's group, their partitions, positions and lag.",
         "headrace.ops.groups.cli:group",
     ),
     Command(
         "health",
         Panel.WATCH,
-        "Ask the process of a configuration on this machine whether it is well.",
+        "Check the health of a configuration's process on this machine.",
         _ADMIN,
     ),
     Command(
@@ -81,11 +81,14 @@ COMMANDS = (
     Command(
         "local",
         Panel.START,
-        "A real ZooKeeper and a real Kafka on this machine's loopback address.",
+        "Run a real ZooKeeper and a real Kafka on this machine's loopback address.",
         "headrace.devstack.cli:app",
     ),
     Command(
-        "loglevel", Panel.OPERATE, "Log more or less, until the next start or for a while.", _ADMIN
+        "loglevel",
+        Panel.OPERATE,
+        "Change the log level, until the next start or for a while.",
+        _ADMIN,
     ),
     Command(
         "offsets",
@@ -108,9 +111,7 @@ COMMANDS = (
         "Move partitions of a paused channel, in the group and in the sink.",
         _ADMIN,
     ),
-    Command(
-        "skip", Panel.OPERATE, "Leave one record out, as one that no processing survives.", _ADMIN
-    ),
+    Command("skip", Panel.OPERATE, "Skip one record that cannot be processed.", _ADMIN),
     Command(
         "state",
         Panel.OPERATE,
@@ -123,20 +124,20 @@ COMMANDS = (
         "Show what a process is doing: channels, pauses, and the partitions that it holds.",
         _ADMIN,
     ),
-    Command("stop", Panel.RUN, "Stop a process in order, as SIGTERM does.", _ADMIN),
+    Command("stop", Panel.RUN, "Stop a process cleanly, as SIGTERM does.", _ADMIN),
     Command(
         "tap", Panel.WATCH, "Show records of a running channel as they pass, until Ctrl-C.", _ADMIN
     ),
     Command(
         "top",
         Panel.WATCH,
-        "Show lag, rates and errors of all channels and partitions, again and again until Ctrl-C.",
+        "Show lag, rates and errors of all channels and partitions, refreshed until Ctrl-C.",
         _ADMIN,
     ),
     Command(
         "topics",
         Panel.CONFIGURE,
-        "The topics that a configuration needs.",
+        "Create the topics that a configuration needs.",
         "headrace.ops.topics.cli:app",
     ),
     Command(
@@ -148,7 +149,7 @@ COMMANDS = (
     Command(
         "workflow",
         Panel.APPLICATIONS,
-        "Call processes in sequence, in parallel, by choice and in loops, by instances.",
+        "Run workflows: calls in sequence, in parallel, by choice and in loops.",
         "headrace.apps.workflow.cli:app",
     ),
 )
@@ -194,14 +195,14 @@ def run(
         typer.Option(
             metavar="latest|TIME",
             help="Read up to the present end, or to the first record not older than TIME (as in "
-            "2013-01-01T05:00:00Z; UTC unless it says otherwise), commit and exit with 0.",
+            "2013-01-01T05:00:00Z; UTC unless it has an offset), commit and exit with 0.",
         ),
     ] = None,
 ) -> None:
     """Run the channels of a configuration until SIGTERM or SIGINT.
 
-    Exit codes: 0 stopped in order, 2 configuration, 3 not started, 4 a channel failed,
-    5 the stop overran its deadline, 70 to be started afresh, 1 unexpected.
+    Exit codes: 0 stopped cleanly, 2 invalid configuration, 3 not started, 4 a channel failed,
+    5 the stop overran its deadline, 70 to be started again, 1 unexpected error.
     """
     from headrace.daemon import run as serve  # noqa: PLC0415 - for this command only
 
@@ -219,7 +220,7 @@ def _bound(until: str) -> Until:
 
 @app.command(rich_help_panel=Panel.DEVELOP.value)
 def plugins() -> None:
-    """List the sinks, processors and decoders that installed packages offer, importing none."""
+    """List the sinks, processors and decoders of installed packages, without importing any."""
     from headrace.core.plugins import installed_plugins  # noqa: PLC0415 - for this command only
 
     found = installed_plugins()

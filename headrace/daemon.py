@@ -113,9 +113,8 @@ class ExitCode(IntEnum):
     """What the process ends with."""
 
     STOPPED = 0
-    """Stopped in order: everything answered is committed, every claim given back.
-
-    A bounded run that got there ends with it, too.
+    """Stopped cleanly: everything answered is committed, every claim given back. A bounded run that
+    is complete ends with it, too.
     """
 
     BUG = 1
@@ -127,19 +126,19 @@ class ExitCode(IntEnum):
     NOT_STARTED = 3
     """Kafka, ZooKeeper, Java or the user's code could not be reached; nothing was claimed.
 
-    Or the name is in use, or ZooKeeper denies access: then also when it does so later.
+    Or the name is in use, or ZooKeeper denies access, at the start or later.
     """
 
     CHANNEL_FAILED = 4
     """A channel stopped: its policy says so, its processor failed for good, or a bounded run cannot
-    come to its end, because a topic was deleted or a batch fails again and again."""
+    be completed, because a topic was deleted or a batch keeps failing."""
 
     OVERRAN = 5
     """A stop did not end in time, or could not tell ZooKeeper; the log names what was left."""
 
     RESTART = 70
     """The process could not be trusted any more (callbacks hung, a thread failed, bookkeeping
-    wrong) and has to be started afresh."""
+    wrong) and has to be started again."""
 
 
 #: Seconds in which a broker says at the start which requests it takes.

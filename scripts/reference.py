@@ -1,4 +1,4 @@
-"""Write docs/commands.md, and the exit codes in docs/operation.md, from the code.
+"""Write what is generated of the documentation: commands, exit codes, fields, events, metrics.
 
 .venv/bin/python scripts/reference.py
 """
@@ -13,10 +13,13 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import logged_events
 import typer
 
 from headrace import daemon
 from headrace.cli import app
+from headrace.config import reference as configuration
+from headrace.telemetry.metrics import reference as metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +36,7 @@ _TOLD = re.compile(r"([^.]*\b[Ee]xits with .*?)(?:\.(?=\s|$)|\n\n|\Z)", re.DOTAL
 
 
 def main() -> None:
-    """Write both pages."""
+    """Write all pages."""
     for name, text in pages().items():
         (DOCS / name).write_text(text, encoding="utf-8")
         sys.stdout.write(f"{DOCS / name}\n")
@@ -41,7 +44,17 @@ def main() -> None:
 
 def pages() -> dict[str, str]:
     """Return the pages by their files' names."""
-    return {"commands.md": commands_page(), "operation.md": operation_page()}
+    return {
+        "commands.md": commands_page(),
+        "configuration.md": configuration.update(_written("configuration.md")),
+        "events.md": logged_events.update(_written("events.md")),
+        "metrics.md": metrics.update(_written("metrics.md")),
+        "operation.md": operation_page(),
+    }
+
+
+def _written(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
 
 
 def commands_page() -> str:
@@ -117,7 +130,7 @@ def default_of(parameter: Any) -> str:
 
 def operation_page() -> str:
     """Return the page on operation with the exit codes between its markers written again."""
-    page = (DOCS / "operation.md").read_text(encoding="utf-8")
+    page = _written("operation.md")
     before, _, rest = page.partition(_BEGIN)
     _, _, after = rest.partition(_END)
     return f"{before}{_BEGIN}\n\n{exit_codes()}\n{_END}{after}"

@@ -29,17 +29,15 @@ PropertiesOption = Annotated[
         "--property",
         "-X",
         metavar="NAME=VALUE",
-        help="A property of librdkafka, as for TLS; may be repeated.",
+        help="A property of librdkafka, for instance for TLS; may be repeated.",
     ),
 ]
 PartitionsOption = Annotated[
-    int, typer.Option(min=1, help="How many partitions topics are created with.")
+    int, typer.Option(min=1, help="The number of partitions of new topics.")
 ]
-CreateOption = Annotated[
-    bool, typer.Option("--create", help="Create the topics that are not there.")
-]
+CreateOption = Annotated[bool, typer.Option("--create", help="Create the topics that are missing.")]
 PrintConfigOption = Annotated[
-    bool, typer.Option("--print-config", help="Print the configuration, and run nothing.")
+    bool, typer.Option("--print-config", help="Print the configuration without running it.")
 ]
 
 

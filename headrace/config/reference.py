@@ -1,16 +1,11 @@
-"""The reference of all fields in docs/configuration.md and the JSON schema, both from the models.
-
-``python -m headrace.config.reference docs/configuration.md`` writes it again between its markers.
-"""
+"""The reference of all fields in docs/configuration.md, and the JSON schema, from the models."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-import sys
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from textwrap import dedent, fill
 from typing import TYPE_CHECKING, Any
 
@@ -163,7 +158,7 @@ def _require_type(section: dict[str, Any]) -> None:
         section["required"] = [*section.get("required", []), "type"]
 
 
-BEGIN = "<!-- fields: written by python -m headrace.config.reference -->"
+BEGIN = "<!-- fields: written by scripts/reference.py -->"
 END = "<!-- end of fields -->"
 
 _HEAD = "| field | accepts | default | change | meaning |\n|---|---|---|---|---|"
@@ -258,13 +253,3 @@ def _default(field: FieldInfo) -> str:
     text = yaml.safe_dump(escaped(masked(value)), default_flow_style=True, width=1000)
     written = text.removesuffix("...\n").strip()
     return f"`{written}`"
-
-
-def main() -> None:
-    """Rewrite the page that the command line names."""
-    page = Path(sys.argv[1])
-    page.write_text(update(page.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -28,7 +28,7 @@ EXIT_FAILED = 1
 EXIT_NOT_RUNNING = 3
 
 app = command_group(
-    help="A real ZooKeeper and a real Kafka on this machine's loopback address.",
+    help="Run a real ZooKeeper and a real Kafka on this machine's loopback address.",
 )
 
 
@@ -46,7 +46,7 @@ _Directory = Annotated[
         resolve_path=True,
         default_factory=default_directory,
         show_default="headrace/local in the user's state folder",
-        help="Where data, settings and logs lie.",
+        help="The folder for data, settings and logs.",
     ),
 ]
 
@@ -67,8 +67,8 @@ def up(
 ) -> None:
     """Start the servers and leave them running; harmless if they run already.
 
-    They have the ports 9092 and 2181 where these are free the first time. Only what --records
-    names is written again each time.
+    They use the ports 9092 and 2181 if these are free the first time. Only the records that
+    --records names are written again each time.
     """
     from headrace.devstack import detached  # noqa: PLC0415 - takes a while to import
     from headrace.devstack.records import produce_records  # noqa: PLC0415 - as above
@@ -87,7 +87,7 @@ def up(
 
 @app.command()
 def down(directory: _Directory) -> None:
-    """Stop the servers; data and logs stay. Says so if nothing runs, and exits with 0 then too."""
+    """Stop the servers; data and logs stay. Exits with 0 even if nothing runs."""
     from headrace.devstack import detached  # noqa: PLC0415 - as above
 
     with _errors_shown():

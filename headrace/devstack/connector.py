@@ -19,7 +19,7 @@ from headrace.devstack.jars import cached, connector_set, damaged, pinned_sums
 EXIT_FAILED = 1
 
 app = command_group(
-    help="Spark's Kafka connector, for channels with source: by_reference.",
+    help="Fetch Spark's Kafka connector, for channels with source: by_reference.",
 )
 
 
@@ -37,7 +37,7 @@ def fetch(
         ),
     ],
 ) -> None:
-    """Put the connector's jars into a folder, for spark.connector; harmless if they are there."""
+    """Put the connector's jars into a folder, for spark.connector, unless they are there."""
     try:
         fetch_into(directory)
     except (HeadraceError, OSError) as error:

@@ -70,13 +70,13 @@ def test_what_is_wrong_stands_first(stage: Stage, visits: Visits) -> None:
     """Faults come before what should be looked at, and say what is known."""
     stage.process = failing()
     page = visits.open(stage.url)
-    assert page.inner_text("#verdict-title") == "2 faults, 3 things to look at"
+    assert page.inner_text("#verdict-title") == "2 faults, 3 warnings"
     problems = page.locator("#problems li").all_inner_texts()
     assert "clicks has failed the sink views is gone" in problems[0]
     assert "flights-15 fails at offset" in problems[1]
     assert "14 attempts" in problems[1]
     assert "did you mean max_records?" in problems[-1]
-    assert page.title().startswith("(2 faults, 3 things to look at) mill-1")
+    assert page.title().startswith("(2 faults, 3 warnings) mill-1")
 
 
 def test_dead_letters_and_what_is_in_question_are_shown(stage: Stage, visits: Visits) -> None:
@@ -183,8 +183,8 @@ def test_a_channel_that_is_late_and_falls_back_is_to_be_looked_at(
     """It is told how late it is; a channel with another reducer than Spark's has no Spark stage."""
     stage.process = late()
     page = visits.open(stage.url)
-    until(page, lambda: page.inner_text("#verdict-title") == "1 thing to look at")
-    assert "clicks is 62 min late, and falls further back" in page.inner_text("#problems li")
+    until(page, lambda: page.inner_text("#verdict-title") == "1 warning")
+    assert "clicks is 62 min late, and falls further behind" in page.inner_text("#problems li")
     stages = page.locator(".stages").all_inner_texts()
     assert ["Spark: reduce" in text for text in stages] == [False, True]
     assert all("reduce" in text and "write, commit" in text for text in stages)
@@ -194,7 +194,7 @@ def test_a_channel_that_catches_up_is_not_said_to_fall_back(stage: Stage, visits
     """As late as before, its lag gets less: the page says how long that takes."""
     stage.process = catching_up()
     page = visits.open(stage.url)
-    until(page, lambda: page.inner_text("#verdict-title") == "1 thing to look at")
+    until(page, lambda: page.inner_text("#verdict-title") == "1 warning")
     said = page.inner_text("#problems li")
     assert "catches up in about 10 min" in said
     assert "falls" not in said
@@ -207,7 +207,7 @@ def test_a_sink_is_not_behind_where_nothing_is_left_to_read(stage: Stage, visits
     stage.process.channels = [replace(each, lag=0) for each in stage.process.channels]
     page = visits.open(stage.url)
     page.wait_for_selector("#partitions tbody tr")
-    behind = page.locator(".numbers div", has_text="sink is behind by").locator("dd")
+    behind = page.locator(".numbers div", has_text="sink lag").locator("dd")
     lags = page.locator(".numbers div", has_text="records behind").locator("dd")
     for lag, said in zip(lags.all_inner_texts(), behind.all_inner_texts(), strict=True):
         assert (lag == "0") == (said == "nothing")
@@ -220,7 +220,7 @@ def test_rejected_records_are_an_item_until_they_are_acknowledged(
     stage.process = rejecting()
     page = visits.open(stage.url)
     visits.expect_failures()
-    until(page, lambda: page.inner_text("#verdict-title") == "1 thing to look at")
+    until(page, lambda: page.inner_text("#verdict-title") == "1 warning")
     item = page.locator("#problems li")
     assert "flights: 6,134 dead letters, 8,291 skipped records" in item.inner_text()
     assert "headrace acknowledge flights" in item.locator("code").inner_text()
@@ -403,9 +403,9 @@ def test_an_absent_process_is_told_with_the_age_of_what_is_shown(
     visits.expect_failures()
     page.route("**/api/**", lambda route: route.abort())
     page.wait_for_selector("#away:not([hidden])")
-    assert "The process does not answer. What is shown is" in page.inner_text("#away-text")
+    assert "The process does not answer. This is" in page.inner_text("#away-text")
     assert page.inner_text("#live-text").startswith("Old: ")
-    assert page.inner_text("#verdict-title") == "When it last answered: all is well"
+    assert page.inner_text("#verdict-title") == "Last known: all is well"
     assert page.inner_text("#announce") == "The process does not answer"
     assert accessibility(page) == []
     page.unroute("**/api/**")
@@ -423,7 +423,7 @@ def test_a_silent_zookeeper_does_not_hold_up_the_rest(stage: Stage, visits: Visi
     page.wait_for_selector("#verdict[data-rank=broken]")
     assert page.inner_text("#live-text") == "Live"
     page.wait_for_selector("#group-problem:not([hidden])")
-    assert "ZooKeeper does not say: nothing within 10 s" in page.inner_text("#group-problem")
+    assert "No answer from ZooKeeper: nothing within 10 s" in page.inner_text("#group-problem")
 
 
 def _hold_members(page: Page) -> None:

@@ -57,7 +57,7 @@ _Outcomes = Annotated[
         "-outcome-topic",
         metavar="TOPIC",
         envvar="COLLECTOR_OUTCOME_TOPIC",
-        help="The topic of the outcomes; without it that of the events and -outcomes.",
+        help="The topic of the outcomes; by default that of the events, with -outcomes added.",
     ),
 ]
 
@@ -83,7 +83,7 @@ def run(  # noqa: PLR0917 - the parts of a configuration
         typer.Option(
             "--rejected-topic",
             metavar="TOPIC",
-            help="Where events go that were passed over; without it they are only counted.",
+            help="The topic for skipped events; by default they are only counted.",
         ),
     ] = None,
     dead_letters: Annotated[
@@ -106,7 +106,7 @@ def run(  # noqa: PLR0917 - the parts of a configuration
     mode: Annotated[
         CollectorMode,
         typer.Option(
-            metavar="strict|compat", help="One outcome for each group, or as the original does it."
+            metavar="strict|compat", help="One outcome for each group, or as the original did it."
         ),
     ] = CollectorMode.STRICT,
     engine: EngineOption = EngineName.SPARK,
@@ -128,13 +128,13 @@ def run(  # noqa: PLR0917 - the parts of a configuration
     create: CreateOption = False,
     print_config: PrintConfigOption = False,
 ) -> None:
-    """Run a collector until SIGTERM or SIGINT, on the topics that are named.
+    """Run a collector on the given topics until SIGTERM or SIGINT.
 
-    It is the process that `headrace run` starts on the configuration that --print-config prints.
+    The same as `headrace run` with the configuration that --print-config prints.
 
-    Exit codes: 0 stopped in order, 1 no brokers are named, or unexpected, 2 the command line
+    Exit codes: 0 stopped cleanly, 1 no brokers are named, or unexpected, 2 the command line
     cannot be used, 3 not started, 4 the collector failed, 5 the stop overran its deadline, 70 to
-    be started afresh.
+    be started again.
     """
     if not brokers:
         typer.echo("Missing argument - brokerlist", err=True)
@@ -167,16 +167,16 @@ def create(  # noqa: PLR0917 - the members of an event
     expected: Annotated[
         list[str] | None, typer.Argument(metavar="ENTITY", help="The entities to wait for.")
     ] = None,
-    ttl: Annotated[int | None, typer.Option(help="Seconds to wait; 30 without it.")] = None,
+    ttl: Annotated[int | None, typer.Option(help="Seconds to wait; 30 by default.")] = None,
     payload: Annotated[
-        str | None, typer.Option(metavar="JSON", help="What the outcome gives back.")
+        str | None, typer.Option(metavar="JSON", help="A value to return with the outcome.")
     ] = None,
     need: Annotated[int | None, typer.Option(help="How many successes are enough.")] = None,
     onsuccess: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Where a success goes as well.")
+        str | None, typer.Option(metavar="TOPIC", help="A second topic for a success.")
     ] = None,
     onfailure: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Where a failure goes as well.")
+        str | None, typer.Option(metavar="TOPIC", help="A second topic for a failure.")
     ] = None,
     topic: _Topic = TOPIC,
     properties: PropertiesOption = None,
@@ -212,7 +212,7 @@ def done(  # noqa: PLR0917 - as above
     topic: _Topic = TOPIC,
     properties: PropertiesOption = None,
 ) -> None:
-    """Say that an entity of a group is done, or has failed. Prints the event."""
+    """Report that an entity of a group is done, or has failed. Prints the event."""
     from headrace.apps.collector import commands  # noqa: PLC0415 - takes a second to import
 
     event = commands.done_event(group, entity, result=parsed(result, "--result"), error=error)
@@ -224,11 +224,11 @@ def watch(  # noqa: PLR0917 - where to look, and how long
     brokers: _Brokers,
     group: Annotated[
         str | None,
-        typer.Argument(metavar="GROUP", help="The group to wait for; without it all are shown."),
+        typer.Argument(metavar="GROUP", help="The group to wait for; by default all are shown."),
     ] = None,
     wait: Annotated[
         float | None,
-        typer.Option(min=0, metavar="SECONDS", help="How long; without it until Ctrl-C."),
+        typer.Option(min=0, metavar="SECONDS", help="How long to wait; by default until Ctrl-C."),
     ] = None,
     topic: _Topic = TOPIC,
     outcomes: _Outcomes = None,
@@ -236,13 +236,13 @@ def watch(  # noqa: PLR0917 - where to look, and how long
     *,
     new: Annotated[
         bool,
-        typer.Option("--new", help="Leave out what is in the topic already."),
+        typer.Option("--new", help="Leave out outcomes that are in the topic already."),
     ] = False,
 ) -> None:
     """Print outcomes, or wait for the outcome of one group.
 
-    A line for each success and failure, as it is in the topic, from the topic's beginning on: that
-    of a group is found however late one asks. The exit code is that of the group's outcome.
+    Prints one line for each success and failure, as it is in the topic, from the topic's beginning,
+    so the outcome of a group is found at any time. The exit code is that of the group's outcome.
     """
     from headrace.apps.collector import commands  # noqa: PLC0415 - takes a second to import
 

@@ -26,9 +26,7 @@ from headrace.apps.options import (
 )
 from headrace.core.options import command_group
 
-app = command_group(
-    help="Call processes in sequence, in parallel, by choice and in loops, by instances."
-)
+app = command_group(help="Run workflows: calls in sequence, in parallel, by choice and in loops.")
 
 _Brokers = Annotated[
     str,
@@ -40,14 +38,14 @@ _Brokers = Annotated[
 ]
 _Name = Annotated[
     str,
-    typer.Option(metavar="NAME", help="The topic of the events, with which the others begin."),
+    typer.Option(metavar="NAME", help="The topic of the events, and the prefix of the others."),
 ]
 _Workflows = Annotated[
     str,
     typer.Option(
         metavar="MODULE:NAME",
         envvar="WORKFLOWS",
-        help="Where the workflows are imported from; modules of the current folder are found.",
+        help="The module and name of the workflows; the current folder is searched.",
     ),
 ]
 _Timeout = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait.")]
@@ -103,10 +101,10 @@ def run(  # noqa: PLR0917 - the parts of a configuration
 ) -> None:
     """Reduce workflows, make their calls, or both, until SIGTERM or SIGINT.
 
-    It is the process that `headrace run` starts on the configuration that --print-config prints.
+    The same as `headrace run` with the configuration that --print-config prints.
 
-    Exit codes: 0 stopped in order, 1 unexpected, 2 the command line cannot be used, 3 not started,
-    4 a channel failed, 5 the stop overran its deadline, 70 to be started afresh.
+    Exit codes: 0 stopped cleanly, 1 unexpected, 2 the command line cannot be used, 3 not started,
+    4 a channel failed, 5 the stop overran its deadline, 70 to be started again.
     """
     from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
 
@@ -139,7 +137,7 @@ def start(  # noqa: PLR0917 - an instance, and where it goes
     args: Annotated[str, typer.Option(metavar="JSON", help="Its arguments, as an object.")] = "{}",
     instance: Annotated[
         str | None,
-        typer.Option("--id", help="A custom id: started twice, it is started once."),
+        typer.Option("--id", help="An id of your choice; a second start with it does nothing."),
     ] = None,
     name: _Name = "workflow",
     properties: PropertiesOption = None,
@@ -162,7 +160,7 @@ def result(
     name: _Name = "workflow",
     properties: PropertiesOption = None,
 ) -> None:
-    """Wait for an instance's result, and print it; however late one asks."""
+    """Wait for an instance's result and print it, however late you ask."""
     from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
 
     place = commands.Place(brokers, name, named(properties))
@@ -176,10 +174,10 @@ def show(
     name: _Name = "workflow",
     properties: PropertiesOption = None,
 ) -> None:
-    """Draw an instance's term with what is done, open and failed.
+    """Draw an instance's term, with its done, open and failed parts.
 
-    It is drawn from its state, which is remembered for ten minutes after its end, or as the channel
-    says; then only its outcome is printed.
+    The state is kept for ten minutes after the instance's end, unless the channel says otherwise.
+    After that only the outcome is printed.
     """
     from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
 
@@ -191,7 +189,8 @@ def show(
 def status(
     brokers: _Brokers,
     oldest: Annotated[
-        int, typer.Option(min=0, help="How many of those that have been open for longest to list.")
+        int,
+        typer.Option(min=0, help="How many of the instances that have been open longest to list."),
     ] = 5,
     timeout: _Timeout = 60.0,
     name: _Name = "workflow",
@@ -201,8 +200,8 @@ def status(
 ) -> None:
     """Count the instances by phase, with what is in flight and how attempts have ended.
 
-    Of all processes together: it reads the states of all instances that are remembered, as they
-    were last committed. What one process does, also since when, is in its `headrace status`.
+    Covers all processes: it reads the last committed states of all instances that are kept.
+    `headrace status` shows what one process does, and since when.
     """
     from headrace.apps.workflow import commands  # noqa: PLC0415 - takes a second to import
 

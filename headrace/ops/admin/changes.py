@@ -302,9 +302,9 @@ class SkipRequest(Change):
     partition: Partition
     """The partition's number."""
     offset: SeekOffset
-    """The record's own offset."""
+    """The record to skip."""
     reason: Annotated[str, Field(min_length=1, max_length=1000, pattern=_PRINTABLE)]
-    """Why; the log keeps it."""
+    """The reason, for the log."""
     force: Annotated[bool, Field(strict=True)] = False
     """Whether it may be a record that is not in the batch that is out or fails."""
 

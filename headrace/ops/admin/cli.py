@@ -30,32 +30,38 @@ if TYPE_CHECKING:
 _Config = Annotated[
     Path | None,
     config_option(
-        "The configuration of the process, on its own machine.",
+        "The configuration of the process, if it runs on this machine.",
         show_default=f"{NAME} in this folder",
     ),
 ]
 _Url = Annotated[
     str | None,
-    typer.Option(metavar="URL", envvar="HEADRACE_URL", help="Where its API is, in place of -c."),
+    typer.Option(
+        metavar="URL",
+        envvar="HEADRACE_URL",
+        help="The address of the process's API, instead of -c.",
+    ),
 ]
 _TokenFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
         envvar="HEADRACE_TOKEN_FILE",
-        help="A file with its token, which HEADRACE_TOKEN may hold as well.",
+        help="A file that contains its token; HEADRACE_TOKEN may contain the token.",
     ),
 ]
 _Ca = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", envvar="HEADRACE_CA_FILE", help="Whom to trust, with https."),
+    typer.Option(
+        metavar="FILE", envvar="HEADRACE_CA_FILE", help="The certificates to trust, with https."
+    ),
 ]
 _Certificate = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
         envvar="HEADRACE_CERTIFICATE_FILE",
-        help="A client certificate with its key, in place of the token.",
+        help="A client certificate with its key, instead of the token.",
     ),
 ]
 
@@ -109,16 +115,18 @@ def _names(command: Callable[..., Command]) -> dict[str, Any]:
 
 _Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON for scripts.")]
 _Channel = Annotated[
-    str | None, typer.Argument(metavar="CHANNEL", help="The channel, where there are several.")
+    str | None, typer.Argument(metavar="CHANNEL", help="The channel, if there are several.")
 ]
 _ChannelOption = Annotated[
     str | None,
-    typer.Option("--channel", metavar="NAME", help="The channel, where several read the topic."),
+    typer.Option("--channel", metavar="NAME", help="The channel, if several read the topic."),
 ]
 _Wait = Annotated[
-    str, typer.Option(metavar="TIME", help="How long to wait until it is true; 0: not at all.")
+    str, typer.Option(metavar="TIME", help="How long to wait until it is done; 0: do not wait.")
 ]
-_Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the log and the status.")]
+_Reason = Annotated[
+    str, typer.Option(metavar="TEXT", help="The reason, for the log and the status.")
+]
 
 _LEVELS = ("debug", "info", "warning", "error", "default")
 
@@ -132,18 +140,19 @@ def health(
     config: ConfigFile,
     *,
     ready: Annotated[
-        bool, typer.Option("--ready", help="Ask whether it does its work, not only lives.")
+        bool,
+        typer.Option("--ready", help="Ask whether it does its work, not only whether it runs."),
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=LEAST_TIMEOUT, help="How long it may take to answer."),
+        typer.Option(metavar="SECONDS", min=LEAST_TIMEOUT, help="How long to wait for the answer."),
     ] = TIMEOUT,
 ) -> None:
-    """Ask the process of a configuration on this machine whether it is well.
+    """Check the health of a configuration's process on this machine.
 
-    Finds it by the file's path, whatever is in the file. Exit codes: 0 it is well; 1 it is not, or
-    does not answer, or does not run; 2 the command line cannot be used, or no process left a
-    record of the file, which cannot be used either.
+    Finds the process by the file's path, even if the file is invalid. Exit codes: 0 healthy; 1 not
+    healthy, no answer, or not running; 2 the command line is invalid, or the file is and no process
+    has left a record of it.
     """
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
@@ -154,7 +163,7 @@ def status(
     channel: _Channel = None,
     watch: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0.1, help="Look again every so often, until Ctrl-C."),
+        typer.Option(metavar="SECONDS", min=0.1, help="Refresh at this interval, until Ctrl-C."),
     ] = None,
     *,
     json: _Json = False,
@@ -167,20 +176,20 @@ def status(
 
 def top(
     every: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.2, help="How often it looks again.")
+        float, typer.Option(metavar="SECONDS", min=0.2, help="The time between two refreshes.")
     ] = 2.0,
     partitions: Annotated[
-        int, typer.Option(metavar="N", min=0, help="The most partitions, by their lag.")
+        int, typer.Option(metavar="N", min=0, help="The most partitions to show, by lag.")
     ] = 20,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the tables once and exit.")] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Print JSON for scripts, a line for each look.")
+        bool, typer.Option("--json", help="Print JSON for scripts, one line per refresh.")
     ] = False,
 ) -> Command:
-    """Show lag, rates and errors of all channels and partitions, again and again until Ctrl-C.
+    """Show lag, rates and errors of all channels and partitions, refreshed until Ctrl-C.
 
-    Fills the terminal; elsewhere it prints one table after the other.
+    Fills the terminal. Without a terminal it prints one table after the other.
     """
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
@@ -197,30 +206,28 @@ def tap(
         str | None, typer.Option(metavar="TEXT", help="Only records with this key.")
     ] = None,
     is_hex: Annotated[
-        bool, typer.Option("--hex", help="The key is in hexadecimal digits.")
+        bool, typer.Option("--hex", help="The key is written in hexadecimal digits.")
     ] = False,
     rate: Annotated[
         float,
-        typer.Option(
-            metavar="N", min=0.01, max=1000, help="Records a second that are shown at most."
-        ),
+        typer.Option(metavar="N", min=0.01, max=1000, help="The most records to show per second."),
     ] = 10.0,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="After how many records it ends.")
+        int | None, typer.Option(metavar="N", min=1, help="Exit after this many records.")
     ] = None,
     lasting: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="How long it lasts, 1h at most.")
+        str, typer.Option("--for", metavar="TIME", help="How long to show records; 1h at most.")
     ] = "1h",
     no_values: Annotated[
-        bool, typer.Option("--no-values", help="Leave the records' values out.")
+        bool, typer.Option("--no-values", help="Do not show the records' values.")
     ] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Print JSON for scripts, a line for a record.")
+        bool, typer.Option("--json", help="Print JSON for scripts, one line per record.")
     ] = False,
 ) -> Command:
-    """Show records of a running channel as they pass, until Ctrl-C. Holds up nothing.
+    """Show records of a running channel as they pass, until Ctrl-C. Does not slow it down.
 
-    Shows a sample where more pass than the rate allows. What admin.redact names is masked.
+    Shows a sample if more records pass than the rate allows. Masks what admin.redact names.
     """
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
@@ -249,15 +256,15 @@ def pause(
     reason: _Reason = "",
     until: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="When it ends by itself, as in 2030-01-01T05:00:00Z."),
+        typer.Option(metavar="TIME", help="When the pause ends, as in 2030-01-01T05:00:00Z."),
     ] = None,
     lasting: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="How long it lasts, as in 30m."),
+        typer.Option("--for", metavar="TIME", help="How long the pause lasts, as in 30m."),
     ] = None,
     shorten: Annotated[
         bool,
-        typer.Option("--shorten", help="Also if your pause that is there would end later."),
+        typer.Option("--shorten", help="Replace your present pause even if it would end later."),
     ] = False,
     wait: _Wait = "30s",
     drain: Annotated[
@@ -293,15 +300,15 @@ def resume(
     misfit: Annotated[
         bool,
         typer.Option(
-            "--misfit", help="Try again what fits nowhere, in all partitions that rest for it."
+            "--misfit", help="Retry all partitions that rest because their result did not fit."
         ),
     ] = False,
     of: Annotated[
-        str | None, typer.Option(metavar="WHO", help="End the pause that somebody else began.")
+        str | None, typer.Option(metavar="WHO", help="End a pause that this user began.")
     ] = None,
     json: _Json = False,
 ) -> Command:
-    """End the pause that you began. Pauses of others and of other reasons go on."""
+    """End the pause that you began. Pauses by others, or for other reasons, stay."""
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
     if [downstream, misfit, of is not None].count(True) > 1:
@@ -318,11 +325,11 @@ def acknowledge(
     channel: _Channel = None,
     dead_letters: Annotated[
         int | None,
-        typer.Option("--dead-letters", metavar="N", min=0, help="So many dead letters."),
+        typer.Option("--dead-letters", metavar="N", min=0, help="Only this many dead letters."),
     ] = None,
     skipped: Annotated[
         int | None,
-        typer.Option("--skipped", metavar="N", min=0, help="So many records passed over."),
+        typer.Option("--skipped", metavar="N", min=0, help="Only this many skipped records."),
     ] = None,
     rejected_facts: Annotated[
         int | None,
@@ -330,7 +337,7 @@ def acknowledge(
             "--rejected-facts",
             metavar="N",
             min=0,
-            help="So many facts that a channel with state rejected.",
+            help="Only this many facts that a channel with state rejected.",
         ),
     ] = None,
     *,
@@ -338,7 +345,7 @@ def acknowledge(
 ) -> Command:
     """Mark dead letters, skipped records and rejected facts as seen: all of them, or a number.
 
-    Those that come later are shown again. It survives a restart.
+    Later ones are shown again. This survives a restart.
     """
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
@@ -358,8 +365,8 @@ def seek(
         str,
         typer.Argument(
             metavar="TOPIC:N[:OFFSET]|CHANNEL",
-            help="The partition and the next record to deliver, or with --to a partition, or a "
-            "channel with all the partitions that the process holds.",
+            help="The partition and the next offset to deliver. With --to: a partition, or a "
+            "channel with all partitions that the process holds.",
         ),
     ],
     channel: _ChannelOption = None,
@@ -368,7 +375,7 @@ def seek(
         Replay | None,
         typer.Option(
             metavar="append",
-            help="Keep the sink's output of records that are read again, and have more go there.",
+            help="Keep the sink's output of records that are read again, and add to it.",
         ),
     ] = None,
     wait: _Wait = "60s",
@@ -397,19 +404,19 @@ def seek(
 
 def skip(
     record: Annotated[
-        str, typer.Argument(metavar="TOPIC:PARTITION:OFFSET", help="The record's own offset.")
+        str, typer.Argument(metavar="TOPIC:PARTITION:OFFSET", help="The record to skip.")
     ],
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; the log keeps it.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for the log.")],
     channel: _ChannelOption = None,
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Also where the batch that fails does not have it.")
+        bool, typer.Option("--force", help="Skip it even if the failing batch does not contain it.")
     ] = False,
     json: _Json = False,
 ) -> Command:
-    """Leave one record out, as one that no processing survives. Needs no pause.
+    """Skip one record that cannot be processed. Needs no pause.
 
-    It has to be in the batch that fails, or is being processed; headrace status shows which.
+    It has to be in the batch that fails or is being processed; headrace status shows that batch.
     """
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
@@ -428,20 +435,21 @@ def loglevel(
     level: Annotated[
         str,
         typer.Argument(
-            metavar="LEVEL", help="debug, info, warning, error; default: a logger's own no more."
+            metavar="LEVEL",
+            help="debug, info, warning, error; default removes a logger's own level.",
         ),
     ],
     logger: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this one, as headrace.channel.")
+        str | None, typer.Option(metavar="NAME", help="Only this logger, as in headrace.channel.")
     ] = None,
     lasting: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="After which time it goes back, as in 10m."),
+        typer.Option("--for", metavar="TIME", help="How long the level lasts, as in 10m."),
     ] = None,
     *,
     json: _Json = False,
 ) -> Command:
-    """Log more or less, until the next start or for a while."""
+    """Change the log level, until the next start or for a while."""
     from headrace.config.errors import either  # noqa: PLC0415 - as above
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
@@ -460,7 +468,7 @@ def stop(
     *,
     json: _Json = False,
 ) -> Command:
-    """Stop a process in order, as SIGTERM does. Does not wait for its end."""
+    """Stop a process cleanly, as SIGTERM does. Does not wait for its end."""
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
     return commands.change(

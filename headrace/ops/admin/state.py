@@ -146,7 +146,7 @@ Hex = Annotated[
         description="Keys are given in hexadecimal digits; always so with keys: bytes.",
     ),
 ]
-Prefix = Annotated[str, Query(description="Only keys that begin so.")]
+Prefix = Annotated[str, Query(description="Only keys with this prefix.")]
 Limit = Annotated[int, Query(ge=1, le=MOST_KEYS, description="Keys of the page at most.")]
 After = Annotated[
     str | None, Query(description="What next of the page before said; null: from the first key on.")

@@ -55,7 +55,9 @@ TapPartition = Annotated[
 TapKey = Annotated[
     str | None, Query(description="Only records with this key, as text or, with hex, in digits.")
 ]
-TapHex = Annotated[bool, Query(alias="hex", description="The key is in hexadecimal digits.")]
+TapHex = Annotated[
+    bool, Query(alias="hex", description="The key is written in hexadecimal digits.")
+]
 TapRate = Annotated[
     float, Query(gt=0, le=MOST_PER_SECOND, description="Records a second that are sent at most.")
 ]

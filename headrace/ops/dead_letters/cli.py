@@ -26,14 +26,14 @@ app = command_group(
 
 _Channel = Annotated[
     str | None,
-    typer.Option("--channel", metavar="NAME", help="The channel, where several have letters."),
+    typer.Option("--channel", metavar="NAME", help="The channel, if several have dead letters."),
 ]
 _LetterTopic = Annotated[
     str | None,
     typer.Option(
         "--dead-letter-topic",
         metavar="TOPIC",
-        help="This topic, with all that is in it, in place of the one that the channel names.",
+        help="Read all of this topic, instead of the one that the channel names.",
     ),
 ]
 _Letter = Annotated[
@@ -41,7 +41,7 @@ _Letter = Annotated[
     typer.Option(
         "--letter",
         metavar="PARTITION:OFFSET",
-        help="Only this letter, as list names it; may be repeated.",
+        help="Only this letter, as list shows it; may be repeated.",
     ),
 ]
 _Topics = Annotated[
@@ -58,13 +58,15 @@ _Offsets = Annotated[
 ]
 _Reason = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="Only where the error's class or its message has this."),
+    typer.Option(metavar="TEXT", help="Only letters whose error class or message contains this."),
 ]
 _Since = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Only letters of then or later, as 2030-01-01T05:00:00Z."),
+    typer.Option(
+        metavar="TIME", help="Only letters from this time on, as in 2030-01-01T05:00:00Z."
+    ),
 ]
-_Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only letters from before then.")]
+_Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only letters before this time.")]
 
 
 class Grouping(Enum):
@@ -74,7 +76,7 @@ class Grouping(Enum):
     """The error's class, and the code that its message has."""
 
 
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, a line for a letter.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one line per letter.")]
 
 
 @app.command(name="list")
@@ -89,9 +91,11 @@ def list_(
     reason: _Reason = None,
     since: _Since = None,
     until: _Until = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The most letters.")] = 100,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="At most this many letters.")
+    ] = 100,
     pending: Annotated[
-        bool, typer.Option("--pending", help="Only those that replay would replay.")
+        bool, typer.Option("--pending", help="Only letters that replay would produce.")
     ] = False,
     values: Annotated[bool, typer.Option("--values", help="Show the records' values too.")] = False,
     by: Annotated[
@@ -100,10 +104,10 @@ def list_(
     ] = None,
     json: _Json = False,
 ) -> None:
-    """List dead letters: where each is from, when and why, and whether it was replayed.
+    """List dead letters: their origin, time and error, and whether they were replayed.
 
-    Reads the whole topic, and changes nothing. What admin.redact names is masked in keys,
-    values and headers; messages of errors are shown as they are, whatever they quote of a record.
+    Reads the whole topic and changes nothing. Masks what admin.redact names in keys, values and
+    headers; error messages are shown in full, even if they quote a record.
     """
     from headrace.ops.dead_letters import commands  # noqa: PLC0415 - takes a second to import
 
@@ -140,12 +144,14 @@ def replay(
         str | None,
         typer.Option(
             metavar="TOPIC",
-            help="Another topic, by key; without it each goes to its own topic and partition.",
+            help="Produce to this topic, by key; by default to each record's own partition.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The most letters.")] = 1000,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="At most this many letters.")
+    ] = 1000,
     again: Annotated[
-        bool, typer.Option("--again", help="Also those that were replayed before.")
+        bool, typer.Option("--again", help="Include letters that were replayed before.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be replayed and change nothing.")
@@ -155,8 +161,8 @@ def replay(
 ) -> None:
     """Produce the records of dead letters again, as they were, each at most once.
 
-    Which ones those are is stored in the same transaction, so that the command may be repeated,
-    or go on after it was killed. It shows what it is about to do, and asks.
+    Notes in the same transaction which ones were produced, so the command may be repeated, or go on
+    after it was killed. It shows its plan and asks.
     """
     from headrace.ops.dead_letters import commands  # noqa: PLC0415 - takes a second to import
 

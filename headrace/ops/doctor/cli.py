@@ -16,7 +16,9 @@ def check(
     *,
     show: Annotated[
         bool,
-        typer.Option("--show", help="Print it too, with all defaults and with secrets masked."),
+        typer.Option(
+            "--show", help="Print the configuration too, with all defaults and with secrets masked."
+        ),
     ] = False,
 ) -> None:
     """Check a configuration and print what each channel guarantees.
@@ -47,12 +49,12 @@ def doctor(
     *,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """Look whether this machine, ZooKeeper, Kafka and Spark are fit for a configuration.
+    """Check that this machine, ZooKeeper, Kafka and Spark are ready for a configuration.
 
-    Prints what was seen and what to do about it, and the least Kafka ACLs as commands. Changes
-    nothing but for one ephemeral node, which it deletes, and imports the code that is named.
-    Exit codes: 0 no errors, though perhaps warnings; 1 something has to be fixed; 2 the
-    configuration cannot be used.
+    Prints what it found and what to do about it, and the least Kafka ACLs as commands. Imports the
+    code that the file names. Changes nothing, except for one ephemeral node, which it deletes.
+    Exit codes: 0 no errors, perhaps warnings; 1 something has to be fixed; 2 the configuration
+    cannot be used.
     """
     from headrace.ops.doctor import run  # noqa: PLC0415 - takes a second to import
 

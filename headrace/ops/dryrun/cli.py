@@ -36,13 +36,13 @@ _Schema = Annotated[
 _Config = Annotated[
     Path | None,
     config_option(
-        "A configuration whose channel is tried.",
+        "The configuration whose channel to try.",
         show_default=f"{NAME} in this folder, where no reducer is given",
     ),
 ]
 _Channel = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The channel, where the configuration has several."),
+    typer.Option(metavar="NAME", help="The channel, if the configuration has several."),
 ]
 _Servers = Annotated[
     str | None,
@@ -50,7 +50,7 @@ _Servers = Annotated[
         "--bootstrap-servers", metavar="HOST:PORT", help="The brokers, without a configuration."
     ),
 ]
-_Rows = Annotated[int, typer.Option(min=0, help="The most rows that a table shows.")]
+_Rows = Annotated[int, typer.Option(min=0, help="The most rows to show in a table.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print all rows as JSON lines instead.")]
 
 

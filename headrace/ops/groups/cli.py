@@ -18,16 +18,17 @@ from headrace.core.options import ConfigFile  # noqa: TC001 - typer reads annota
 def group(
     config: ConfigFile,
     channel: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this channel, not all of the file.")
+        str | None,
+        typer.Option(metavar="NAME", help="Only this channel, instead of all in the file."),
     ] = None,
     watch: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0.1, help="Look again every so often, until Ctrl-C."),
+        typer.Option(metavar="SECONDS", min=0.1, help="Refresh at this interval, until Ctrl-C."),
     ] = None,
     *,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """Show who is in a channel's group, who has which partition, positions and lag.
+    """Show the members of a channel's group, their partitions, positions and lag.
 
     Works whether the channel runs or not, and changes nothing: it joins no group, creates no node
     and commits no offset. Exits with 1 if ZooKeeper or Kafka does not answer, and shows the rest.

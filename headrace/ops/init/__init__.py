@@ -39,7 +39,11 @@ _PROJECT = (
 def init(
     directory: Annotated[
         Path,
-        typer.Argument(metavar="DIR", file_okay=False, help="A folder, new or empty but for .git."),
+        typer.Argument(
+            metavar="DIR",
+            file_okay=False,
+            help="A new folder, or one that is empty except for .git.",
+        ),
     ],
     *,
     brokers: Annotated[
@@ -51,10 +55,10 @@ def init(
 ) -> None:
     """Write a project that runs: a configuration, a reducer with its test, and records for it.
 
-    In its folder headrace local up && headrace run shows the first rows, or, with servers of your
-    own, python produce.py && headrace run. The reducer is of type arrow, which takes no Java.
-    KAFKA and ZOOKEEPER in the environment go before the addresses that are given here. Without any,
-    they are those of the servers that headrace local has started, or failed to start.
+    In its folder, headrace local up && headrace run shows the first rows; with servers of your own,
+    python produce.py && headrace run does. The reducer is of type arrow, which needs no Java. KAFKA
+    and ZOOKEEPER in the environment override the addresses that are given here. Without any, the
+    project uses the servers that headrace local started, or failed to start.
     """
     _check_addresses(brokers, zookeeper)
     folder = directory.resolve()

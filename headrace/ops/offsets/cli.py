@@ -28,7 +28,7 @@ app = command_group(
 
 _Channel = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The channel, where the configuration has several."),
+    typer.Option(metavar="NAME", help="The channel, if the configuration has several."),
 ]
 _Topics = Annotated[
     list[str] | None,
@@ -43,8 +43,8 @@ _Replay = Annotated[
     Replay | None,
     typer.Option(
         metavar="append|replace",
-        help="What becomes of the sink's output of records that are read again: it stays, or it is "
-        "removed with the move.",
+        help="What happens to the sink's output of records that are read again: append keeps it, "
+        "replace removes it with the move.",
     ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -75,8 +75,9 @@ def reset(
 ) -> None:
     """Move the offsets of a stopped channel.
 
-    TIME is as in 2013-01-01T05:00:00Z, UTC unless it says otherwise: the first record that is not
-    older. What lies outside of the log is clamped to it. Prints what becomes of each partition.
+    TIME, as in 2013-01-01T05:00:00Z, means the first record that is not older; it is in UTC unless
+    it has an offset. Offsets outside of the log are clamped to it. Prints the move of each
+    partition.
     """
     from headrace.ops.offsets import commands  # noqa: PLC0415 - takes a second to import
 
@@ -108,7 +109,7 @@ def export(
     channel: _Channel = None,
     topic: _Topics = None,
 ) -> None:
-    """Write where the channel would go on to a file, for import."""
+    """Write the offsets at which the channel would continue to a file, for import."""
     from headrace.ops.offsets import commands  # noqa: PLC0415 - takes a second to import
 
     choices = _choices(topic)

@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 1 no such key, keys that differ, or failed, and the message says what was
 changed; 2 the configuration, the command line or the file cannot be used; 3 the process does not
-run, or, for what takes a stopped channel, it runs; 4 the key's partition is being restored.
+run, or runs where a stopped channel is needed; 4 the key's partition is being restored.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ app = command_group(
 )
 
 _Key = Annotated[
-    str, typer.Argument(metavar="KEY", help="The key; of keys: bytes in hexadecimal digits.")
+    str, typer.Argument(metavar="KEY", help="The key; with keys: bytes, in hexadecimal digits.")
 ]
 _Channel = Annotated[
     str | None,
-    typer.Option("--channel", metavar="NAME", help="The channel, where several keep state."),
+    typer.Option("--channel", metavar="NAME", help="The channel, if several keep state."),
 ]
 _Partition = Annotated[
     int | None, typer.Option("--partition", min=0, metavar="N", help="Only this partition.")
 ]
-_Hex = Annotated[bool, typer.Option("--hex", help="The key is in hexadecimal digits.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, a line for a key.")]
+_Hex = Annotated[bool, typer.Option("--hex", help="The key is written in hexadecimal digits.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one line per key.")]
 _FromChangelog = Annotated[
     bool,
     typer.Option(
         "--changelog",
-        help="Read the changelog topic, all of it, and ask no process. It takes -c.",
+        help="Read the whole changelog topic instead of asking a process. Needs -c.",
     ),
 ]
 
@@ -58,7 +58,7 @@ def get(
     json: _Json = False,
     changelog: _FromChangelog = False,
 ) -> Command:
-    """Show the state of a key, as committed, of a running process or of the changelog."""
+    """Show the committed state of a key, from a running process or from the changelog."""
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
     del changelog
@@ -67,15 +67,15 @@ def get(
 
 def list_(
     channel: _Channel = None,
-    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Only keys that begin so.")] = "",
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The most keys.")] = 100,
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Only keys with this prefix.")] = "",
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The most keys to show.")] = 100,
     partition: _Partition = None,
     *,
     is_hex: _Hex = False,
     json: _Json = False,
     changelog: _FromChangelog = False,
 ) -> Command:
-    """List keys with their states, those that a running process has, or of the changelog."""
+    """List keys with their states, from a running process or from the changelog."""
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
     del changelog
@@ -111,12 +111,12 @@ def export(
     channel: _Channel = None,
     form: Annotated[
         Literal["jsonl", "parquet"],
-        typer.Option("--format", help="One JSON document a line, or a table."),
+        typer.Option("--format", help="One JSON document per line, or a table."),
     ] = "jsonl",
 ) -> None:
     """Write all keys of the changelog to a file, with the offsets that go with them.
 
-    Also while the channel runs: then the offsets of partitions that move on are left out.
+    Works while the channel runs; then it leaves out the offsets of partitions that advance.
     """
     _run(config, lambda loaded: _commands().export(loaded, channel, file, form))
 
@@ -125,19 +125,19 @@ def export(
 def import_(
     config: ConfigFile,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A file that export wrote, of either form.")
+        Path, typer.Argument(metavar="FILE", help="A file that export wrote, in either format.")
     ],
     channel: _Channel = None,
     offsets: Annotated[
         Literal["file", "earliest", "latest"],
-        typer.Option(help="Where the channel goes on: as the file has it, or elsewhere."),
+        typer.Option(help="Where the channel continues: at the offsets in the file, or elsewhere."),
     ] = "file",
     *,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Delete keys that are there and not in the file.")
+        bool, typer.Option("--replace", help="Delete keys that are not in the file.")
     ] = False,
 ) -> None:
-    """Store the keys of a file in the changelog of a stopped channel, and where it goes on."""
+    """Store the keys and the offsets of a file in the changelog of a stopped channel."""
 
     def command(loaded: Config) -> None:
         _commands().import_state(loaded, channel, file, replace_rows=replace, offsets=offsets)
@@ -151,7 +151,7 @@ def forget(
     channel: _Channel = None,
     to: Annotated[
         Literal["earliest", "latest"] | None,
-        typer.Option(help="Where the channel begins again; without it as initial_offset says."),
+        typer.Option(help="Where the channel begins; by default where initial_offset says."),
     ] = None,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -189,13 +189,13 @@ def restore(
     *,
     from_store: Annotated[
         bool,
-        typer.Option("--from-store", help="Write what the local store of this machine has."),
+        typer.Option("--from-store", help="Write the rows of this machine's local store."),
     ] = False,
 ) -> None:
     """Write the local store to a changelog that lost its rows, in one transaction.
 
-    It takes a stopped channel, on the machine that had the partitions last. What the changelog has
-    is left as it is.
+    Needs a stopped channel, on the machine that had the partitions last. Rows that the changelog
+    has stay as they are.
 
     Exit codes: 0 nothing is missing any more; 1 the store here is not of the last commit of some
     partitions, which are named, or it failed; 2 the configuration cannot be used, or no state was
@@ -222,21 +222,21 @@ def repartition(
     channel: _Channel = None,
     partitioner: Annotated[
         Literal["murmur2", "consistent"] | None,
-        typer.Option(help="How producers spread keys, where the states do not say it."),
+        typer.Option(help="How producers spread keys, if the states do not show it."),
     ] = None,
     *,
     rewrite: Annotated[
         bool,
         typer.Option(
             "--rewrite",
-            help="Write unread records again to the input, each where its key belongs.",
+            help="Write unread records to the input again, each to the partition of its key.",
         ),
     ] = False,
 ) -> None:
     """Move each key's state to where it belongs, after the input got more partitions.
 
-    It takes a stopped channel, and gives the changelog as many partitions as the input has. All is
-    one transaction: ended anywhere, it can be run again.
+    Needs a stopped channel, and gives the changelog as many partitions as the input. Everything is
+    one transaction: if it is interrupted, run it again.
     """
 
     def command(loaded: Config) -> None:
@@ -259,8 +259,8 @@ def topics(
 ) -> None:
     """Check the changelog topics: partitions, compaction, how long deletions are kept, lost rows.
 
-    Exit codes: 0 they have what was committed; 1 they have not, or would lose it, and it is said
-    what to do; 2 the configuration cannot be used.
+    Exit codes: 0 they have what was committed; 1 they do not, or would lose it, with what to do; 2
+    the configuration cannot be used.
     """
     _run(config, lambda loaded: _commands().topics(loaded, channel, create=create))
 

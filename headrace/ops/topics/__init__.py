@@ -1,1 +1,1 @@
-"""The topics that a configuration needs."""
+"""Create the topics that a configuration needs."""

@@ -12,7 +12,7 @@ import typer
 
 from headrace.core.options import ConfigFile, command_group
 
-app = command_group(help="The topics that a configuration needs.")
+app = command_group(help="Create the topics that a configuration needs.")
 
 
 @app.callback()
@@ -24,7 +24,7 @@ def topics() -> None:
 def create(
     config: ConfigFile,
     channel: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only those of this channel.")
+        str | None, typer.Option(metavar="NAME", help="Only the topics of this channel.")
     ] = None,
     partitions: Annotated[
         int | None,
@@ -37,7 +37,7 @@ def create(
     ] = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Replicas; without it as many as the brokers give."),
+        typer.Option(metavar="N", min=1, help="Replicas; by default the brokers decide."),
     ] = None,
     *,
     dry_run: Annotated[
@@ -48,8 +48,7 @@ def create(
 ) -> None:
     """Create the topics that are missing: inputs, by key, changelogs, outputs, dead letters.
 
-    What is there stays as it is, so the command may be repeated. It shows what it is about to do,
-    and asks.
+    Existing topics stay as they are, so the command may be repeated. It shows its plan and asks.
     """
     from headrace.ops.offsets.commands import guarded  # noqa: PLC0415 - takes a second to import
     from headrace.ops.topics import commands  # noqa: PLC0415 - as above

@@ -22,7 +22,7 @@ app = command_group(
 
 _Channel = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The channel, where the configuration has several."),
+    typer.Option(metavar="NAME", help="The channel, if the configuration has several."),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
@@ -33,14 +33,14 @@ def list_(
     channel: _Channel = None,
     *,
     every: Annotated[
-        bool, typer.Option("--all", help="Also ids whose last transaction has ended.")
+        bool, typer.Option("--all", help="Include ids whose last transaction has ended.")
     ] = False,
     json: _Json = False,
 ) -> None:
     """List open transactions of a channel's producers, and of others on its topics.
 
-    Says of each since when it is open, whose it is and where, and which partitions are held back:
-    of topics that the channel reads and writes, and of its group's offsets.
+    Shows for each since when it is open, its owner and its host, and the partitions that it holds
+    back: of topics that the channel reads and writes, and of its group's offsets.
     """
     from headrace.ops.transactions import commands  # noqa: PLC0415 - takes a second to import
 
@@ -54,7 +54,7 @@ def list_(
 def abort(
     config: ConfigFile,
     transactional_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The transactional id, as list names it.")
+        str, typer.Argument(metavar="ID", help="The transactional id, as list shows it.")
     ],
     channel: _Channel = None,
     *,
@@ -62,17 +62,17 @@ def abort(
         bool,
         typer.Option(
             "--force",
-            help="Also where a running member or another program owns it, or no transaction is "
+            help="Do it even if a running member or another program owns it, or no transaction is "
             "open.",
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json: _Json = False,
 ) -> None:
-    """Shut a producer out, which ends its transaction: what was not decided is aborted.
+    """Fence a producer, which ends its transaction: what was not decided is aborted.
 
-    Whoever goes on with that producer is refused by the brokers from then on. What is held back
-    still is named, with exit code 1.
+    The brokers refuse that producer from then on. Partitions that are still held back are named,
+    with exit code 1.
     """
     from headrace.ops.transactions import commands  # noqa: PLC0415 - takes a second to import
 
@@ -90,27 +90,25 @@ def abort(
 def settle(
     config: ConfigFile,
     transactional_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The transactional id, as list names it.")
+        str, typer.Argument(metavar="ID", help="The transactional id, as list shows it.")
     ],
     channel: _Channel = None,
     *,
     decision: Annotated[
         Literal["commit", "abort"] | None,
-        typer.Option(
-            "--as", help="How to finish it, where the brokers' log does not say it any more."
-        ),
+        typer.Option("--as", help="How to finish it, if the brokers' log no longer says."),
     ] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also where a running member or another program owns it."),
+        typer.Option("--force", help="Do it even if a running member or another program owns it."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json: _Json = False,
 ) -> None:
     """Finish a transaction that the brokers decided and did not mark everywhere.
 
-    A commit is finished by a commit, an abort by an abort, in each partition that is held back for
-    good. Its producer is shut out. Without --as nothing is done that the log does not say.
+    A commit is finished by a commit and an abort by an abort, in each partition that would be held
+    back forever. Its producer is fenced. Without --as the brokers' log has to say which it was.
     """
     from headrace.kafka.transaction_log import Decision  # noqa: PLC0415 - takes a second to import
     from headrace.ops.transactions import commands  # noqa: PLC0415 - as above

@@ -1,13 +1,7 @@
-"""The table of all metrics in docs/metrics.md, written from their declarations.
-
-``python -m headrace.telemetry.metrics.reference docs/metrics.md`` writes it again between its
-markers.
-"""
+"""The table of all metrics in docs/metrics.md, written from their declarations."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.telemetry.metrics.declared import Metrics
@@ -15,7 +9,7 @@ from headrace.telemetry.metrics.declared import Metrics
 if TYPE_CHECKING:
     from headrace.telemetry.metrics.readings import MetricSpec
 
-BEGIN = "<!-- metrics: written by python -m headrace.telemetry.metrics.reference -->"
+BEGIN = "<!-- metrics: written by scripts/reference.py -->"
 END = "<!-- end of metrics -->"
 
 _HEAD = "| metric | kind | labels | meaning |\n|---|---|---|---|"
@@ -38,13 +32,3 @@ def _row(spec: MetricSpec) -> str:
     known = "".join(f" `{label}`: {', '.join(values)}." for label, values in spec.values.items())
     labels = ", ".join(spec.labels) or "none"
     return f"| `{spec.name}` | {spec.kind} | {labels} | {spec.text}{known} |"
-
-
-def main() -> None:
-    """Rewrite the page that the command line names."""
-    page = Path(sys.argv[1])
-    page.write_text(update(page.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

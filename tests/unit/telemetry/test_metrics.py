@@ -27,7 +27,7 @@ from headrace.telemetry.metrics import (
     PoolSnapshot,
     StateSnapshot,
 )
-from headrace.telemetry.metrics.reference import BEGIN, END, main, render, update
+from headrace.telemetry.metrics.reference import BEGIN, END, render, update
 from headrace.telemetry.thread_time import ACTIVITIES, ThreadActivity, ThreadRole
 
 if TYPE_CHECKING:
@@ -190,22 +190,10 @@ def test_what_is_declared_is_served() -> None:
     assert all(name.startswith("process_") for name in served.keys() - declared.keys())
 
 
-def test_the_page_is_up_to_date() -> None:
-    """docs/metrics.md has the table that the declarations give."""
-    page = PAGE.read_text(encoding="utf-8")
-    assert page == update(page), f"run: python -m headrace.telemetry.metrics.reference {PAGE}"
-
-
-def test_the_table_is_written_between_its_markers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The script keeps what stands around it."""
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
-    monkeypatch.setattr("sys.argv", ["reference", str(page)])
-    main()
-    text = page.read_text(encoding="utf-8")
-    assert text == f"before\n{BEGIN}\n\n{render()}\n\n{END}\nafter\n"
+def test_the_table_is_written_between_its_markers() -> None:
+    """The text around it is kept."""
+    page = update(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    assert page == f"before\n{BEGIN}\n\n{render()}\n\n{END}\nafter\n"
 
 
 def test_partitions_are_read_at_each_scrape() -> None:

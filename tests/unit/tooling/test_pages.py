@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import re
 import shlex
@@ -16,6 +15,7 @@ import yaml
 from headrace.cli import app
 from headrace.config import load
 from tests.pages import EXECUTED, KINDS, ROOT, Block, blocks, pages
+from tests.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,13 +174,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_generated_pages_are_up_to_date() -> None:
-    """The references of commands and of exit codes are what the code gives."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    reference = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(reference)
-    for name, text in reference.pages().items():
+    """The references of commands, exit codes, fields and metrics are what the code gives."""
+    for name, text in script("reference").pages().items():
         written = (ROOT / "docs" / name).read_text(encoding="utf-8")
         assert written == text, "run: python scripts/reference.py"
 

@@ -34,7 +34,7 @@ const WAYS = {
     return {
       key: step === null ? "z" : String(9 - step),
       attributes: { "data-look": null, "data-shade": `lag-${step ?? "none"}` },
-      text: step === null ? "not known here" : LAGS[step][1],
+      text: step === null ? "unknown here" : LAGS[step][1],
       find: null,
     };
   },
@@ -43,7 +43,7 @@ const WAYS = {
     return {
       key: index === null ? "-" : String(index),
       attributes: { "data-look": null, "data-shade": `owner-${index ?? "none"}` },
-      text: index === null ? "nobody known" : index === OWNERS ? "others" : partition.own ? `${partition.owner} (this process)` : partition.owner,
+      text: index === null ? "no known owner" : index === OWNERS ? "others" : partition.own ? `${partition.owner} (this process)` : partition.owner,
       find: index === null || index === OWNERS ? null : { channel: partition.channel, owner: partition.owner },
     };
   },

@@ -6,11 +6,11 @@ import { age, bytes, many, percent, rate, seconds, short, whole, words } from ".
 import { highest } from "./model.js";
 
 const NUMBERS = [
-  [() => "records a second", ({ channel }) => rate(channel.totals.records_per_s)],
+  [() => "records per second", ({ channel }) => rate(channel.totals.records_per_s)],
   [() => "records behind", ({ channel }) => short(channel.totals.lag)],
   [() => "longest wait", ({ channel }) => seconds(highest(channel.partitions, (each) => each.lag_s))],
   [() => "catches up in", ({ channel }) => catchUp(channel.totals)],
-  [() => "sink is behind by", ({ channel }) => (channel.totals.lag ? seconds(sinkAge(channel)) : "nothing")],
+  [() => "sink lag", ({ channel }) => (channel.totals.lag ? seconds(sinkAge(channel)) : "nothing")],
   [({ partitions }) => `of ${many(partitions.length, "partition")} here`, ({ channel }) => whole(channel.partitions.length)],
   [() => "held in memory", ({ channel }) => bytes(channel.totals.held_bytes)],
   [() => "errors since start", ({ channel }) => short(channel.totals.errors)],
@@ -25,7 +25,7 @@ const STATE_NUMBERS = [
   [() => "late · rejected since start", (state) => `${short(state.late)} · ${short(state.rejected)}`],
   [() => "in quarantine", (state) => short(state.quarantined)],
   [(state) => (state.restoring ? `to restore, of ${many(state.restoring, "partition")}` : "to restore"), (state) => short(state.restore_remaining)],
-  [() => "stream time is behind by", (state) => seconds(state.stream_time_lag_s)],
+  [() => "stream time lag", (state) => seconds(state.stream_time_lag_s)],
 ];
 
 /** What a reducer declares of its states, and a processor of its pool: names come with the data. */
@@ -39,7 +39,7 @@ function declaredNumbers({ state_by_key: state, pool }) {
     for (const [name, value] of Object.entries(numbers ?? {})) found.push([words(name), short(value)]);
   }
   if (pool) found.push(["threads busy", `${whole(pool.busy)} of ${whole(pool.threads)}`], ["calls waiting", short(pool.waiting)]);
-  if (pool?.left) found.push(["threads left to calls that hang", whole(pool.left)]);
+  if (pool?.left) found.push(["threads lost to hung calls", whole(pool.left)]);
   return found;
 }
 
@@ -75,7 +75,7 @@ function catchUp({ lag, lag_per_s: trend, catch_up_s: left }) {
 /** The heads of the table, and what a row says; what is not a number stands at the left. */
 const COLUMNS = [
   ["State", (channel) => stateOf(channel), false],
-  ["Records a second", ({ totals }) => rate(totals.records_per_s)],
+  ["Records per second", ({ totals }) => rate(totals.records_per_s)],
   ["Records behind", ({ totals }) => short(totals.lag)],
   ["Longest wait", ({ partitions }) => seconds(highest(partitions, (each) => each.lag_s))],
   ["Catches up in", ({ totals }) => catchUp(totals)],
@@ -131,7 +131,7 @@ export function channelPanel(onPick) {
   const declared = make("dl", { class: "numbers declared" });
   const declaredTitle = make("h4", {}, "Phases and calls");
   const updateDeclared = declaredOf(declared);
-  const rates = chart("Records a second", rate);
+  const rates = chart("Records per second", rate);
   const lag = chart("Records behind", short);
   const stages = stageTable();
   const threads = make("div", { class: "threads" });
@@ -189,7 +189,7 @@ function stageName(stage, processor) {
 
 function stageTable() {
   const body = make("tbody", {});
-  const heads = ["Stage", "Mean", "A second", "Busy", "Last hour"];
+  const heads = ["Stage", "Mean", "Per second", "Busy", "Last hour"];
   const table = make(
     "table",
     { class: "data stages" },

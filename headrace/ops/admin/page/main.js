@@ -79,7 +79,7 @@ function renderState() {
   show(byId("away"), state === "away");
   if (old !== null) verdict.age(state === "away");
   if (state === "away") {
-    const since = old === null ? "It has not answered yet." : `What is shown is ${age(old)} old, of ${clock(live.answered)}.`;
+    const since = old === null ? "It has not answered yet." : `This is ${age(old)} old, from ${clock(live.answered)}.`;
     const why = live.failure ? `The process answers with an error: ${live.failure}.` : "The process does not answer.";
     say(byId("away-text"), `${why} ${since} It is asked again by itself.`);
   }
@@ -93,7 +93,7 @@ function renderState() {
 
 function liveText(state, old) {
   if (state === "live") return old < 4 ? "Live" : `Live, ${age(old)} ago`;
-  return { waiting: "Asking the process", away: old === null ? "No answer" : `Old: ${age(old)}`, refused: "Token needed" }[state];
+  return { waiting: "Connecting to the process", away: old === null ? "No answer" : `Old: ${age(old)}`, refused: "Token needed" }[state];
 }
 
 function askToken() {

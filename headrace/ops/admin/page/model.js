@@ -82,15 +82,15 @@ function* processProblems(status) {
     yield {
       rank: "broken",
       what: `The ZooKeeper session is ${zookeeper.state}`,
-      why: `Nothing new is delivered or committed until it is back. Servers: ${zookeeper.hosts.join(", ")}.`,
+      why: `Nothing new is delivered or committed until it reconnects. Servers: ${zookeeper.hosts.join(", ")}.`,
       runbook: "headracesessionsuspended",
     };
   }
   if (spark && !spark.running && process.phase === "running") {
-    yield { rank: "broken", what: "Spark does not run", why: "It is started again before the next micro-batch." };
+    yield { rank: "broken", what: "Spark is not running", why: "It starts again before the next micro-batch." };
   }
   if (process.phase !== "running") {
-    yield { rank: "look", what: `The process is ${process.phase}`, why: "Not all channels run." };
+    yield { rank: "look", what: `The process is ${process.phase}`, why: "Not all channels are running." };
   }
 }
 
@@ -115,8 +115,8 @@ function* channelProblems(channel, status, history) {
   for (const skip of channel.skips ?? []) {
     yield {
       rank: "wanted",
-      what: `${name}: the record at ${skip.topic}-${skip.partition}, offset ${whole(skip.offset)} is left out`,
-      why: `Asked by ${skip.by}: ${skip.reason}`,
+      what: `${name}: the record at ${skip.topic}-${skip.partition}, offset ${whole(skip.offset)} is skipped`,
+      why: `Requested by ${skip.by}: ${skip.reason}`,
       find: `${skip.topic}-${skip.partition}`,
     };
   }
@@ -124,13 +124,13 @@ function* channelProblems(channel, status, history) {
   const late = highest(channel.partitions, (each) => each.lag_s) ?? 0;
   const growth = late > LATE ? null : lagGrowth(history[name] ?? []);
   if (late > LATE && lag > 0 && left !== 0 && state === "running" && !channel.paused) {
-    const gains = left === null ? (trend > 0 ? "falls further back" : "does not catch up") : `catches up in about ${age(left)}`;
+    const gains = left === null ? (trend > 0 ? "falls further behind" : "does not catch up") : `catches up in about ${age(left)}`;
     yield {
       rank: "look",
       // without numbers that change: the item stays the same one
       key: `${name} late`,
       what: `${name} is ${age(late)} late, and ${gains}`,
-      why: `${short(lag)} records are behind, ${trend > 0 ? "more" : "less"} by ${rate(Math.abs(trend))} a second over the last minutes.`,
+      why: `The lag of ${short(lag)} records ${trend > 0 ? "grew" : "shrank"} by ${rate(Math.abs(trend))} per second over the last minutes.`,
       find: name,
       runbook: "headracelaggrowing",
     };
@@ -138,7 +138,7 @@ function* channelProblems(channel, status, history) {
   if (growth && state === "running" && !channel.paused) {
     yield {
       rank: "look",
-      what: `${name} falls behind`,
+      what: `${name} is falling behind`,
       why: `Its lag grew from ${whole(growth.from)} to ${whole(growth.to)} records in ${seconds(growth.seconds)}.`,
       runbook: "headracelaggrowing",
     };
@@ -155,7 +155,7 @@ function* rejectProblems({ name, rejects }, file) {
     rank: "look",
     key: `${name} rejects`,
     what: `${name}: ${open.map(({ text }) => text).join(", ")}`,
-    why: "Until somebody acknowledges them, also after a restart.",
+    why: "Shown until they are acknowledged, even after a restart.",
     command: `headrace acknowledge ${name} -c ${quoted(file)}`,
     acknowledge: { channel: name, counts: Object.fromEntries(open.map(({ kind, count }) => [kind, count])) },
     runbook: rejects.skipped_records ? "headracerecordsskipped" : "headracedeadletters",
@@ -163,10 +163,10 @@ function* rejectProblems({ name, rejects }, file) {
 }
 
 const CONDITIONS = [
-  ["unowned", "Nobody is to have them: no member's lists or numbers reach that far."],
-  ["contended", "Several static members list them."],
-  ["missing", "A static member lists them, and they do not exist."],
-  ["foreign", "Somebody holds them who is no member of the group."],
+  ["unowned", "No member may take them: neither a static list nor a count covers them."],
+  ["contended", "More than one static member lists them."],
+  ["missing", "A static member lists them, but they do not exist."],
+  ["foreign", "A process that is not a member of the group holds them."],
 ];
 
 function* pauseProblems(channel, file) {
@@ -214,8 +214,8 @@ function* partitionProblems(channel, partitions) {
     const worst = long.reduce((a, b) => (b.callback_s > a.callback_s ? b : a));
     yield {
       rank: "look",
-      what: `${name}: a callback of ${worst.name} runs for long`,
-      why: `${age(worst.callback_s)} so far. The log says by itself in which calls it is, once half of batch_timeout is over.`,
+      what: `${name}: a callback of ${worst.name} has been running for long`,
+      why: `${age(worst.callback_s)} so far. After half of batch_timeout the log shows which call it is in.`,
       find: worst.name,
     };
   }
@@ -224,8 +224,8 @@ function* partitionProblems(channel, partitions) {
     const worst = still.reduce((a, b) => (b.lag_s > a.lag_s ? b : a));
     yield {
       rank: "look",
-      what: `${name}: ${many(still.length, "partition")} with records ${still.length === 1 ? "stands" : "stand"} still`,
-      why: `${worst.name} has waited ${age(worst.lag_s)}; ${short(worst.lag)} records are behind.`,
+      what: `${name}: ${many(still.length, "partition")} with records ${still.length === 1 ? "is" : "are"} not moving`,
+      why: `${worst.name} has waited ${age(worst.lag_s)}, with a lag of ${short(worst.lag)} records.`,
       find: still.length === 1 ? worst.name : name,
       runbook: "headracepartitionstalled",
     };

@@ -22,7 +22,7 @@ export class Verdict {
   }
 
   _title() {
-    say(byId("verdict-title"), this._old ? `When it last answered: ${this._heading.toLowerCase()}` : this._heading);
+    say(byId("verdict-title"), this._old ? `Last known: ${this._heading.toLowerCase()}` : this._heading);
     change(byId("verdict"), { "data-rank": this._old && this._rank === "well" ? "none" : this._rank });
   }
 
@@ -69,9 +69,9 @@ export function titleOf(problems) {
   const count = (rank) => problems.filter((each) => each.rank === rank).length;
   const parts = [];
   if (count("broken")) parts.push(`${many(count("broken"), "fault")}`);
-  if (count("look")) parts.push(`${many(count("look"), "thing")} to look at`);
+  if (count("look")) parts.push(many(count("look"), "warning"));
   if (parts.length) return parts.join(", ");
-  return problems.length ? "As asked" : "All is well";
+  return problems.length ? "As requested" : "All is well";
 }
 
 function period({ since, until }, now) {
@@ -85,7 +85,7 @@ function summary(status) {
   const held = channels.flatMap((channel) => channel.partitions);
   const total = channels.reduce((sum, channel) => sum + channel.totals.records_per_s, 0);
   return (
-    `${many(channels.length, "channel")}, ${many(held.length, "partition")} here, ${rate(total)} records a second, ` +
+    `${many(channels.length, "channel")}, ${many(held.length, "partition")} here, ${rate(total)} records per second, ` +
     `lag ${short(channels.reduce((sum, channel) => sum + channel.totals.lag, 0))}, ` +
     `longest wait ${seconds(highest(held, (partition) => partition.lag_s))}.`
   );
@@ -148,7 +148,7 @@ function factsOf({ process, zookeeper, spark, config, ready, not_ready_because: 
 
 function configFact(config) {
   const count = config.pending.length;
-  const last = config.last_at ? `last reload ${clock(config.last_at)}: ${config.last_outcome}` : "as at the start";
+  const last = config.last_at ? `last reload ${clock(config.last_at)}: ${config.last_outcome}` : "unchanged since the start";
   if (config.problems.length) return { title: "Configuration", rank: "look", word: "file rejected", details: config.problems[0] };
   return {
     title: "Configuration",
@@ -160,7 +160,7 @@ function configFact(config) {
 
 const KINDS = [
   ["all", "All", () => true],
-  ["trouble", "Trouble", (event) => event.level !== "info"],
+  ["trouble", "Problems", (event) => event.level !== "info"],
   ["group", "Group", (event) => event.subject === "group"],
   ["pause", "Pauses", (event) => event.subject === "pause"],
   ["config", "Configuration", (event) => event.subject === "config"],
@@ -234,7 +234,7 @@ export function updateGroup(members) {
     });
   });
   show(byId("group-problem"), Boolean(members?.problem));
-  say(byId("group-problem"), `ZooKeeper does not say: ${members?.problem}`);
+  say(byId("group-problem"), `No answer from ZooKeeper: ${members?.problem}`);
 }
 
 function newMember() {
@@ -261,7 +261,7 @@ export function updateConfig(status, config, hasToken, ask) {
   for (const change of summary?.pending ?? []) {
     rows.push([`pending ${change.path}`, pendingText(change, config)]);
   }
-  if (summary && !summary.problems.length && !summary.pending.length) rows.push(["same", "What the file says is what runs."]);
+  if (summary && !summary.problems.length && !summary.pending.length) rows.push(["same", "The running configuration matches the file."]);
   rows.push(config ? ["applied", config] : ["token", hasToken]);
   each(byId("config"), rows, ([key]) => key, ([key]) => {
     if (key === "applied") return appliedConfig();
@@ -276,7 +276,7 @@ function pendingText({ path, reason, since }, config) {
   const text = `${path} is pending since ${clock(since)}: ${reason}`;
   if (!config?.desired) return text;
   const [now, then] = [config.applied, config.desired].map((document) => valueAt(document, path));
-  return `${text} Runs: ${JSON.stringify(now)}. File: ${JSON.stringify(then)}.`;
+  return `${text} Running: ${JSON.stringify(now)}. In the file: ${JSON.stringify(then)}.`;
 }
 
 const valueAt = (document, path) => path.split(".").reduce((found, step) => found?.[step], document) ?? null;
@@ -291,7 +291,7 @@ function tokenHint(ask) {
   const text = make("span", {});
   const button = make("button", { type: "button", class: "quiet", on: { click: ask } }, "Enter the token");
   return updating(make("p", {}, text, " ", button), ([, hasToken]) =>
-    say(text, hasToken ? "The token is not the process's." : "All settings are shown to who has the token."),
+    say(text, hasToken ? "This is not the process's token." : "Enter the token to see all settings."),
   );
 }
 
