@@ -210,7 +210,7 @@ def test_a_sink_is_not_behind_where_nothing_is_left_to_read(stage: Stage, visits
     behind = page.locator(".numbers div", has_text="sink lag").locator("dd")
     lags = page.locator(".numbers div", has_text="records behind").locator("dd")
     for lag, said in zip(lags.all_inner_texts(), behind.all_inner_texts(), strict=True):
-        assert (lag == "0") == (said == "nothing")
+        assert (lag == "0") == (said == "none")
 
 
 def test_rejected_records_are_an_item_until_they_are_acknowledged(

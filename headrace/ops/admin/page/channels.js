@@ -10,7 +10,7 @@ const NUMBERS = [
   [() => "records behind", ({ channel }) => short(channel.totals.lag)],
   [() => "longest wait", ({ channel }) => seconds(highest(channel.partitions, (each) => each.lag_s))],
   [() => "catches up in", ({ channel }) => catchUp(channel.totals)],
-  [() => "sink lag", ({ channel }) => (channel.totals.lag ? seconds(sinkAge(channel)) : "nothing")],
+  [() => "sink lag", ({ channel }) => (channel.totals.lag ? seconds(sinkAge(channel)) : "none")],
   [({ partitions }) => `of ${many(partitions.length, "partition")} here`, ({ channel }) => whole(channel.partitions.length)],
   [() => "held in memory", ({ channel }) => bytes(channel.totals.held_bytes)],
   [() => "errors since start", ({ channel }) => short(channel.totals.errors)],
