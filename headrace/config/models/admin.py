@@ -58,7 +58,7 @@ class _Collector(FieldType):
 
 
 class TracingConfig(Section):
-    """Traces of batches for OpenTelemetry; they take the extra headrace[otel]."""
+    """Traces of batches for OpenTelemetry; they need the extra headrace[otel]."""
 
     endpoint: Fixed[Annotated[str, _Collector("traces")] | None] = None
     """Where a collector takes OTLP over HTTP, at /v1/traces where no path is given; null: nothing
@@ -80,7 +80,7 @@ class TracingConfig(Section):
 
 
 class LogsOtlpConfig(Section):
-    """A collector of OpenTelemetry's for lines of the log; it takes the extra headrace[otel]."""
+    """A collector of OpenTelemetry's for lines of the log; it needs the extra headrace[otel]."""
 
     endpoint: Fixed[Annotated[str, _Collector("logs")]]
     """Where it takes OTLP over HTTP, at /v1/logs where no path is given."""
@@ -90,7 +90,7 @@ class LogsOtlpConfig(Section):
 
 
 class MetricsOtlpConfig(Section):
-    """A collector of OpenTelemetry's for all metrics; it takes the extra headrace[otel]."""
+    """A collector of OpenTelemetry's for all metrics; it needs the extra headrace[otel]."""
 
     endpoint: Fixed[Annotated[str, _Collector("metrics")]]
     """Where it takes OTLP over HTTP, at /v1/metrics where no path is given."""

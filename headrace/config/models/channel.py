@@ -257,7 +257,7 @@ class ChannelConfig(Section):
 
     release_timeout: Hot[PositiveSeconds | None] = None
     """How long a partition that goes to another member waits for its batches, which are withdrawn
-    then: nobody reads it meanwhile. null: batch_timeout."""
+    then: no member reads it meanwhile. null: batch_timeout."""
 
     commit_interval: Hot[NonNegativeSeconds] = 1.0
     """How often offsets are committed; 0s: after every answer."""

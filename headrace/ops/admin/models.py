@@ -224,7 +224,7 @@ class Totals(Document):
     commit_failures: Number
     """Commits that failed."""
     rebalances: Number
-    """Changes of what this member is to have."""
+    """Changes of this member's share."""
     lag: Number
     """Records between the committed offsets and the ends, of all partitions held."""
     lag_per_s: float = 0.0

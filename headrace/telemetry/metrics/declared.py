@@ -168,15 +168,13 @@ class Metrics:
         )
         self.foreign_commits = self._counter(
             "foreign_commits",
-            "Stored offsets found to be somebody else's, or gone, by what was found.",
+            "Stored offsets found to be another program's, or gone, by what was found.",
             *_TOPIC,
             finding=("stale", "foreign", "late", "missing", "superseded"),
         )
 
     def _declare_group(self) -> None:
-        self.rebalances = self._counter(
-            "rebalances", "Changes of what this member is to have.", "channel"
-        )
+        self.rebalances = self._counter("rebalances", "Changes of this member's share.", "channel")
         self.claims_lost = self._counter(
             "claims_lost",
             "Claims that ended without being given back.",
@@ -201,7 +199,7 @@ class Metrics:
         )
         self.group_partitions = self._gauge(
             "group_partitions",
-            "Partitions of the group that somebody has to look at, as this member sees it.",
+            "Partitions of the group that need attention, as this member sees it.",
             "channel",
             condition=("unowned", "pending", "contended", "missing", "foreign"),
         )
