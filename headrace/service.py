@@ -88,7 +88,7 @@ class Service:
 
     @property
     def supervised(self) -> bool:
-        """Whether anybody listens on the notify socket."""
+        """Return whether anybody listens on the notify socket."""
         return self._send is not None
 
     def ready(self, status: str) -> None:

@@ -150,7 +150,8 @@ class Bounds:
     def reached(
         self, own: Mapping[TopicPartition, int | None], store: OffsetStore, deadline: Deadline
     ) -> bool:
-        """Whether every partition of the group is committed up to its bound. One thread; blocks.
+        """Return whether every partition of the group is committed up to its bound. One thread;
+        blocks.
 
         ``own`` has what is committed of the partitions held here. About others the group's store
         is asked, until each has been there once; while it does not answer, they are not there.

@@ -38,7 +38,7 @@ class NextBatch:
 
     @property
     def share(self) -> int:
-        """The partition's part of the memory budget in bytes."""
+        """Return the partition's part of the memory budget in bytes."""
         return self._share
 
     def set_share(self, share: int) -> None:
@@ -159,7 +159,7 @@ def divide(cut: BatchSlice, count: int) -> tuple[BatchSlice, BatchSlice]:
 
 
 def _may_join(front: Run, rest: Run) -> bool:
-    """Whether both can be one."""
+    """Return whether both can be one."""
     if isinstance(front, CompactRun):
         return front.may_precede(rest)
     return not isinstance(rest, CompactRun)
@@ -220,12 +220,12 @@ class PartitionBuffer:
 
     @property
     def fetch_offset(self) -> int:
-        """The lowest offset the next chunk may begin with: where to fetch it from."""
+        """Return the lowest offset the next chunk may begin with: where to fetch it from."""
         return self._fetch_offset
 
     @property
     def complete(self) -> bool:
-        """Whether everything before the bound was fetched."""
+        """Return whether everything before the bound was fetched."""
         return self._fetch_offset >= self.bound
 
     def first(self) -> Record | None:
@@ -289,7 +289,7 @@ class PartitionBuffer:
             )
 
     def _full(self, limits: Limits | None) -> bool:
-        """Whether a batch can be cut without waiting for more."""
+        """Return whether a batch can be cut without waiting for more."""
         return limits is not None and (
             self.records >= limits.max_records or self.size >= limits.max_bytes or self.complete
         )

@@ -144,12 +144,12 @@ class InboundKafkaChannel:
 
     @property
     def config(self) -> ChannelConfig:
-        """The configuration it runs with."""
+        """Return the configuration it runs with."""
         return self._settings.config
 
     @property
     def state(self) -> ChannelState:
-        """What the channel is doing."""
+        """Return what the channel is doing."""
         return self._state
 
     @property
@@ -159,7 +159,7 @@ class InboundKafkaChannel:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions are held at this moment."""
+        """Return how many partitions are held at this moment."""
         return len(self._runtime.manager.all())
 
     def partitions(self) -> list[PartitionSnapshot]:
@@ -176,22 +176,22 @@ class InboundKafkaChannel:
 
     @property
     def member(self) -> MemberSnapshot:
-        """Where this member stands with its group."""
+        """Return where this member stands with its group."""
         return member_reading(self._runtime.coordinator)
 
     @property
     def topics(self) -> dict[str, int]:
-        """The topics, as last seen, and how many partitions each has; none before the start."""
+        """Return the topics as last seen, with their partition counts; none before the start."""
         return self._runtime.topics.counts()
 
     @property
     def state_reader(self) -> StateView | None:
-        """What reads the state that its processor keeps by key, None where it keeps none."""
+        """Return what reads the state that its processor keeps by key, None where it keeps none."""
         return self._processor.state_reader()
 
     @property
     def pool(self) -> PoolSnapshot | None:
-        """What its processor's own threads are doing, None where it has none or cannot say."""
+        """Return what its processor's threads are doing, None where it has none or cannot say."""
         try:
             return self._processor.pool_snapshot()
         except Exception as error:  # noqa: BLE001 - of a user's processor; the scrape goes on
@@ -291,7 +291,7 @@ class InboundKafkaChannel:
         return left
 
     def reached_bounds(self, deadline: Deadline) -> bool:
-        """Whether a bounded run is over: all partitions of the group are committed that far.
+        """Return whether a bounded run is over: all partitions of the group are committed that far.
 
         Blocks until the deadline at most. False for a run without bounds. Of a channel that comes
         after another one, to be asked once that is over: its bounds are fixed then.
@@ -447,7 +447,7 @@ class InboundKafkaChannel:
 
     @property
     def skips(self) -> list[Skip]:
-        """The records that are to be left out and that no commit is past yet."""
+        """Return the records that are to be left out and that no commit is past yet."""
         return self._runtime.skips.all()
 
     def _require_running(self) -> None:
@@ -460,7 +460,7 @@ class InboundKafkaChannel:
 
     @property
     def pauses(self) -> tuple[Pause, ...]:
-        """The pauses at this moment, the oldest first."""
+        """Return the pauses at this moment, the oldest first."""
         return self._runtime.pause_manager.all()
 
     def reconfigure(

@@ -101,7 +101,9 @@ class OffsetGuard:
         self._looked_at = clock.monotonic()
 
     def is_due(self, *, before_commit: bool) -> bool:
-        """Whether it is time to look: at an interval, and earlier when a commit is to follow."""
+        """Return whether it is time to look: at an interval, and earlier when a commit is to
+        follow.
+        """
         age = self._clock.monotonic() - self._looked_at
         return age >= (FRESH if before_commit else CHECK_INTERVAL)
 
@@ -321,7 +323,7 @@ class Committer(PeriodicThread):
             self._commit()
 
     def _commits(self, *, flushed: bool) -> bool:
-        """Whether this turn commits."""
+        """Return whether this turn commits."""
         return flushed or self._clock.monotonic() >= self._commit_at
 
     def _refresh(self) -> None:

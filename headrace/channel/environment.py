@@ -26,10 +26,10 @@ class ChannelEnvironment:
 
     @property
     def config(self) -> ChannelConfig:
-        """The channel's configuration at this moment."""
+        """Return the channel's configuration at this moment."""
         return self.settings.config
 
     @property
     def backoff(self) -> Backoff:
-        """How long to wait before something is tried again, as configured at this moment."""
+        """Return how long to wait before something is tried again, as configured at this moment."""
         return self.settings.now.backoff

@@ -59,7 +59,7 @@ def halves(
 
 
 def names_one_of(delivered: Sequence[Record], error: BaseException) -> bool:
-    """Whether the error names a record that was delivered."""
+    """Return whether the error names a record that was delivered."""
     if not isinstance(error, PoisonRecordError):
         return False
     index = bisect_left(delivered, error.offset, key=offset_of)
@@ -132,7 +132,7 @@ class ErrorPolicy:
 
     @staticmethod
     def _is_suspect(owned: OwnedPartition, item: Outstanding) -> bool:
-        """Whether it is a part of a batch that was tried often enough as a whole."""
+        """Return whether it is a part of a batch that was tried often enough as a whole."""
         alone = len(item.batch) == 1
         return item.cut.failures > 0 and not (alone and owned.letters.in_doubt(item.cut))
 
@@ -151,7 +151,7 @@ class ErrorPolicy:
         )
 
     def _is_one_of_many(self, owned: OwnedPartition, item: Outstanding) -> bool:
-        """Whether so many records fail that the limit is soon reached, tried again or not."""
+        """Return whether so many records fail that the limit is near, retried or not."""
         limits = self._environment.config.rejects
         return isinstance(limits, LimitedRejects) and owned.letters.heads_for(item.cut, limits)
 

@@ -180,7 +180,7 @@ class Fetcher(PeriodicThread):
 
     @property
     def stall_timeout(self) -> float | None:
-        """Seconds within which there has to be another turn; None unless it runs.
+        """Return the seconds within which there has to be another turn; None unless it runs.
 
         None also once it stops: closing the client takes its time.
         """
@@ -188,7 +188,7 @@ class Fetcher(PeriodicThread):
 
     @property
     def fetching(self) -> bool:
-        """Whether the budget leaves room for more records."""
+        """Return whether the budget leaves room for more records."""
         return self._may_fetch
 
     def assign(self, partition: OwnedPartition) -> None:

@@ -39,7 +39,8 @@ class DeadLetterLimits:
             self._bisected_at = cut.start
 
     def in_doubt(self, cut: BatchSlice) -> bool:
-        """Whether nothing was answered since the batch was divided, or since the last letter.
+        """Return whether nothing was answered since the batch was divided, or since the last
+        letter.
 
         What fails then may fail for something that has nothing to do with the record.
         """
@@ -62,7 +63,8 @@ class DeadLetterLimits:
         return None
 
     def heads_for(self, cut: BatchSlice, limits: LimitedRejects) -> bool:
-        """Whether ``max_per_thousand`` will be passed at the rate so far, and ``cut`` fits in.
+        """Return whether ``max_per_thousand`` will be passed at the rate so far, and ``cut`` fits
+        in.
 
         Then another try of what fails tells nothing new. It does not fit in where more fail in a
         row than would by chance: that may be trouble that began just now, and is waited out.
@@ -144,7 +146,7 @@ class UndecodableLimits:
 
 
 def _follows(batch: Batch, offset: int, after: int) -> bool:
-    """Whether no record of the batch lies between an offset and what came before."""
+    """Return whether no record of the batch lies between an offset and what came before."""
     if offset == after:
         return True
     if batch.last_offset - batch.first_offset + 1 == len(batch):

@@ -39,12 +39,12 @@ class Life:
 
     @property
     def partition(self) -> TopicPartition:
-        """The partition held."""
+        """Return the partition held."""
         return self.claim.partition
 
     @property
     def log_fields(self) -> dict[str, str | int]:
-        """The fields by which a line of the log says that it is about this claim."""
+        """Return the fields by which a line of the log says that it is about this claim."""
         topic, number = self.claim.partition
         return {
             "channel": self._channel,
@@ -55,27 +55,29 @@ class Life:
 
     @property
     def ending(self) -> EndReason:
-        """Whether and how the partition has to end."""
+        """Return whether and how the partition has to end."""
         return self._ending
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has to end at once, because nothing done for it can take effect any more."""
+        """Return whether it has to end at once, because nothing done for it can take effect any
+        more.
+        """
         return self._ending.value >= EndReason.LOST.value
 
     @property
     def final(self) -> bool:
-        """Whether nothing more will happen to it."""
+        """Return whether nothing more will happen to it."""
         return self.state in FINAL
 
     @property
     def is_to_start(self) -> bool:
-        """Whether its start is still to come, and nothing asks it to end."""
+        """Return whether its start is still to come, and nothing asks it to end."""
         return self.state is PartitionState.STARTING and self._ending is EndReason.NONE
 
     @property
     def release_by(self) -> float | None:
-        """When a release has to be over (monotonic), None if there is no such time."""
+        """Return when a release has to be over (monotonic), None if there is no such time."""
         return self._release_by
 
     def is_overdue(self, now: float) -> bool:
@@ -103,7 +105,7 @@ class Life:
 
     @property
     def awaits_predecessor(self) -> bool:
-        """Whether a former claim on the same partition has not ended yet."""
+        """Return whether a former claim on the same partition has not ended yet."""
         return self._predecessor is not None and not self._predecessor.final
 
     def forget_predecessor(self) -> None:

@@ -29,7 +29,7 @@ class LogDoubt:
 
     @property
     def asks_at(self) -> float | None:
-        """When the leader is asked (monotonic), None where nothing is in doubt."""
+        """Return when the leader is asked (monotonic), None where nothing is in doubt."""
         return None if self.doubt is None else self._asks_at
 
     def is_ask_due(self, now: float) -> bool:

@@ -61,7 +61,9 @@ class OffsetReset:
         self._replaced.add(owned)
 
     def has_restarted(self, owned: OwnedPartition) -> bool:
-        """Whether a partition was sent to the beginning of another log, and that is committed."""
+        """Return whether a partition was sent to the beginning of another log, and that is
+        committed.
+        """
         if owned not in self._replaced or owned.pending_commits.has_pending_commit:
             return False
         self._replaced.remove(owned)
@@ -159,7 +161,7 @@ class OffsetReset:
             self._halt(owned, LogTruncatedError(owned.partition, asked, low, high, end))
 
     def _is_same_log(self, owned: OwnedPartition, deadline: Deadline) -> bool:
-        """Whether the topic is still the one that was read; where not, it is looked at soon."""
+        """Return whether the topic is still the one that was read; if not, it is checked soon."""
         topic = owned.partition.topic
         found = self._catalog.describe([topic], deadline).get(topic)
         if found is not None and found.topic_id == owned.life.topic_id:

@@ -124,7 +124,7 @@ class Fencing:
         self._doubted: tuple[Lease | None, frozenset[str]] = None, frozenset()
 
     def are_fenced(self, claim: Claim) -> bool:
-        """Whether nobody of before may commit any more. Does not block."""
+        """Return whether nobody of before may commit any more. Does not block."""
         return self._shut_out_under(claim.lease).issuperset(claim.unfenced)
 
     def fence(self, claim: Claim, deadline: Deadline) -> Claim:
@@ -218,7 +218,7 @@ def transactional_prefix(channel: ChannelConfig, member: str) -> str | None:
 
 
 def sink_is_fenced(channel: ChannelConfig) -> bool:
-    """Whether the next owner has to shut out what a former one still writes to the sink.
+    """Return whether the next owner has to shut out what a former one still writes to the sink.
 
     Other sinks refuse it by the offsets they keep, or take it twice.
     """

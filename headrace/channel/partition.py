@@ -98,47 +98,47 @@ class OwnedPartition:
 
     @property
     def partition(self) -> TopicPartition:
-        """The partition held."""
+        """Return the partition held."""
         return self.life.claim.partition
 
     @property
     def identity(self) -> str:
-        """The name of the partition's log in a sink; empty before it is known."""
+        """Return the name of the partition's log in a sink; empty before it is known."""
         return self.life.identity
 
     @property
     def epoch(self) -> int:
-        """The claim's epoch."""
+        """Return the claim's epoch."""
         return self.life.claim.epoch
 
     @property
     def transactional_id(self) -> str | None:
-        """The producer that the claim names for this member."""
+        """Return the producer that the claim names for this member."""
         return self.life.claim.transactional_id
 
     @property
     def log_fields(self) -> dict[str, str | int]:
-        """The fields by which a line of the log says that it is about this claim."""
+        """Return the fields by which a line of the log says that it is about this claim."""
         return self.life.log_fields
 
     @property
     def leader_epoch(self) -> int | None:
-        """A leader epoch under which the log was seen to lead to all that was fetched."""
+        """Return a leader epoch under which the log was seen to lead to all that was fetched."""
         return self.progress.buffer.leader_epoch
 
     @property
     def position(self) -> int:
-        """The next offset to deliver."""
+        """Return the next offset to deliver."""
         return self.progress.position
 
     @property
     def high_watermark(self) -> int | None:
-        """The end of the partition's log as last seen by the fetcher."""
+        """Return the end of the partition's log as last seen by the fetcher."""
         return self.progress.high_watermark
 
     @property
     def committed(self) -> int | None:
-        """The offset known to be stored, None before the start position is."""
+        """Return the offset known to be stored, None before the start position is."""
         return self.pending_commits.committed
 
     @property
@@ -240,12 +240,14 @@ class OwnedPartition:
 
     @property
     def rests(self) -> bool:
-        """Whether nothing of it may be delivered: it is paused, or has to be moved first."""
+        """Return whether nothing of it may be delivered: it is paused, or has to be moved first."""
         return self.log_doubt.halted or self._delivery_gate.pauses.rests(self.partition)
 
     @property
     def is_urgent(self) -> bool:
-        """Whether somebody waits for it to rest or to end: by a short turn, a commit at once."""
+        """Return whether somebody waits for it to rest or to end: by a short turn, a commit at
+        once.
+        """
         to_rest = self.life.state is not PartitionState.PAUSED
         return self.life.ending is not EndReason.NONE or (to_rest and self.rests)
 

@@ -74,7 +74,7 @@ class PartitionManager:
         return None if owned is None or owned.life.final else owned
 
     def has_outstanding(self) -> bool:
-        """Whether a batch is out whose answer is still open."""
+        """Return whether a batch is out whose answer is still open."""
         return any(owned.progress.outstanding for owned in self.all())
 
     def touch_all(self) -> None:

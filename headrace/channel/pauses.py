@@ -69,7 +69,7 @@ class Pause:
     note: str = ""
 
     def is_of(self, reason: PauseReason, partition: TopicPartition | None) -> bool:
-        """Whether it has this reason and this scope, whoever holds it."""
+        """Return whether it has this reason and this scope, whoever holds it."""
         return (self.reason, self.partition) == (reason, partition)
 
 
@@ -132,7 +132,7 @@ class Pauses:
         self._changed.notify_all()
 
     def rests(self, partition: TopicPartition) -> bool:
-        """Whether nothing of the partition may be delivered."""
+        """Return whether nothing of the partition may be delivered."""
         return self._whole or partition in self._partitions
 
     def all(self) -> tuple[Pause, ...]:
@@ -142,17 +142,17 @@ class Pauses:
 
     @property
     def next_end(self) -> float | None:
-        """When the next pause ends by itself, in seconds since the epoch; None: none does."""
+        """Return when the next pause ends by itself, in seconds since the epoch, or None."""
         return min((p.until for p in self.all() if p.until is not None), default=None)
 
     @property
     def drains(self) -> bool:
-        """Whether the whole channel is to give everything back."""
+        """Return whether the whole channel is to give everything back."""
         return any(p.mode is PauseMode.DRAIN and p.partition is None for p in self.all())
 
     @property
     def drained_partitions(self) -> frozenset[TopicPartition]:
-        """The partitions that are to be given back by themselves."""
+        """Return the partitions that are to be given back by themselves."""
         found = (p.partition for p in self.all() if p.mode is PauseMode.DRAIN)
         return frozenset(partition for partition in found if partition is not None)
 

@@ -24,12 +24,12 @@ class PendingCommits:
 
     @property
     def has_pending_commit(self) -> bool:
-        """Whether an offset was staged that is not known to be stored."""
+        """Return whether an offset was staged that is not known to be stored."""
         return self.stored < self.staged
 
     @property
     def size(self) -> int:
-        """Bytes of the batches that are kept until their offset is stored."""
+        """Return the bytes of the batches that are kept until their offset is stored."""
         unconfirmed = self._unconfirmed
         return sum(batch.size for _, batch in tuple(unconfirmed)) if unconfirmed else 0
 

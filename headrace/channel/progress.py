@@ -72,7 +72,7 @@ class Progress:
 
     @property
     def position(self) -> int:
-        """The next offset to deliver."""
+        """Return the next offset to deliver."""
         try:
             return self.pending[0].start
         except IndexError:
@@ -84,7 +84,7 @@ class Progress:
 
     @property
     def oldest_out(self) -> BatchSlice | None:
-        """The oldest batch that is out, or is just handed out or answered; None if none is."""
+        """Return the oldest batch that is out, handed out or answered just now; None if none is."""
         # in the order in which a batch goes through them: one that moves on meanwhile is not missed
         handing_out = self.handing_out
         try:
@@ -95,7 +95,7 @@ class Progress:
 
     @property
     def suspect_records(self) -> int:
-        """The records among which one that fails is being looked for."""
+        """Return the records among which one that fails is being looked for."""
         return sum(len(cut.records) for cut in self.unanswered() if cut.failures)
 
     def unanswered(self) -> list[BatchSlice]:
@@ -120,18 +120,20 @@ class Progress:
 
     @property
     def idle_at(self) -> float | None:
-        """When it has been idle for so long that the processor is told; None: it is not idle."""
+        """Return when it has been idle for so long that the processor is told; None: it is not
+        idle.
+        """
         idle_since = self._idle_since
         return None if idle_since is None else idle_since + self._settings.config.idle_time
 
     @property
     def is_answered(self) -> bool:
-        """Whether the oldest batch that is out has its answer."""
+        """Return whether the oldest batch that is out has its answer."""
         return bool(self.outstanding) and self.outstanding[0].answer.done()
 
     @property
     def answer_due(self) -> float | None:
-        """When the oldest batch that is out is overdue (monotonic), None if none is out."""
+        """Return when the oldest batch that is out is overdue (monotonic), None if none is out."""
         return self.outstanding[0].deadline if self.outstanding else None
 
     # --- the fetcher only -----------------------------------------------------------------------

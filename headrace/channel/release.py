@@ -114,7 +114,7 @@ class Releases:
         return owned.life.is_overdue(self._environment.clock.monotonic())
 
     def _is_gone(self, owned: OwnedPartition) -> bool:
-        """Whether the topic was deleted, so that no offset of it can be stored any more."""
+        """Return whether the topic was deleted, so that no offset of it can be stored any more."""
         return self._topics.is_gone(owned.partition.topic)
 
     def _terminate(self, owned: OwnedPartition) -> None:
@@ -137,7 +137,8 @@ class Releases:
         self._coordinator.released(owned.life.claim, clean=clean)
 
     def _may_still_store(self, owned: OwnedPartition) -> bool:
-        """Whether a batch that was withdrawn is just being stored, so that we are to be shut out.
+        """Return whether a batch that was withdrawn is just being stored, so that we are to be shut
+        out.
 
         With it goes what this member does for other partitions; without it the next owner could
         read the sink's offset before that batch, and store it again.

@@ -38,7 +38,7 @@ class Retries:
 
     @property
     def awaits_event(self) -> bool:
-        """Whether it goes on with an event only."""
+        """Return whether it goes on with an event only."""
         return self.not_before == inf
 
     def begin_attempt(self) -> None:

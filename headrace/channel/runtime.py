@@ -314,7 +314,7 @@ class ChannelRuntime:
 
     @property
     def config(self) -> ChannelConfig:
-        """The channel's configuration at this moment."""
+        """Return the channel's configuration at this moment."""
         return self.settings.config
 
     def _budget(self) -> int:

@@ -80,5 +80,5 @@ class LiveSettings:
 
     @property
     def config(self) -> ChannelConfig:
-        """The configuration at this moment."""
+        """Return the configuration at this moment."""
         return self.now.config

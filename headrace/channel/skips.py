@@ -88,7 +88,7 @@ class Skips:
         return [record for record in cut.records if offset_of(record) not in concerned]
 
     def has_late_skip(self, owned: OwnedPartition, cut: BatchSlice) -> bool:
-        """Whether a record that was handed out with ``cut`` is to be left out the next time."""
+        """Return whether a record handed out with ``cut`` is left out the next time."""
         if _log(owned) not in self._wanted:
             return False
         with self._lock:

@@ -48,7 +48,7 @@ class StopReport:
 
     @property
     def clean(self) -> bool:
-        """Whether everything was finished, committed and given back."""
+        """Return whether everything was finished, committed and given back."""
         return not self.left
 
 

@@ -221,7 +221,7 @@ class LagWatchdog(PeriodicThread):
 
 
 def _waits(owned: OwnedPartition) -> bool:
-    """Whether nothing but the fetcher holds a partition up."""
+    """Return whether nothing but the fetcher holds a partition up."""
     idle = owned.life.state is PartitionState.WAITING and not owned.progress.buffer.complete
     return idle and not (
         owned.progress.outstanding or owned.progress.pending or owned.progress.buffer.records

@@ -85,7 +85,7 @@ class TappedRecord:
 
     @property
     def size(self) -> int:
-        """What it takes, in bytes."""
+        """Return what it takes, in bytes."""
         parts = (self.key, self.value, *(data for _, data in self.headers))
         return sum(len(each) for each in parts if each is not None)
 
@@ -170,7 +170,7 @@ class Tap:
 
     @property
     def counts(self) -> TapCounts:
-        """What became of the records so far."""
+        """Return what became of the records so far."""
         with self._lock:
             counts = self._counts
             return TapCounts(

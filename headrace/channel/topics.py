@@ -107,23 +107,24 @@ class KnownTopics:
         return identity_of(self._cluster, group, self.topic_id(partition), partition.partition)
 
     def appeared_later(self, partition: TopicPartition) -> bool:
-        """Whether the partition, or its topic as it is now, is newer than the group's beginning.
+        """Return whether the partition, or its topic as it is now, is newer than the group's
+        beginning.
 
         The group began with the topic then, whether any member ran when the partition came or not.
         """
         return partition.partition >= self._at_start.get(partition.topic, 0)
 
     def is_missing(self, topic: str) -> bool:
-        """Whether the last look did not find the topic."""
+        """Return whether the last look did not find the topic."""
         return topic in self._misses or topic in self._gone
 
     def is_gone(self, topic: str) -> bool:
-        """Whether the topic is none of the channel's any more."""
+        """Return whether the topic is none of the channel's any more."""
         return topic in self._gone
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a topic was missing, but not often enough to count as deleted."""
+        """Return whether a topic was missing, but not often enough to count as deleted."""
         return any(times < LOOKS for times in self._misses.values())
 
     # --- the thread that looks ------------------------------------------------------------------

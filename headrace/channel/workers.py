@@ -355,7 +355,7 @@ class Workers:
         return [thread.name for thread in threads if thread.is_alive()]
 
     def _is_surplus(self) -> bool:
-        """Whether the calling thread is to end, because there are more than wanted."""
+        """Return whether the calling thread is to end, because there are more than wanted."""
         with self._lock:
             if self._active <= self._wanted:
                 return False

@@ -46,12 +46,12 @@ class ConfigChange:
 
     @property
     def path(self) -> str:
-        """The place as people write it: ``channels.flights.batch.linger``."""
+        """Return the place as people write it: ``channels.flights.batch.linger``."""
         return dotted(self.steps)
 
     @property
     def channel(self) -> str | None:
-        """The name of the channel it is in; None for what all channels share."""
+        """Return the name of the channel it is in; None for what all channels share."""
         inside = len(self.steps) > 1 and self.steps[0] == "channels"
         return str(self.steps[1]) if inside else None
 
@@ -118,7 +118,7 @@ def _mappings(at: Steps, pair: _Pair, effect: ReloadEffect) -> Iterator[ConfigCh
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are the same also to whom true and 1 are not."""
+    """Return whether two values are the same also to whom true and 1 are not."""
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):

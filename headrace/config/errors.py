@@ -129,18 +129,18 @@ class Origin:
 
     @property
     def folder(self) -> Path:
-        """What relative paths in the file start from."""
+        """Return what relative paths in the file start from."""
         return self.file.parent
 
     @property
     def instance_id(self) -> str:
-        """The host's name and 8 hexadecimal digits that stand for the file."""
+        """Return the host's name and 8 hexadecimal digits that stand for the file."""
         host = re.sub(r"[^a-zA-Z0-9._-]", "-", self.host) or "localhost"
         return f"{host}-{hashlib.sha256(os.fsencode(self.file)).hexdigest()[:8]}"
 
     @property
     def state_dir(self) -> Path:
-        """The folder that systemd provides, else the user's own for such data."""
+        """Return the folder that systemd provides, else the user's own for such data."""
         return default_state_dir(self.environ)
 
 

@@ -58,7 +58,7 @@ class KindTable(Generic[S]):
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The types of the kinds that come with Headrace."""
+        """Return the types of the kinds that come with Headrace."""
         return tuple(self._built_in)
 
     def without(self, *types: str) -> KindTable[S]:

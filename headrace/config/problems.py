@@ -68,7 +68,7 @@ class Shape:
 
     @property
     def field_type(self) -> FieldType | None:
-        """The type that reads the value, None for what pydantic reads."""
+        """Return the type that reads the value, None for what pydantic reads."""
         return next((item for item in self.metadata if isinstance(item, FieldType)), None)
 
     @property
@@ -83,7 +83,7 @@ class Shape:
 
     @property
     def is_mapping(self) -> bool:
-        """Whether the value maps free names to something."""
+        """Return whether the value maps free names to something."""
         return get_origin(self.type) is Mapping
 
     def keys(self) -> Shape:
@@ -109,13 +109,13 @@ class FieldPlace:
 
     @property
     def secret(self) -> bool:
-        """Whether what stands there may be a secret or hold one."""
+        """Return whether what stands there may be a secret or hold one."""
         last = self.steps[-1] if self.steps else ""
         return self.shape is None or holds_secret(self.shape) or looks_secret(str(last))
 
 
 def is_union(annotation: Any) -> bool:
-    """Whether the type is a union, however it was spelt."""
+    """Return whether the type is a union, however it was spelt."""
     return get_origin(annotation) in (Union, UnionType)
 
 
@@ -148,7 +148,7 @@ def by_tag(sections: tuple[type[Section], ...]) -> dict[str, type[Section]]:
 
 
 def holds_secret(value: Shape) -> bool:
-    """Whether a secret belongs somewhere in a value of this shape."""
+    """Return whether a secret belongs somewhere in a value of this shape."""
     if isinstance(value.field_type, FreeMapping) or value.type is SecretStr:
         return True
     if value.field_type is not None:

@@ -174,7 +174,7 @@ class Chapter:
 
     @property
     def title(self) -> str:
-        """What the table is headed by."""
+        """Return what the table is headed by."""
         path = f"`{self.path}`" if self.path else "Top level"
         if "type" in self.section.model_fields or not self.choice:
             return f"{path}, `type: {self.choice}`" if self.choice else path
@@ -235,7 +235,7 @@ def _row(name: str, field: FieldInfo, meaning: str) -> str:
 
 
 def is_hot(field: FieldInfo) -> bool:
-    """Whether a new value of the field is applied in place."""
+    """Return whether a new value of the field is applied in place."""
     return effect_of(field) is ReloadEffect.IN_PLACE
 
 

@@ -17,7 +17,7 @@ INTERNAL_SIGN = "__"
 
 
 def is_pattern(entry: str) -> bool:
-    """Whether an entry of a channel's ``topics`` is a pattern."""
+    """Return whether an entry of a channel's ``topics`` is a pattern."""
     return entry.startswith(PATTERN_SIGN)
 
 
@@ -33,21 +33,21 @@ class Subscription:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The entries that are names: these topics have to exist."""
+        """Return the entries that are names: these topics have to exist."""
         return tuple(entry for entry in self.entries if not is_pattern(entry))
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The entries that are patterns."""
+        """Return the entries that are patterns."""
         return tuple(entry for entry in self.entries if is_pattern(entry))
 
     def matches(self, topic: str) -> bool:
-        """Whether a pattern matches the topic. Those for internal use match none."""
+        """Return whether a pattern matches the topic. Those for internal use match none."""
         internal = topic.startswith(INTERNAL_SIGN)
         return not internal and any(re.match(pattern, topic) for pattern in self.patterns)
 
     def covers(self, topic: str) -> bool:
-        """Whether the topic is named, or matched by a pattern."""
+        """Return whether the topic is named, or matched by a pattern."""
         return topic in self.names or self.matches(topic)
 
     def fruitless(self, topics: Iterable[str]) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ class Code:
 
     @property
     def is_stale(self) -> bool:
-        """Whether a file is not what was imported. Blocks for as long as reading takes."""
+        """Return whether a file is not what was imported. Blocks for as long as reading takes."""
         files = self.package.files(self.modules)
         return self.files != {path: digest(path) for path in files}
 

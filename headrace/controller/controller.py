@@ -390,7 +390,7 @@ class KafkaController:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the run ends by itself; it keeps the configuration that it began with."""
+        """Return whether the run ends by itself; it keeps the configuration that it began with."""
         return self._until is not None
 
     def _until_of(self, name: str) -> Until | None:
@@ -400,7 +400,9 @@ class KafkaController:
         return replace(self._until, after=rekeying_of(name, self.config.channels))
 
     def finished(self, deadline: Deadline) -> bool:
-        """Whether a bounded run is over for every channel. Blocks until the deadline at most."""
+        """Return whether a bounded run is over for every channel. Blocks until the deadline at
+        most.
+        """
         for name, channel in tuple(self.channels.items()):
             until = self._until_of(name)
             if name in self._finished or until is None or self._waits(until):

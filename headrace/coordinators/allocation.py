@@ -159,7 +159,7 @@ class _Table:
         return False
 
     def _may_take(self, taker: int, t: int) -> bool:
-        """Whether an extra of topic ``t`` would come to ``taker`` at its distance."""
+        """Return whether an extra of topic ``t`` would come to ``taker`` at its distance."""
         return (
             taker in self._open[t]
             and taker not in self._given[t]
@@ -285,7 +285,9 @@ def place_avoided(
 
 
 def _may_have(info: MemberInfo, partition: TopicPartition, *, beside: int) -> bool:
-    """Whether a member may have it ``beside`` so many of the topic by its mode, and wants it."""
+    """Return whether a member may have it ``beside`` so many of the topic by its mode, and wants
+    it.
+    """
     if partition.topic not in info.topics or partition in info.cooldown:
         return False
     if info.mode is AssignmentMode.FIXED_COUNT:

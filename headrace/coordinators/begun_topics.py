@@ -93,7 +93,7 @@ class BegunTopics:
 
     @staticmethod
     def _came_later(name: str, subscription: Subscription, before: frozenset[str]) -> bool:
-        """Whether the group would have begun with a topic before, had it been there."""
+        """Return whether the group would have begun with a topic before, had it been there."""
         return name not in subscription.names and any(re.match(each, name) for each in before)
 
     def _create(self, name: str, begun: BegunTopic) -> BegunTopic:

@@ -74,7 +74,7 @@ class Claim:
 
     @property
     def follows_own_doubt(self) -> bool:
-        """Whether the claim before was of the same membership and did not end cleanly.
+        """Return whether the claim before was of the same membership and did not end cleanly.
 
         Nobody fences a producer of its own: what it committed then is to be decided first.
         """
@@ -85,7 +85,7 @@ class Claim:
 
     @property
     def former_producers(self) -> tuple[str, ...]:
-        """The producers that stored this partition's offsets before, as far as is known.
+        """Return the producers that stored this partition's offsets before, as far as is known.
 
         Also those that ended cleanly or are shut out, and our own of the same membership.
         """

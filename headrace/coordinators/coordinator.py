@@ -136,17 +136,17 @@ class Coordinator:
 
     @property
     def state(self) -> MemberState:
-        """Where the member stands with its group."""
+        """Return where the member stands with its group."""
         return self._member.state
 
     @property
     def assignment(self) -> AssignmentState:
-        """How far the member has come to what the group's map gives it."""
+        """Return how far the member has come to what the group's map gives it."""
         return self._member.rebalance.assignment
 
     @property
     def failure(self) -> HeadraceError | None:
-        """What the coordinator ended with, None while it runs and after a stop."""
+        """Return what the coordinator ended with, None while it runs and after a stop."""
         return self._member.failure
 
     @property
@@ -155,7 +155,7 @@ class Coordinator:
 
     @property
     def stall_timeout(self) -> float | None:
-        """Seconds within which there has to be another: a session. None unless it runs.
+        """Return the seconds within which there has to be another: a session. None unless it runs.
 
         Without events there is one at least every sixth of a session; one that asks ZooKeeper
         several things may wait for each answer up to a quarter of it.
@@ -164,7 +164,7 @@ class Coordinator:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """The claims not given back, as of the last pass of the thread."""
+        """Return the claims not given back, as of the last pass of the thread."""
         return self._claims
 
     # --- commands ---------------------------------------------------------------------------

@@ -82,24 +82,24 @@ class GroupNodes:
 
     @property
     def partitions(self) -> set[TopicPartition]:
-        """The partitions that have or had an owner."""
+        """Return the partitions that have or had an owner."""
         return {*self.owners, *self.epochs, *self.offsets}
 
     @property
     def topics(self) -> set[str]:
-        """The topics that members name, or that have an owner now."""
+        """Return the topics that members name, or that have an owner now."""
         named = [each.document.info.topics for each in self.members.values() if each.document]
         return {partition.topic for partition in self.owners}.union(*named)
 
     @property
     def owner_names(self) -> dict[TopicPartition, str]:
-        """Who owns what, in order; "" where the node cannot be read."""
+        """Return who owns what, in order; "" where the node cannot be read."""
         found = sorted(self.owners.items(), key=lambda each: each[0])
         return {p: owner.document.member if owner.document else "" for p, owner in found}
 
     @property
     def group_members(self) -> tuple[MemberNode, ...]:
-        """The members by name, with what each owns."""
+        """Return the members by name, with what each owns."""
         owned = Counter(self.owner_names.values())
         return tuple(
             MemberNode(name, found.document, found.problem, owned[name])

@@ -81,17 +81,17 @@ class Lease:
         return lease
 
     def valid(self) -> bool:
-        """Whether the member may act now."""
+        """Return whether the member may act now."""
         return self.remaining() > 0
 
     def ended(self) -> bool:
-        """Whether the member may not act now and never again, under this lease."""
+        """Return whether the member may not act now and never again, under this lease."""
         with self._lock:
             self._remaining()
             return self._broken
 
     def remaining(self) -> float:
-        """Seconds for which the member may act, 0 when it may not."""
+        """Return the seconds for which the member may act, 0 when it may not."""
         with self._lock:
             return self._remaining()
 

@@ -81,12 +81,14 @@ class GroupMembership:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """The claims that are not given back yet."""
+        """Return the claims that are not given back yet."""
         return tuple(self._claim_table.claims())
 
     @property
     def still_claimed(self) -> frozenset[TopicPartition]:
-        """The partitions that nobody else can take yet, as far as we know: our nodes are there."""
+        """Return the partitions that nobody else can take yet, as far as we know: our nodes are
+        there.
+        """
         return frozenset(self._claim_table.unreleased.union(c.partition for c in self.claims))
 
     def _become(self, state: MemberState) -> None:
@@ -225,7 +227,7 @@ class GroupMembership:
     # --- membership -------------------------------------------------------------------------
 
     def _other_session(self) -> bool:
-        """Whether we are connected, and not with the session that we joined in."""
+        """Return whether we are connected, and not with the session that we joined in."""
         membership = self._membership
         return self._session.session_id not in {None, membership and membership.session_id}
 

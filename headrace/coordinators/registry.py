@@ -89,7 +89,7 @@ class Owner:
     ours: bool
 
     def stands_for(self, claim: Claim) -> bool:
-        """Whether it is what our claim wrote; somebody may have written over it since."""
+        """Return whether it is what our claim wrote; somebody may have written over it since."""
         return self.ours and (self.member, self.epoch) == (claim.member, claim.epoch)
 
 
@@ -162,7 +162,7 @@ class MemberNodes:
 
     @property
     def membership(self) -> Membership:
-        """The present membership."""
+        """Return the present membership."""
         if self._membership is None:
             raise MembershipLostError(f"member {self.member!r} is not in the group; join first")
         return self._membership

@@ -67,7 +67,7 @@ class GroupPaths:
         return f"{self.root}/ids"
 
     def member(self, name: str) -> str:
-        """The node of one member."""
+        """Return the node of one member."""
         return f"{self.ids}/{_encode(name)}"
 
     def owners(self, topic: str) -> str:
@@ -75,7 +75,7 @@ class GroupPaths:
         return f"{self.root}/owners/{_encode(topic)}"
 
     def owner(self, partition: TopicPartition) -> str:
-        """The owner node of a partition."""
+        """Return the owner node of a partition."""
         return f"{self.owners(partition.topic)}/{partition.partition}"
 
     def epochs(self, topic: str) -> str:
@@ -83,20 +83,20 @@ class GroupPaths:
         return f"{self.root}/epochs/{_encode(topic)}"
 
     def epoch(self, partition: TopicPartition) -> str:
-        """The epoch node of a partition."""
+        """Return the epoch node of a partition."""
         return f"{self.epochs(partition.topic)}/{partition.partition}"
 
     def offset(self, partition: TopicPartition) -> str:
-        """The node of a partition's committed offset, where offsets are kept in ZooKeeper."""
+        """Return the node of a partition's committed offset, for offsets in ZooKeeper."""
         return f"{self.root}/offsets/{_encode(partition.topic)}/{partition.partition}"
 
     @property
     def begun(self) -> str:
-        """The patterns that the group began with, and parent of the topics."""
+        """Return the patterns that the group began with, and parent of the topics."""
         return f"{self.root}/begun"
 
     def begun_topic(self, topic: str) -> str:
-        """The node of what the group found of a topic when it began with it."""
+        """Return the node of what the group found of a topic when it began with it."""
         return f"{self.begun}/{_encode(topic)}"
 
     @property
@@ -105,7 +105,7 @@ class GroupPaths:
         return f"{self.root}/fencing"
 
     def fencing_lock(self, transactional_id: str) -> str:
-        """The node of one of them, which lives while that lasts."""
+        """Return the node of one of them, which lives while that lasts."""
         return f"{self.fencing}/{_encode(transactional_id)}"
 
 
@@ -352,7 +352,7 @@ def _encode_fields(**fields: object) -> bytes:
 
 
 def _is(value: object, kind: type) -> bool:
-    """Whether ``value`` is of ``kind``, where a truth value is no number."""
+    """Return whether ``value`` is of ``kind``, where a truth value is no number."""
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 

@@ -357,12 +357,12 @@ class CallWatch:
 
     @property
     def seconds(self) -> float | None:
-        """How long a call may take."""
+        """Return how long a call may take."""
         return self._seconds
 
     @property
     def number(self) -> int | None:
-        """The number of the call under way, None where there is none."""
+        """Return the number of the call under way, None where there is none."""
         return None if self._thread is None else self._number
 
     def interrupt(self, number: int) -> None:

@@ -15,13 +15,13 @@ class Clock(Protocol):
     """Where every decision about time takes it from. All methods are safe on any thread."""
 
     def monotonic(self) -> float:
-        """Seconds that only rise; for durations, due times and leases.
+        """Return the seconds that only rise; for durations, due times and leases.
 
         What is compared with a lease has to come from here, never from ``time.monotonic()``.
         """
 
     def time(self) -> float:
-        """Seconds since the Unix epoch; for stamps that people or other hosts read."""
+        """Return the seconds since the Unix epoch; for stamps that people or other hosts read."""
 
 
 class SystemClock:
@@ -57,21 +57,21 @@ class Deadline:
 
     @property
     def remaining(self) -> float:
-        """Seconds left, never negative: fit for any ``timeout`` argument."""
+        """Return the seconds left, never negative: fit for any ``timeout`` argument."""
         return max(0.0, self.at - self.clock.monotonic())
 
     @property
     def left(self) -> float:
-        """Seconds left, never 0, which some clients take for no limit."""
+        """Return the seconds left, never 0, which some clients take for no limit."""
         return max(0.001, self.remaining)
 
     @property
     def expired(self) -> bool:
-        """Whether nothing is left."""
+        """Return whether nothing is left."""
         return self.clock.monotonic() >= self.at
 
     def at_most(self, seconds: float) -> float:
-        """Seconds left, but no more than ``seconds``: one step's share of the budget."""
+        """Return the seconds left, but no more than ``seconds``: one step's share of the budget."""
         return min(seconds, self.remaining)
 
     def joined(self, thread: Thread) -> bool:

@@ -183,7 +183,7 @@ class ColumnRun(CompactRun):
 
     @cached_property
     def _ends(self) -> list[int]:
-        """How many records there are up to the end of each piece."""
+        """Return how many records there are up to the end of each piece."""
         return list(accumulate(piece.num_rows for piece in self.pieces))
 
     @property
@@ -213,7 +213,7 @@ class ColumnRun(CompactRun):
         return bisect_right(counts, max_bytes, key=lambda count: self[:count].size)
 
     def may_precede(self, other: Run) -> bool:
-        """Whether ``other`` is in columns, too; gaps are in the offsets."""
+        """Return whether ``other`` is in columns, too; gaps are in the offsets."""
         return isinstance(other, ColumnRun)
 
     def followed_by(self, other: Run) -> ColumnRun:

@@ -40,7 +40,7 @@ class CustomDecoder:
 
     @property
     def factory(self) -> Callable[..., Any]:
-        """The factory, after :meth:`load`."""
+        """Return the factory, after :meth:`load`."""
         assert self._factory is not None, "load comes first"
         return self._factory
 

@@ -49,17 +49,19 @@ class Extra(Enum):
 
     @property
     def missing(self) -> list[str]:
-        """The libraries that are not there; they are looked for, not imported."""
+        """Return the libraries that are not there; they are looked for, not imported."""
         return [library for module, library in self.libraries.items() if not _is_there(module)]
 
     @property
     def installed(self) -> bool:
-        """Whether nothing is missing."""
+        """Return whether nothing is missing."""
         return not self.missing
 
     @property
     def advice(self) -> str:
-        """How a sentence ends that says who needs the extra: what is missing, what installs it."""
+        """Return how a sentence ends that says who needs the extra: what is missing, what installs
+        it.
+        """
         named = self.missing or list(self.libraries.values())
         are = "is" if len(named) == 1 else "are"
         return (

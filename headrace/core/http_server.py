@@ -52,7 +52,7 @@ class ServerCertificate(Protocol):
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What connections are made with."""
+        """Return what connections are made with."""
 
     def look(self) -> None:
         """Take up what was renewed."""

@@ -161,14 +161,14 @@ class LetterOrigin:
 
     @property
     def identity(self) -> tuple[object, ...] | None:
-        """What is the same in all letters of one record; None where the headers do not say."""
+        """Return what all letters of one record share; None where the headers do not say."""
         if self.topic is None or self.partition is None or self.offset is None:
             return None
         return self.group, self.topic, self.topic_id, self.partition, self.offset
 
     @property
     def replays(self) -> int:
-        """How often the record had been replayed before it failed."""
+        """Return how often the record had been replayed before it failed."""
         return sum(name == REPLAYED_HEADER for name, _ in self.headers)
 
 

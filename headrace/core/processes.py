@@ -35,7 +35,7 @@ def python_command(code: str, *arguments: str) -> list[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this id runs, whosever it is."""
+    """Return whether a process of this id runs, whosever it is."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -121,12 +121,16 @@ class ProcessRecord:
 
     @property
     def process(self) -> tuple[int, str, str]:
-        """What no other process has: ids are given again, and each container has a process 1."""
+        """Return what no other process has: ids are given again, and each container has a process
+        1.
+        """
         return self.pid, self.namespace, self.started
 
     @property
     def runs(self) -> bool:
-        """Whether the process is there, as far as can be told: yes where ids say nothing here."""
+        """Return whether the process is there, as far as can be told: yes where ids say nothing
+        here.
+        """
         if self.namespace != _namespace():
             return True
         if not is_alive(self.pid):
@@ -273,7 +277,7 @@ def _folders(environ: Mapping[str, str]) -> tuple[Path, Path]:
 
 
 def _trusted(folder: Path) -> bool:
-    """Whether nobody else can have put a record there, where everybody may make the folder."""
+    """Return whether no other user can have put a record into a folder that all may create."""
     if not str(folder).startswith(FALLBACK):
         return True
     status = folder.lstat()

@@ -51,7 +51,7 @@ class Silence:
         self._silent = 0.0
 
     def is_over(self) -> bool:
-        """Whether they have been silent for ``limit`` seconds, now that they are looked at."""
+        """Return whether they have been silent for ``limit`` seconds by now."""
         now = self._clock.monotonic()
         passed = now - self._looked
         if passed >= min(_LOOK_S, self.limit) or self._silent >= self.limit:

@@ -35,17 +35,17 @@ class CompactRun(Sequence["Record"]):
     @property
     @abstractmethod
     def start(self) -> int:
-        """The first one's offset."""
+        """Return the first one's offset."""
 
     @property
     @abstractmethod
     def next_offset(self) -> int:
-        """The offset after the last one."""
+        """Return the offset after the last one."""
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """What the records take together, in bytes."""
+        """Return what the records take together, in bytes."""
 
     @abstractmethod
     def fitting(self, max_records: int, max_bytes: int) -> int:
@@ -53,7 +53,7 @@ class CompactRun(Sequence["Record"]):
 
     @abstractmethod
     def may_precede(self, other: Run) -> bool:
-        """Whether the two can be one run; ``other`` comes later in the same partition."""
+        """Return whether the two can be one run; ``other`` comes later in the same partition."""
 
     @abstractmethod
     def followed_by(self, other: Run) -> CompactRun:
@@ -138,7 +138,7 @@ class OffsetRun(CompactRun):
         return min(len(self), max_records, max_bytes // self.each)
 
     def may_precede(self, other: Run) -> bool:
-        """Whether ``other`` begins where this one ends: what is by reference has no gaps."""
+        """Return whether ``other`` begins where this one ends: what is by reference has no gaps."""
         return isinstance(other, OffsetRun) and other.start == self.next_offset
 
     def followed_by(self, other: Run) -> OffsetRun:

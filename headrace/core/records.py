@@ -160,7 +160,7 @@ class Assignment(Protocol):
 
     @property
     def partition(self) -> TopicPartition:
-        """The partition held."""
+        """Return the partition held."""
 
     @property
     def identity(self) -> str:
@@ -168,30 +168,31 @@ class Assignment(Protocol):
 
     @property
     def epoch(self) -> int:
-        """The claim's epoch: it rises with every change of ownership."""
+        """Return the claim's epoch: it rises with every change of ownership."""
 
     @property
     def transactional_id(self) -> str | None:
-        """The producer that the claim names for this member; shut out by the next owner."""
+        """Return the producer that the claim names for this member; shut out by the next owner."""
 
     @property
     def leader_epoch(self) -> int | None:
-        """A leader epoch under which the log was seen to lead to all that was delivered."""
+        """Return a leader epoch under which the log was seen to lead to all that was delivered."""
 
     @property
     def position(self) -> int:
-        """The next offset to deliver."""
+        """Return the next offset to deliver."""
 
     @property
     def committed(self) -> int | None:
-        """The offset a restart would begin at, None before the start position is stored."""
+        """Return the offset a restart would begin at, None before the start position is stored."""
 
     @property
     def high_watermark(self) -> int | None:
-        """The end of the partition as last seen by the fetcher, None before the first fetch."""
+        """Return the partition's end as the fetcher last saw it, None before the first fetch."""
 
     def is_current(self) -> bool:
-        """Whether work for this assignment may still take effect (claim, lease, not abandoned).
+        """Return whether work for this assignment may still take effect (claim, lease, not
+        abandoned).
 
         Where the sink or one of its outputs keeps no offsets, not while ZooKeeper is silent either.
         """
@@ -217,17 +218,17 @@ class Batch:
 
     @property
     def partition(self) -> TopicPartition:
-        """The partition all records are of."""
+        """Return the partition all records are of."""
         return self.assignment.partition
 
     @property
     def first_offset(self) -> int:
-        """The offset of the first record."""
+        """Return the offset of the first record."""
         return offset_of(self.records[0])
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record."""
+        """Return the offset of the last record."""
         return offset_of(self.records[-1])
 
     def __len__(self) -> int:

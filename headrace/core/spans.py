@@ -23,11 +23,11 @@ class Span(Protocol):
 
     @property
     def recording(self) -> bool:
-        """Whether what is told of it is kept."""
+        """Return whether what is told of it is kept."""
 
     @property
     def continued(self) -> bool:
-        """Whether it is a part of the trace that the headers of its one record name."""
+        """Return whether it is a part of the trace that the headers of its one record name."""
 
     def child(self, name: str, others: Sequence[Span] = (), **attributes: str | int) -> Span:
         """Begin a piece of this work; ``others`` are works that it is for as well."""

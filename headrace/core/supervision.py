@@ -29,7 +29,9 @@ class Heartbeat(Protocol):
 
     @property
     def stall_timeout(self) -> float | None:
-        """Seconds within which there has to be another; None before the start and after the end."""
+        """Return the seconds within which there has to be another; None before the start and after
+        the end.
+        """
 
 
 class HeartbeatCheck:
@@ -43,7 +45,9 @@ class HeartbeatCheck:
         self._seen: dict[Heartbeat, float] = {}
 
     def since_last_time(self, parts: Iterable[Heartbeat]) -> bool:
-        """Whether each part that runs sent a heartbeat since this was last answered with True."""
+        """Return whether each part that runs sent a heartbeat since this was last answered with
+        True.
+        """
         beats = {part: part.last_beat for part in parts if part.stall_timeout is not None}
         if any(self._seen.get(part) == beat for part, beat in beats.items()):
             return False

@@ -87,7 +87,7 @@ def plain_error(error: BaseException) -> BaseException:
 
 
 def _is_plain(error: BaseException) -> bool:
-    """Whether an error has a text, a class and names as others have them."""
+    """Return whether an error has a text, a class and names as others have them."""
     try:
         str(error).encode()
         repr(error)

@@ -49,7 +49,7 @@ def running_state(directory: Path) -> StackState | None:
 
 
 def has_usual_ports(state: StackState) -> bool:
-    """Whether configurations find the servers without being told where they are."""
+    """Return whether configurations find the servers without being told where they are."""
     addresses = [f"{LOOPBACK}:{port}" for port in USUAL_PORTS.values()]
     return [state.zookeeper_hosts, state.bootstrap_servers] == addresses
 

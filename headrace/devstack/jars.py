@@ -171,7 +171,7 @@ class JarSet:
 
     @property
     def sums_file(self) -> Path:
-        """The pinned sums, as ``sha256sum`` writes them."""
+        """Return the pinned sums, as ``sha256sum`` writes them."""
         return self.folder / f"{self.name}.sha256"
 
 

@@ -41,7 +41,7 @@ class Java:
 
     @property
     def home(self) -> Path:
-        """What ``JAVA_HOME`` would be for this runtime."""
+        """Return what ``JAVA_HOME`` would be for this runtime."""
         return self.path.resolve().parent.parent
 
 

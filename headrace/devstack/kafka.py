@@ -99,7 +99,7 @@ class KafkaBroker(LocalServer):
 
     @property
     def bootstrap_servers(self) -> str:
-        """What Kafka clients call the address."""
+        """Return what Kafka clients call the address."""
         return self.address
 
     def _command(self, deadline: Deadline) -> list[str]:

@@ -99,7 +99,7 @@ def _is_free(port: int) -> bool:
 
 
 def _is_taken(port: int) -> bool:
-    """Whether another process listens; connections of a server that has ended do not count."""
+    """Return whether another process listens; connections of an ended server do not count."""
     refusal = _refusal(port)
     return refusal is not None and refusal.errno == errno.EADDRINUSE
 
@@ -150,7 +150,7 @@ class ProcessIdentity:
 
     @property
     def state(self) -> ProcessState:
-        """What this very process does now. A zombie counts as gone."""
+        """Return what this very process does now. A zombie counts as gone."""
         facts = _facts(self.pid)
         if facts is None or facts[1] != self.started:
             return ProcessState.GONE
@@ -232,7 +232,7 @@ class ServerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, 128 + n after signal n; None while the process lives."""
+        """Return the exit code, 128 + n after signal n; None while the process lives."""
         return self._supervisor.poll()
 
     def pause(self, deadline: Deadline) -> None:
@@ -363,16 +363,18 @@ class LocalServer(ABC):
 
     @abstractmethod
     def _answers(self, seconds: float) -> bool:
-        """Whether the server answers a client's question, in so many seconds, as a ready one."""
+        """Return whether the server answers a client's question, in so many seconds, as a ready
+        one.
+        """
 
     @property
     def identity(self) -> ProcessIdentity | None:
-        """The server's process, None while it is stopped."""
+        """Return the server's process, None while it is stopped."""
         return None if self._process is None else self._process.identity
 
     @property
     def running(self) -> bool:
-        """Whether the process lives (a paused one does)."""
+        """Return whether the process lives (a paused one does)."""
         return self._process is not None and self._process.exit_code is None
 
     def start(self, deadline: Deadline | None = None) -> None:

@@ -158,7 +158,7 @@ class StackState:
 
     @property
     def kept(self) -> bool:
-        """Whether the keeper lives; where it does not, its servers do not either."""
+        """Return whether the keeper lives; where it does not, its servers do not either."""
         return self.keeper.state is not ProcessState.GONE
 
     def write(self, directory: Path) -> None:
@@ -280,27 +280,27 @@ class LocalStack:
 
     @property
     def servers(self) -> list[LocalServer]:
-        """All servers, ZooKeeper's first."""
+        """Return all servers, ZooKeeper's first."""
         return [*self.zookeepers, *self.brokers]
 
     @property
     def zookeeper(self) -> ZooKeeperServer:
-        """The first ZooKeeper server."""
+        """Return the first ZooKeeper server."""
         return self.zookeepers[0]
 
     @property
     def kafka(self) -> KafkaBroker:
-        """The first broker."""
+        """Return the first broker."""
         return self.brokers[0]
 
     @property
     def zookeeper_hosts(self) -> str:
-        """The connection string for ZooKeeper clients: ``host:port``, comma-separated."""
+        """Return the connection string for ZooKeeper clients: ``host:port``, comma-separated."""
         return ",".join(server.address for server in self.zookeepers)
 
     @property
     def bootstrap_servers(self) -> str:
-        """The connection string for Kafka clients: ``host:port``, comma-separated."""
+        """Return the connection string for Kafka clients: ``host:port``, comma-separated."""
         return ",".join(broker.address for broker in self.brokers)
 
     def stop(self, deadline: Deadline | None = None) -> None:

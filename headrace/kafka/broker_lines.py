@@ -29,7 +29,7 @@ LOSING_MARKS = "4.3.0 and 4.3.1"
 
 
 def is_of_4_3(lines: Iterable[str]) -> bool:
-    """Whether a broker said, in these lines of the client, that it is of 4.3.
+    """Return whether a broker said, in these lines of the client, that it is of 4.3.
 
     Brokers do not tell clients their version. They say which versions of requests they take, and a
     later line may take the same.

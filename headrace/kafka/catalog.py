@@ -345,7 +345,7 @@ class KafkaTopicCatalog:
     def _comes_soon(
         self, partition: TopicPartition, error: KafkaException, deadline: Deadline
     ) -> bool:
-        """Whether the partition is there, and only its leader does not know it yet.
+        """Return whether the partition is there, and only its leader does not know it yet.
 
         Has the client look who leads: it may know the topic from before the partition was added.
         """

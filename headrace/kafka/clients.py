@@ -178,7 +178,7 @@ _DENIED = (
 
 
 def is_denied(error: KafkaError) -> bool:
-    """Whether an error says that the user may not do what was asked."""
+    """Return whether an error says that the user may not do what was asked."""
     return error.code() in _DENIED
 
 
@@ -187,7 +187,7 @@ _REFUSED_TOPIC = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED).str()
 
 
 def is_refused_topic(text: str) -> bool:
-    """Whether an error of the client's says that this user may not use a topic."""
+    """Return whether an error of the client's says that this user may not use a topic."""
     return _REFUSED_TOPIC in text
 
 
@@ -242,7 +242,7 @@ def refusal_together(config: KafkaConfig, prefetch: int) -> str | None:
 
 
 def _is_elsewhere(name: str) -> bool:
-    """Whether a property names a file, which may be on another machine than that of a check."""
+    """Return whether a property names a file, which a check on another machine may lack."""
     return name.endswith(".location") or name == _PLUGINS
 
 

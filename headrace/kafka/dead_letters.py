@@ -181,7 +181,7 @@ class GroupProgress:
 
     @property
     def start(self) -> int:
-        """The offset of the first letter that is left, or the end."""
+        """Return the offset of the first letter that is left, or the end."""
         return min(self.left, default=self.end)
 
     def after(self, replayed: Collection[int], pending: Iterable[int]) -> GroupProgress:
@@ -237,7 +237,7 @@ class ReplayProgress:
 
     @property
     def offset(self) -> int:
-        """The first offset at which something is left, or the end of all."""
+        """Return the first offset at which something is left, or the end of all."""
         return min((each.start for each in self.groups.values()), default=0)
 
     def metadata(self, topic_id: str) -> str:

@@ -347,11 +347,11 @@ class Finishing:
         )
 
     def _is_stable(self) -> bool:
-        """Whether the group's offsets of the topic can be read: none stays in a transaction."""
+        """Return whether the group's offsets of the topic can be read: no transaction holds any."""
         return self._is_read("read_committed")
 
     def _answers(self) -> bool:
-        """Whether the group's coordinator answers, whatever is in doubt."""
+        """Return whether the group's coordinator answers, whatever is in doubt."""
         return self._is_read("read_uncommitted")
 
     def _is_read(self, isolation: str) -> bool:

@@ -401,7 +401,7 @@ class TransactionalOffsetStore:
         return failure
 
     def _is_stuck(self, member: TransactionalProducer, clock: Clock) -> bool:
-        """Whether the producer hangs though the brokers answer others."""
+        """Return whether the producer hangs though the brokers answer others."""
         if member.busy_for(clock) < STUCK_AFTER:
             return False
         try:

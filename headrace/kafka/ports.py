@@ -142,7 +142,7 @@ class StoredOffset:
     changelog: ChangelogMark | None = field(default=None, compare=False, kw_only=True)
 
     def is_of_another(self, topic_id: str | None) -> bool:
-        """Whether the offset is known to be of another topic, of the same name or not."""
+        """Return whether the offset is known to be of another topic, of the same name or not."""
         return None not in {self.topic_id, topic_id} and self.topic_id != topic_id
 
 
@@ -227,7 +227,8 @@ class OffsetStore(Protocol):
         """
 
     def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:
-        """Whether the offset can be read if transactions that have it in doubt are passed over.
+        """Return whether the offset can be read if transactions that have it in doubt are passed
+        over.
 
         After an ``OffsetTimeoutError`` this tells the two reasons apart.
         """
@@ -299,12 +300,14 @@ class TopicCatalog(Protocol):
     def truncated_at(
         self, partition: TopicPartition, position: int, epoch: int, deadline: Deadline
     ) -> tuple[bool, int | None]:
-        """Whether a log does not lead to where it led under a leader epoch; its end if known."""
+        """Return whether a log does not lead to where it led under a leader epoch; its end if
+        known.
+        """
 
     def has_records(
         self, partition: TopicPartition, start: int, end: int, deadline: Deadline
     ) -> bool:
-        """Whether a reader finds records from ``start`` on before ``end``, markers aside."""
+        """Return whether a reader finds records from ``start`` on before ``end``, markers aside."""
 
     def offset_at(
         self, partition: TopicPartition, timestamp: int, deadline: Deadline

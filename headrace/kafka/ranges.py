@@ -164,12 +164,12 @@ class _PartitionPlan:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is to be planned."""
+        """Return whether it is to be planned."""
         return not self.paused and not self.out_of_range and not self.in_doubt
 
     @property
     def unread(self) -> bool:
-        """Whether records are known to be there that are not planned."""
+        """Return whether records are known to be there that are not planned."""
         return self.is_open and self.high is not None and self.position < self.high
 
 

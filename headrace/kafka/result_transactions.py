@@ -269,23 +269,23 @@ class Move(Protocol):
 
     @property
     def partition(self) -> TopicPartition:
-        """The partition."""
+        """Return the partition."""
 
     @property
     def start(self) -> int:
-        """Where the offset has to be."""
+        """Return where the offset has to be."""
 
     @property
     def next_offset(self) -> int:
-        """Where it goes."""
+        """Return where it goes."""
 
     @property
     def transactional_id(self) -> str | None:
-        """The producer that the claim names, None where there is no claim."""
+        """Return the producer that the claim names, None where there is no claim."""
 
     @property
     def leader_epoch(self) -> int | None:
-        """One under which the partition's log was seen to lead there, None: it is not known."""
+        """Return a leader epoch under which the log was seen to lead there, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -621,13 +621,13 @@ class ResultTransactions:
 
 
 def _is_before(move: Move, stored: StoredOffset) -> bool:
-    """Whether a stored offset is what a move begins at."""
+    """Return whether a stored offset is what a move begins at."""
     counted = not isinstance(move, CountedMove) or (stored.commits or 0) == move.commits
     return stored.offset == move.start and counted
 
 
 def _is_done(move: Move, stored: StoredOffset | None) -> bool:
-    """Whether a stored offset is what a move ends at."""
+    """Return whether a stored offset is what a move ends at."""
     if stored is None or stored.offset != move.next_offset:
         return False
     return not isinstance(move, CountedMove) or stored.commits == move.commits + 1

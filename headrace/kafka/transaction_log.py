@@ -72,7 +72,7 @@ class TransactionState(Enum):
 
     @property
     def is_open(self) -> bool:
-        """Whether readers of committed records wait for it."""
+        """Return whether readers of committed records wait for it."""
         return self in _OPEN
 
 
@@ -129,7 +129,7 @@ class Decided:
 
     @property
     def of_group(self) -> Decision:
-        """What was decided of the offsets: a producer of ours stores them in one group only."""
+        """Return the decision on the offsets: a producer of ours stores them in one group only."""
         found = [each for each in self.partitions if each.topic == OFFSETS_TOPIC]
         return self.partitions[found[0]] if len(found) == 1 else self.elsewhere
 
@@ -194,7 +194,7 @@ class Hold:
 
     @property
     def is_for_good(self) -> bool:
-        """Whether waiting does not end it."""
+        """Return whether waiting does not end it."""
         return not self.going_on
 
     def __str__(self) -> str:

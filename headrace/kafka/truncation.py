@@ -78,7 +78,7 @@ _POLL_INTERVAL = 0.1
 
 
 def is_truncation(text: str) -> bool:
-    """Whether an error of the client's says that a log was truncated."""
+    """Return whether an error of the client's says that a log was truncated."""
     return _TRUNCATION in text
 
 
@@ -407,7 +407,7 @@ class LogLooks:
             )
 
     def _forget(self, look: _Doubt) -> bool:
-        """Whether somebody waits for the answer still."""
+        """Return whether somebody waits for the answer still."""
         with self._lock:
             if self._looks.get(look.partition) is look:
                 del self._looks[look.partition]

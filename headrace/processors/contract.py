@@ -322,7 +322,7 @@ class BatchProcessor(ABC):
         return None
 
     def may_still_store(self, assignment: Assignment) -> bool:
-        """Whether something withdrawn of the partition may still take effect in the sink.
+        """Return whether something withdrawn of the partition may still take effect in the sink.
 
         Asked after ``on_stream_termination``, where the next owner can shut this member out of the
         sink by a transactional id; then it does. Must not block.
@@ -357,5 +357,5 @@ class BatchProcessor(ABC):
 
 
 def keeps_own_offsets(processor: BatchProcessor) -> bool:
-    """Whether a processor says where its sink's offsets are."""
+    """Return whether a processor says where its sink's offsets are."""
     return type(processor).stored_offset is not BatchProcessor.stored_offset

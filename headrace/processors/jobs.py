@@ -44,7 +44,7 @@ class Job:
 
     @property
     def size(self) -> int:
-        """What its records take, in bytes."""
+        """Return what its records take, in bytes."""
         return sum(pending.batch.size for pending in self.batches)
 
     def rejected(self) -> Iterator[tuple[Batch, Sequence[UndecodableRecord]]]:
@@ -58,7 +58,7 @@ class Job:
 
     @property
     def context(self) -> dict[str, Any]:
-        """What lines that are logged on the way say of the micro-batch."""
+        """Return what lines that are logged on the way say of the micro-batch."""
         found = {"channel": self.micro_batch.channel, "micro_batch": self.micro_batch.id}
         if len(self.batches) > 1:
             names = [f"{each.partition}@{each.batch.start}" for each in self.batches]
@@ -70,7 +70,9 @@ class Job:
 
 
 def context_of(jobs: Sequence[Job]) -> dict[str, Any]:
-    """What lines that are logged say while these jobs are committed, in one transaction or not."""
+    """Return what lines that are logged say while these jobs are committed, in one transaction or
+    not.
+    """
     if len(jobs) == 1:
         return jobs[0].context
     names = [f"{each.partition}@{each.batch.start}" for job in jobs for each in job.batches]

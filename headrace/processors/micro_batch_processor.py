@@ -121,7 +121,7 @@ class MicroBatchProcessor(BatchProcessor):
 
     @property
     def context(self) -> ChannelContext:
-        """The channel served, known from :meth:`open` on."""
+        """Return the channel served, known from :meth:`open` on."""
         assert self._context is not None, "open comes first"
         return self._context
 
@@ -207,7 +207,9 @@ class MicroBatchProcessor(BatchProcessor):
         return None
 
     def may_still_store(self, assignment: Assignment) -> bool:
-        """Whether a job with a batch of the partition is under way: its commit may have begun."""
+        """Return whether a job with a batch of the partition is under way: its commit may have
+        begun.
+        """
         return self._open.is_in_job(assignment)
 
     def on_partition_lost(self, assignment: Assignment) -> None:

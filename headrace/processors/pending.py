@@ -151,27 +151,27 @@ class PendingBatch:
 
     @property
     def partition(self) -> TopicPartition:
-        """The batch's partition."""
+        """Return the batch's partition."""
         return self.batch.partition
 
     @property
     def delivered(self) -> Batch:
-        """What the channel delivered."""
+        """Return what the channel delivered."""
         return self.whole or self.batch
 
     @property
     def is_tick(self) -> bool:
-        """Whether it has no records: it is there for what is due without any."""
+        """Return whether it has no records: it is there for what is due without any."""
         return self.batch.next_offset == self.batch.start
 
     @property
     def is_all_overflow(self) -> bool:
-        """Whether all its records were left out, so that there is nothing to compute."""
+        """Return whether all its records were left out, so that there is nothing to compute."""
         return self.overflow is not None and not self.batch.records
 
     @property
     def runs_alone(self) -> bool:
-        """Whether the batch failed before: then it must not take others with it."""
+        """Return whether the batch failed before: then it must not take others with it."""
         return self.batch.attempt > 1
 
     def advance(self, now: float) -> None:
@@ -212,7 +212,7 @@ class OpenBatches:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no batch is accepted any more, and none is to be run again."""
+        """Return whether no batch is accepted any more, and none is to be run again."""
         return self._closed
 
     def limit(self, limits: MergeLimits) -> None:
@@ -258,7 +258,7 @@ class OpenBatches:
             return True
 
     def _follows_failed(self, batch: Batch) -> bool:
-        """Whether the batch was cut before the channel knew that the one before it failed."""
+        """Return whether the batch was cut before the channel knew that the last one failed."""
         failed = self._failed.get(batch.partition)
         if failed is None or failed.assignment is not batch.assignment:
             return False
@@ -282,11 +282,11 @@ class OpenBatches:
             return taken
 
     def _is_awaited(self) -> bool:
-        """Whether there is something to take, or nothing will come any more."""
+        """Return whether there is something to take, or nothing will come any more."""
         return self._closed or bool(self._waiting)
 
     def _is_full(self) -> bool:
-        """Whether more would not be taken together with what waits."""
+        """Return whether more would not be taken together with what waits."""
         size = sum(pending.batch.size for pending in self._waiting)
         records = sum(len(pending.batch) for pending in self._waiting)
         return self._closed or records >= self._size.records or size >= self._limits.max_bytes
@@ -325,12 +325,14 @@ class OpenBatches:
             ]
 
     def is_in_job(self, assignment: Assignment) -> bool:
-        """Whether a job has batches of an assignment, also withdrawn ones."""
+        """Return whether a job has batches of an assignment, also withdrawn ones."""
         with self._changed:
             return any(each.batch.assignment is assignment for each in self._in_jobs())
 
     def has_job_of(self, partition: int) -> bool:
-        """Whether a job has batches or ticks of a partition, whatever assignment they are of."""
+        """Return whether a job has batches or ticks of a partition, whatever assignment they are
+        of.
+        """
         with self._changed:
             return any(each.partition.partition == partition for each in self._in_jobs())
 

@@ -172,7 +172,7 @@ class CommitQueue:
 
     @property
     def has_returned(self) -> bool:
-        """Whether anything came back."""
+        """Return whether anything came back."""
         return bool(self._returned)
 
     def wait_for_room(self, timeout: float) -> bool:
@@ -227,7 +227,7 @@ class CommitQueue:
             self._changed.notify_all()
 
     def follows_returned(self, job: Job) -> bool:
-        """Whether something before the job came back that shares a partition with it."""
+        """Return whether something before the job came back that shares a partition with it."""
         mine = {pending.partition for pending in job.batches}
         with self._changed:
             return any(
@@ -311,7 +311,7 @@ class SinkCommitter:
                     self.commit(job)
 
     def _is_ready(self, job: Job) -> bool:
-        """Whether all before the job is stored, and all of it wanted; else the lane gets it."""
+        """Return whether all before the job is stored, and all of it wanted."""
         failure: BaseException | None = None
         try:
             if not self._line.follows_returned(job):

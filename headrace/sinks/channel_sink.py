@@ -85,7 +85,7 @@ class ChannelSink:
 
     @property
     def groups(self) -> bool:
-        """Whether the sink takes several results in one transaction."""
+        """Return whether the sink takes several results in one transaction."""
         return isinstance(self._sink, BatchCommitSink)
 
     def stage(

@@ -210,7 +210,7 @@ def require_starts(found: Iterable[tuple[OffsetMove, int | None]]) -> None:
 
 
 def are_moved(found: Iterable[tuple[OffsetMove, int | None]]) -> bool:
-    """Whether a commit with an unknown outcome was made, as far as the offsets found tell.
+    """Return whether a commit with an unknown outcome was made, as far as the offsets found tell.
 
     One that was not to move tells nothing.
     """
@@ -373,7 +373,7 @@ class Sink(Protocol[S]):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the sink promises."""
+        """Return what the sink promises."""
         ...
 
     def open(self) -> None:

@@ -33,7 +33,7 @@ class OffsetRange:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition as the key that the rest of Headrace uses."""
+        """Return the partition as the key that the rest of Headrace uses."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -53,7 +53,7 @@ class MicroBatch:
 
     @property
     def records(self) -> int:
-        """How many records the micro-batch holds."""
+        """Return how many records the micro-batch holds."""
         return sum(part.records for part in self.ranges)
 
 

@@ -43,7 +43,7 @@ class OutputGroup:
 
     @property
     def keeps_offsets(self) -> bool:
-        """Whether its outputs tell by themselves what they have."""
+        """Return whether its outputs tell by themselves what they have."""
         return all(keeps_offsets(sink) for sink in self.outputs.values())
 
 
@@ -53,7 +53,7 @@ def alone(name: str, sink: Sink[Any]) -> OutputGroup:
 
 
 def keeps_offsets(sink: Sink[Any]) -> bool:
-    """Whether a sink keeps offsets, and refuses what it has already."""
+    """Return whether a sink keeps offsets, and refuses what it has already."""
     return sink.guarantee is Guarantee.EXACTLY_ONCE
 
 
@@ -230,7 +230,7 @@ class SeveralSink(Sink[dict[str, Any]]):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the weakest output promises."""
+        """Return what the weakest output promises."""
         promised = {sink.guarantee for sink in self._outputs.values()}
         for weakest in (Guarantee.AT_LEAST_ONCE, Guarantee.EXACTLY_ONCE):
             if weakest in promised:
@@ -239,7 +239,7 @@ class SeveralSink(Sink[dict[str, Any]]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the outputs."""
+        """Return the names of the outputs."""
         return tuple(self._outputs)
 
     def open(self) -> None:

@@ -91,7 +91,7 @@ class ThreadTime:
 
     @property
     def key(self) -> tuple[str, ThreadRole, str]:
-        """What no two threads share at a time."""
+        """Return what no two threads share at a time."""
         return self.channel, self.role, self.name
 
     def switch_to(self, activity: ThreadActivity) -> None:

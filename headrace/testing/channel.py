@@ -168,7 +168,7 @@ class FakeClock:
             return self._now
 
     def time(self) -> float:
-        """Seconds as told: both clocks are one."""
+        """Return the seconds as told: both clocks are one."""
         return self.monotonic()
 
     def advance(self, seconds: float) -> None:

@@ -234,7 +234,7 @@ class KeyedTest:
 
     @property
     def outputs(self) -> list[Produced]:
-        """All that was produced so far, dead letters included, in order."""
+        """Return all that was produced so far, dead letters included, in order."""
         return self._produced(self._records)
 
     @property
@@ -244,7 +244,7 @@ class KeyedTest:
 
     @property
     def stream_time(self) -> int | None:
-        """The latest time of a fact, in milliseconds."""
+        """Return the latest time of a fact, in milliseconds."""
         return self._state.time(0)
 
     def state(self, key: Any) -> Any:

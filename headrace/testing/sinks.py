@@ -124,7 +124,7 @@ class SinkBench:
 
     @property
     def rows(self) -> list[Row]:
-        """What a reader sees, by id."""
+        """Return what a reader sees, by id."""
         return sorted(self.place.rows(), key=lambda row: int(row["id"]))
 
 

@@ -156,7 +156,7 @@ class InMemoryZooKeeper:
         self.execute(None, [Delete(path) for path in mine])
 
     def is_alive(self, session: int) -> bool:
-        """Whether the session has not ended."""
+        """Return whether the session has not ended."""
         with self._lock:
             return session in self._alive
 
@@ -293,12 +293,12 @@ class InMemorySession:
 
     @property
     def session_id(self) -> int | None:
-        """The present session, None while there is no connection."""
+        """Return the present session, None while there is no connection."""
         return self._id if self.state is SessionState.CONNECTED else None
 
     @property
     def session_timeout(self) -> float:
-        """Seconds, as the test asked for."""
+        """Return the seconds, as the test asked for."""
         return self._zookeeper.session_timeout
 
     def listen(self, callback: Callable[[SessionState], None]) -> None:

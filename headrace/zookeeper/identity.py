@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def is_ours(session: Session, path: str, stat: NodeStat) -> bool:
-    """Whether a node that was read lives and dies with the present session.
+    """Return whether a node that was read lives and dies with the present session.
 
     Raises NotConnectedError where the connection broke after the reading: which session comes
     next is not known then, and "not ours" would give up what is ours.

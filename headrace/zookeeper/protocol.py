@@ -74,15 +74,15 @@ class SessionView(Protocol):
 
     @property
     def state(self) -> SessionState:
-        """The state as last known."""
+        """Return the state as last known."""
 
     @property
     def session_id(self) -> int | None:
-        """The present session, None while there is no connection."""
+        """Return the present session, None while there is no connection."""
 
     @property
     def session_timeout(self) -> float:
-        """Seconds agreed on with the servers at the last connect."""
+        """Return the seconds agreed on with the servers at the last connect."""
 
     @property
     def connected_at(self) -> float:

@@ -135,7 +135,7 @@ class ZooKeeperSession:
 
     @property
     def lingers(self) -> bool:
-        """Whether servers were not told of the end of a session that they may keep.
+        """Return whether servers were not told of the end of a session that they may keep.
 
         Its nodes vanish when it expires, or when the next start ends it. Known after ``close``, of
         a session with a ``store``.
@@ -214,7 +214,7 @@ class ZooKeeperSession:
 
     @property
     def operation_timeout(self) -> float:
-        """Seconds that one operation may take."""
+        """Return the seconds that one operation may take."""
         return self._settings.operation_timeout or self.session_timeout / 4
 
     def listen(self, callback: Callable[[SessionState], None]) -> None:

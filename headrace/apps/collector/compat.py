@@ -70,13 +70,13 @@ class Compat:
 
     @property
     def group_room(self) -> int:
-        """Bytes that a group may have, in its row and as the outcome has it."""
+        """Return the bytes that a group may have, in its row and as the outcome has it."""
         most = self.limits.max_row
         return min(most - most // 8, self.limits.max_output // 2)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs that the channel has to have."""
+        """Return the outputs that the channel has to have."""
         return self.destinations.names
 
     def __call__(

@@ -77,17 +77,17 @@ class CollectorOptions:
 
     @property
     def folder(self) -> Path:
-        """Where the configuration lies, and what outlives the process."""
+        """Return where the configuration lies, and what outlives the process."""
         return self.state_dir or default_state_dir(os.environ) / "collector"
 
     @property
     def file(self) -> Path:
-        """The configuration. The process is named after it, so it stays the same."""
+        """Return the configuration. The process is named after it, so it stays the same."""
         return self.folder / "collector.yaml"
 
     @property
     def topics(self) -> Sequence[NewTopic]:
-        """The topics that are read and written, as they would be created."""
+        """Return the topics that are read and written, as they would be created."""
         others = (self.rejected, self.dead_letters)
         written = {self.outcomes, *(each for each in others if each is not None)}
         count = self.create or 0

@@ -89,7 +89,7 @@ class Outputs:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The outputs by their names; none where the channel has one, which needs no name."""
+        """Return the outputs by their names; none where the channel has one only."""
         return tuple(name for name in (self.outcomes, self.rejected) if name is not None)
 
     def rejection(self, key: str, value: Any) -> list[Output]:
@@ -131,7 +131,7 @@ USUAL_LIMITS = Limits()
 
 
 def fits(group: str) -> bool:
-    """Whether a text may be the id of a group: UTF-8 can write it, and it is not too long."""
+    """Return whether a text may be the id of a group: short enough, and writable in UTF-8."""
     try:
         return len(group.encode()) <= MOST_ID
     except UnicodeEncodeError:
@@ -152,7 +152,7 @@ class Outcome:
 
     @property
     def type(self) -> str:
-        """The type of its event."""
+        """Return the type of its event."""
         return SUCCESS if self.error is None else FAILURE
 
     def members(self, times: Times) -> list[tuple[str, Any]]:
@@ -199,7 +199,7 @@ class HasValue(Protocol):
 
     @property
     def value(self) -> Any:
-        """Bytes, text, or what JSON was decoded to; None for a tombstone."""
+        """Return the bytes, text, or what JSON was decoded to; None for a tombstone."""
 
 
 ENVELOPE: Mapping[str, go_json.Reader] = {

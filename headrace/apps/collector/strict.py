@@ -69,7 +69,7 @@ class CreateEvent:
 
     @property
     def digest(self) -> str:
-        """What two events have in common that create the same group."""
+        """Return what two events have in common that create the same group."""
         body = [self.expected, self.ttl, self.need, self.fail_fast, self.payload, self.handlers]
         return sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -259,12 +259,12 @@ class Strict:
 
     @property
     def group_room(self) -> int:
-        """Bytes of events that a group may be made of."""
+        """Return the bytes of events that a group may be made of."""
         return min(MOST_BYTES, self.limits.max_row // 2, self.limits.max_output // 4)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs that the channel has to have."""
+        """Return the outputs that the channel has to have."""
         return self.destinations.names
 
     def __call__(
@@ -349,7 +349,9 @@ class _Group:
 
     @property
     def _size(self) -> int:
-        """How many bytes of events the group is made of, those that are passed over among them."""
+        """Return how many bytes of events the group is made of, those that are passed over among
+        them.
+        """
         return 0 if self.state is None else self.state.get("size", 0)
 
     # --- a group's life ---------------------------------------------------------------------

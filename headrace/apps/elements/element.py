@@ -119,17 +119,17 @@ class Element:
 
     @property
     def key(self) -> Key:
-        """The key of this instance: a text, or a tuple of its parts."""
+        """Return the key of this instance: a text, or a tuple of its parts."""
         return self._call.key
 
     @property
     def time(self) -> int:
-        """When it happens, in ms: the time of the event, or that for which a timer was set."""
+        """Return when it happens, in ms: the time of the event, or that of the timer."""
         return self._call.time
 
     @property
     def now(self) -> int:
-        """The wall clock of the micro-batch, in ms."""
+        """Return the wall clock of the micro-batch, in ms."""
         return self._call.now
 
     def emit(
@@ -349,7 +349,7 @@ class _Instance:
             self._run(self.element.on_time)
 
     def _is_over(self, time: int) -> bool:
-        """Whether the time to live is over, which may be longer than when the timer was set."""
+        """Return whether the time to live is over: it may have grown since the timer was set."""
         ttl, last = self._rules.ttl, self.marks.last
         return ttl is not None and (last is None or time >= last + ttl)
 

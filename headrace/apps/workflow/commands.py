@@ -64,7 +64,7 @@ class Place:
 
     @property
     def topics(self) -> Topics:
-        """The topics."""
+        """Return the topics."""
         return Topics(self.name)
 
     def client(self) -> dict[str, Any]:

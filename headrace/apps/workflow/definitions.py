@@ -586,7 +586,7 @@ def _is_name(value: object) -> bool:
 
 
 def _is_place(value: object) -> bool:
-    """Whether a value is a name, or several with dots between them."""
+    """Return whether a value is a name, or several with dots between them."""
     return isinstance(value, str) and all(value.split("."))
 
 
@@ -625,7 +625,7 @@ def _literal(where: str, value: Any) -> Any:
 
 
 def is_deeper(value: Any, levels: int) -> bool:
-    """Whether a value as JSON has it has more lists and dicts within each other than that."""
+    """Return whether a JSON value nests more lists and dicts than that."""
     found = [value]
     for _ in range(levels + 1):
         found = [each for each in found if isinstance(each, (dict, list))]

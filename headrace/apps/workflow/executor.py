@@ -105,7 +105,7 @@ class ResultsListener:
 
     @property
     def error(self) -> BaseException | None:
-        """What ended it, None while it goes on."""
+        """Return what ended it, None while it goes on."""
         return self._error
 
     def close(self) -> None:
@@ -287,7 +287,9 @@ class Executor:
                 self._changed.notify_all()
 
     def _is_of(self, outcome: Mapping[str, Any], started: _Started) -> bool:
-        """Whether an outcome is what a start has led to; it may have found the instance there."""
+        """Return whether an outcome is what a start has led to; it may have found the instance
+        there.
+        """
         if outcome.get("started", started.at) >= started.at:
             return True
         return bool(started.at < outcome.get("ended", started.at) + self._keep)

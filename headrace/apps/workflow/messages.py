@@ -67,12 +67,12 @@ class Assignment:
 
     @property
     def key(self) -> str:
-        """What is the same whenever this attempt is made: it may come again after a crash."""
+        """Return the key that each repetition of this attempt has, also after a crash."""
         return f"{self.call}/{self.attempt}"
 
     @property
     def call(self) -> str:
-        """What is the same for all attempts of the call: for effects that must not add up."""
+        """Return the key that all attempts of the call have: for effects that must not add up."""
         return f"{self.instance}/{self.ref}"
 
     @classmethod

@@ -176,18 +176,20 @@ class WorkflowReducer:
 
     @property
     def state_room(self) -> int:
-        """Bytes that the state of an open instance may have: that of a failing one has errors."""
+        """Return the bytes that the state of an open instance may have: that of a failing one has
+        errors.
+        """
         most = min(self.max_row, self.max_output) if self.history else self.max_row
         return most - most // _FREE
 
     @property
     def value_room(self) -> int:
-        """Bytes that the arguments or the result of a call, or of an instance, may have."""
+        """Return the most bytes of a call's or an instance's arguments or result."""
         return self.max_output - self.max_output // _FREE
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs that the channel has to have."""
+        """Return the outputs that the channel has to have."""
         return ASSIGNMENTS, RESULTS, OUTCOMES, *((HISTORY,) if self.history else ())
 
     def __call__(
@@ -265,7 +267,7 @@ class _Instance:
 
     @property
     def _waiting(self) -> dict[str, Any]:
-        """The calls that are to be made again."""
+        """Return the calls that are to be made again."""
         assert self.state is not None
         waiting: dict[str, Any] = self.state.setdefault("waiting", {})  # a former version had none
         return waiting
@@ -400,7 +402,7 @@ class _Instance:
         self._update()
 
     def _is_done(self, ref: str) -> bool:
-        """Whether a call was made and answered."""
+        """Return whether a call was made and answered."""
         assert self.state is not None
         returns, loops = self.state["returns"], self.state["loops"]
         if any(ref == path or ref.startswith((f"{path}.", f"{path}[")) for path in returns):
@@ -415,7 +417,9 @@ class _Instance:
 
     @property
     def _own_errors(self) -> dict[str, list[Any]]:
-        """What the last attempt that a worker answered said, by open call: attempt, text, trace."""
+        """Return what the last attempt that a worker answered said, by open call: attempt, text,
+        trace.
+        """
         assert self.state is not None
         found: dict[str, list[Any]] = self.state.setdefault("own_errors", {})
         return found
@@ -742,7 +746,7 @@ class _TermPass:
 
     @staticmethod
     def _is_reached(found: Any, until: Sequence[str], path: str) -> bool:
-        """Whether a field is true; raises a _TermError if it is no truth value."""
+        """Return whether a field is true; raises a _TermError if it is no truth value."""
         said = field_of(found, until, path)
         if said is None or isinstance(said, bool):
             return bool(said)

@@ -82,17 +82,17 @@ class Topics:
 
     @property
     def outcomes(self) -> str:
-        """One record for each instance, compacted."""
+        """Return one record for each instance, compacted."""
         return f"{self.name}.outcomes"
 
     @property
     def history(self) -> str:
-        """The state of an instance after each step, where a reducer writes it."""
+        """Return the state of an instance after each step, where a reducer writes it."""
         return f"{self.name}.history"
 
     @property
     def dead_letters(self) -> str:
-        """What was produced to ``events`` and is none."""
+        """Return what was produced to ``events`` and is none."""
         return f"{self.name}.dead"
 
 
@@ -282,7 +282,7 @@ class TopicReader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether everything was read that was there when this was made."""
+        """Return whether everything was read that was there when this was made."""
         return all(self.positions[each] >= end for each, end in self.ends.items())
 
 

@@ -111,7 +111,7 @@ SHORTEST_TOKEN = 22
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine gets through to ``host``."""
+    """Return whether only this machine gets through to ``host``."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -178,7 +178,7 @@ class AdminConfig(Section):
 
     @property
     def on_loopback(self) -> bool:
-        """Whether only this machine gets through."""
+        """Return whether only this machine gets through."""
         return is_loopback(self.host)
 
     def conflicts(self) -> Iterator[FieldConflict]:

@@ -145,7 +145,7 @@ def _short_form(default: str, accepts: Any) -> BeforeValidator:
 
 
 def _default_in_flight(info: ValidationInfo) -> int:
-    """One micro-batch is prepared while another runs; other processors have one batch out."""
+    """Return 2 where a micro-batch is prepared while another runs, and 1 otherwise."""
     chosen = info.data.get("processor")
     return 2 if isinstance(chosen, MergingConfig) else 1
 
@@ -279,17 +279,17 @@ class ChannelConfig(Section):
 
     @property
     def subscription(self) -> Subscription:
-        """The entries of ``topics``, told apart."""
+        """Return the entries of ``topics``, told apart."""
         return Subscription(self.topics)
 
     @property
     def by_reference(self) -> bool:
-        """Whether Spark reads the records from Kafka."""
+        """Return whether Spark reads the records from Kafka."""
         return self.source == "by_reference"
 
     @property
     def on_spark(self) -> bool:
-        """Whether Spark runs the batches."""
+        """Return whether Spark runs the batches."""
         return self.processor.on_spark
 
     @property

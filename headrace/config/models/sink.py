@@ -181,12 +181,13 @@ def single_sinks(sink: SinkConfig | None) -> Mapping[Steps, SinkConfig]:
 
 
 def keeps_offsets(sink: SinkConfig | None) -> bool:
-    """Whether the sink keeps offsets, by which a start goes."""
+    """Return whether the sink keeps offsets, by which a start goes."""
     return any(each.exactly_once is not None for each in single_sinks(sink).values())
 
 
 def refuses_late(sink: SinkConfig | None) -> bool:
-    """Whether the sink stores nothing for a former owner: all that it writes to keeps offsets.
+    """Return whether the sink stores nothing for a former owner: all that it writes to keeps
+    offsets.
 
     Of several outputs those that keep none are written before the others could refuse.
     """

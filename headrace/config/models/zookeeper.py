@@ -87,7 +87,7 @@ class ZooKeeperConfig(Section):
 
     @property
     def node_acl(self) -> NodeAcl:
-        """Who may use the nodes.
+        """Return who may use the nodes.
 
         A certificate is no reason to close them by itself: each member may have its own, and the
         servers may not look at it.
@@ -98,6 +98,6 @@ class ZooKeeperConfig(Section):
 
     @property
     def has_identity(self) -> bool:
-        """Whether the servers learn who Headrace is."""
+        """Return whether the servers learn who Headrace is."""
         certificate = self.tls is not None and self.tls.certificate_file is not None
         return certificate or self.sasl is not None or self.digest is not None

@@ -115,7 +115,7 @@ def _authority(text: str) -> re.Match[str]:
 
 
 def has_own_password(url: SecretStr) -> bool:
-    """Whether the URL says a password."""
+    """Return whether the URL says a password."""
     return bool(_authority(url.get_secret_value())["password"])
 
 
@@ -127,7 +127,7 @@ def scheme_of(url: SecretStr) -> str:
 
 
 def uses_psycopg(url: SecretStr) -> bool:
-    """Whether the URL takes psycopg, our driver for PostgreSQL where it names no other."""
+    """Return whether the URL takes psycopg, our driver for PostgreSQL where it names no other."""
     scheme, _, _ = url.get_secret_value().partition("://")
     return scheme in {"postgresql", "postgresql+psycopg"}
 
@@ -142,7 +142,7 @@ _COORDINATE = r"[^/:\s]+:[^/:\s]+:[^/:\s]+"
 
 
 def is_coordinate(text: str) -> bool:
-    """Whether the text is what Maven calls an artifact, and not a folder."""
+    """Return whether the text is what Maven calls an artifact, and not a folder."""
     return re.fullmatch(_COORDINATE, text) is not None
 
 

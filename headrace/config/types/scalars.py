@@ -42,7 +42,7 @@ class FieldType(ABC):
     @property
     @abstractmethod
     def description(self) -> str:
-        """What is accepted, to follow "is not": ``a whole number from 1 to 16``."""
+        """Return what is accepted, to follow "is not": ``a whole number from 1 to 16``."""
 
     @abstractmethod
     def read(self, value: Any) -> Any:

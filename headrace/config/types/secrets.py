@@ -74,17 +74,17 @@ SecretValue = Annotated[SecretStr, SecretText()]
 
 
 def looks_secret(key: str) -> bool:
-    """Whether the name of a free property tells that its value is a secret."""
+    """Return whether the name of a free property tells that its value is a secret."""
     return _SECRET_KEY.search(key) is not None
 
 
 def has_password(text: str) -> bool:
-    """Whether a URL with a password is in the text."""
+    """Return whether a URL with a password is in the text."""
     return _URL_WITH_PASSWORD.search(text) is not None
 
 
 def is_secret(value: Any) -> TypeGuard[SecretStr | Secret[Any]]:
-    """Whether the value is wrapped as a secret."""
+    """Return whether the value is wrapped as a secret."""
     return isinstance(value, (SecretStr, Secret))
 
 

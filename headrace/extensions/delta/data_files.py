@@ -51,7 +51,7 @@ class DataFile:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it lies in the table's folder itself, as ours do, under a plain name."""
+        """Return whether it lies in the table's folder itself, as ours do, under a plain name."""
         return "/" not in self.path and "%" not in self.path
 
 

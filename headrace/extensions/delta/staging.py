@@ -273,7 +273,7 @@ class FetchPolicy:
         self.begins()
 
     def suits(self, schema: Any) -> bool:
-        """Whether a result of this schema (Spark's) should be fetched."""
+        """Return whether a result of this schema (Spark's) should be fetched."""
         if self._rows > MOST_ROWS or self._bytes > MOST_BYTES:
             return False
         return all(field.dataType.typeName() in _ALIKE for field in schema.fields)
@@ -594,7 +594,7 @@ def _add_action(path: Path, values: PartitionValues, rows: int) -> AddAction:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Whether the process that made the staging folder is gone, as far as can be told."""
+    """Return whether the process that made the staging folder is gone, as far as can be told."""
     host, pid, _ = (*folder.name.rsplit(".", 2), "", "")[:3]
     if host == socket.gethostname() and pid.isdigit():
         return not is_alive(int(pid))

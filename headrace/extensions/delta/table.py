@@ -78,7 +78,9 @@ class LogFiles:
         return self.folder / f"{version:020}.json"
 
     def has_entries(self) -> bool:
-        """Whether there is a table. Any entry tells: the first are cleaned away after a while."""
+        """Return whether there is a table. Any entry tells: the first are cleaned away after a
+        while.
+        """
         return any(self.folder.glob("*.json"))
 
     def read(self, version: int) -> list[LogAction] | None:
@@ -295,7 +297,7 @@ class KeptTable:
 
     @property
     def has_origins(self) -> bool:
-        """Whether the table has the column of origins."""
+        """Return whether the table has the column of origins."""
         return any(field.name == ORIGIN for field in self.opened.schema().fields)
 
     def check_format(self) -> None:
@@ -381,7 +383,7 @@ class KeptTable:
 
 
 def shows(table: KeptTable, placed: Sequence[AddAction], offsets: Sequence[OffsetMove]) -> bool:
-    """Whether a table, opened again, has what a commit was to store, of these files.
+    """Return whether a table, opened again, has what a commit was to store, of these files.
 
     Its files show that also where the next owner has gone on from its offsets.
     """

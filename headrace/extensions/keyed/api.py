@@ -137,5 +137,5 @@ def batched(function: F) -> F:
 
 
 def is_batched(function: object) -> bool:
-    """Whether a reducer takes several facts at once."""
+    """Return whether a reducer takes several facts at once."""
     return bool(getattr(function, _BATCHED, False))

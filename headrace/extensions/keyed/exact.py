@@ -82,7 +82,7 @@ _encode = _prepared()
 
 
 def _is_exact(value: Any, room: int) -> bool:
-    """Whether a list or dict has nothing but what JSON gives back, no deeper than ``room``."""
+    """Return whether a list or dict holds only what JSON gives back, no deeper than ``room``."""
     if type(value) is dict:
         for name, each in value.items():
             if type(name) is not str:

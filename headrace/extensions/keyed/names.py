@@ -15,7 +15,7 @@ def by_key_topic(group: str, topic: str) -> str:
 
 
 def is_by_key(group: str, topic: str) -> bool:
-    """Whether a topic has the re-keyed records of a group."""
+    """Return whether a topic has the re-keyed records of a group."""
     return topic.startswith(f"{group}.") and topic.endswith(".by-key")
 
 

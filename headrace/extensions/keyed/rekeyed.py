@@ -58,7 +58,7 @@ def with_rekeyed(
 
 
 def rekeys(channel: ChannelConfig) -> bool:
-    """Whether a channel has to be given its records by another key."""
+    """Return whether a channel has to be given its records by another key."""
     chosen = channel.processor
     return isinstance(chosen, KeyedProcessorConfig) and chosen.key not in OWN_KEYS
 

@@ -169,14 +169,14 @@ class KeyedProcessorConfig(MergingConfig):
 
     @property
     def code(self) -> str:
-        """The import path of the reducer or its factory."""
+        """Return the import path of the reducer or its factory."""
         found = self.reducer or self.factory
         assert found is not None, "the configuration demands one of them"
         return found
 
     @property
     def time_function(self) -> str | None:
-        """The import path of the function that says a fact's time, None where there is none."""
+        """Return the import path of the function that returns a fact's time, or None."""
         return self.time if ":" in self.time else None
 
     def keyword_arguments(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class KeyedProcessorConfig(MergingConfig):
 
     @cached_property
     def facts_key(self) -> str:
-        """Where facts have their key from, also where their records come by that key."""
+        """Return where facts have their key from, also where their records come by that key."""
         return self.key
 
     def by_key(self, internal: InternalTopicsConfig) -> Self:
@@ -367,7 +367,7 @@ class RekeyProcessorConfig(MergingConfig):
 
     @property
     def code(self) -> str | None:
-        """The import path of the function that says the key, None where there is none."""
+        """Return the import path of the function that says the key, None where there is none."""
         return self.key if ":" in self.key else None
 
     @property

@@ -230,7 +230,7 @@ class KeyedSink(Sink[StagedState]):
 
     @property
     def changelog(self) -> str:
-        """The topic of the changed rows."""
+        """Return the topic of the changed rows."""
         return self._topics.changelog
 
     def counts(self) -> KeyedCounts:

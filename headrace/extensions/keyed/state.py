@@ -53,7 +53,7 @@ class Layer:
 
     @cached_property
     def timers(self) -> Mapping[PartitionKey, frozenset[DueTimer]]:
-        """The timers of the changed keys that have any after it."""
+        """Return the timers of the changed keys that have any after it."""
         return {
             key: timers
             for key, (_, after) in self.changes.items()
@@ -120,7 +120,7 @@ class LayeredState:
                 self._store.write((), {}, commits={partition: commit})
 
     def is_ready(self, partition: int) -> bool:
-        """Whether a partition's state is all there."""
+        """Return whether a partition's state is all there."""
         with self._lock:
             return partition in self._ready
 
@@ -159,7 +159,7 @@ class LayeredState:
             return self._wanted_times.pop(partition, None)
 
     def has_staged(self, partition: int) -> bool:
-        """Whether anything of a partition is staged and not committed."""
+        """Return whether anything of a partition is staged and not committed."""
         with self._lock:
             return any(partition in layer.times for layer in self._layers)
 
@@ -363,13 +363,13 @@ class LayeredState:
 
     @property
     def unwritten(self) -> int:
-        """How many committed micro-batches the store has not taken."""
+        """Return how many committed micro-batches the store has not taken."""
         with self._lock:
             return len(self._committed)
 
     @property
     def unwritten_bytes(self) -> int:
-        """How many bytes of states and timers these have."""
+        """Return how many bytes of states and timers these have."""
         with self._lock:
             return self._unwritten_bytes
 

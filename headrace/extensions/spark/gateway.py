@@ -236,7 +236,7 @@ class Jvm:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives. Does not block."""
+        """Return whether the process lives. Does not block."""
         return self.process.poll() is None
 
     def close(self, seconds: float) -> None:

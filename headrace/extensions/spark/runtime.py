@@ -147,7 +147,7 @@ class SparkRuntime:
 
     @property
     def session(self) -> SparkSession:
-        """The root session; lanes take one of their own from :meth:`new_session`."""
+        """Return the root session; lanes take one of their own from :meth:`new_session`."""
         session = self._session
         if session is None:
             raise StartError("the Spark session is not started; call SparkRuntime.start first")
@@ -155,17 +155,19 @@ class SparkRuntime:
 
     @property
     def context(self) -> SparkContext:
-        """The context all sessions share."""
+        """Return the context all sessions share."""
         return self.session.sparkContext
 
     @property
     def cores(self) -> int:
-        """How many tasks of a lane run at once, if nothing hangs and other lanes leave as many."""
+        """Return how many tasks of a lane run at once, if nothing hangs and other lanes leave as
+        many.
+        """
         return self._cores
 
     @property
     def pid(self) -> int | None:
-        """The process id of the JVM, None before the start."""
+        """Return the process id of the JVM, None before the start."""
         return None if self._jvm is None else self._jvm.process.pid
 
     def snapshot(self) -> SparkSnapshot:
@@ -203,7 +205,7 @@ class SparkRuntime:
         return wanted
 
     def is_usable(self) -> bool:
-        """Whether jobs can run: the JVM lives, answers, and its context was not stopped."""
+        """Return whether jobs can run: the JVM lives, answers, and its context was not stopped."""
         jvm, session = self._jvm, self._session
         if jvm is None or session is None or not jvm.is_running:
             return False
@@ -217,7 +219,7 @@ class SparkRuntime:
 
     @property
     def is_retired(self) -> bool:
-        """Whether :meth:`retire` was called."""
+        """Return whether :meth:`retire` was called."""
         return self._retired.done()
 
     def retire(self) -> None:

@@ -239,12 +239,12 @@ class SparkSettings:
 
     @property
     def is_local(self) -> bool:
-        """Whether driver and executors are one JVM on this host."""
+        """Return whether driver and executors are one JVM on this host."""
         return _LOCAL.match(self.master) is not None
 
     @property
     def slots(self) -> int | None:
-        """How many tasks a local master runs at once, None for a cluster."""
+        """Return how many tasks a local master runs at once, None for a cluster."""
         cores = local_cores(self.master)
         return None if cores is None else slots_for(cores, self.channels)
 

@@ -88,7 +88,7 @@ def bound_type(column: sa.Column[Any], kind: pa.DataType, dialect: str) -> sa.ty
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of an Arrow type are text."""
+    """Return whether values of an Arrow type are text."""
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
     return any(
@@ -98,7 +98,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_exact(column: sa.types.TypeEngine[Any], values: pa.ChunkedArray, *, bounded: bool) -> bool:
-    """Whether a column tells values apart where Arrow does, and nowhere else.
+    """Return whether a column tells values apart where Arrow does, and nowhere else.
 
     With ``bounded`` a text column cuts spaces that are past its length. What rounds, pads or
     compares by rules of its own is not exact: NUMERIC, floating point, CHAR, CITEXT.
@@ -158,7 +158,7 @@ def samples(kind: pa.DataType) -> Sequence[Any]:
 
 
 def is_of_values(error: BaseException) -> bool:
-    """Whether a write that failed may succeed with other values: a row is at fault.
+    """Return whether a write that failed may succeed with other values: a row is at fault.
 
     What the types refuse is told before, so that a type that is refused here is so for some values.
     """
@@ -175,7 +175,9 @@ def is_of_values(error: BaseException) -> bool:
 
 
 def is_of_types(error: BaseException) -> bool:
-    """Whether a statement with a sample value failed for the value's type, or for the column."""
+    """Return whether a statement with a sample value failed for the value's type, or for the
+    column.
+    """
     if isinstance(error, DBAPIError):
         code = _code(error)
         return code in _OF_STATEMENTS if code else _is_of_binding(error) or _is_generated(error)
@@ -221,7 +223,7 @@ def _code(error: DBAPIError) -> str:
 
 
 def _is_of_binding(error: DBAPIError) -> bool:
-    """Whether a driver could not hand a value over; the database was not asked."""
+    """Return whether a driver could not hand a value over; the database was not asked."""
     said = str(error.orig)
     return said.startswith(("Error binding parameter", "cannot adapt type", "cannot dump"))
 

@@ -164,7 +164,7 @@ class Database:
         return TableName(found or self.default_schema(connection) or None, name.name)
 
     def has(self, table: sa.Table) -> bool:
-        """Whether a table is there. Blocks."""
+        """Return whether a table is there. Blocks."""
         with self.transaction() as connection:
             return sa.inspect(connection).has_table(table.name, schema=table.schema)
 
@@ -230,7 +230,9 @@ def explained(connection: Connection) -> Iterator[None]:
 
 
 def gave_way(error: Exception) -> bool:
-    """Whether a transaction was undone in favour of another one and may succeed when repeated."""
+    """Return whether a transaction was undone in favour of another one and may succeed when
+    repeated.
+    """
     if not isinstance(error, DBAPIError):
         return False
     return getattr(error.orig, "sqlstate", None) in _GAVE_WAY

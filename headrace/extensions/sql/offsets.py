@@ -219,7 +219,7 @@ class OffsetsTable:
             self._database.create(self._table)
 
     def exists(self) -> bool:
-        """Whether the table is there; remembered once it is. Blocks."""
+        """Return whether the table is there; remembered once it is. Blocks."""
         if not self._is_there:
             with self._database.transaction() as connection:
                 self._table = _offsets(self._database.located(connection, self._name))

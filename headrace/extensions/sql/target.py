@@ -351,7 +351,7 @@ class SqlTarget:
         return rows.take(pc.sort_indices(keys, sort_keys=order))
 
     def _is_exact(self, name: str, values: pa.ChunkedArray) -> bool:
-        """Whether the database tells values of a key apart where Arrow does, and only there."""
+        """Return whether the database tells values of a key apart exactly where Arrow does."""
         if name in self._alike:
             return False
         is_sqlite = self._database.dialect == "sqlite"
@@ -376,7 +376,7 @@ class SqlTarget:
         return [self._sorted(rows.take(last.sort()))]
 
     def has_rows_without_origin(self, connection: Connection) -> bool:
-        """Whether some rows do not say which micro-batch they are of."""
+        """Return whether some rows do not say which micro-batch they are of."""
         column = self._loaded.c[ORIGIN]
         wanted = sa.select(column).where(sa.or_(column.is_(None), column == "")).limit(1)
         return connection.execute(wanted).first() is not None
@@ -468,7 +468,7 @@ def _twin(name: str, known: Sequence[str]) -> str:
 
 
 def _is_needed(column: sa.Column[Any]) -> bool:
-    """Whether an INSERT without the column is bound to fail."""
+    """Return whether an INSERT without the column is bound to fail."""
     filled = column.server_default is not None or column.identity is not None
     counts = column.primary_key and column.autoincrement in {True, "auto"}
     return not (column.nullable or filled or column.computed is not None or counts)

@@ -107,7 +107,7 @@ class Consumer:
 
     @property
     def _handle(self) -> int:
-        """The consumer in C, which has no answer for none at all: the process would end.
+        """Return the consumer in C, which has no answer for none at all: the process would end.
 
         Raises:
             RuntimeError: it is closed.

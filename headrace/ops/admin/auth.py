@@ -72,12 +72,12 @@ class Folder:
 
     @property
     def token_file(self) -> Path:
-        """Where a token that was made is."""
+        """Return where a token that was made is."""
         return self.path / TOKEN_FILE
 
     @property
     def address_file(self) -> Path:
-        """Where the address is."""
+        """Return where the address is."""
         return self.path / ADDRESS_FILE
 
     def token(self) -> str:
@@ -239,7 +239,7 @@ _RECORDS = re.compile(r"/api/v1/channels/[^/]+/(state(/.*)?|tap)", re.DOTALL)
 
 
 def is_guarded_read(path: str) -> bool:
-    """Whether reading this takes the token everywhere."""
+    """Return whether reading this takes the token everywhere."""
     return path in GUARDED_READS or _RECORDS.fullmatch(path) is not None
 
 
@@ -255,7 +255,7 @@ class Caller:
 
     @property
     def host(self) -> str:
-        """The address without the port, which is another one each time."""
+        """Return the address without the port, which is another one each time."""
         return self.address.rpartition(":")[0] or self.address
 
 
@@ -288,7 +288,7 @@ class Rules:
         return cls(token, config.on_loopback, lower, run_token)
 
     def needs_proof(self, method: str, path: str) -> bool:
-        """Whether this takes a token or a certificate."""
+        """Return whether this takes a token or a certificate."""
         if method not in _READING:
             return True
         if path in OPEN_PATHS or path.startswith(FOLDER):

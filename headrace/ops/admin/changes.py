@@ -136,7 +136,7 @@ class Asked:
 
     @property
     def by(self) -> str:
-        """Who, for people: the name that the caller gave, or else what it showed."""
+        """Return who, for people: the name that the caller gave, or else what it showed."""
         return self.change.by or f"{self.caller.proof} from {self.caller.host}"
 
 

@@ -77,7 +77,7 @@ def run(options: ClientOptions, command: Command) -> int:
 
 
 def _is_mistake(error: HeadraceError) -> bool:
-    """Whether the process did not understand what it was asked, as the command line put it."""
+    """Return whether the process refused the words of the request themselves."""
     return isinstance(error, AnswerError) and error.status == HTTPStatus.UNPROCESSABLE_ENTITY
 
 

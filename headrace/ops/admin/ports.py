@@ -42,22 +42,22 @@ class Controller(Protocol):
 
     @property
     def config(self) -> Config:
-        """The configuration that is in effect."""
+        """Return the configuration that is in effect."""
         ...
 
     @property
     def channels(self) -> Mapping[str, InboundKafkaChannel]:
-        """The channels that were opened, by name; may grow and shrink meanwhile."""
+        """Return the channels that were opened, by name; may grow and shrink meanwhile."""
         ...
 
     @property
     def metrics(self) -> Metrics:
-        """The metrics of the process."""
+        """Return the metrics of the process."""
         ...
 
     @property
     def session(self) -> SessionReader:
-        """The ZooKeeper session."""
+        """Return the ZooKeeper session."""
         ...
 
     def spark(self) -> SparkSnapshot | None:
@@ -82,7 +82,7 @@ class Process(Protocol):
 
     @property
     def phase(self) -> ProcessPhase:
-        """Where it is in its life."""
+        """Return where it is in its life."""
         ...
 
     @property
@@ -92,7 +92,7 @@ class Process(Protocol):
 
     @property
     def file(self) -> Path:
-        """The configuration file's absolute path."""
+        """Return the configuration file's absolute path."""
         ...
 
     def ask_stop(self, by: str) -> None:

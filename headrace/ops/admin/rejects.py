@@ -64,7 +64,7 @@ class _Count:
 
     @property
     def open(self) -> int:
-        """How many are not acknowledged."""
+        """Return how many are not acknowledged."""
         return max(0, self.total - self.acknowledged)
 
     def read(self, counter: int) -> None:

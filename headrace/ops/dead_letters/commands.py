@@ -148,12 +148,12 @@ class Letter:
 
     @property
     def offset(self) -> int:
-        """Where in its partition it is."""
+        """Return where in its partition it is."""
         return offset_of(self.record)
 
     @property
     def time(self) -> int:
-        """When it was stored, in milliseconds since the epoch."""
+        """Return when it was stored, in milliseconds since the epoch."""
         return self.record.timestamp()[1]
 
     def place(self) -> tuple[str, str, int, int]:
@@ -215,7 +215,7 @@ class LetterFilter:
     until: int | None = None
 
     def fits(self, letter: Letter) -> bool:
-        """Whether a letter is meant."""
+        """Return whether a letter is meant."""
         origin = letter.origin
         why = f"{origin.error or ''}: {origin.message or ''}".lower()
         return (

@@ -56,18 +56,18 @@ class PreflightContext:
 
     @property
     def running(self) -> Config:
-        """The configuration without the channels that are disabled: what will run."""
+        """Return the configuration without the channels that are disabled: what will run."""
         enabled = {name: each for name, each in self.config.channels.items() if each.enabled}
         return self.config.model_copy(update={"channels": enabled})
 
     @property
     def uses_spark(self) -> bool:
-        """Whether any channel that runs has Spark run its batches."""
+        """Return whether any channel that runs has Spark run its batches."""
         return any(channel.on_spark for channel in self.running.channels.values())
 
     @property
     def acls(self) -> list[str]:
-        """The commands that give the least permissions in Kafka."""
+        """Return the commands that give the least permissions in Kafka."""
         return commands(self.config, needed_acls(self.running))
 
 

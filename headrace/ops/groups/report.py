@@ -50,7 +50,7 @@ class Positions:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """All partitions of all topics that exist."""
+        """Return all partitions of all topics that exist."""
         return all_partitions(self.counts)
 
 
@@ -142,7 +142,7 @@ class PartitionReport:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of the latest claim, None where nobody ever claimed."""
+        """Return the epoch of the latest claim, None where nobody ever claimed."""
         if self.latest is not None:
             return self.latest.epoch
         return None if self.claim is None else self.claim.epoch
@@ -173,7 +173,7 @@ class GroupSnapshot:
 
     @property
     def lag(self) -> int | None:
-        """The lag of all partitions, None where that of any is not known."""
+        """Return the lag of all partitions, None where that of any is not known."""
         lags = [None if each.offsets is None else each.offsets.lag for each in self.partitions]
         return None if None in lags else sum(each or 0 for each in lags)
 

@@ -134,7 +134,7 @@ class Hold:
             raise _lost()
 
     def remaining(self) -> float:
-        """Seconds for which the claims hold for certain."""
+        """Return the seconds for which the claims hold for certain."""
         return self._lease.remaining()
 
     def fence(self, store: OffsetStore, deadline: Deadline) -> None:

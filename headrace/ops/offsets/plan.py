@@ -46,7 +46,7 @@ class OffsetChange:
 
     @property
     def moves_group(self) -> bool:
-        """Whether the group's offset becomes another."""
+        """Return whether the group's offset becomes another."""
         group = self.found.group
         if self.after is None:
             return False
@@ -54,12 +54,12 @@ class OffsetChange:
 
     @property
     def moves_sink(self) -> bool:
-        """Whether the sink's offset becomes another; one that it does not have stays absent."""
+        """Return whether the sink's offset changes; one that it does not have stays absent."""
         return self.after is not None and self.found.sink not in {None, self.after}
 
     @property
     def moves(self) -> bool:
-        """Whether anything changes."""
+        """Return whether anything changes."""
         return self.moves_group or self.moves_sink
 
     def as_move(self) -> OffsetMove | None:

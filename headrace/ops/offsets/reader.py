@@ -133,12 +133,12 @@ class PartitionOffsets:
 
     @property
     def is_of_former_topic(self) -> bool:
-        """Whether the group's offset is of a topic of that name that was deleted since."""
+        """Return whether the group's offset is of a topic of that name that was deleted since."""
         return self.group is not None and self.group.is_of_another(self.topic_id)
 
     @property
     def next(self) -> int | None:
-        """Where a start goes on: the sink's offset wins. None: ``initial_offset`` decides."""
+        """Return where a start goes on: the sink's offset wins; None: ``initial_offset`` does."""
         if self.sink is not None:
             return self.sink
         if self.is_of_former_topic:
@@ -147,7 +147,7 @@ class PartitionOffsets:
 
     @property
     def lag(self) -> int | None:
-        """How many offsets a start has before it, None where its policies decide."""
+        """Return how many offsets a start has before it, None where its policies decide."""
         if self.next is None or not self.low <= self.next <= self.high:
             return None
         return self.high - self.next
@@ -164,7 +164,7 @@ class PartitionOffsets:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader of the numbers should know, beside a disagreement."""
+        """Return what a reader of the numbers should know, beside a disagreement."""
         if self.is_of_former_topic and self.sink is None:
             return ("the group's offset is of a former topic of that name: the first record",)
         if self.next is None:
@@ -183,7 +183,7 @@ class Cluster:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """All partitions of these topics, in order."""
+        """Return all partitions of these topics, in order."""
         return all_partitions({name: info.partitions for name, info in self.topics.items()})
 
 

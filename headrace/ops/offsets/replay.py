@@ -68,7 +68,7 @@ class ReplayRun:
         return Settled(plan, f"the sink keeps its output of records that are read again: {again}")
 
     def _goes_back(self, change: OffsetChange) -> bool:
-        """Whether records are read again of which the sink has output."""
+        """Return whether records are read again of which the sink has output."""
         if self._sink_offsets is None and not (self._sink and self._sink.keeps_output):
             return False
         before = change.found.next if self._sink_offsets is None else change.found.sink

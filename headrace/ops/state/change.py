@@ -79,17 +79,17 @@ class StateOf:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """What clients of the brokers are made with."""
+        """Return what clients of the brokers are made with."""
         return dict(client_properties(self.config.kafka))
 
     @property
     def has_fixed_keys(self) -> bool:
-        """Whether keys are those of partitions, so that more of them split none."""
+        """Return whether keys are those of partitions, so that more of them split none."""
         return self.processor.key in FIXED_KEYS
 
     @property
     def topic(self) -> str:
-        """The changelog."""
+        """Return the changelog."""
         return changelog_name(self.channel.group, self.input)
 
     def key(self, text: str, *, is_hex: bool) -> bytes:
@@ -114,7 +114,7 @@ class StateOf:
 
     @property
     def transactional_id(self) -> str:
-        """What commands store rows under: one that begins ends what another left open."""
+        """Return what commands store rows under: one that begins ends what another left open."""
         return f"headrace.{self.channel.group}.state"
 
     def transactions(self) -> ResultTransactions:
@@ -129,7 +129,7 @@ class StateOf:
 
     @property
     def store_folder(self) -> Path:
-        """Where a process of this configuration has its local store."""
+        """Return where a process of this configuration has its local store."""
         return Path(self.config.state_dir) / self.config.instance_id / "keyed" / self.name / "db"
 
     def open_store(self) -> RocksStore:

@@ -64,17 +64,17 @@ class ChangelogTable:
 
     @property
     def exists(self) -> bool:
-        """Whether there is such a topic."""
+        """Return whether there is such a topic."""
         return self.topic in self.catalog.describe([self.topic], self._soon())
 
     @property
     def partitions(self) -> int:
-        """How many partitions there are; see :attr:`info`."""
+        """Return how many partitions there are; see :attr:`info`."""
         return self.info.partitions
 
     @property
     def info(self) -> TopicInfo:
-        """The topic.
+        """Return the topic.
 
         Raises:
             RequestError: there is none.

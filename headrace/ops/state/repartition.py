@@ -144,7 +144,7 @@ class Repartition:
             found.add_stray(place, key)
 
     def _places(self, name: str, key: bytes, number: int) -> tuple[bool, bool]:
-        """Whether a key belonged to a partition before, and whether it does now."""
+        """Return whether a key belonged to a partition before, and whether it does now."""
         by, (before, after) = PARTITIONERS[name], self._numbers
         return number < before and by(key, before) == number, by(key, after) == number
 

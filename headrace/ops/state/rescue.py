@@ -116,7 +116,7 @@ def _reason(
 
 
 def _is_here(store: RocksStore, lost: _Lost) -> bool:
-    """Whether the store has exactly the state that goes with the offset."""
+    """Return whether the store has exactly the state that goes with the offset."""
     wanted = StoredCommit(lost.stored.offset, lost.stored.commits or 0)
     return store.commit_of(lost.number) == wanted
 

@@ -59,7 +59,7 @@ class FoundTransaction:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the brokers should have ended it by now."""
+        """Return whether the brokers should have ended it by now."""
         limit = self.logged.timeout_ms / 1000
         return self.logged.state.is_open and self.age is not None and self.age > limit
 
@@ -111,7 +111,7 @@ class _TransactionSurvey:
 
     @property
     def stored_in(self) -> str:
-        """The group that the channel's producers store offsets in."""
+        """Return the group that the channel's producers store offsets in."""
         return sink_group(self._group) if sink_is_fenced(self.channel) else self._group
 
     def found(self, holds: Mapping[TopicPartition, Hold]) -> list[FoundTransaction]:
@@ -178,7 +178,9 @@ class _TransactionSurvey:
 
 
 def is_of_group(transactional_id: str, group: str, groups: Collection[str]) -> bool:
-    """Whether a producer is of a group, and of none of ``groups`` whose name goes on from there."""
+    """Return whether a producer is of a group, and of none of ``groups`` whose name goes on from
+    there.
+    """
     fitting = [
         each for each in {group, *groups} if transactional_id.startswith(producer_prefix(each))
     ]

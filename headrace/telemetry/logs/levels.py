@@ -40,7 +40,7 @@ QUIET = {name: least for name, least in LIBRARIES.items() if least != logging.NO
 
 
 def is_library(logger: str) -> bool:
-    """Whether a logger is one of the libraries'."""
+    """Return whether a logger is one of the libraries'."""
     return logger.partition(".")[0] in LIBRARIES
 
 

@@ -80,7 +80,7 @@ class RepeatFilter(logging.Filter):
         self._repeats = Repeats(BURST)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is to be written."""
+        """Return whether the line is to be written."""
         if record.name == "root":
             claim(record)
             if not logging.getLogger(record.name).isEnabledFor(record.levelno):

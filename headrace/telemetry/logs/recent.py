@@ -119,7 +119,7 @@ class Budget:
         self._at = clock.monotonic()
 
     def admit(self) -> bool:
-        """Whether one more line may be written."""
+        """Return whether one more line may be written."""
         now = self._clock.monotonic()
         self._left = min(self._burst, self._left + (now - self._at) * self._rate)
         self._at = now

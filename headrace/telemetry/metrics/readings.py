@@ -188,13 +188,15 @@ class PartitionSnapshot:
 
     @property
     def end(self) -> int | None:
-        """The log's end as it was last told, or the position that got past it since."""
+        """Return the log's end as it was last told, or the position that got past it since."""
         known = self.high_watermark
         return None if known is None else max(known, self.position)
 
     @property
     def lag_records(self) -> int | None:
-        """Records between the committed offset and the end, None while the end is unknown."""
+        """Return the records between the committed offset and the end, None while the end is
+        unknown.
+        """
         if self.high_watermark is None:
             return None
         done = self.position if self.committed is None else self.committed
@@ -202,7 +204,7 @@ class PartitionSnapshot:
 
     @property
     def paused(self) -> bool:
-        """Whether a pause has come into force, and was not only asked for."""
+        """Return whether a pause has come into force, and was not only asked for."""
         return self.state == "paused"
 
     def facts(self) -> dict[str, Any]:
@@ -280,7 +282,7 @@ class StateSize(Protocol):
 
     @property
     def bytes(self) -> int:
-        """Bytes."""
+        """Return the bytes."""
 
     @property
     def timers(self) -> int:

@@ -99,7 +99,12 @@ class Installed:
             return [json.loads(line) for (line,) in base.execute("SELECT line FROM entries")]
 
 
-@pytest.fixture(params=[_install, _build_in], ids=["entry point", "built in"])
+@pytest.fixture(
+    params=[
+        pytest.param(_install, id="entry point"),
+        pytest.param(_build_in, id="built in", marks=pytest.mark.slow),
+    ]
+)
 def installed(request: pytest.FixtureRequest, site: Site, tmp_path: Path) -> Installed:
     """A Headrace that has the sink either way."""
     folder = tmp_path / "installed"

@@ -80,7 +80,7 @@ class ExportQueue:
 
     @property
     def dropped(self) -> int:
-        """How many items were dropped so far."""
+        """Return how many items were dropped so far."""
         return self._dropped
 
     def on_drop(self, callback: Callable[[int], None]) -> None:
