@@ -118,8 +118,13 @@ def _command(programs: Path, folder: Path, port: int) -> list[str]:
 
 
 @contextmanager
-def running(command: list[str], folder: Path) -> Iterator[int]:
-    """Run the command under the supervisor, which ends it when the pipe closes; give its pid."""
+def running(
+    command: list[str], folder: Path, ending: signal.Signals = signal.SIGINT
+) -> Iterator[int]:
+    """Run the command under the supervisor, which ends it when the pipe closes; give its pid.
+
+    ``ending`` asks the server to end: by default PostgreSQL's fast shutdown.
+    """
     supervisor = [sys.executable, "-m", "headrace.devstack.supervisor", str(os.getpid()), *command]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -132,7 +137,7 @@ def running(command: list[str], folder: Path) -> Iterator[int]:
         yield server
     finally:
         with suppress(ProcessLookupError):
-            os.kill(server, signal.SIGINT)  # its fast shutdown, which leaves nothing behind
+            os.kill(server, ending)
         with suppress(subprocess.TimeoutExpired):
             process.wait(30)
         process.stdin.close()
@@ -140,13 +145,18 @@ def running(command: list[str], folder: Path) -> Iterator[int]:
         process.stdout.close()
 
 
-def wait_for_server(ask: Callable[[], object], folder: Path, pid: int) -> None:
-    """Wait until asking raises nothing; the test fails with the log where the process is silent."""
+def wait_for_server(
+    ask: Callable[[], object],
+    folder: Path,
+    pid: int,
+    refusal: type[Exception] = psycopg.OperationalError,
+) -> None:
+    """Wait until asking raises no refusal; the test fails with the log where nothing is done."""
 
     def answers() -> bool:
         try:
             ask()
-        except psycopg.OperationalError:
+        except refusal:
             return False
         return True
 

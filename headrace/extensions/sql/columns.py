@@ -7,6 +7,7 @@ is refused is the fault of a row.
 from __future__ import annotations
 
 import json
+import math
 import re
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -20,6 +21,9 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyErro
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+#: What MySQL's protocol is spoken with. Both names are used for MariaDB.
+MYSQL_DIALECTS = frozenset({"mysql", "mariadb"})
+
 #: Classes of PostgreSQL's codes that speak of values: data, constraints, WITH CHECK OPTION, limits
 #: such as an index entry's size, routines of the table's owner, and what triggers raise.
 _OF_VALUES = ("22", "23", "44", "54", "38", "39", "P0")
@@ -31,6 +35,17 @@ _OF_TYPES = frozenset({"42804", "42846"})
 #: What it says of a statement that no row can change: types, columns that are always generated,
 #: views that take no rows, what it has not. The other codes of class 42 are rights and names.
 _OF_STATEMENTS = _OF_TYPES | {"428C9", "42883", "42809", "55000", "0A000"}
+
+#: The same classes in MySQL and MariaDB: 22 and 23, and 45 for what triggers raise.
+_OF_VALUES_IN_MYSQL = ("22", "23", "45")
+
+#: Their numbers for values where the state is a general one, or the driver does not hand it on:
+#: truncated values, wrong ones, CHECK constraints, WITH CHECK OPTION, the size of a row or of what
+#: is sent, types without a conversion, triggers.
+_NUMBERS_OF_VALUES = frozenset(
+    {1118, 1153, 1264, 1265, 1292, 1366, 1367, 1369, 1406, 1411, 1416, 1441, 1644, 1690}
+    | {3140, 3819, 4025, 4038, 4078, 4079}
+)
 
 #: What Python and the drivers raise, without a word of the database's, for a value.
 _OF_PYTHON = (
@@ -87,6 +102,29 @@ def bound_type(column: sa.Column[Any], kind: pa.DataType, dialect: str) -> sa.ty
     return type(own)(none_as_null=True) if isinstance(own, sa.JSON) else own
 
 
+def is_bindable(column: sa.Column[Any], kind: pa.DataType, dialect: sa.Dialect) -> bool:
+    """Whether some value of an Arrow type can be given to a column, as far as Python can tell.
+
+    For databases that cannot be asked. A structure or a list has no form but JSON there, and of a
+    number Python would make as many zero bytes.
+    """
+    if pa.types.is_nested(kind) and not isinstance(column.type, sa.JSON | sa.ARRAY):
+        return False
+    if isinstance(column.type, _BINARY_TYPES) and not _is_binary(kind):
+        return False
+    process = bound_type(column, kind, dialect.name).dialect_impl(dialect).bind_processor(dialect)
+    found = samples(kind)
+    return process is None or not found or any(_passes(process, each) for each in found)
+
+
+def _passes(process: Callable[[Any], Any], value: object) -> bool:
+    try:
+        process(value)
+    except _OF_PYTHON:
+        return False
+    return True
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Return whether values of an Arrow type are text."""
     if pa.types.is_dictionary(kind):
@@ -123,6 +161,37 @@ def is_exact(column: sa.types.TypeEngine[Any], values: pa.ChunkedArray, *, bound
         (pa.types.is_binary, sa.LargeBinary),
     )
     return any(is_one(kind) and isinstance(column, own) for is_one, own in pairs)
+
+
+#: What SQLAlchemy takes for bytes: BINARY and VARBINARY are no LargeBinary.
+_BINARY_TYPES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return any(
+        is_one(kind)
+        for is_one in (
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_fixed_size_binary,
+            pa.types.is_null,
+        )
+    )
+
+
+def bytes_of_rows(rows: pa.Table) -> pa.ChunkedArray | None:
+    """Return the bytes that text and binary values of each row take in a statement, at the least.
+
+    None without such columns. Binary values are sent as two digits for each byte.
+    """
+    total = None
+    for column in rows.columns:
+        is_binary = _is_binary(column.type) and not pa.types.is_null(column.type)
+        if is_binary or pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            sizes = pc.fill_null(pc.cast(pc.binary_length(column), pa.int64()), 0)
+            sizes = pc.multiply(sizes, 2) if is_binary else sizes
+            total = sizes if total is None else pc.add(total, sizes)
+    return total
 
 
 _SAMPLES: tuple[tuple[Callable[[pa.DataType], bool], tuple[Any, ...]], ...] = (
@@ -166,6 +235,9 @@ def is_of_values(error: BaseException) -> bool:
         code = _code(error)
         if isinstance(error, DataError | IntegrityError) or code in _OF_TYPES:
             return True
+        number = number_of(error)
+        if number is not None:
+            return number in _NUMBERS_OF_VALUES or code.startswith(_OF_VALUES_IN_MYSQL)
         if parameter_of(error) is not None:
             return True
         return code.startswith(_OF_VALUES) if code else _is_of_binding(error)
@@ -197,11 +269,17 @@ def parameter_of(error: BaseException) -> int | None:
 
 
 def is_beyond(column: sa.types.TypeEngine[Any], value: object, dialect: str) -> bool:
-    """Return whether a value is too large for its column, which the database does not name."""
+    """Return whether a value is one that its column has no place for, where none is named."""
     if isinstance(value, bool) or value is None:
         return False
     if dialect == "sqlite":
         return isinstance(value, int) and not -_LONG <= value < _LONG
+    if dialect in MYSQL_DIALECTS:  # the server names the column, and the driver refuses no others
+        return isinstance(value, float) and not math.isfinite(value)
+    return _is_beyond(column, value)
+
+
+def _is_beyond(column: sa.types.TypeEngine[Any], value: object) -> bool:
     if isinstance(column, sa.Integer) and isinstance(value, int | float | Decimal):
         limit = next((n for kind, n in _LIMITS if isinstance(column, kind)), _INT)
         return not -limit <= value < limit
@@ -218,6 +296,21 @@ _SHORT, _INT, _LONG = 1 << 15, 1 << 31, 1 << 63
 _LIMITS = ((sa.SmallInteger, _SHORT), (sa.BigInteger, _LONG))
 
 
+def number_of(error: BaseException) -> int | None:
+    """Return the number that MySQL or MariaDB gave an error, None of any other database."""
+    original = getattr(error, "orig", None)
+    return original.args[0] if original is not None and is_numbered(original) else None
+
+
+def is_numbered(original: BaseException) -> bool:
+    """Whether a driver's error has a number and a sentence, as those of MySQL's protocol have."""
+    match original.args:
+        case (int(), str()):
+            return True
+        case _:
+            return False
+
+
 def _code(error: DBAPIError) -> str:
     return getattr(error.orig, "sqlstate", None) or ""
 
@@ -225,7 +318,9 @@ def _code(error: DBAPIError) -> str:
 def _is_of_binding(error: DBAPIError) -> bool:
     """Return whether a driver could not hand a value over; the database was not asked."""
     said = str(error.orig)
-    return said.startswith(("Error binding parameter", "cannot adapt type", "cannot dump"))
+    return said.startswith(
+        ("Error binding parameter", "cannot adapt type", "cannot dump")
+    ) or said.endswith(("can not be used with MySQL", "can not be used as parameter"))
 
 
 def _is_generated(error: DBAPIError) -> bool:

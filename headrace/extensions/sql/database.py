@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+import re
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
@@ -15,18 +16,18 @@ from sqlalchemy.exc import (
     StatementError,
 )
 
-from headrace.core.errors import ConfigError
-from headrace.extensions.sql.columns import json_of
+from headrace.core.errors import ConfigError, StartError
+from headrace.extensions.sql.columns import MYSQL_DIALECTS, is_numbered, json_of, number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+    from collections.abc import Callable, Iterator
 
     import psycopg
     from sqlalchemy.engine import URL, Connection, Engine
 
 #: Seconds one statement may take, waiting for locks included, and seconds a transaction may stand
-#: still before PostgreSQL ends it: a member that was stopped inside of one holds nobody up longer.
+#: still before PostgreSQL or MariaDB ends it: a member that was stopped inside of one holds nobody
+#: up longer.
 TIMEOUT = 60.0
 
 #: Seconds until a connection stands, and until one whose other end went silent is given up.
@@ -69,8 +70,29 @@ _SIMPLE_QUERIES = frozenset({"psycopg", "psycopg2"})
 #: Times that psycopg executes a statement before it has a server prepare it, which is its default.
 _PREPARED_AFTER = 5
 
-#: PostgreSQL's codes for a transaction that gave way to another one: it can be made again.
+#: The SQL states of a transaction that gave way to another one: it can be made again.
 _GAVE_WAY = frozenset({"40001", "40P01"})
+
+#: MySQL's number for the same. Not every driver hands on the state.
+_DEADLOCK = 1213
+
+#: What it says where a row has a key that is there; the message quotes the value.
+_DUPLICATE = re.compile(r"Duplicate entry '.*' for key", re.DOTALL)
+
+#: The engines of tables that cannot be rolled back.
+_ENGINE_WITHOUT_TRANSACTIONS = sa.text(
+    "SELECT t.ENGINE FROM information_schema.TABLES t "
+    "JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE "
+    "WHERE t.TABLE_SCHEMA = :schema AND t.TABLE_NAME = :name AND e.TRANSACTIONS <> 'YES'"
+)
+
+#: How tables are made there: able to roll back, and telling upper from lower case.
+_TABLE_OPTIONS = {"engine": "InnoDB", "charset": "utf8mb4", "collate": "utf8mb4_bin"}
+TABLE_OPTIONS: dict[str, Any] = {
+    f"{dialect}_{name}": value
+    for dialect in MYSQL_DIALECTS
+    for name, value in _TABLE_OPTIONS.items()
+}
 
 
 class TableName(NamedTuple):
@@ -124,6 +146,7 @@ class Database:
                 json_serializer=json_of,
                 hide_parameters=True,
                 pool_pre_ping=True,
+                **self._isolation(),
             )
         except NoSuchModuleError:
             problem = f"{self.name}: SQLAlchemy knows no such database; correct the url's beginning"
@@ -134,7 +157,22 @@ class Database:
         sa.event.listen(engine, "handle_error", _without_values)
         if self._driver == "psycopg":
             sa.event.listen(engine, "connect", _prepare_if_direct)
+        if self.is_mysql:
+            sa.event.listen(engine, "connect", _settings_of_a_session(timeout), insert=True)
         return engine
+
+    @property
+    def is_mysql(self) -> bool:
+        """Whether it is MySQL or MariaDB."""
+        return self.dialect in MYSQL_DIALECTS
+
+    def _isolation(self) -> dict[str, Any]:
+        """Return what has a transaction see what others committed while it waited for them.
+
+        MySQL shows what there was when it read first: an offset that was moved meanwhile would be
+        taken for the one that a commit begins at.
+        """
+        return {"isolation_level": "READ COMMITTED"} if self.is_mysql else {}
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -179,6 +217,31 @@ class Database:
             if not self.has(table):  # else another member was first
                 raise
 
+    def require_transactions(self, connection: Connection, name: TableName) -> None:
+        """Raise StartError if a table's rows could not be taken back. Blocks.
+
+        On MySQL and MariaDB alone, where that is the choice of whoever makes the table.
+        """
+        if not self.is_mysql:
+            return
+        where = {"schema": name.schema or self.default_schema(connection), "name": name.name}
+        engine = connection.execute(_ENGINE_WITHOUT_TRANSACTIONS, where).scalar_one_or_none()
+        if engine is not None:
+            raise StartError(
+                f"{name} in {self.name}: the table's engine is {engine}, which has no "
+                f"transactions, so that rows and offsets would not be stored together; ALTER TABLE "
+                f"{name} ENGINE=InnoDB"
+            )
+
+    def longest_statement(self, connection: Connection) -> int | None:
+        """Return how many bytes the server takes at once, None where it has no such limit. Blocks.
+
+        MySQL and MariaDB end the connection of a client that sends more.
+        """
+        if not self.is_mysql:
+            return None
+        return int(connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one())
+
     def close(self) -> None:
         """Close the connections that nobody uses."""
         self.engine.dispose()
@@ -192,6 +255,30 @@ def _transaction_settings(timeout: float) -> tuple[str, ...]:
         f"SET LOCAL statement_timeout = {limit}",
         f"SET LOCAL idle_in_transaction_session_timeout = {limit}",
     )
+
+
+def _settings_of_a_session(timeout: float) -> Callable[[Any, object], None]:
+    """Return what a connection to MySQL or MariaDB begins with; ``timeout`` is in seconds.
+
+    Moments are in UTC, and a value that does not fit its column is refused and not cut. MariaDB
+    ends statements that take too long and transactions that stand still; MySQL has no such limit.
+    """
+    limit = max(1, round(timeout))
+    for_all = (
+        "time_zone = '+00:00'",
+        "sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE')",
+        f"innodb_lock_wait_timeout = {limit}",
+    )
+    of_mariadb = (f"max_statement_time = {limit}", f"idle_transaction_timeout = {limit}")
+
+    def settle(connection: Any, _: object) -> None:
+        with closing(connection.cursor()) as cursor:
+            cursor.execute("SELECT VERSION()")
+            is_mariadb = "MariaDB" in str(cursor.fetchone()[0])
+            settings = (*for_all, *of_mariadb) if is_mariadb else for_all
+            cursor.execute("SET " + ", ".join(f"SESSION {each}" for each in settings))
+
+    return settle
 
 
 def _prepare_if_direct(connection: psycopg.Connection, _: object) -> None:
@@ -235,12 +322,16 @@ def gave_way(error: Exception) -> bool:
     """
     if not isinstance(error, DBAPIError):
         return False
-    return getattr(error.orig, "sqlstate", None) in _GAVE_WAY
+    return getattr(error.orig, "sqlstate", None) in _GAVE_WAY or number_of(error) == _DEADLOCK
 
 
 def brief(error: Exception) -> str:
     """Return the database's own words, without the statement and without rows."""
-    return str(getattr(error, "orig", None) or error).strip()
+    original = getattr(error, "orig", None)
+    number = number_of(error)
+    if number is not None and original is not None:
+        return f"{original.args[1]} ({number})"
+    return str(original or error).strip()
 
 
 def _without_values(context: sa.ExceptionContext) -> None:
@@ -253,6 +344,10 @@ def _without_values(context: sa.ExceptionContext) -> None:
     said = _primary(original)
     if said is not None:
         original.args = (said,)
+    elif is_numbered(original):
+        number, said = original.args
+        said = _DUPLICATE.sub("Duplicate entry for key", said)
+        original.args = (number, said)
     if error is None:
         return
     if said is not None:
@@ -298,6 +393,9 @@ def _connect_args(url: URL, timeout: float) -> dict[str, Any]:
         wanted: dict[str, Any] = {"timeout": timeout}
     elif driver in {"psycopg", "psycopg2"}:
         wanted = dict(_LIBPQ)
+    elif driver in {"pymysql", "mysqldb"}:
+        # a statement ends by itself before that, so that then the other end is silent
+        wanted = {"connect_timeout": _CONNECT_TIMEOUT, "read_timeout": round(timeout) + _SILENCE}
     else:
         wanted = {}
     chosen = {name: value for name, value in wanted.items() if name not in url.query}

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from headrace.core.errors import StartError
 from headrace.core.records import former_identity, present_identity
+from headrace.extensions.sql.database import TABLE_OPTIONS, TableName
 from headrace.sinks.contract import Replacement, require_starts
 from headrace.sinks.origin import require_known, whole_micro_batches
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from headrace.extensions.sql.database import Database, TableName
+    from headrace.extensions.sql.database import Database
     from headrace.extensions.sql.target import SqlTarget
     from headrace.sinks.contract import OffsetMove
     from headrace.sinks.micro_batch import OffsetRange
@@ -46,6 +47,7 @@ def _origins(name: TableName) -> sa.Table:
         sa.Index(f"{name.name}_by_partition", "partition", "next_offset"),
         sa.Index(f"{name.name}_by_micro_batch", "micro_batch"),
         schema=name.schema,
+        **TABLE_OPTIONS,
     )
 
 
@@ -69,8 +71,11 @@ class OriginsTable:
     def create(self) -> None:
         """Create the table where it is missing. Blocks."""
         with self._database.transaction() as connection:
-            self._table = _origins(self._database.located(connection, self._name))
+            found = self._database.located(connection, self._name)
+        self._table = _origins(found)
         self._database.create(self._table)
+        with self._database.transaction() as connection:
+            self._database.require_transactions(connection, found)
 
     def note(
         self, connection: Connection, micro_batch: str, ranges: Sequence[OffsetMove | OffsetRange]
@@ -195,6 +200,7 @@ def _offsets(name: TableName) -> sa.Table:
         sa.Column("note", sa.Text),
         sa.Column("noted_at", sa.DateTime(timezone=True)),
         schema=name.schema,
+        **TABLE_OPTIONS,
     )
 
 
@@ -217,6 +223,9 @@ class OffsetsTable:
         """Create the table where it is missing. Blocks."""
         if not self.exists():
             self._database.create(self._table)
+        with self._database.transaction() as connection:
+            found = TableName(self._table.schema, self._table.name)
+            self._database.require_transactions(connection, found)
 
     def exists(self) -> bool:
         """Return whether the table is there; remembered once it is. Blocks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from contextlib import contextmanager
 from enum import Enum
@@ -16,14 +17,16 @@ from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from headrace.core.errors import ConfigError, HeadraceError, StartError
 from headrace.extensions.sql.columns import (
     bound_type,
+    bytes_of_rows,
     is_beyond,
+    is_bindable,
     is_exact,
     is_of_types,
     is_of_values,
     parameter_of,
     samples,
 )
-from headrace.extensions.sql.database import brief, explained
+from headrace.extensions.sql.database import TableName, brief, explained
 from headrace.sinks.contract import RowsRefusedError, SchemaMismatchError
 from headrace.sinks.origin import ORIGIN
 
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from sqlalchemy.sql.dml import Insert
 
-    from headrace.extensions.sql.database import Database, TableName
+    from headrace.extensions.sql.database import Database
 
 #: Rows that are Python objects at a time. From 1,000 on more make it no faster.
 CHUNK = 2000
@@ -76,6 +79,13 @@ _COMPARED_OTHERWISE = {
         'WHERE i."unique" AND x."key" AND x.name IS NOT NULL AND x.coll <> \'BINARY\''
     ),
 }
+
+#: MariaDB's JSON columns: text that has to be JSON. MySQL's have a type of their own.
+_JSON_CHECKS = sa.text(
+    "SELECT CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS "
+    "WHERE CONSTRAINT_SCHEMA = :schema AND TABLE_NAME = :table"
+)
+_JSON_CHECK = re.compile(r"json_valid\(`(.+)`\)", re.IGNORECASE)
 
 #: The dialects that say of an INSERT how they would carry it out, and do nothing.
 _EXPLAINING = frozenset({"postgresql", "sqlite"})
@@ -128,6 +138,7 @@ class SqlTarget:
         self._table: sa.Table | None = None
         self._taken: deque[pa.Schema] = deque(maxlen=8)
         self._alike: frozenset[str] = frozenset()
+        self._longest_statement: int | None = None
 
     def load(self) -> None:
         """Look at the table again. Blocks.
@@ -149,6 +160,9 @@ class SqlTarget:
                     f"{self.place}: there is no such table; create it with the columns of the "
                     "reducer's result"
                 ) from None
+            self._database.require_transactions(connection, TableName(schema, name))
+            self._note_json(connection)
+            self._longest_statement = self._database.longest_statement(connection)
             self._require_immediate(connection)
             self._alike = self._compared_otherwise(connection)
             if self.upserts and set(self._key) not in self._unique(connection):
@@ -157,6 +171,17 @@ class SqlTarget:
                     f"{', '.join(self._key)}; create one, or name its columns in key"
                 )
         self._check_origin()
+
+    def _note_json(self, connection: Connection) -> None:
+        """Have the text columns that MariaDB keeps JSON in be of that type."""
+        if not getattr(connection.dialect, "is_mariadb", False):
+            return
+        schema, table = self._found
+        names = {"schema": schema or self._database.default_schema(connection), "table": table}
+        for clause in connection.execute(_JSON_CHECKS, names).scalars():
+            found = _JSON_CHECK.fullmatch(clause)
+            if found is not None and found[1] in self._loaded.c:
+                self._loaded.c[found[1]].type = sa.JSON()
 
     def _check_origin(self) -> None:
         has_column = ORIGIN in self._loaded.c
@@ -236,7 +261,7 @@ class SqlTarget:
     def _refused(self, kinds: pa.Schema) -> list[str]:
         """Return a sentence for each column that takes no value of its type."""
         if self._database.dialect not in _EXPLAINING:
-            return []
+            return list(self._not_bindable(kinds))
         known = [(f, found) for f in map(self._as_bound, kinds) if (found := samples(f.type))]
         with self._database.transaction() as connection:
             if self._refusal(connection, [(field, found[0]) for field, found in known]) is None:
@@ -251,6 +276,17 @@ class SqlTarget:
                         f"{field.type} ({said[0]})"
                     )
         return problems
+
+    def _not_bindable(self, kinds: pa.Schema) -> Iterator[str]:
+        """Yield a sentence for each column that no value of its type can be given to."""
+        dialect = self._database.engine.dialect
+        for field in map(self._as_bound, kinds):
+            column = self._loaded.c[field.name]
+            if column.computed is not None:
+                yield f"column {field.name!r} is generated"
+            elif not is_bindable(column, field.type, dialect):
+                kind = _type_name(column.type)
+                yield f"column {field.name!r} of type {kind} takes no {field.type}"
 
     def _as_bound(self, field: pa.Field) -> pa.Field:
         """Return a result's field as :meth:`prepare` makes it."""
@@ -393,6 +429,7 @@ class SqlTarget:
 
     def write(self, connection: Connection, rows: pa.Table) -> None:
         """Insert or upsert the rows in chunks, in the connection's transaction."""
+        self._require_sendable(rows)
         statement = self._statement(rows.schema)
         for chunk in self._chunks(rows):
             try:
@@ -404,6 +441,19 @@ class SqlTarget:
                     f"{self.place}: {self._culprit(connection, rows.schema, chunk, error)}"
                     f"{brief(error)}"
                 ) from error
+
+    def _require_sendable(self, rows: pa.Table) -> None:
+        """Raise RowsRefusedError for a row that the server would end the connection for."""
+        if self._longest_statement is None or not rows.num_rows:
+            return
+        sizes = bytes_of_rows(rows)
+        largest = 0 if sizes is None else pc.max(sizes).as_py()
+        if largest >= self._longest_statement:
+            raise RowsRefusedError(
+                f"{self.place}: a row of {largest} bytes is more than the server takes at once "
+                f"(max_allowed_packet, {self._longest_statement}); let the reducer make a smaller "
+                "one, or raise that limit"
+            )
 
     def _chunks(self, rows: pa.Table) -> Iterator[list[dict[str, Any]]]:
         for batch in rows.to_batches(max_chunksize=CHUNK):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from tests.integration.extensions.spark.sql_writer import CREATE, contents, whole
+from tests.integration.extensions.spark.sql_writer import WRITTEN, contents, whole
 
 _ROOT = Path(__file__).resolve().parents[4]
 
@@ -26,7 +26,7 @@ def create(url: str) -> None:
     """Create the table that the processes write to."""
     engine = sa.create_engine(url)
     with engine.begin() as connection:
-        connection.exec_driver_sql(CREATE)
+        WRITTEN.create(connection)
     engine.dispose()
 
 

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TABLE = "written"
-CREATE = f'CREATE TABLE {TABLE} ("partition" INTEGER NOT NULL, "offset" INTEGER NOT NULL)'
+WRITTEN = sa.Table(
+    TABLE,
+    sa.MetaData(),
+    sa.Column("partition", sa.Integer, nullable=False),
+    sa.Column("offset", sa.Integer, nullable=False),
+)
 PARTITIONS = range(3)
 
 
@@ -146,7 +151,7 @@ def contents(url: str) -> tuple[dict[int, int], list[tuple[int, int]]]:
     sink = SqlSink(url, TABLE)
     stored = {number: sink.stored_offset(f"id/{number}") or 0 for number in PARTITIONS}
     with sink._database.transaction() as connection:
-        found = connection.exec_driver_sql(f'SELECT "partition", "offset" FROM {TABLE}')
+        found = connection.execute(sa.select(WRITTEN))
         rows = sorted((int(row[0]), int(row[1])) for row in found)
     sink.close()
     return stored, rows

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from sqlalchemy.exc import DBAPIError
 
+from headrace.extensions.sql.columns import is_of_values
+from headrace.extensions.sql.database import brief, gave_way
 from headrace.sinks.contract import RowsRefusedError, SchemaMismatchError
 from headrace.sinks.micro_batch import MicroBatch
 from tests.unit.extensions.sql.sql_tables import Base, share
@@ -164,3 +167,30 @@ def test_moments_of_nanoseconds_are_the_row_s_fault_where_they_do_not_fit(
     _write(sink, pa.table({"v": pa.array([1000], pa.timestamp("ns"))}))
     with pytest.raises(RowsRefusedError, match="column 'v'"):
         _write(sink, pa.table({"v": pa.array([1], pa.timestamp("ns"))}), 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "of_values", "is_repeated"),
+    [
+        (1366, None, True, False),
+        (3819, "HY000", True, False),
+        (3140, "22032", True, False),
+        (1644, "45000", True, False),
+        (9999, "22999", True, False),
+        (1213, None, False, True),
+        (1213, "40001", False, True),
+        (1205, "HY000", False, False),
+        (2006, None, False, False),
+        (1045, "28000", False, False),
+    ],
+)
+def test_errors_of_mysql_are_told_by_number_and_state(
+    number: int, state: str | None, of_values: bool, is_repeated: bool
+) -> None:
+    """Drivers have the number always, and some of them the state."""
+    original = Exception(number, "what the server says")
+    original.sqlstate = state  # type: ignore[attr-defined]
+    error = DBAPIError("INSERT", None, original)
+    assert is_of_values(error) is of_values
+    assert gave_way(error) is is_repeated
+    assert brief(error) == f"what the server says ({number})"

@@ -151,7 +151,7 @@ def test_a_unique_index_will_do_for_a_key(base: Base, opened: Callable[..., SqlS
         ("not a url with hunter2", {}, "the url cannot be read"),
         ("postgresql://u:hunter2@h:port/d", {}, "the url cannot be read"),
         ("nosuch://u:hunter2@h/d", {}, "nosuch://h/d: SQLAlchemy knows no such database"),
-        ("mysql+pymysql://u:hunter2@h/d", {}, "mysql://h/d: its driver is not installed"),
+        ("mysql+mysqldb://u:hunter2@h/d", {}, "mysql://h/d: its driver is not installed"),
         ("postgresql://u:hunter2@h/d", {"mode": WriteMode.UPSERT}, "a key goes with mode upsert"),
         ("postgresql://u:hunter2@h/d", {"key": ["a"]}, "a key goes with mode upsert"),
     ],
