@@ -77,7 +77,7 @@ def test_nothing_outlives_the_demo_of_elements(tmp_path: Path, number: signal.Si
     with _start(directory, "--rows", "5000", "--over", "60") as demo:
         try:
             ready = wait_for(
-                lambda: any("run" in each.cmdline() for each in _left(directory)),
+                lambda: any("run" in each.info["cmdline"] for each in _left(directory)),
                 Deadline.after(_PATIENCE / 2),
             )
         finally:
