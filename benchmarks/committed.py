@@ -9,7 +9,7 @@ from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.kafka import KafkaOffsetStore
 from headrace.kafka.clients import client_properties
-from headrace.kafka.ports import OffsetStoreError
+from headrace.kafka.errors import OffsetStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -15,12 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from headrace.core.processes import (
-    NoRecordError,
-    ProcessNotFoundError,
-    SeveralProcessesError,
-    find_process,
-)
+from headrace.core.errors import NoRecordError, SeveralProcessesError, UnreachableError
+from headrace.core.processes import find_process
 from headrace.core.usual_file import usual_file
 
 if TYPE_CHECKING:
@@ -49,7 +45,7 @@ def main(arguments: list[str]) -> int | None:
         record = find_process(config)
     except (NoRecordError, SeveralProcessesError):
         return None
-    except ProcessNotFoundError as error:
+    except UnreachableError as error:
         sys.stderr.write(f"{error}\n")
         return UNWELL
     return ask(record.url, ready=ready, timeout=timeout)

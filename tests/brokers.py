@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from headrace.core.clock import Deadline
 from headrace.devstack.wait import wait_for
 from headrace.kafka.clients import producer as producer_properties
-from headrace.kafka.ports import OffsetStoreError
+from headrace.kafka.errors import OffsetStoreError
 from headrace.testing.records import TIMESTAMP, FakeRecord
 
 if TYPE_CHECKING:

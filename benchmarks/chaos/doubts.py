@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.kafka import KafkaOffsetStore
-from headrace.kafka.ports import OffsetStoreError
+from headrace.kafka.errors import OffsetStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

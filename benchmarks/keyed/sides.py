@@ -92,7 +92,7 @@ def command_of(side: Side) -> Sequence[str]:
     """Return the command of a side, with what it needs fetched first.
 
     Raises:
-        PeerError, JarsError: it cannot be fetched.
+        PeerError, LocalStackError: it cannot be fetched.
     """
     if side.processor is not None:
         return (sys.executable, "-m", "benchmarks.peer_sides.keyed_headrace")

@@ -144,7 +144,7 @@ def verify(table: Path, flights: pd.DataFrame) -> Verdict:
     """Compare the Delta table in a folder with the flights that were produced. Blocks.
 
     Raises:
-        TableUnreadableError: there is no table, or it cannot be read.
+        SinkFailedError: there is no table, or it cannot be read.
     """
     return compare(read_rows(table, COLUMNS).to_pandas(), flights)
 

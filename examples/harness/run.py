@@ -21,12 +21,13 @@ from examples.harness.daemons import Daemon, DaemonSnapshot, Endpoints
 from examples.harness.flights import DemoError
 from examples.harness.progress import DemoProgress, MemberView, Pace, View, gates, patience, say
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError, KafkaUnavailableError
+from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition
 from headrace.devstack import Blueprint, LocalStack, detached
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.jvm import require_java
 from headrace.kafka import KafkaRecordSource
+from headrace.kafka.errors import KafkaUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

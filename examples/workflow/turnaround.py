@@ -18,7 +18,8 @@ from headrace.apps.workflow.definitions import (
     Sequence,
     Workflows,
 )
-from headrace.apps.workflow.messages import EVENT_RESULT, EXCEPTIONS, Assignment, CallFailedError
+from headrace.apps.workflow.errors import CallFailedError
+from headrace.apps.workflow.messages import EVENT_RESULT, EXCEPTIONS, Assignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaUnavailableError, TopicDeletedError
+from headrace.core.errors import ChannelFailedError
 from headrace.core.records import TopicPartition, all_partitions
-from headrace.kafka.ports import OffsetStoreError
+from headrace.kafka.errors import KafkaUnavailableError, OffsetStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -132,7 +132,7 @@ class Bounds:
         wanted = self._offsets.keys() - (self._group.unowned if self._group else frozenset())
         if is_input or any(partition.topic == topic for partition in wanted):
             self._fail(
-                TopicDeletedError(
+                ChannelFailedError(
                     f"channel {self._channel}: topic {topic} was deleted before the bounded run "
                     f"was over; what is left of it cannot be read. Start the run again without it"
                 )

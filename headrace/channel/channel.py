@@ -15,11 +15,10 @@ from headrace.channel.settings import LiveSettings
 from headrace.channel.skips import Skips
 from headrace.channel.states import CHANNEL_TRANSITIONS, ChannelState, StopReport
 from headrace.channel.status import MemberSnapshot, member_reading
-from headrace.channel.taps import TapRefusedError
 from headrace.config import ReloadEffect
 from headrace.config.errors import dotted
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.core.errors import ConfigError, FatalError, NotRunningError
+from headrace.core.errors import ConfigError, FatalError, Refusal, RefusedError
 from headrace.core.user_text import describe_error
 from headrace.processors import ChannelContext
 
@@ -209,7 +208,8 @@ class InboundKafkaChannel:
         """
         self._require_running()
         if self.config.by_reference:
-            raise TapRefusedError(
+            raise RefusedError(
+                Refusal.TAP_REFUSED,
                 f"the records of channel {self.name} do not pass through this process: its source "
                 "is by_reference",
                 value=self.name,
@@ -355,7 +355,7 @@ class InboundKafkaChannel:
         configuration are obeyed meanwhile.
 
         Raises:
-            ShorterPauseError: the one that is there goes on for longer, without ``shorten``.
+            RefusedError: the one that is there goes on for longer, without ``shorten``.
         """
         return self._runtime.pause_manager.begin(
             reason, by=by, mode=mode, partition=partition, until=until, note=note, shorten=shorten
@@ -452,7 +452,8 @@ class InboundKafkaChannel:
 
     def _require_running(self) -> None:
         if self._state is not ChannelState.RUNNING:
-            raise NotRunningError(
+            raise RefusedError(
+                Refusal.NOT_RUNNING,
                 f"channel {self.name} is {self._state.value}",
                 value=self.name,
                 next_step="wait until it runs; a channel that failed needs a new start",

@@ -14,7 +14,8 @@ from headrace.core.clock import Clock, Deadline
 from headrace.core.errors import CommitFailedError
 from headrace.core.spans import NO_SPAN
 from headrace.core.supervision import PeriodicThread
-from headrace.kafka.ports import CommitRefusal, OffsetStoreError
+from headrace.kafka.errors import OffsetStoreError
+from headrace.kafka.ports import CommitRefusal
 from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 
 if TYPE_CHECKING:

@@ -14,14 +14,8 @@ from headrace.channel.skips import Skip
 from headrace.channel.states import PartitionState
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
-    CommittedAlreadyError,
-    NoSuchOffsetError,
-    NotHeldError,
-    NotInBatchError,
-    NotPausedError,
-    ReplayError,
-    SinkOffsetsError,
-    UnfinishedError,
+    Refusal,
+    RefusedError,
 )
 from headrace.core.positions import At, Earliest, Latest, Replay, ShiftBy, Target, To
 from headrace.core.user_text import describe_error
@@ -115,7 +109,8 @@ class SeekControl:
         deadline = Deadline.after(WATERMARK_TIMEOUT, self._environment.clock)
         low, high = self._catalog.watermarks(owned.partition, deadline)
         if not low <= offset <= high:
-            raise NoSuchOffsetError(
+            raise RefusedError(
+                Refusal.NO_SUCH_OFFSET,
                 f"{owned.partition}: the log has the offsets from {low} to {high}, not {offset}",
                 value=str(offset),
                 next_step="choose one of those",
@@ -145,25 +140,28 @@ class SeekControl:
         try:
             return self._callbacks.call(owned, function)
         except Exception as error:
-            raise SinkOffsetsError(
+            raise RefusedError(
+                Refusal.SINK_OFFSETS,
                 f"{owned.partition}: the sink's offset could not be moved: {describe_error(error)}",
                 value=str(asked.offset),
                 next_step="nothing was changed; fix the sink and seek again",
             ) from error
 
 
-def not_paused(channel: str, owned: OwnedPartition) -> NotPausedError:
+def not_paused(channel: str, owned: OwnedPartition) -> RefusedError:
     """Return the refusal for a partition that does not rest."""
-    return NotPausedError(
+    return RefusedError(
+        Refusal.NOT_PAUSED,
         f"{owned.partition}: delivery does not rest, it is {owned.life.state.value}",
         value=str(owned.partition),
         next_step=f"pause the channel {channel} or the partition, and wait until it is paused",
     )
 
 
-def _undecided(owned: OwnedPartition, asked: SeekRequested, stored: int) -> ReplayError:
+def _undecided(owned: OwnedPartition, asked: SeekRequested, stored: int) -> RefusedError:
     wish = "not said" if asked.replay is None else "to be replaced, which takes a stopped channel"
-    return ReplayError(
+    return RefusedError(
+        Refusal.REPLAY,
         f"{owned.partition}: the sink has output of records from {asked.offset} to {stored}, which "
         f"would be read again, and what becomes of it is {wish}",
         value=str(asked.offset),
@@ -172,8 +170,9 @@ def _undecided(owned: OwnedPartition, asked: SeekRequested, stored: int) -> Repl
     )
 
 
-def _out_of_reach(owned: OwnedPartition, processor: str) -> SinkOffsetsError:
-    return SinkOffsetsError(
+def _out_of_reach(owned: OwnedPartition, processor: str) -> RefusedError:
+    return RefusedError(
+        Refusal.SINK_OFFSETS,
         f"{owned.partition}: {processor} keeps offsets of its own and has no move_offset, so that "
         "a start would go by those all the same",
         value=processor,
@@ -228,7 +227,8 @@ class PartitionControl:
             lambda: owned.pending_commits.stored >= result.sequence or owned.life.final, deadline
         )
         if not stored or owned.pending_commits.stored < result.sequence:
-            raise UnfinishedError(
+            raise RefusedError(
+                Refusal.UNFINISHED,
                 f"{partition} was moved to {offset}, but that is not known to be committed",
                 value=str(offset),
                 next_step="look at its committed offset, and seek again if it is another",
@@ -261,7 +261,8 @@ class PartitionControl:
         """Leave one record out from now on; see ``InboundKafkaChannel.skip``. Does not block."""
         owned = self._known(partition)
         if offset < max(owned.committed or 0, owned.progress.processed_offset):
-            raise CommittedAlreadyError(
+            raise RefusedError(
+                Refusal.COMMITTED_ALREADY,
                 f"{partition}: the record at {offset} is done with, {owned.committed} is committed",
                 value=str(offset),
                 next_step="there is nothing left to skip; to read it again, pause and seek",
@@ -269,7 +270,8 @@ class PartitionControl:
         end = owned.high_watermark
         # the watermark is looked at now and then only, and may lag behind what was fetched
         if end is not None and offset >= max(end, owned.progress.buffer.fetch_offset):
-            raise NoSuchOffsetError(
+            raise RefusedError(
+                Refusal.NO_SUCH_OFFSET,
                 f"{partition}: the log ends at {end}, there is no record {offset} yet",
                 value=str(offset),
                 next_step="the status has the first record of the batch that fails (batch_offset)",
@@ -303,7 +305,8 @@ class PartitionControl:
         """Return a held partition of which it is known whose log it is: skips belong to that."""
         owned = self._held(partition)
         if owned.life.topic_id is None:
-            raise NotHeldError(
+            raise RefusedError(
+                Refusal.NOT_HELD,
                 f"{partition} is only being taken over",
                 value=str(partition),
                 next_step="ask again in a moment, when it has started",
@@ -321,7 +324,7 @@ def _require_in_batch(owned: OwnedPartition, offset: int) -> None:
     """See that an offset is one of the batch that is out, or that failed and comes again.
 
     Raises:
-        NotInBatchError: it is not.
+        RefusedError: it is not.
     """
     batch = owned.batch
     if batch is not None and batch[0] <= offset < batch[1]:
@@ -330,7 +333,8 @@ def _require_in_batch(owned: OwnedPartition, offset: int) -> None:
         found = "no batch is out, and none has failed"
     else:
         found = f"the batch that is out or fails has the records {batch[0]} to {batch[1] - 1}"
-    raise NotInBatchError(
+    raise RefusedError(
+        Refusal.NOT_IN_BATCH,
         f"{owned.partition}: {found}; {offset} is none of them",
         value=str(offset),
         next_step="skip one of the batch that fails, or have this one skipped all the same by "
@@ -338,17 +342,16 @@ def _require_in_batch(owned: OwnedPartition, offset: int) -> None:
     )
 
 
-def _not_held(message: str, partition: TopicPartition) -> NotHeldError:
+def _not_held(message: str, partition: TopicPartition) -> RefusedError:
     next_step = "ask the member that owns it; headrace group says which"
-    return NotHeldError(message, value=str(partition), next_step=next_step)
+    return RefusedError(Refusal.NOT_HELD, message, value=str(partition), next_step=next_step)
 
 
-def _unfinished(
-    partition: TopicPartition, owned: OwnedPartition, offset: int
-) -> NotHeldError | UnfinishedError:
+def _unfinished(partition: TopicPartition, owned: OwnedPartition, offset: int) -> RefusedError:
     if owned.life.final:
         return _not_held(f"{partition} ended while it was to be moved", partition)
-    return UnfinishedError(
+    return RefusedError(
+        Refusal.UNFINISHED,
         f"{partition} was not moved to {offset} in time",
         value=str(offset),
         next_step="see what the partition is doing with headrace status, and seek again",

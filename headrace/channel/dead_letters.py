@@ -10,20 +10,15 @@ import structlog
 
 from headrace.config import LimitedRejects
 from headrace.core.clock import Deadline
-from headrace.core.errors import (
-    DeadLetterLimitError,
-    KafkaUnavailableError,
-    RetryableError,
-    UndecodableRecordError,
-    UnknownTopicError,
-)
+from headrace.core.errors import ChannelFailedError, RetryableError, UndecodableRecordError
 from headrace.core.letter_headers import Failure, LetterHeaders, Stage, shortened
 from headrace.core.record_runs import UnreadRecord
 from headrace.core.records import offset_of
 from headrace.core.undecodable import UndecodableRecord, code_of
 from headrace.core.user_text import describe_error
 from headrace.kafka.catalog import meant
-from headrace.kafka.ports import DeadLetter, DeadLetterError
+from headrace.kafka.errors import KafkaUnavailableError, ProduceError, UnknownTopicError
+from headrace.kafka.ports import DeadLetter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,15 +130,15 @@ class DeadLetters:
         """Put the one record of a failed batch into the topic; return when it is there. Blocks.
 
         Raises:
-            DeadLetterLimitError: that would be one too many; nothing was sent.
-            DeadLetterError: it is not known to be there.
+            ChannelFailedError: that would be one too many; nothing was sent.
+            ProduceError: it is not known to be there.
         """
         limits = self._settings.config.rejects
         assert isinstance(limits, LimitedRejects), "others part with no record of a batch"
         assert limits.topic is not None, "the configuration demands a topic"
         excess = owned.letters.excess(item.cut, item.batch.first_offset, limits)
         if excess is not None:
-            raise DeadLetterLimitError(
+            raise ChannelFailedError(
                 f"{owned.partition}: {excess} would go to the dead-letter topic {limits.topic}; "
                 f"the next is at offset {item.batch.first_offset}, and failed with "
                 f"{describe_error(error)}; fix what is wrong, or raise the limit"
@@ -170,7 +165,7 @@ class DeadLetters:
 
         Raises:
             RetryableError: not all are known to be there. Where that would be too many none was
-                sent, and the channel ends with a DeadLetterLimitError.
+                sent, and the channel ends with a ChannelFailedError.
         """
         section = self._settings.config.rejects
         if not isinstance(section, LimitedRejects) or section.topic is None:
@@ -188,7 +183,7 @@ class DeadLetters:
         ]
         try:
             self._store.store(section.topic, letters, STORE_TIMEOUT)
-        except DeadLetterError as failure:
+        except ProduceError as failure:
             log.warning("dead_letter_failed", channel=self._channel, error=str(failure))
             raise RetryableError(str(failure)) from failure
         for (batch, _), each in zip(found, offsets, strict=True):
@@ -211,7 +206,7 @@ class DeadLetters:
             return
         offset, which = excess
         reason = next(each.reason for each in records if each.offset == offset)
-        error = DeadLetterLimitError(
+        error = ChannelFailedError(
             f"{batch.partition}: {which} would go to the dead-letter topic {section.topic}; "
             f"the next is at offset {offset}, and is undecodable: {reason}; fix what is wrong, or "
             "raise the limit"
@@ -243,9 +238,9 @@ class DeadLetters:
         try:
             found = self._reader.read(owned.partition, record.at, deadline)
         except KafkaUnavailableError as silence:
-            raise DeadLetterError(str(silence)) from silence
+            raise ProduceError(str(silence)) from silence
         if found is None:
-            raise DeadLetterError(f"{owned.partition}: there is no record at {record.at} any more")
+            raise ProduceError(f"{owned.partition}: there is no record at {record.at} any more")
         return found
 
     def _letter(

@@ -20,7 +20,6 @@ from headrace.core.errors import (
     FencedError,
     HeadraceError,
     InvalidResponseError,
-    OwnershipLostError,
     SinkConflictError,
 )
 from headrace.core.record_runs import OffsetRun
@@ -56,7 +55,7 @@ log = structlog.get_logger(__name__)
 ANSWER_TIMEOUT = 5.0
 
 
-_NOT_FAILURES = (BatchCancelledError, CancelledError, OwnershipLostError)
+_NOT_FAILURES = (BatchCancelledError, CancelledError)
 
 
 class Delivery:

@@ -15,7 +15,7 @@ from headrace.channel.responses import ResponseEffect
 from headrace.config import LimitedRejects
 from headrace.core.errors import (
     BatchTimeoutError,
-    DeadLetterLimitError,
+    ChannelFailedError,
     FencedError,
     JobTimeoutError,
     PoisonRecordError,
@@ -23,7 +23,7 @@ from headrace.core.errors import (
 )
 from headrace.core.records import offset_of
 from headrace.core.user_text import describe_error
-from headrace.kafka.ports import DeadLetterError
+from headrace.kafka.errors import ProduceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -226,10 +226,10 @@ class ErrorPolicy:
             return self._divide(owned, item, error)
         try:
             self._dead_letters.send(owned, item, error)
-        except DeadLetterLimitError as limit:
+        except ChannelFailedError as limit:
             self._environment.fail(limit)
             return self._again(owned, item, limit)
-        except DeadLetterError as failure:
+        except ProduceError as failure:
             owned.retries.note_error(str(failure))
             log.warning(
                 "dead_letter_failed",

@@ -11,7 +11,7 @@ from headrace.channel.error_scope import ErrorScope, causes, classify_error
 from headrace.channel.pauses import PauseReason
 from headrace.core.errors import (
     BatchTimeoutError,
-    BoundedRunError,
+    ChannelFailedError,
     ConfigError,
     InvalidResponseError,
     JobTimeoutError,
@@ -96,7 +96,7 @@ class LastingFailures:
             times = f"{owned.retries.attempts} times"
             what = "its start position" if at is None else f"the batch at offset {at}"
             self._environment.fail(
-                BoundedRunError(
+                ChannelFailedError(
                     f"channel {self._environment.name}: {owned.partition}: {what} failed "
                     f"{times}, the last with {describe_error(error)}; the bounded run ends "
                     "here. What is committed stays: fix the cause and start it again"
@@ -130,7 +130,7 @@ class LastingFailures:
             f"channel {name}" if first.partition is None else f"channel {name}: {first.partition}"
         )
         self._environment.fail(
-            BoundedRunError(
+            ChannelFailedError(
                 f"{what} rests: {first.note}; the bounded run ends here. What is committed stays: "
                 "do what that says and start it again"
             )

@@ -11,7 +11,7 @@ import structlog
 from headrace.channel.partition import earliest
 from headrace.channel.pauses import Pause, PauseMode, PauseReason, key_of
 from headrace.channel.states import PartitionState
-from headrace.core.errors import PausedByOthersError, ShorterPauseError
+from headrace.core.errors import Refusal, RefusedError
 from headrace.core.supervision import PeriodicThread
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ class PauseManager(PeriodicThread):
         else:
             return
         scope = pause.partition or f"the channel {self._environment.name}"
-        raise ShorterPauseError(
+        raise RefusedError(
+            Refusal.SHORTER_PAUSE,
             f"{scope} is paused by {pause.by} already, {goes_on}",
             value=pause.by,
             next_step="leave it, give a later end, or say that it may end sooner: shorten, "
@@ -154,10 +155,11 @@ class PauseManager(PeriodicThread):
             self._follow()
         return next(iter(ended), None)
 
-    def _held_by_others(self, there: list[Pause], by: str) -> PausedByOthersError:
+    def _held_by_others(self, there: list[Pause], by: str) -> RefusedError:
         scope = there[0].partition or f"the channel {self._environment.name}"
         holders = ", ".join(pause.by for pause in there)
-        return PausedByOthersError(
+        return RefusedError(
+            Refusal.PAUSED_BY_OTHERS,
             f"{scope} is paused by {holders}, and not by {by}",
             value=by,
             next_step=f"ask {holders}, or name whose pause is to end: of, or --of '{there[0].by}'",

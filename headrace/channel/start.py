@@ -15,7 +15,7 @@ from headrace.channel.states import PartitionState
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.user_text import describe_error
-from headrace.kafka.ports import OffsetTimeoutError
+from headrace.kafka.errors import OffsetStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -152,7 +152,8 @@ class PartitionStart:
                 retry_in=round(wait, 1),
             )
             self._lasting.note_retry(owned, error)
-            if isinstance(error, OffsetTimeoutError) and owned.retries.attempts % DOUBT_EVERY == 0:
+            timed_out = isinstance(error, OffsetStoreError) and error.timed_out
+            if timed_out and owned.retries.attempts % DOUBT_EVERY == 0:
                 self._doubt(owned)
 
     def _doubt(self, owned: OwnedPartition) -> None:

@@ -13,9 +13,10 @@ import structlog
 from headrace.channel.states import PartitionState
 from headrace.channel.status import snapshot_of
 from headrace.core.clock import Deadline
-from headrace.core.errors import FatalError, HeadraceError, KafkaUnavailableError
+from headrace.core.errors import FatalError, HeadraceError
 from headrace.core.stacks import log_stacks
 from headrace.core.supervision import PeriodicThread
+from headrace.kafka.errors import KafkaUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.core.errors import RefusedError
+from headrace.core.errors import Refusal, RefusedError
 from headrace.core.records import offset_of
 
 if TYPE_CHECKING:
@@ -36,10 +36,6 @@ _QUEUED_BYTES = 4 << 20
 
 #: Bytes of a key, a value or a header that are copied.
 MOST_BYTES = 64 << 10
-
-
-class TapRefusedError(RefusedError):
-    """A channel cannot be tapped: its records do not pass through the process, or enough look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +190,14 @@ class Taps:
         """Begin to copy records; ``by`` says for whom, for the log.
 
         Raises:
-            TapRefusedError: there are enough taps.
+            RefusedError: there are enough taps.
         """
         tap = Tap(wanted, by, self._clock)
         with self._lock:
             if len(self._taps) >= MOST_TAPS:
                 others = ", ".join(sorted({each.by for each in self._taps}))
-                raise TapRefusedError(
+                raise RefusedError(
+                    Refusal.TAP_REFUSED,
                     f"channel {self._channel} has {len(self._taps)} taps already, of {others}",
                     value=self._channel,
                     next_step="wait until one of them ends",

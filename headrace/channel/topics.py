@@ -11,10 +11,11 @@ import structlog
 
 from headrace.coordinators.coordinator import member_info
 from headrace.core.clock import Clock, Deadline
-from headrace.core.errors import HeadraceError, KafkaUnavailableError, UnknownTopicError
+from headrace.core.errors import HeadraceError
 from headrace.core.records import identity_of
 from headrace.core.supervision import PeriodicThread
 from headrace.kafka.catalog import matching, meant
+from headrace.kafka.errors import KafkaUnavailableError, UnknownTopicError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.errors import ConfigError
 from headrace.core.files import read_regular
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Expansion:
         read_before = self._files_read
         try:
             result = _REFERENCE.sub(self._replace, text)
-        except BadReferenceError as problem:
+        except ConfigError as problem:
             self.failures.append((at, str(problem)))
             result = text
         if all(body is None for body in bodies) and result != text:
@@ -99,7 +100,7 @@ class Expansion:
             return "${"
         body = match["body"]
         if body is None:
-            raise BadReferenceError("has a ${ without its }; write $${ where ${ itself is meant")
+            raise _unusable("has a ${ without its }; write $${ where ${ itself is meant")
         if body.startswith(_FILE):
             return self._file(body.removeprefix(_FILE))
         return self._variable(body)
@@ -107,19 +108,19 @@ class Expansion:
     def _variable(self, body: str) -> str:
         match = _VARIABLE.fullmatch(body)
         if match is None:
-            raise BadReferenceError(
+            raise _unusable(
                 "has a reference that is none of ${NAME}, ${NAME:-default} and ${file:path}; "
                 "write $${ where ${ itself is meant"
             )
         value = self.environ.get(match["name"])
         if value is not None and HALVES.search(value):
-            raise BadReferenceError(
+            raise _unusable(
                 f"needs the environment variable {match['name']}, which is not UTF-8 text"
             )
         if match["has_default"] is not None:
             return value or self._default(match["default"])
         if value is None:
-            raise BadReferenceError(
+            raise _unusable(
                 f"needs the environment variable {match['name']}, which is not set; "
                 f"set it, or give a default: ${{{match['name']}:-default}}"
             )
@@ -136,23 +137,19 @@ class Expansion:
             content = read_regular(path, MAX_FILE_BYTES + 1)
             text = content.decode()
         except UnicodeDecodeError:
-            raise BadReferenceError(f"refers to {path}, which is not UTF-8 text") from None
+            raise _unusable(f"refers to {path}, which is not UTF-8 text") from None
         except FileNotFoundError as error:
             if has_default:
                 return self._default(default)
-            raise BadReferenceError(
-                f"refers to {path}, which cannot be read: {error.strerror}"
-            ) from None
+            raise _unusable(f"refers to {path}, which cannot be read: {error.strerror}") from None
         except OSError as error:
-            raise BadReferenceError(
-                f"refers to {path}, which cannot be read: {error.strerror}"
-            ) from None
+            raise _unusable(f"refers to {path}, which cannot be read: {error.strerror}") from None
         except (ValueError, RuntimeError):
-            raise BadReferenceError("refers to a file by a name that is no path") from None
+            raise _unusable("refers to a file by a name that is no path") from None
         if len(content) > MAX_FILE_BYTES:
-            raise BadReferenceError(f"refers to {path}, which is larger than 1 MiB")
+            raise _unusable(f"refers to {path}, which is larger than 1 MiB")
         if text.startswith("\ufeff"):
-            raise BadReferenceError(
+            raise _unusable(
                 f"refers to {path}, which begins with a byte order mark, as editors of Windows "
                 "write it; save it as UTF-8 without one"
             )
@@ -160,5 +157,6 @@ class Expansion:
         return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
 
 
-class BadReferenceError(Exception):
-    """A reference that cannot be expanded; the message goes on from the place's name."""
+def _unusable(problem: str) -> ConfigError:
+    """Return the error for a reference; the sentence goes on from the name of its place."""
+    return ConfigError([problem])

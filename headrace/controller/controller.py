@@ -33,6 +33,7 @@ from headrace.core.user_text import describe_error
 from headrace.kafka import KafkaRangeSource, KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.clients import PREFETCH_SHARE, client_properties
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
+from headrace.kafka.errors import LibraryMissingError
 from headrace.kafka.source import KafkaRecordReader
 from headrace.kafka.transaction_log import holder_of
 from headrace.processors.factory import build_processor
@@ -134,7 +135,6 @@ def columns_of(
     """Return what fetches records in columns; None, and a line in the log, where nothing can."""
     from headrace.core.columns import load_pandas  # noqa: PLC0415 - others need no pyarrow
     from headrace.kafka.columnar import ColumnarRecordSource  # noqa: PLC0415 - as above
-    from headrace.kafka.columnar.library import LibraryMissingError  # noqa: PLC0415 - as above
 
     try:
         return ColumnarRecordSource(kafka, group, prefetch)
@@ -189,7 +189,7 @@ class KafkaController:
         """Lock the ``instance_id``, ahead of what ``start`` does; ``stop`` gives it up.
 
         Raises:
-            InstanceInUseError: another process has it.
+            StartError: another process has it.
         """
         self._identity.acquire()
 

@@ -21,20 +21,14 @@ from headrace.controller.engine_session import session_settings as engine_settin
 from headrace.controller.preflight import preflight
 from headrace.controller.reports import ConfigStatus, PendingChange, ReloadOutcome, ReloadReport
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.core.errors import (
-    ConfigError,
-    FatalError,
-    HeadraceError,
-    KafkaUnavailableError,
-    StartError,
-    UnknownTopicError,
-    ZooKeeperUnavailableError,
-)
+from headrace.core.errors import ConfigError, FatalError, HeadraceError, RetryableError, StartError
 from headrace.core.files import digest
 from headrace.core.user_text import describe_error
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
+from headrace.kafka.errors import KafkaUnavailableError, UnknownTopicError
 from headrace.telemetry.logs.levels import set_level
+from headrace.zookeeper.errors import ZooKeeperUnavailableError
 from headrace.zookeeper.protocol import SessionState
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import session_settings
@@ -168,7 +162,7 @@ def require_session(zookeeper: ZooKeeperConfig, deadline: Deadline) -> None:
 
     Raises:
         ZooKeeperUnavailableError: no server lets us in.
-        ZooKeeperAccessError: the servers deny the chroot to us.
+        AccessDeniedError: the servers deny the chroot to us.
     """
     session = ZooKeeperSession(session_settings(zookeeper))
     try:
@@ -190,12 +184,8 @@ START_TIMEOUT = 180.0
 SPARK_TIMEOUT = 30.0
 
 
-class NotNowError(HeadraceError):
-    """Something has to be back first; the step is taken then."""
-
-
 #: What passes by itself, so that a step is worth being tried again.
-PASSING = (NotNowError, KafkaUnavailableError, ZooKeeperUnavailableError, UnknownTopicError)
+PASSING = (RetryableError, KafkaUnavailableError, ZooKeeperUnavailableError, UnknownTopicError)
 
 
 class ReloadRun:
@@ -402,7 +392,9 @@ class ReloadRun:
     def _rebuild_spark(self, desired: Config) -> None:
         settings = engine_settings(desired)
         if not self._controller.replace_spark(settings, self._after(SPARK_TIMEOUT)):
-            raise NotNowError("a micro-batch runs for long; Spark is built again when it has ended")
+            raise RetryableError(
+                "a micro-batch runs for long; Spark is built again when it has ended"
+            )
 
     # --- helpers ----------------------------------------------------------------------------
 
@@ -412,12 +404,12 @@ class ReloadRun:
     def _require_time(self) -> None:
         """Begin nothing any more that the stop of the process would have to undo."""
         if self._stopping():
-            raise NotNowError("the process stops")
+            raise RetryableError("the process stops")
 
     def _require_zookeeper(self) -> None:
         """Refuse to give partitions back while nobody could be told of it."""
         if self._controller.session.state is not SessionState.CONNECTED:
-            raise NotNowError(
+            raise RetryableError(
                 "ZooKeeper does not answer, so partitions cannot be given back in order; "
                 "it is applied when ZooKeeper is back"
             )

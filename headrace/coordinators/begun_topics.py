@@ -9,7 +9,7 @@ import structlog
 
 from headrace.coordinators.znodes import BegunTopic, GroupPaths, begun_patterns, encode_patterns
 from headrace.core.errors import HeadraceError
-from headrace.zookeeper.protocol import BadVersionError, NodeExistsError
+from headrace.zookeeper.errors import BadVersionError, NodeExistsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.errors import HeadraceError
-from headrace.kafka.ports import OffsetStoreError
-from headrace.zookeeper.protocol import NodeExistsError
+from headrace.kafka.errors import OffsetStoreError
+from headrace.zookeeper.errors import NodeExistsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

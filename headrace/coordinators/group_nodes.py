@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from headrace.coordinators.errors import BadDocumentError
 from headrace.coordinators.znodes import (
     GROUPS,
-    BadDocumentError,
     EpochDocument,
     GroupPaths,
     MemberDocument,
@@ -17,7 +17,7 @@ from headrace.coordinators.znodes import (
     decode_name,
 )
 from headrace.core.records import TopicPartition
-from headrace.zookeeper.protocol import NoNodeError
+from headrace.zookeeper.errors import NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -14,17 +14,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.coordinators.claims import WITH_CHANNEL, ClaimState, ClaimTable, LossReason
+from headrace.coordinators.errors import Holder, MemberExistsError, MembershipLostError
 from headrace.coordinators.lease import HEARTBEAT_SHARE, Lease
 from headrace.coordinators.member_info import ENDED, TRANSITIONS, MemberState
 from headrace.coordinators.rebalance import Rebalance
-from headrace.coordinators.registry import (
-    Holder,
-    MemberExistsError,
-    Membership,
-    MembershipLostError,
-    RegistryUnavailableError,
-)
-from headrace.core.errors import FatalError, HeadraceError, InstanceInUseError
+from headrace.core.errors import FatalError, HeadraceError, StartError
+from headrace.zookeeper.errors import ZooKeeperUnavailableError
 from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
@@ -34,6 +29,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.claims import Claim, HeldClaim
     from headrace.coordinators.member_info import MemberInfo
     from headrace.coordinators.rebalance import Listener
+    from headrace.coordinators.registry import Membership
     from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
     from headrace.core.clock import Clock
     from headrace.core.records import TopicPartition
@@ -181,7 +177,7 @@ class GroupMembership:
         self.last_progress = self._clock.monotonic()
         try:
             self._do_what_is_due()
-        except RegistryUnavailableError as error:
+        except ZooKeeperUnavailableError as error:
             self._suspend(str(error))
         except MembershipLostError as error:
             self._log.warning("membership_lost", reason=str(error))
@@ -241,7 +237,7 @@ class GroupMembership:
         except MemberExistsError as error:
             self._wait_for_name(error)
             return
-        except RegistryUnavailableError as error:
+        except ZooKeeperUnavailableError as error:
             self._log.warning("join_failed", reason=str(error))
             return
         self._first_holder = None
@@ -263,7 +259,7 @@ class GroupMembership:
             self._log.info("instance_id_in_use", reason=str(error))
         alive = error.holder.beats > self._first_holder.beats
         if alive or now >= self._give_up_at:
-            self.fail(InstanceInUseError(str(error)))
+            self.fail(StartError(str(error)))
 
     def _keep_alive(self) -> None:
         """End what the lease no longer covers; renew it when it is time."""

@@ -10,15 +10,10 @@ import structlog
 from headrace.coordinators.znodes import GroupPaths, OffsetDocument
 from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.core.errors import HeadraceError
-from headrace.kafka.ports import (
-    CommitFailure,
-    CommitRefusal,
-    OffsetStore,
-    OffsetStoreError,
-    StoredOffset,
-)
+from headrace.kafka.errors import OffsetStoreError
+from headrace.kafka.ports import CommitFailure, CommitRefusal, OffsetStore, StoredOffset
+from headrace.zookeeper.errors import BadVersionError, NodeExistsError, NoNodeError
 from headrace.zookeeper.nodes import Check, Create, Delete, SetData
-from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -13,20 +13,26 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.coordinators.errors import (
+    BadDocumentError,
+    Holder,
+    MemberExistsError,
+    MembershipLostError,
+)
 from headrace.coordinators.group_nodes import read_documents
-from headrace.coordinators.znodes import BadDocumentError, GroupPaths, MemberDocument, decode_name
+from headrace.coordinators.znodes import GroupPaths, MemberDocument, decode_name
 from headrace.core.clock import SYSTEM_CLOCK, Clock
-from headrace.core.errors import HeadraceError, ZooKeeperAccessError
 from headrace.version import VERSION
-from headrace.zookeeper.identity import is_ours
-from headrace.zookeeper.nodes import ANY_VERSION, SetData
-from headrace.zookeeper.protocol import (
+from headrace.zookeeper.errors import (
     AccessDeniedError,
     BadVersionError,
     NodeExistsError,
     NoNodeError,
     ZooKeeperError,
+    ZooKeeperUnavailableError,
 )
+from headrace.zookeeper.identity import is_ours
+from headrace.zookeeper.nodes import ANY_VERSION, SetData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -35,34 +41,6 @@ if TYPE_CHECKING:
     from headrace.coordinators.member_info import MemberInfo
     from headrace.zookeeper.nodes import Operation
     from headrace.zookeeper.protocol import Session
-
-
-class RegistryUnavailableError(HeadraceError):
-    """No answer: what was asked for may have happened, may happen yet, or never will."""
-
-
-class MembershipLostError(HeadraceError):
-    """Our node among the members is gone or belongs to another session: join again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who has a member's name now. ``beats`` rises while it is alive."""
-
-    host: str
-    pid: int
-    beats: int
-
-
-class MemberExistsError(HeadraceError):
-    """Another session has our name: a former session of ours that is not over, or a live holder."""
-
-    def __init__(self, member: str, holder: Holder) -> None:
-        super().__init__(
-            f"member {member!r} is already in the group, from process {holder.pid} on "
-            f"{holder.host}; stop that process or give this one another instance_id"
-        )
-        self.holder = holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +91,10 @@ def answered() -> Iterator[None]:
     """
     try:
         yield
-    except AccessDeniedError as error:
-        raise ZooKeeperAccessError(str(error)) from error
+    except AccessDeniedError:
+        raise
     except ZooKeeperError as error:
-        raise RegistryUnavailableError(str(error)) from error
+        raise ZooKeeperUnavailableError(str(error)) from error
 
 
 class MemberNodes:
@@ -185,7 +163,7 @@ class MemberNodes:
             self._remove_own_or_refuse()
             stat = self.session.create(self._path, document.encode(), ephemeral=True)
         if stat.owner_session is None or not is_ours(self.session, self._path, stat):
-            raise RegistryUnavailableError(f"the session changed while {self._path} was created")
+            raise ZooKeeperUnavailableError(f"the session changed while {self._path} was created")
         self._document, self._version = document, stat.version
         self._membership = Membership(stat.czxid, stat.owner_session)
         return self._membership

@@ -13,34 +13,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
+from headrace.coordinators.errors import BadDocumentError, ForeignVersionError
 from headrace.coordinators.member_info import AssignmentMode, MemberInfo
-from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition, by_topic, stored_topic, topic_fields
 from headrace.kafka.ports import StoredOffset
 
 FORMAT_VERSION = 1
 
 V = TypeVar("V")
-
-
-class BadDocumentError(HeadraceError):
-    """A node's content is not what its place promises."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"ZooKeeper node {path} cannot be used: {reason}")
-        self.path = path
-
-
-class ForeignVersionError(BadDocumentError):
-    """A node was written by a later version of Headrace. ``found`` is its format version."""
-
-    def __init__(self, path: str, found: int) -> None:
-        super().__init__(
-            path,
-            f"it has format version {found}, this Headrace knows up to {FORMAT_VERSION}; "
-            "upgrade this member",
-        )
-        self.found = found
 
 
 # --- paths ---------------------------------------------------------------------------------------
@@ -370,7 +350,7 @@ class _Fields:
         self._fields: dict[str, Any] = fields
         version = self.at_least("version", 1)
         if version > FORMAT_VERSION:
-            raise ForeignVersionError(path, version)
+            raise ForeignVersionError(path, version, FORMAT_VERSION)
 
     def bad(self, reason: str) -> BadDocumentError:
         return BadDocumentError(self._path, reason)

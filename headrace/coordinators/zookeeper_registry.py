@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from headrace.coordinators.claims import Claim, ClaimRefusal, PreviousOwner, Release
+from headrace.coordinators.errors import BadDocumentError, ForeignVersionError
 from headrace.coordinators.group_nodes import read_documents
-from headrace.coordinators.registry import MemberNodes, Owner, RegistryUnavailableError, answered
-from headrace.coordinators.znodes import (
-    BadDocumentError,
-    EpochDocument,
-    ForeignVersionError,
-    OwnerDocument,
-    producer_prefix,
-)
+from headrace.coordinators.registry import MemberNodes, Owner, answered
+from headrace.coordinators.znodes import EpochDocument, OwnerDocument, producer_prefix
 from headrace.core.clock import SYSTEM_CLOCK, Clock
+from headrace.zookeeper.errors import (
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    ZooKeeperUnavailableError,
+)
 from headrace.zookeeper.identity import is_ours
 from headrace.zookeeper.nodes import Check, Create, Delete, SetData
-from headrace.zookeeper.protocol import BadVersionError, NodeExistsError, NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from headrace.coordinators.lease import Lease
     from headrace.coordinators.znodes import GroupPaths
     from headrace.core.records import TopicPartition
+    from headrace.zookeeper.errors import ZooKeeperError
     from headrace.zookeeper.nodes import Node, Operation
-    from headrace.zookeeper.protocol import Session, ZooKeeperError
+    from headrace.zookeeper.protocol import Session
 
 log = structlog.get_logger(__name__)
 
@@ -49,8 +50,8 @@ class ZooKeeperRegistry(MemberNodes):
     """One member's access to its group. Used by one thread, the coordinator's.
 
     Each call blocks for a bounded time: the session's time-out for one operation, once or twice. It
-    raises ``RegistryUnavailableError`` when no answer came, ``ZooKeeperAccessError`` when access is
-    denied, and ``SessionClosedError`` when no answer will ever come. Callbacks run on a thread of
+    raises ``ZooKeeperUnavailableError`` when no answer came, ``AccessDeniedError`` when access is
+    denied, and ``FatalError`` when no answer will ever come. Callbacks run on a thread of
     ZooKeeper's client: they only enqueue.
 
     ``admin_url`` is where other machines reach the process's API, None where they do not.
@@ -97,7 +98,7 @@ class ZooKeeperRegistry(MemberNodes):
             results[claim.partition] = claim if refused is None else self._refusal(claim, refused)
         if self.session.session_id != self.membership.session_id:
             named = ", ".join(map(str, partitions))
-            raise RegistryUnavailableError(f"the session changed while {named} were claimed")
+            raise ZooKeeperUnavailableError(f"the session changed while {named} were claimed")
         return results
 
     def _read_epochs(

@@ -12,13 +12,13 @@ import hashlib
 import mmap
 import os
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from struct import Struct
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from headrace.core.calls import Call
 from headrace.core.errors import FatalError, JobTimeoutError
 from headrace.core.supervision import PeriodicThread
 
@@ -61,38 +61,6 @@ _MOST_KEYS = 1000
 
 class _InterruptedError(BaseException):
     """Raised in the lane's thread where it is; no handler for failures takes it for one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of user code.
-
-    ``partition`` and ``key`` are those of a keyed reducer, None for code that takes whole batches;
-    of a function that gets a record before its key counts, only ``key`` is None. ``place`` names
-    the record, the timer or the batches, as far as is known. ``has_hung`` says that it was given up
-    for that.
-    """
-
-    partition: int | None
-    key: bytes | None
-    place: str
-    has_hung: bool = False
-
-    def __str__(self) -> str:
-        """Return it as a message has it."""
-        parts = [self.place] if self.place else []
-        if self.key is not None:
-            shown = self.key[:100].decode("utf-8", "replace")
-            parts.insert(0, f"key {shown!r} of partition {self.partition}")
-        return ", ".join(parts)
-
-
-class CallTimeoutError(JobTimeoutError):
-    """Code did not return from a call in time, and was interrupted. ``call`` says which."""
-
-    def __init__(self, call: Call, message: str) -> None:
-        super().__init__(message)
-        self.call = call
 
 
 class CallFile:
@@ -246,7 +214,7 @@ class CallWatch:
         """Be where calls may be interrupted; nothing in it may need to be undone.
 
         Raises:
-            CallTimeoutError: a call took too long.
+            JobTimeoutError: a call took too long.
         """
         # else it would go on where the call before it was interrupted, for the watchdog's looks
         self._number += 1
@@ -303,13 +271,13 @@ class CallWatch:
             _set_exception(get_ident(), None)
             self._is_interrupted = False
 
-    def _timed_out(self) -> CallTimeoutError:
+    def _timed_out(self) -> JobTimeoutError:
         call = self._file.read() or Call(None, None, "")
         self.note_interrupted(call, self._seconds)
-        return CallTimeoutError(
-            call,
+        return JobTimeoutError(
             f"the code did not return in {self._seconds:g} s from a call for {call}, and was "
             "interrupted",
+            call,
         )
 
     def note_interrupted(self, call: Call, seconds: float | None) -> None:

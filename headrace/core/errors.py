@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace.core.calls import Call
     from headrace.core.records import TopicPartition
 
 
@@ -31,104 +33,86 @@ class StartError(HeadraceError):
     """The daemon or a channel cannot start; nothing was claimed, delivered or committed."""
 
 
-class KafkaUnavailableError(StartError):
-    """No broker answered within the time allowed."""
-
-
-class KafkaAccessError(KafkaUnavailableError):
-    """The brokers do not let this user do what is named. They may later: it is waited for alike."""
-
-
-class ZooKeeperUnavailableError(StartError):
-    """No ZooKeeper server answered within the time allowed, or it refused the session."""
-
-
-class ZooKeeperAccessError(StartError):
-    """ZooKeeper denies a member access to a node that it cannot do without."""
-
-
-class InstanceInUseError(StartError):
-    """Another live process holds the same ``instance_id``."""
-
-
-class UnknownTopicError(StartError):
-    """A configured topic does not exist on the broker."""
-
-
 class ImportPathError(StartError):
     """A ``package.module:name`` in the configuration cannot be imported or has a wrong shape."""
 
 
-# --- what an operator asked for cannot be done as things are; nothing was changed ---------------
+# --- what a user or an operator asked for cannot be done; nothing was changed --------------------
+
+
+class UsageError(HeadraceError):
+    """The command line or a file given with it does not fit the process, channel or brokers.
+
+    ``problems`` holds one sentence for each mistake.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class UnreachableError(HeadraceError):
+    """The process that a command is for does not answer, does not run, or cannot be found."""
+
+
+class NoRecordError(UnreachableError):
+    """No process of the configuration left a record: only the configuration leads to it."""
+
+
+class SeveralProcessesError(UnreachableError):
+    """Several processes run with the configuration, and none was named."""
+
+
+class Refusal(Enum):
+    """Why a request was refused. The API answers with the value as ``error``."""
+
+    NOT_RUNNING = "not_running"
+    """The channel is not running, or is about to stop."""
+    NOT_HELD = "not_held"
+    """This process does not hold the partition at the moment."""
+    NOT_PAUSED = "not_paused"
+    """Delivery of the partition is not paused."""
+    PAUSED_BY_OTHERS = "paused_by_others"
+    """The pause that is to end belongs to another holder, and the request does not name that."""
+    SHORTER_PAUSE = "shorter_pause"
+    """The pause would replace a longer one of its holder, and the request does not allow that."""
+    NO_SUCH_OFFSET = "no_such_offset"
+    """The log has no such offset."""
+    NOT_IN_BATCH = "not_in_batch"
+    """The record is not in the batch that is out or fails."""
+    COMMITTED_ALREADY = "committed_already"
+    """The record was already committed."""
+    SINK_OFFSETS = "sink_offsets"
+    """The sink keeps offsets that cannot be moved from here, or failed to move them."""
+    REPLAY = "replay"
+    """Records would be read again, and the request does not say what becomes of their output."""
+    UNFINISHED = "unfinished"
+    """The request is under way, but was not done within the time allowed."""
+    TAP_REFUSED = "tap_refused"
+    """The channel's records do not pass through this process, or it has enough taps."""
+    TOO_MANY_LOGGERS = "too_many_loggers"
+    """As many loggers as allowed have levels of their own."""
 
 
 class RefusedError(HeadraceError):
-    """Base of the refusals. ``value`` is what was asked for, ``next_step`` what to do about it."""
+    """A request to a running process cannot be met as things are; nothing was changed.
 
-    def __init__(self, message: str, *, value: str, next_step: str) -> None:
+    ``value`` is what was asked for, ``next_step`` what to do about it.
+    """
+
+    def __init__(self, refusal: Refusal, message: str, *, value: str, next_step: str) -> None:
         super().__init__(f"{message}; {next_step}")
+        self.refusal = refusal
         self.text = message
         self.value = value
         self.next_step = next_step
 
 
-class NotRunningError(RefusedError):
-    """The channel is not running, or stops just now."""
-
-
-class NotHeldError(RefusedError):
-    """The partition is not this process's at the moment."""
-
-
-class NotPausedError(RefusedError):
-    """Delivery of the partition does not rest."""
-
-
-class PausedByOthersError(RefusedError):
-    """A pause is to end that somebody else began, and nobody said whose."""
-
-
-class ShorterPauseError(RefusedError):
-    """A pause is to come in the place of its holder's own, and end sooner; nobody said so."""
-
-
-class NoSuchOffsetError(RefusedError):
-    """The log has no such offset."""
-
-
-class NotInBatchError(RefusedError):
-    """A record is not in the batch that is out or fails."""
-
-
-class CommittedAlreadyError(RefusedError):
-    """The record is done with: what is committed lies past it."""
-
-
-class SinkOffsetsError(RefusedError):
-    """The sink keeps offsets that cannot be moved from here, or did not let itself be moved."""
-
-
-class ReplayError(RefusedError):
-    """What becomes of the sink's output of records that are read again is not said, or not so."""
-
-
-class UnfinishedError(RefusedError):
-    """What was asked for is under way, but was not done within the time allowed."""
-
-
 # --- the channel cannot go on -------------------------------------------------------------------
 
 
-class TopicDeletedError(HeadraceError):
-    """A topic of a bounded run was deleted before it was read up to its bound."""
-
-
-class BoundedRunError(HeadraceError):
-    """Something of a bounded run failed as often as it is tried; it cannot come to its end."""
-
-
-class DeadLetterLimitError(HeadraceError):
-    """More records fail than the limits of ``rejects`` take for an exception."""
+class ChannelFailedError(HeadraceError):
+    """The channel ends: a limit is reached, or a bounded run cannot come to its end."""
 
 
 # --- what a processor or a sink may say about a failure -----------------------------------------
@@ -157,19 +141,44 @@ class ResultMisfitError(RetryableError):
     """
 
 
-class ResultRefusedError(HeadraceError):
-    """A record of a result can never be produced: too large, or for what does not exist."""
+class RowsRefusedError(HeadraceError):
+    """The sink will never take some of the rows: too long, null, breaking a rule of the table.
+
+    Nothing was stored. The batch counts as failed for what is in it.
+    """
+
+
+class SinkFailedError(RetryableError):
+    """The sink did not take a result for a reason that is not in the rows: away, full, denied."""
+
+
+class ReducerError(HeadraceError):
+    """The reducer failed, or other code of the user's; the message is its own, or Spark's."""
+
+
+class JobFailedError(ReducerError, RetryableError):
+    """Spark refused the plan, or a job failed for want of memory, disk or network.
+
+    No record is to blame.
+    """
 
 
 # --- how a job of a processor ends, but for what its own code raises -----------------------------
 
 
 class JobCancelledError(HeadraceError):
-    """The job was cancelled: a batch in it was withdrawn, or the channel stops."""
+    """A batch of the job was withdrawn, or the channel stops; what is wanted is computed again."""
 
 
 class JobTimeoutError(RetryableError):
-    """The job was cancelled because it was past its deadline."""
+    """The job was past its deadline and was cancelled, or a call in it was interrupted.
+
+    ``call`` is the call that did not return, where that is known.
+    """
+
+    def __init__(self, message: str, call: Call | None = None) -> None:
+        super().__init__(message)
+        self.call = call
 
 
 class EngineDiedError(RetryableError):
@@ -286,8 +295,4 @@ class UndecodableRecordError(PoisonRecordError):
 
 
 class BatchCancelledError(PartitionError):
-    """The batch was withdrawn (seek, revert, loss, stop) before it was answered; not a failure."""
-
-
-class OwnershipLostError(PartitionError):
-    """The claim ended before the work on it could take effect; not a failure of the batch."""
+    """The batch was withdrawn (seek, revert, stop) or its claim ended; not a failure of it."""

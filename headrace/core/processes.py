@@ -18,7 +18,7 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import TYPE_CHECKING
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import NoRecordError, SeveralProcessesError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -56,18 +56,6 @@ _OTHERS_WRITE = 0o022
 
 #: Where the time of the start stands in /proc/PID/stat, counted from after the program's name.
 _STARTED = 19
-
-
-class ProcessNotFoundError(HeadraceError):
-    """No process runs with a configuration file, as far as records say."""
-
-
-class NoRecordError(ProcessNotFoundError):
-    """There is no record of the file."""
-
-
-class SeveralProcessesError(ProcessNotFoundError):
-    """More than one process runs with the file."""
 
 
 def default_state_dir(environ: Mapping[str, str]) -> Path:
@@ -196,7 +184,7 @@ def find_process(
     Raises:
         NoRecordError: there is no record of such a process.
         SeveralProcessesError: there are several, and none was named.
-        ProcessNotFoundError: it ended without a word, or its record cannot be read.
+        UnreachableError: it ended without a word, or its record cannot be read.
     """
     prefix = _prefix(os.path.abspath(file))  # noqa: PTH100 - as above
     found: dict[tuple[int, str, str], ProcessRecord] = {}
@@ -225,9 +213,9 @@ def find_process(
     if running:
         return running[0]
     if unreadable:
-        raise ProcessNotFoundError("; ".join(unreadable))
+        raise UnreachableError("; ".join(unreadable))
     if records:
-        raise ProcessNotFoundError(
+        raise UnreachableError(
             f"the process of {file}, {records[0].pid}, does not run any more; start it with "
             f"headrace run -c {file}"
         )

@@ -64,10 +64,6 @@ class CompactRun(Sequence["Record"]):
         """Yield as :func:`headers_in` does."""
 
 
-class UnreadError(HeadraceError):
-    """Somebody asked for what a record holds, of which only the offset is known."""
-
-
 @dataclass(frozen=True, slots=True)
 class UnreadRecord:
     """A record of which only the offset is known; see :class:`headrace.core.records.Record`.
@@ -104,7 +100,7 @@ class UnreadRecord:
         return self.size
 
     def _refuse(self, what: str) -> NoReturn:
-        raise UnreadError(
+        raise HeadraceError(
             f"the {what} of the record at {self.at} was not read: the channel's source is "
             "by_reference; use source: by_value where a processor needs records"
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
-from headrace.core.errors import HeadraceError, RetryableError
+from headrace.core.errors import ReducerError, RetryableError
 
 #: Characters of an error's text that are shown, and of a value's.
 ERROR_LENGTH, VALUE_LENGTH = 4000, 100
@@ -56,14 +56,6 @@ def trace_of(error: BaseException, length: int = ERROR_LENGTH) -> str:
     return plain_text(text[-length:])
 
 
-class UserCodeError(HeadraceError):
-    """Stands for an error of users' code that cannot be asked for its text. It says which."""
-
-
-class RetryableUserCodeError(RetryableError):
-    """The same of one that said that it is in no record."""
-
-
 def plain_error(error: BaseException) -> BaseException:
     """Return an error that logs, spans and letters can show, and that says of what type it is.
 
@@ -72,7 +64,7 @@ def plain_error(error: BaseException) -> BaseException:
     """
     if not _is_plain(error):
         is_retryable = issubclass(type(error), RetryableError)
-        made = (RetryableUserCodeError if is_retryable else UserCodeError)(describe_error(error))
+        made = (RetryableError if is_retryable else ReducerError)(describe_error(error))
         return made.with_traceback(error.__traceback__)
     seen = {id(error)}
     link: BaseException = error

@@ -13,7 +13,7 @@ import typer
 
 from headrace.core.errors import HeadraceError
 from headrace.core.options import command_group
-from headrace.devstack.errors import JarsError
+from headrace.devstack.errors import LocalStackError
 from headrace.devstack.jars import cached, connector_set, damaged, pinned_sums
 
 EXIT_FAILED = 1
@@ -51,12 +51,12 @@ def fetch_into(folder: Path) -> None:
     """Have exactly the connector's jars in ``folder``, checked. Blocks.
 
     Raises:
-        JarsError: they could not be fetched, or other jars are in the folder.
+        LocalStackError: they could not be fetched, or other jars are in the folder.
     """
     sums = pinned_sums(connector_set())
     others = sorted({path.name for path in folder.glob("*.jar")} - sums.keys())
     if others:
-        raise JarsError(
+        raise LocalStackError(
             f"{folder} has other jars, which Spark would load too: {', '.join(others)}; "
             "give another folder"
         )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.clock import Deadline
 from headrace.core.progress import Silence, signs_of_work
-from headrace.devstack.errors import JarsError, LocalStackError
+from headrace.devstack.errors import LocalStackError
 from headrace.devstack.jvm import SHORT_LIVED, java_command, pick_jars
 from headrace.devstack.wait import SILENCE_S, wait_for
 
@@ -67,7 +67,7 @@ def fetch(
     Blocks until the deadline, and while anything comes.
 
     Raises:
-        JarsError: Ivy failed, was not done in time, or nothing came any more.
+        LocalStackError: Ivy failed, was not done in time, or nothing came any more.
     """
     command = java_command(
         _MAIN,
@@ -84,7 +84,7 @@ def fetch(
             report(step)
 
     if _run(command, handle_line, deadline, folder) != 0:
-        raise JarsError(
+        raise LocalStackError(
             f"{coordinate} could not be fetched from Maven Central: {failure_in(said)}; check the "
             f"network, or name an Ivy settings file with a mirror in {SETTINGS_VARIABLE}, and try "
             "again"
@@ -197,12 +197,12 @@ def broker_set(environment: Mapping[str, str]) -> JarSet:
     """Return the broker that the environment names, else the first.
 
     Raises:
-        JarsError: there is none of this version.
+        LocalStackError: there is none of this version.
     """
     first, *_ = BROKERS
     version = environment.get(VERSION_VARIABLE) or first
     if version not in BROKERS:
-        raise JarsError(
+        raise LocalStackError(
             f"{VERSION_VARIABLE}: the local stack has no Kafka {version}; name one of "
             f"{', '.join(BROKERS)}, or none for {first}"
         )
@@ -295,7 +295,7 @@ def cached(
     Blocks while they are fetched, by this process or by another one of the same user.
 
     Raises:
-        JarsError: they could not be fetched, or differ from the pinned sums.
+        LocalStackError: they could not be fetched, or differ from the pinned sums.
     """
     sums = pinned_sums(wanted)
     folder = cache_folder(os.environ) / wanted.name
@@ -362,7 +362,7 @@ def _fetch_checked(
             deadline=deadline,
         )
     if wrong := damaged(folder / "jars", sums):
-        raise JarsError(
+        raise LocalStackError(
             f"the jars fetched for {first} are not the pinned ones and were thrown away: "
             f"{', '.join(wrong)}; a mirror may have changed them; the sums are in "
             f"{wanted.sums_file}"
@@ -380,7 +380,7 @@ def _locked(
             report(f"{wanted.title}: waiting for another process that is fetching them")
             silence = Silence(signs_of_work(files=[path.parent]), SILENCE_S)
             if not wait_for(lambda: _try_lock(file.fileno()), deadline, silence):
-                raise JarsError(
+                raise LocalStackError(
                     f"another process still fetches {wanted.name}, and nothing has come for a "
                     f"while; it holds {path}: end it, and try again"
                 )

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.devstack.errors import JavaMissingError, LocalStackError
+from headrace.devstack.errors import LocalStackError
 from headrace.devstack.java import MINIMUM_JAVA, Java, find_java
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 
 @cache
 def require_java() -> Java:
-    """Return this machine's Java, found once per process; raises JavaMissingError."""
+    """Return this machine's Java, found once per process; raises LocalStackError."""
     java = find_java()
     if java is None:
-        raise JavaMissingError(
+        raise LocalStackError(
             f"no Java {MINIMUM_JAVA} or later in JAVA_HOME, PATH or the usual folders; install "
             "one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
         )

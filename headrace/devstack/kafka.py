@@ -8,10 +8,10 @@ import uuid
 from typing import TYPE_CHECKING
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaUnavailableError
 from headrace.devstack.jars import kafka_jars
 from headrace.devstack.jvm import LOGGING_JARS, SHORT_LIVED, java_command, log4j_flag, pick_jars
 from headrace.devstack.server import LOOPBACK, LocalServer, free_port, run_to_its_end
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.survey import KafkaSurvey
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import structlog
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.processes import start_of
 from headrace.core.progress import Silence, signs_of_work
-from headrace.devstack.errors import LocalStackError, PortTakenError, ServerStartError
+from headrace.devstack.errors import LocalStackError, PortTakenError
 from headrace.devstack.wait import FAR_S, SILENCE_S, wait_for
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class ServerProcess:
         ``environment`` has variables to set besides those of this process.
 
         Raises:
-            ServerStartError: the command cannot be run.
+            LocalStackError: the command cannot be run.
         """
         with log_file.open("ab") as log:
             supervisor = subprocess.Popen(
@@ -227,7 +227,7 @@ class ServerProcess:
         identity = _read_identity(supervisor, deadline)
         if identity is None:
             _close(supervisor)
-            raise ServerStartError(f"{command[0]} could not be run; see {log_file}")
+            raise LocalStackError(f"{command[0]} could not be run; see {log_file}")
         return cls(supervisor, identity)
 
     @property
@@ -297,7 +297,7 @@ def run_to_its_end(
     """Run a command that ends by itself, for as long as it works. Blocks.
 
     Raises:
-        ServerStartError: it failed, showed no sign of work for ``SILENCE_S`` seconds, or was not
+        LocalStackError: it failed, showed no sign of work for ``SILENCE_S`` seconds, or was not
             done at the deadline; it is killed then.
     """
     process = ServerProcess.start(
@@ -311,10 +311,10 @@ def run_to_its_end(
         process.kill()
     if not done:
         what = "done in time" if deadline.expired else f"at work for {silence.limit:.0f} s"
-        raise ServerStartError(f"{title} was not {what}; see {log_file}")
+        raise LocalStackError(f"{title} was not {what}; see {log_file}")
     if code:
         said = log_file.read_text(encoding="utf-8", errors="replace")
-        raise ServerStartError(f"{title} failed: {said}")
+        raise LocalStackError(f"{title} failed: {said}")
 
 
 log = structlog.get_logger(__name__)
@@ -385,9 +385,8 @@ class LocalServer(ABC):
 
         Raises:
             PortTakenError: something else listens on its port.
-            ServerStartError: it ended, showed no sign of work for ``SILENCE_S`` seconds, or was not
-                ready at the deadline; it is stopped then.
-            LocalStackError: it runs already.
+            LocalStackError: it runs already; or it ended, showed no sign of work for
+                ``SILENCE_S`` seconds, or was not ready at the deadline, and is stopped then.
         """
         deadline = deadline or Deadline.after(FAR_S)
         if self.running:
@@ -461,7 +460,7 @@ class LocalServer(ABC):
             what = "was not ready in time"
         else:
             what = f"showed no sign of work for {silence.limit:.0f} s, and was not ready"
-        raise ServerStartError(f"{self.name} {what}; the end of {self.log_file}:\n{end}")
+        raise LocalStackError(f"{self.name} {what}; the end of {self.log_file}:\n{end}")
 
     def _port_taken(self) -> PortTakenError:
         return PortTakenError(f"{self.name}: another process listens on {self.address}")

@@ -16,16 +16,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, and
 from confluent_kafka.admin import NewTopic as ClientTopic  # type: ignore[attr-defined]  # as above
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import (
-    HeadraceError,
-    KafkaAccessError,
-    KafkaUnavailableError,
-    StartError,
-)
+from headrace.core.errors import HeadraceError, StartError
 from headrace.core.hints import did_you_mean
 from headrace.core.records import kafkas_topic_id, offset_of
 from headrace.kafka import clients
 from headrace.kafka.clients import is_denied
+from headrace.kafka.errors import KafkaAccessError, KafkaUnavailableError
 from headrace.kafka.ports import LogLook, TopicInfo
 from headrace.kafka.source import KafkaRecordReader
 from headrace.kafka.truncation import LATEST, LogLooks, truncated_at
@@ -133,10 +129,6 @@ class NewTopic:
     replication_factor: int | None = None
 
 
-class TopicRefusedError(StartError):
-    """The brokers will not create a topic: a right is missing, or a setting is wrong."""
-
-
 class KafkaTopicCatalog:
     """A ``TopicCatalog`` on librdkafka clients."""
 
@@ -193,7 +185,7 @@ class KafkaTopicCatalog:
         """Create a topic; False where it exists already. Blocks.
 
         Raises:
-            TopicRefusedError: the brokers will not create it, now or later.
+            StartError: the brokers will not create it, now or later.
             KafkaUnavailableError: no broker answered by the deadline.
         """
         factor = topic.replication_factor or -1
@@ -206,7 +198,7 @@ class KafkaTopicCatalog:
                 return False
             if error.args[0].retriable() or error.args[0].code() in _SILENT:
                 raise self._unavailable(error) from error
-            raise TopicRefusedError(
+            raise StartError(
                 f"topic {topic.name} cannot be created: {error.args[0].str()}"
             ) from error
         return True
@@ -215,7 +207,7 @@ class KafkaTopicCatalog:
         """Have a topic have so many partitions, where it has fewer. Blocks until they are known.
 
         Raises:
-            TopicRefusedError: the brokers will not, now or later.
+            StartError: the brokers will not, now or later.
             KafkaUnavailableError: no broker answered by the deadline.
         """
         wanted = NewPartitions(topic, partitions)
@@ -228,7 +220,7 @@ class KafkaTopicCatalog:
                 return
             if error.args[0].retriable() or error.args[0].code() in _SILENT:
                 raise self._unavailable(error) from error
-            raise TopicRefusedError(
+            raise StartError(
                 f"topic {topic} cannot be given {partitions} partitions: {error.args[0].str()}"
             ) from error
         until = Deadline.after(deadline.remaining)

@@ -14,10 +14,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import HeadraceError, KafkaAccessError, KafkaUnavailableError
 from headrace.kafka import clients
 from headrace.kafka.clients import is_denied, open_consumer
-from headrace.kafka.ports import DeadLetterError
+from headrace.kafka.errors import (
+    KafkaAccessError,
+    KafkaUnavailableError,
+    OffsetStoreError,
+    ProduceError,
+)
 from headrace.kafka.result_transactions import produce_all
 from headrace.kafka.transactional_producer import TransactionalProducer
 
@@ -129,8 +133,8 @@ def _rounds(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
         yield some
 
 
-def _failed(topic: str, reason: str) -> DeadLetterError:
-    return DeadLetterError(
+def _failed(topic: str, reason: str) -> ProduceError:
+    return ProduceError(
         f"the dead-letter topic {topic} did not take a record: {reason}; headrace doctor looks "
         "whether it exists and names the permission that it needs"
     )
@@ -163,10 +167,6 @@ _REPLAY_SETTINGS = {
     "delivery.report.only.error": True,
     "message.max.bytes": 100_000_000,
 }
-
-
-class LetterReplayError(HeadraceError):
-    """A replay failed. What was not replayed will be by the next command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,7 @@ class LetterReplay:
         Raises:
             KafkaAccessError: this user may not read the group's offsets.
             KafkaUnavailableError: the group's coordinator did not answer.
-            LetterReplayError: the group has offsets of another program.
+            OffsetStoreError: the group has offsets of another program.
         """
         with closing(self._consumer()) as consumer:
             return self._read(consumer, partitions)
@@ -339,7 +339,7 @@ class LetterReplay:
         try:
             return ReplayProgress.of(found.metadata, self._topic_id)
         except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
-            raise LetterReplayError(
+            raise OffsetStoreError(
                 f"group {self._group} has an offset for {self._topic}-{found.partition} that is no "
                 "record of replays; whoever reads in that group is to take another one, and its "
                 "offsets are to be deleted (kafka-consumer-groups --delete-offsets)"
@@ -349,7 +349,7 @@ class LetterReplay:
         """Shut out other replays of the topic, so that what they did is there to be read.
 
         Raises:
-            LetterReplayError: the brokers did not let us.
+            ProduceError: the brokers did not let us.
         """
         self._producer = TransactionalProducer(
             {**_REPLAY_SETTINGS, **self._properties},
@@ -359,7 +359,7 @@ class LetterReplay:
         )
         failure = self._producer.conclude(Deadline.after(_ANSWER_TIMEOUT))
         if failure is not None:
-            raise LetterReplayError(
+            raise ProduceError(
                 f"no transaction can be begun as {self._producer.transactional_id}: {failure}; "
                 "check that the brokers answer and that the user may write to that transactional "
                 "id; nothing was replayed"
@@ -371,7 +371,7 @@ class LetterReplay:
         """Produce records and store which letters they were, both or neither.
 
         Raises:
-            LetterReplayError: neither is known to be done; the next command finds out.
+            ProduceError: neither is known to be done; the next command finds out.
         """
         assert self._producer is not None, "it has begun"
         entries = [self._entry(number, each) for number, each in progress.items()]
@@ -386,12 +386,12 @@ class LetterReplay:
         if failure is not None:
             # readers of committed records are not to wait for what was left open
             self._producer.conclude(Deadline.after(_ANSWER_TIMEOUT))
-            raise LetterReplayError(f"the transaction of {len(records)} records failed: {failure}")
+            raise ProduceError(f"the transaction of {len(records)} records failed: {failure}")
 
     def _entry(self, number: int, progress: ReplayProgress) -> ClientPartition:
         metadata = progress.metadata(self._topic_id)
         if len(metadata) > _MOST_METADATA:
-            raise LetterReplayError(
+            raise ProduceError(
                 f"{self._topic}-{number}: what is replayed and what is left lie too scattered from "
                 f"offset {progress.offset} on to be recorded: {len(metadata)} bytes, of "
                 f"{_MOST_METADATA} that brokers store; replay the letters that were left there "

@@ -11,12 +11,13 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import HeadraceError, KafkaAccessError
+from headrace.core.errors import HeadraceError
 from headrace.core.records import FINISHED_KEY, TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
+from headrace.kafka.errors import KafkaAccessError, OffsetStoreError
 from headrace.kafka.offset_log import sent_offsets
-from headrace.kafka.ports import CommitRefusal, OffsetStoreError
+from headrace.kafka.ports import CommitRefusal
 from headrace.kafka.source import read_log
 from headrace.kafka.transaction_log import (
     OFFSETS_TOPIC,

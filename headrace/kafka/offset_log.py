@@ -15,14 +15,10 @@ from confluent_kafka import TopicPartition as ClientPartition
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.kafka.catalog import KafkaTopicCatalog
+from headrace.kafka.errors import OffsetStoreError
 from headrace.kafka.log_fields import Fields
 from headrace.kafka.source import read_log
-from headrace.kafka.transaction_log import (
-    OFFSETS_TOPIC,
-    TransactionLog,
-    TransactionLogError,
-    internal_partition,
-)
+from headrace.kafka.transaction_log import OFFSETS_TOPIC, TransactionLog, internal_partition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +73,7 @@ def decode_offset(
     A deleted offset is None.
 
     Raises:
-        TransactionLogError: it is of a version that is not known.
+        OffsetStoreError: it is of a version that is not known.
     """
     try:
         name = Fields(key)
@@ -90,7 +86,7 @@ def decode_offset(
         fields = Fields(value)
         version = fields.number("h")
         if not _OLDEST <= version <= _COMPACT:
-            raise TransactionLogError(
+            raise OffsetStoreError(
                 f"{OFFSETS_TOPIC} has records of version {version}; this Headrace knows {_OLDEST} "
                 f"to {_COMPACT}"
             )
@@ -99,7 +95,7 @@ def decode_offset(
         # the client writes a zero byte behind them, and will again
         metadata = fields.text(compact=version >= _COMPACT).removesuffix("\0")
     except (struct.error, UnicodeDecodeError) as error:
-        raise TransactionLogError(
+        raise OffsetStoreError(
             f"{OFFSETS_TOPIC} has a record that cannot be read ({error})"
         ) from error
     return group, partition, SentOffset(offset, epoch, metadata)
@@ -116,7 +112,7 @@ def sent_offsets(
     Raises:
         KafkaAccessError: this user may not read the topic.
         KafkaUnavailableError: the brokers did not answer.
-        TransactionLogError: a record is not understood.
+        OffsetStoreError: a record is not understood.
     """
     with closing(KafkaTopicCatalog(client_properties, group)) as catalog:
         deadline = Deadline.after(_ANSWER_TIMEOUT)

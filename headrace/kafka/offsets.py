@@ -17,6 +17,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.records import TopicPartition, stored_topic, topic_fields
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
+from headrace.kafka.errors import OffsetStoreError
 from headrace.kafka.fencing import GroupPartition, fence_producers
 from headrace.kafka.offset_log import PRODUCER, document_of
 from headrace.kafka.ports import (
@@ -24,8 +25,6 @@ from headrace.kafka.ports import (
     CommitFailure,
     CommitRefusal,
     OffsetStore,
-    OffsetStoreError,
-    OffsetTimeoutError,
     StoredOffset,
 )
 from headrace.kafka.transactional_producer import STUCK_AFTER, TransactionalProducer
@@ -223,9 +222,10 @@ class KafkaOffsetStore(OffsetStore):
         self, partitions: Collection[TopicPartition], error: KafkaError
     ) -> OffsetStoreError:
         late = error.code() == KafkaError._TIMED_OUT  # noqa: SLF001 - the client's public name for it
-        return (OffsetTimeoutError if late else OffsetStoreError)(
+        return OffsetStoreError(
             f"group {self._group}: the offset of {first_of(partitions)} cannot be read: "
-            f"{error.str()}"
+            f"{error.str()}",
+            timed_out=late,
         )
 
     def commit(

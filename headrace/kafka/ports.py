@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.core.errors import HeadraceError
+from headrace.kafka.errors import ProduceError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -42,14 +42,6 @@ class Fetched:
     denied: list[str] = field(default_factory=list)
     truncated: list[tuple[TopicPartition, int | None]] = field(default_factory=list)
     leader_epochs: dict[TopicPartition, int] = field(default_factory=dict)
-
-
-class OffsetStoreError(HeadraceError):
-    """Offsets could not be read: no answer in time, or an error of the coordinator."""
-
-
-class OffsetTimeoutError(OffsetStoreError):
-    """Offsets could not be read in time: no broker answers, or a transaction has them in doubt."""
 
 
 class RecordSource(Protocol):
@@ -230,7 +222,7 @@ class OffsetStore(Protocol):
         """Return whether the offset can be read if transactions that have it in doubt are passed
         over.
 
-        After an ``OffsetTimeoutError`` this tells the two reasons apart.
+        After an ``OffsetStoreError`` that ``timed_out`` this tells the two reasons apart.
         """
 
     def serve(self) -> None:
@@ -330,10 +322,6 @@ class DeadLetter:
     headers: Sequence[tuple[str, bytes | None]]
 
 
-class DeadLetterError(HeadraceError):
-    """A record is not known to be in the dead-letter topic."""
-
-
 class DeadLetterStore(Protocol):
     """What puts records into dead-letter topics. Any thread."""
 
@@ -344,7 +332,7 @@ class DeadLetterStore(Protocol):
         two that they take.
 
         Raises:
-            DeadLetterError: not all are known to be there; they may be, or come there yet.
+            ProduceError: not all are known to be there; they may be, or come there yet.
         """
 
     def close(self) -> None:
@@ -370,11 +358,11 @@ class NoDeadLetters:
 
     def store(self, topic: str, letters: Sequence[DeadLetter], patience: float) -> None:
         del letters, patience
-        raise DeadLetterError(f"this channel was built without a way to the topic {topic}")
+        raise ProduceError(f"this channel was built without a way to the topic {topic}")
 
     def read(self, partition: TopicPartition, offset: int, deadline: Deadline) -> Record | None:
         del offset, deadline
-        raise DeadLetterError(f"this channel was built without a way to read {partition}")
+        raise ProduceError(f"this channel was built without a way to read {partition}")
 
     def close(self) -> None:
         pass

@@ -16,19 +16,19 @@ from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from headrace.core.errors import (
     FencedError,
     HeadraceError,
-    KafkaUnavailableError,
-    ResultRefusedError,
-    RetryableError,
+    RowsRefusedError,
     SinkConflictError,
+    SinkFailedError,
     StartError,
 )
 from headrace.core.records import TopicPartition
 from headrace.core.result_columns import ResultColumns, each_of
 from headrace.kafka.broker_lines import lose_marks
 from headrace.kafka.catalog import KafkaTopicCatalog
+from headrace.kafka.errors import KafkaUnavailableError, OffsetStoreError, ProduceError
 from headrace.kafka.fencing import Finishing, GroupPartition
 from headrace.kafka.offsets import KafkaOffsetStore, entry
-from headrace.kafka.ports import CommitRefusal, OffsetStoreError, StoredOffset
+from headrace.kafka.ports import CommitRefusal, StoredOffset
 from headrace.kafka.transactional_producer import STUCK_AFTER, TransactionalProducer
 
 if TYPE_CHECKING:
@@ -77,10 +77,6 @@ _DROPPED = frozenset(
 _REASON_TIMEOUT = 1.0
 
 
-class NotTakenError(HeadraceError):
-    """The brokers did not take the records: not now, not in time, or not from this user."""
-
-
 def produce_all(
     results: Results,
     producer: Producer,
@@ -92,8 +88,8 @@ def produce_all(
     ``columns`` is the same producer's, for those in columns; without it they go one by one, too.
 
     Raises:
-        ResultRefusedError: a record cannot be produced, now or later.
-        NotTakenError: they were not taken by the deadline, or one was not for another reason.
+        RowsRefusedError: a record cannot be produced, now or later.
+        ProduceError: they were not taken by the deadline, or one was not for another reason.
         KafkaException: the client cannot go on.
     """
     deliveries = _Deliveries(producer, columns, deadline)
@@ -104,7 +100,7 @@ def produce_all(
         if index % _SERVE_EVERY == 0:
             deliveries.served(lambda: producer.poll(0))
     if left := deliveries.served(lambda: producer.flush(deadline.left)):
-        raise NotTakenError(f"{left} records were not taken in time; are the brokers busy?")
+        raise ProduceError(f"{left} records were not taken in time; are the brokers busy?")
 
 
 class _Deliveries:
@@ -127,7 +123,7 @@ class _Deliveries:
         """Return what a call of the client returns.
 
         Raises:
-            ResultRefusedError, NotTakenError: a record was not taken.
+            RowsRefusedError, ProduceError: a record was not taken.
         """
         left = _served(call)
         if self._has_failed():
@@ -149,7 +145,7 @@ def _is_consequence(code: int) -> bool:
 
 
 def _not_taken(code: int, topic: str, said: str) -> HeadraceError:
-    kind = ResultRefusedError if code in _REFUSED else NotTakenError
+    kind = RowsRefusedError if code in _REFUSED else ProduceError
     return kind(f"the brokers did not take a record: topic {topic}: {said}")
 
 
@@ -179,7 +175,7 @@ def _served(call: Callable[[], int]) -> int:
         while found is not None and not isinstance(found, KafkaException):
             found = found.__cause__ or found.__context__
         if found is None:
-            raise NotTakenError(f"the client gave up without a reason ({error})") from error
+            raise ProduceError(f"the client gave up without a reason ({error})") from error
         raise found from None
 
 
@@ -201,7 +197,7 @@ def _produce(
             )
         except BufferError:
             if deadline.expired:
-                raise NotTakenError(
+                raise ProduceError(
                     f"topic {record.topic}: the brokers take no more records; are they busy?"
                 ) from None
             _served(lambda: producer.poll(deadline.at_most(_ROOM_POLL_INTERVAL)))
@@ -209,7 +205,7 @@ def _produce(
             if error.args[0].code() not in _REFUSED:
                 raise
             size = len(record.value or b"") + len(record.key or b"")
-            raise ResultRefusedError(
+            raise RowsRefusedError(
                 f"topic {record.topic}: a record with {size} bytes of key and value cannot be "
                 f"produced: {error.args[0].str()}"
             ) from error
@@ -306,10 +302,6 @@ class CountedMove:
     commits: int
     stream_time: int | None
     changelog: ChangelogMark | None = None
-
-
-class KafkaResultsError(RetryableError):
-    """A transaction failed: nothing was stored, or whether it was is found out before the next."""
 
 
 class ResultTransactions:
@@ -425,16 +417,16 @@ class ResultTransactions:
 
         Raises:
             FencedError: the producer was shut out, or its membership of the group is over.
-            ResultRefusedError: a record cannot be produced; nothing was stored.
-            KafkaResultsError: the transaction failed; the message says why.
+            RowsRefusedError: a record cannot be produced; nothing was stored.
+            SinkFailedError: the transaction failed; the message says why.
             OffsetStoreError: the offsets could not be compared; nothing was stored.
         """
-        refused: list[ResultRefusedError] = []
+        refused: list[RowsRefusedError] = []
 
         def produce(client: Producer, deadline: Deadline) -> None:
             try:
                 produce_all(records, client, deadline, producer.columns)
-            except ResultRefusedError as error:
+            except RowsRefusedError as error:
                 refused.append(error)
                 raise
 
@@ -519,7 +511,7 @@ class ResultTransactions:
         if stuck or failure.refusal is CommitRefusal.MEMBERSHIP:
             self._end()
             raise FencedError(f"group {self._group}: {failure}")
-        raise KafkaResultsError(
+        raise SinkFailedError(
             f"group {self._group}: the results' transaction failed: {failure}; it is made again "
             "with the batch"
         )

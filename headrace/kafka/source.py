@@ -10,11 +10,11 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaAccessError, KafkaUnavailableError
 from headrace.core.memory import relax
 from headrace.core.records import TopicPartition, offset_of
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
+from headrace.kafka.errors import KafkaAccessError, KafkaUnavailableError
 from headrace.kafka.ports import Fetched, RecordSource
 from headrace.kafka.truncation import NO_EPOCH, note
 

@@ -9,8 +9,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka import admin as client_admin
 
-from headrace.core.errors import KafkaUnavailableError
 from headrace.kafka import clients
+from headrace.kafka.errors import KafkaUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -8,8 +8,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headrace.core.errors import HeadraceError, KafkaUnavailableError
 from headrace.kafka import clients
+from headrace.kafka.errors import KafkaUnavailableError, ProduceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,10 +35,6 @@ _ROOM_POLL_INTERVAL = 0.1
 
 #: Records between two looks for errors. Serving the client costs about as much as one record.
 _SERVE_EVERY = 100
-
-
-class ProduceError(HeadraceError):
-    """Some records did not reach the topic for certain."""
 
 
 def create_topic(

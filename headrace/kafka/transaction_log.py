@@ -20,10 +20,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, and
 )
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import HeadraceError, KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.catalog import KafkaTopicCatalog
+from headrace.kafka.errors import KafkaUnavailableError, OffsetStoreError
 from headrace.kafka.log_fields import Fields
 from headrace.kafka.source import read_log
 
@@ -44,10 +44,6 @@ _GROUP = "headrace-transactions"
 
 #: Versions of the log's records that are understood: 1 has compact lengths and tagged fields.
 _VERSIONS = (0, 1)
-
-
-class TransactionLogError(HeadraceError):
-    """The transaction log is of a version that is not known."""
 
 
 class TransactionState(Enum):
@@ -212,7 +208,7 @@ def decode_transaction(key: bytes, value: bytes) -> LoggedTransaction | None:
     """Return what a record of the log says, None where it is of another kind.
 
     Raises:
-        TransactionLogError: it is of a version that is not known.
+        OffsetStoreError: it is of a version that is not known.
     """
     try:
         name = Fields(key)
@@ -222,13 +218,13 @@ def decode_transaction(key: bytes, value: bytes) -> LoggedTransaction | None:
         fields = Fields(value)
         version = fields.number("h")
         if version not in _VERSIONS:
-            raise TransactionLogError(
+            raise OffsetStoreError(
                 f"{TRANSACTION_LOG} has records of version {version}; this Headrace knows "
                 f"{_VERSIONS[0]} and {_VERSIONS[-1]}: use kafka-transactions.sh of the brokers"
             )
         return _decoded(transactional_id, fields, compact=version > 0)
     except (struct.error, UnicodeDecodeError, ValueError) as error:
-        raise TransactionLogError(
+        raise OffsetStoreError(
             f"{TRANSACTION_LOG} has a record that cannot be read ({error}); use "
             "kafka-transactions.sh of the brokers"
         ) from error
@@ -289,7 +285,7 @@ class TransactionLog:
     Raises:
         KafkaAccessError: this user may not read the log.
         KafkaUnavailableError: the brokers did not answer.
-        TransactionLogError: the log is not understood.
+        OffsetStoreError: the log is not understood.
     """
 
     def __init__(self, client_properties: Mapping[str, Any]) -> None:

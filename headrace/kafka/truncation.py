@@ -20,10 +20,10 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # not in __all__, but in the client's documentation
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import open_consumer
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.ports import LogLook
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.errors import OwnershipLostError
+from headrace.core.errors import BatchCancelledError, JobCancelledError
 from headrace.core.spans import linked_span
 from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch, ranges_of
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from headrace.core.undecodable import UndecodableRecord
     from headrace.processors.pending import PendingBatch
     from headrace.sinks.channel_sink import Staged
-
-
-class WithdrawnError(Exception):
-    """Part of a staged micro-batch is no longer ours; the rest has to be computed again."""
 
 
 @dataclass(eq=False, slots=True)
@@ -134,7 +130,7 @@ def wanted(batches: Sequence[PendingBatch]) -> list[PendingBatch]:
         elif not pending.future.done() and not assignment.is_current():
             partition = pending.partition
             message = f"{partition}: the claim ended, or was in doubt, before the batch was stored"
-            pending.fail(OwnershipLostError(partition, message))
+            pending.fail(BatchCancelledError(partition, message))
         if pending.future.done():
             ended.append(assignment)
     return [pending for pending in batches if not pending.future.done()]
@@ -144,7 +140,7 @@ def require_all(batches: Sequence[PendingBatch]) -> None:
     """Return if every batch is still wanted.
 
     Raises:
-        WithdrawnError: some are not.
+        JobCancelledError: some are not.
     """
     if len(wanted(batches)) < len(batches):
-        raise WithdrawnError
+        raise JobCancelledError("a batch of the micro-batch is no longer wanted")

@@ -22,7 +22,8 @@ from headrace.processors.jobs import commits_of
 from headrace.processors.micro_batches import MicroBatchRunner
 from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
 from headrace.sinks.channel_sink import ChannelSink
-from headrace.sinks.contract import CommitConflictError, OffsetMove
+from headrace.sinks.contract import OffsetMove
+from headrace.sinks.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from headrace.config import ChannelConfig, CustomDecoding, RejectsConfig
@@ -89,9 +90,8 @@ class MicroBatchProcessor(BatchProcessor):
     that only those fail which fail alone. ``job_timeout`` bounds each job in seconds.
 
     The futures fail with UndecodableRecordError, SinkConflictError, BatchTimeoutError,
-    OwnershipLostError, BatchCancelledError (not failures of the batch), ReducerError,
-    RowsRefusedError, another RetryableError (no record is to blame), or with what the reducer
-    raised.
+    BatchCancelledError (not a failure of the batch), ReducerError, RowsRefusedError, another
+    RetryableError (no record is to blame), or with what the reducer raised.
     """
 
     #: The channel's own records, and the Arrow table that waits for the lane.

@@ -19,10 +19,10 @@ from headrace.core.errors import (
 from headrace.core.spans import use_span
 from headrace.core.supervision import LoopThread, StuckReport
 from headrace.core.user_text import plain_error
-from headrace.processors.jobs import WithdrawnError, planned, wanted
+from headrace.processors.jobs import planned, wanted
 from headrace.processors.pending import BatchPacer
 from headrace.processors.sink_commits import CommitQueue, Returned, SinkCommitter
-from headrace.sinks.contract import CommitConflictError
+from headrace.sinks.errors import CommitConflictError
 from headrace.telemetry.logs import Bound, bound_fields
 from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 
@@ -190,7 +190,7 @@ class MicroBatchRunner:
         self, batches: Sequence[PendingBatch], failure: BaseException
     ) -> BaseException | None:
         """Do what a failure asks for. Return it, None if it was not for what the batches hold."""
-        if isinstance(failure, (JobCancelledError, WithdrawnError, CommitConflictError)):
+        if isinstance(failure, (JobCancelledError, CommitConflictError)):
             if isinstance(failure, CommitConflictError):
                 self._fail_conflicts(batches, failure)
             some_are_left_out = len(wanted(batches)) < len(batches)
@@ -259,6 +259,6 @@ def _as_answer(batch: Batch, error: BaseException) -> BaseException:
     partition = batch.partition
     if isinstance(error, JobTimeoutError):
         return BatchTimeoutError(partition, f"{partition}: {error}")
-    if isinstance(error, (JobCancelledError, WithdrawnError)):
+    if isinstance(error, JobCancelledError):
         return BatchCancelledError(partition, f"{partition}: batch at {batch.start} withdrawn")
     return error

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import structlog
 
-from headrace.core.errors import FencedError, RetryableError
+from headrace.core.errors import FencedError, RetryableError, RowsRefusedError, SinkFailedError
 from headrace.core.spans import linked_span, use_span
 from headrace.core.supervision import StuckReport
 from headrace.core.user_text import describe_error, plain_error
 from headrace.processors.jobs import commits_of, context_of, require_all
-from headrace.sinks.contract import RowsRefusedError, SinkFailedError
 from headrace.telemetry.logs import Bound, bound_fields
 from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 
@@ -371,7 +370,7 @@ class SinkCommitter:
         """Commit a job and answer its batches. An exception means that nothing of it is visible.
 
         Raises:
-            WithdrawnError: some of its batches are no longer wanted.
+            JobCancelledError: some of its batches are no longer wanted.
             RetryableError, RowsRefusedError: see :meth:`Sink.commit`.
         """
         try:

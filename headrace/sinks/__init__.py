@@ -5,17 +5,16 @@ from __future__ import annotations
 from headrace.core.records import present_identity
 from headrace.sinks.contract import (
     BatchCommitSink,
-    CommitConflictError,
     Guarantee,
     OffsetMove,
     OutputReplacer,
     PartitionCommit,
     Replacement,
-    ReplaceRefusedError,
     Sink,
     StoredLeaderEpochs,
     TransactionalOffsets,
 )
+from headrace.sinks.errors import CommitConflictError, ReplaceRefusedError
 
 __all__ = [
     "BatchCommitSink",

@@ -9,11 +9,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from headrace.core.errors import (
-    HeadraceError,
-    ResultMisfitError,
-    RetryableError,
     SinkConflictError,
 )
+from headrace.sinks.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -179,17 +177,6 @@ class PartitionCommit(OffsetMove):
             raise ValueError(f"{self.partition}: {self.next_offset} is not past {self.start}")
 
 
-class CommitConflictError(RetryableError):
-    """Some partitions' stored offsets are not where the micro-batch begins; nothing was stored.
-
-    ``conflicts`` has one error for each of them; the others' offsets were as expected.
-    """
-
-    def __init__(self, conflicts: Sequence[SinkConflictError]) -> None:
-        super().__init__("; ".join(map(str, conflicts)))
-        self.conflicts = tuple(conflicts)
-
-
 def conflicts_in(found: Iterable[tuple[OffsetMove, int | None]]) -> list[SinkConflictError]:
     """Return an error for each offset that is neither absent nor where its move is to start."""
     return [
@@ -266,10 +253,6 @@ class Replacement:
     rows: int
 
 
-class ReplaceRefusedError(HeadraceError):
-    """The sink cannot tell what its output of the range is, or not remove it. Nothing changed."""
-
-
 @runtime_checkable
 class OutputReplacer(Protocol):
     """What a :class:`TransactionalOffsets` has besides, if it can remove its output of a range.
@@ -340,21 +323,6 @@ class CopyingSink(Protocol):
     ) -> None:
         """Do as :meth:`BatchCommitSink.commit_all`, and produce these records with it."""
         ...
-
-
-class SinkFailedError(RetryableError):
-    """A commit failed for a reason that is not in the rows: the sink is away, full or denied."""
-
-
-class SchemaMismatchError(ResultMisfitError):
-    """The result's columns are not those of the table it should go to."""
-
-
-class RowsRefusedError(HeadraceError):
-    """The sink will never take some of the rows: too long, null, breaking a rule of the table.
-
-    Raised by a commit that stored nothing. The batch counts as failed for what is in it.
-    """
 
 
 S = TypeVar("S")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.core.errors import HeadraceError, StartError
+from headrace.core.errors import ResultMisfitError, StartError
 from headrace.sinks.contract import Guarantee, Sink, columns_of
 
 if TYPE_CHECKING:
@@ -33,15 +33,11 @@ if TYPE_CHECKING:
     Speller: TypeAlias = Callable[[Any], str]
 
 
-class UnspeakableTypeError(HeadraceError):
-    """A column has a type that JSON has no spelling for here."""
-
-
 def json_lines(table: pa.Table) -> Iterator[str]:
     """Yield one object for each row, null fields included, without line ends.
 
     Raises:
-        UnspeakableTypeError: a column is none of the types that Spark knows as well.
+        ResultMisfitError: a column is none of the types that Spark knows as well.
     """
     names = [encode_basestring(name) + ":" for name in table.column_names]
     columns = (_spelt(field, table.column(at)) for at, field in enumerate(table.schema))
@@ -53,7 +49,7 @@ def _spelt(field: pa.Field, column: pa.ChunkedArray) -> list[str]:
     try:
         spell = _speller(field.type)
     except KeyError as error:
-        raise UnspeakableTypeError(
+        raise ResultMisfitError(
             f"column {field.name!r} is of type {field.type}, which JSON lines cannot hold; have "
             "the reducer cast it"
         ) from error

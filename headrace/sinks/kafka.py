@@ -9,18 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.columns import integer
-from headrace.core.errors import ResultRefusedError
+from headrace.core.errors import ResultMisfitError
 from headrace.core.records import ResultRecord
 from headrace.core.spans import current_headers
-from headrace.sinks.contract import (
-    CommitConflictError,
-    Guarantee,
-    RowsRefusedError,
-    SchemaMismatchError,
-    Sink,
-    columns_of,
-    rows_of,
-)
+from headrace.sinks.contract import Guarantee, Sink, columns_of, rows_of
+from headrace.sinks.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,7 +35,7 @@ def check_columns(columns: Sequence[str], topic: str | None) -> None:
     """Compare a result's columns with those of a record, as Spark's own Kafka sink has them.
 
     Raises:
-        SchemaMismatchError: there is another, one is there twice, or one is missing.
+        ResultMisfitError: there is another, one is there twice, or one is missing.
     """
     problems = [f"column {name!r} is there twice" for name in columns if columns.count(name) > 1]
     problems += [
@@ -61,7 +54,7 @@ def prepared(rows: pa.Table, topic: str | None) -> pa.Table:
     """Return the rows as :func:`records_of` needs them: keys and values in bytes, times in ms.
 
     Raises:
-        SchemaMismatchError: a column has another type, or a row that no record can have.
+        ResultMisfitError: a column has another type, or a row that no record can have.
     """
     if topic is not None and "topic" in rows.column_names:
         rows = rows.drop_columns(["topic"])
@@ -129,7 +122,7 @@ def traced(records: Iterable[ResultRecord]) -> Iterable[ResultRecord]:
 def _refuse(problems: Sequence[str]) -> None:
     if problems:
         named = "; ".join(dict.fromkeys(problems))
-        raise SchemaMismatchError(f"the result does not fit records of Kafka: {named}; {_ADVICE}")
+        raise ResultMisfitError(f"the result does not fit records of Kafka: {named}; {_ADVICE}")
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -196,7 +189,7 @@ class Transactions(Protocol):
         """Produce and move, both or neither; return the conflicts for which nothing was done.
 
         Raises:
-            ResultRefusedError: a record cannot be produced, now or later.
+            RowsRefusedError: a record cannot be produced, now or later.
             RetryableError: nothing was stored as far as can be told.
         """
         ...
@@ -271,10 +264,7 @@ class KafkaSink(Sink["pa.Table | None"]):
             if rows is not None
         )
         made = traced(chain(records, others))
-        try:
-            conflicts = staged[0][0]._transactions.commit(offsets, made)  # noqa: SLF001 - as above
-        except ResultRefusedError as error:
-            raise RowsRefusedError(str(error)) from error
+        conflicts = staged[0][0]._transactions.commit(offsets, made)  # noqa: SLF001 - of this class
         _require_none(conflicts)
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:  # noqa: ARG002

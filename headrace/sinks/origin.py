@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, TypeAlias
 
+from headrace.core.errors import ResultMisfitError
 from headrace.core.records import present_identity
-from headrace.sinks.contract import ReplaceRefusedError, SchemaMismatchError
+from headrace.sinks.errors import ReplaceRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,9 +27,9 @@ Ranges: TypeAlias = "Mapping[str, tuple[int, int]]"
 
 
 def require_no_origin(place: object, columns: Collection[str]) -> None:
-    """Return if a result has no column of the sink's name; raises SchemaMismatchError."""
+    """Return if a result has no column of the sink's name; raises ResultMisfitError."""
     if ORIGIN in columns:
-        raise SchemaMismatchError(
+        raise ResultMisfitError(
             f"{place}: the result has a column {ORIGIN}, which is the sink's own; give it another "
             "name"
         )

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.core.errors import HeadraceError, RetryableError, SinkConflictError
+from headrace.core.errors import HeadraceError, SinkConflictError, SinkFailedError
 from headrace.sinks.contract import (
-    CommitConflictError,
     Guarantee,
     OffsetMove,
     Sink,
     StoredLeaderEpochs,
     TransactionalOffsets,
 )
+from headrace.sinks.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -201,13 +201,6 @@ def _log_lagging(identity: str, found: Mapping[str, int | None]) -> None:
             )
 
 
-class OutputsApartError(RetryableError):
-    """An output has a part of what was to be committed, so that it could not take it whole.
-
-    Nothing was stored. The partitions come again one by one, cut where that output stands.
-    """
-
-
 class SeveralSink(Sink[dict[str, Any]]):
     """Stores the results of one micro-batch in several places, one group after the other.
 
@@ -290,7 +283,7 @@ class SeveralSink(Sink[dict[str, Any]]):
         """Commit group by group what each output lacks.
 
         Raises:
-            OutputsApartError: an output would have to take a part; nothing was stored.
+            SinkFailedError: an output would have to take a part; nothing was stored.
             Exception: what an output raised; groups before it have stored their share.
         """
         lacking = self._lacking(offsets)
@@ -317,7 +310,7 @@ class SeveralSink(Sink[dict[str, Any]]):
             lacking, apart = self._compared(offsets)
             self._require_place(offsets)
         if apart:
-            raise OutputsApartError(
+            raise SinkFailedError(
                 f"output {', '.join(apart)} has a part of the micro-batch already; its partitions "
                 "come again one by one, cut where the output stands"
             )

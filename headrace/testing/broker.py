@@ -11,8 +11,8 @@ from threading import Condition
 from typing import TYPE_CHECKING
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
+from headrace.kafka.errors import KafkaUnavailableError, OffsetStoreError
 from headrace.kafka.ports import (
     Commit,
     CommitFailure,
@@ -20,7 +20,6 @@ from headrace.kafka.ports import (
     Fetched,
     LogLook,
     OffsetStore,
-    OffsetStoreError,
     StoredOffset,
     TopicInfo,
 )

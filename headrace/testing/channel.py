@@ -16,7 +16,8 @@ from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.letter_headers import read_letter
 from headrace.core.spans import NO_TRACER
-from headrace.kafka.ports import DeadLetter, DeadLetterError, NoDeadLetters
+from headrace.kafka.errors import ProduceError
+from headrace.kafka.ports import DeadLetter, NoDeadLetters
 from headrace.telemetry.metrics import Metrics
 from headrace.testing.zookeeper import InMemoryRegistry, InMemoryZooKeeper
 
@@ -193,7 +194,7 @@ class InMemoryDeadLetters:
         del patience
         with self._changed:
             if self.refuse is not None:
-                raise DeadLetterError(self.refuse)
+                raise ProduceError(self.refuse)
             self.letters.extend((topic, letter) for letter in letters)
             self._changed.notify_all()
 

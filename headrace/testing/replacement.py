@@ -6,12 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.sinks.contract import (
-    CommitConflictError,
-    OutputReplacer,
-    ReplaceRefusedError,
-    TransactionalOffsets,
-)
+from headrace.sinks.contract import OutputReplacer, TransactionalOffsets
+from headrace.sinks.errors import CommitConflictError, ReplaceRefusedError
 from headrace.testing.sinks import BatchCommitContract, TransactionalOffsetsContract
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.sinks.contract import (
     BatchCommitSink,
-    CommitConflictError,
     Guarantee,
     OffsetMove,
     PartitionCommit,
     TransactionalOffsets,
 )
+from headrace.sinks.errors import CommitConflictError
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
 if TYPE_CHECKING:

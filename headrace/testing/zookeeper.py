@@ -12,6 +12,15 @@ from typing import TYPE_CHECKING
 
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.clock import SYSTEM_CLOCK, Clock
+from headrace.core.errors import FatalError
+from headrace.zookeeper.errors import (
+    AccessDeniedError,
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    OutcomeUnknownError,
+    ZooKeeperError,
+)
 from headrace.zookeeper.nodes import (
     ANY_VERSION,
     Check,
@@ -22,18 +31,7 @@ from headrace.zookeeper.nodes import (
     Operation,
     SetData,
 )
-from headrace.zookeeper.protocol import (
-    AccessDeniedError,
-    BadVersionError,
-    NodeExistsError,
-    NoNodeError,
-    NotConnectedError,
-    NotEmptyError,
-    OutcomeUnknownError,
-    SessionClosedError,
-    SessionState,
-    ZooKeeperError,
-)
+from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,7 +68,7 @@ class NodeTree:
             return stat
         if isinstance(operation, Delete):
             if any(parent_of(path) == operation.path for path in self.nodes):
-                raise NotEmptyError(operation.path, "it has children")
+                raise ZooKeeperError(operation.path, "it has children")
             del self.nodes[operation.path]
         return None
 
@@ -396,9 +394,9 @@ class InMemorySession:
 
     def _check(self, path: str) -> None:
         if self.state is SessionState.CLOSED:
-            raise SessionClosedError("the session is closed")
+            raise FatalError("the session is closed")
         if self.state is not SessionState.CONNECTED:
-            raise NotConnectedError(path, "not connected")
+            raise OutcomeUnknownError(path, "not connected")
         if path.startswith(self._denied):
             raise AccessDeniedError(path, "access denied, as the test wants it")
 

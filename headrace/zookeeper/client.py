@@ -15,18 +15,16 @@ from kazoo.retry import KazooRetry
 from kazoo.security import make_acl
 
 from headrace.core.clock import SYSTEM_CLOCK
-from headrace.core.errors import ConfigError
-from headrace.zookeeper.nodes import Check, Create, Delete, NodeStat, SetData
-from headrace.zookeeper.protocol import (
+from headrace.core.errors import ConfigError, FatalError
+from headrace.zookeeper.errors import (
     AccessDeniedError,
     BadVersionError,
     NodeExistsError,
     NoNodeError,
-    NotEmptyError,
     OutcomeUnknownError,
-    SessionClosedError,
     ZooKeeperError,
 )
+from headrace.zookeeper.nodes import Check, Create, Delete, NodeStat, SetData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +93,7 @@ _ANSWERS: dict[type[Exception], tuple[type[ZooKeeperError], str]] = {
     kazoo_errors.NodeExistsError: (NodeExistsError, "it exists already"),
     kazoo_errors.NoNodeError: (NoNodeError, "it, or its parent, does not exist"),
     kazoo_errors.BadVersionError: (BadVersionError, "it was changed by somebody else"),
-    kazoo_errors.NotEmptyError: (NotEmptyError, "it has children"),
+    kazoo_errors.NotEmptyError: (ZooKeeperError, "it has children"),
     kazoo_errors.NoAuthError: (
         AccessDeniedError,
         "access denied; correct the credentials in zookeeper.digest or .sasl, or the node's ACL",
@@ -220,7 +218,7 @@ def translate(path: str, error: Exception) -> HeadraceError:
         if isinstance(error, kind):
             return ours(path, reason)
     if isinstance(error, kazoo_errors.AuthFailedError):
-        return SessionClosedError(
+        return FatalError(
             "ZooKeeper refused the credentials in the zookeeper section; correct them and restart"
         )
     return OutcomeUnknownError(path, f"no answer ({type(error).__name__} {error})".rstrip())

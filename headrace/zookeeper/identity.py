@@ -20,10 +20,10 @@ from typing import IO, TYPE_CHECKING
 
 import structlog
 
-from headrace.core.errors import ConfigError, InstanceInUseError
+from headrace.core.errors import ConfigError, StartError
 from headrace.core.files import write_whole
 from headrace.zookeeper.client import Credentials
-from headrace.zookeeper.protocol import NotConnectedError
+from headrace.zookeeper.errors import OutcomeUnknownError
 
 if TYPE_CHECKING:
     from headrace.zookeeper.nodes import NodeStat
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 def is_ours(session: Session, path: str, stat: NodeStat) -> bool:
     """Return whether a node that was read lives and dies with the present session.
 
-    Raises NotConnectedError where the connection broke after the reading: which session comes
+    Raises OutcomeUnknownError where the connection broke after the reading: which session comes
     next is not known then, and "not ours" would give up what is ours.
     """
     present = session.session_id
     if present is None:
-        raise NotConnectedError(path, "the connection broke after the node was read")
+        raise OutcomeUnknownError(path, "the connection broke after the node was read")
     return stat.owner_session == present
 
 
@@ -71,7 +71,7 @@ class Identity:
         self._lock: IO[str] | None = None
 
     def acquire(self) -> None:
-        """Lock the instance id; raises InstanceInUseError when another process of this host has it.
+        """Lock the instance id; raises StartError when another process of this host has it.
 
         Does nothing where we have it. The operating system drops the lock with the process,
         however that ends.
@@ -87,7 +87,7 @@ class Identity:
             lock.seek(0)
             holder = lock.read().strip() or "unknown"
             lock.close()
-            raise InstanceInUseError(
+            raise StartError(
                 f"instance_id {self.instance_id!r} is in use by process {holder}, which holds "
                 f"{self._lock_path}; stop that process or give this one another instance_id"
             ) from error

@@ -5,52 +5,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.core.errors import FatalError, HeadraceError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace.zookeeper.errors import ZooKeeperError
     from headrace.zookeeper.nodes import Node, NodeStat, Operation
-
-
-class ZooKeeperError(HeadraceError):
-    """An operation on one node failed. ``path`` is the node's path below the chroot."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"ZooKeeper node {path}: {reason}")
-        self.path = path
-
-
-class NodeExistsError(ZooKeeperError):
-    """The node to create is already there."""
-
-
-class NoNodeError(ZooKeeperError):
-    """The node, or the parent of the node to create, is not there."""
-
-
-class BadVersionError(ZooKeeperError):
-    """The node changed since the version that the operation was to apply to."""
-
-
-class NotEmptyError(ZooKeeperError):
-    """The node to delete has children."""
-
-
-class AccessDeniedError(ZooKeeperError):
-    """The session's credentials do not allow the operation: fix the ACLs or the credentials."""
-
-
-class OutcomeUnknownError(ZooKeeperError):
-    """No answer came: the operation may have been executed, or may still be, or never will."""
-
-
-class NotConnectedError(OutcomeUnknownError):
-    """There is no connection just now; the operation was not sent."""
-
-
-class SessionClosedError(FatalError):
-    """The session is closed for good and will not come back in this process."""
 
 
 class SessionState(Enum):
@@ -96,9 +55,9 @@ class Session(SessionView, Protocol):
     """One ZooKeeper session and its successors in the same process.
 
     Every operation blocks for at most the operation time-out, on any thread but the client's own.
-    It raises the errors of ``headrace.zookeeper.protocol``: those that say what the servers
-    answered; ``OutcomeUnknownError`` when they did not; ``SessionClosedError`` when nothing will
-    ever be answered again. Paths are absolute, below the chroot.
+    It raises the errors of ``headrace.zookeeper.errors``: those that say what the servers answered;
+    ``OutcomeUnknownError`` when they did not; a ``FatalError`` when nothing will ever be answered
+    again. Paths are absolute, below the chroot.
 
     Callbacks, of listeners and of watches, run on the client's thread: they only enqueue. A watch
     is called once, after the next change or when the connection ends; asking again with an equal

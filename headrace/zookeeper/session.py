@@ -13,7 +13,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState
 
 from headrace.core.clock import SYSTEM_CLOCK, Clock, Deadline
-from headrace.core.errors import HeadraceError, ZooKeeperAccessError, ZooKeeperUnavailableError
+from headrace.core.errors import FatalError, HeadraceError
 from headrace.zookeeper.client import (
     ClientClose,
     Credentials,
@@ -23,17 +23,16 @@ from headrace.zookeeper.client import (
     transaction_results,
     translate,
 )
-from headrace.zookeeper.nodes import ANY_VERSION, Node, NodeStat
-from headrace.zookeeper.protocol import (
+from headrace.zookeeper.errors import (
     AccessDeniedError,
     NodeExistsError,
     NoNodeError,
-    NotConnectedError,
     OutcomeUnknownError,
-    SessionClosedError,
-    SessionState,
     ZooKeeperError,
+    ZooKeeperUnavailableError,
 )
+from headrace.zookeeper.nodes import ANY_VERSION, Node, NodeStat
+from headrace.zookeeper.protocol import SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -92,7 +91,7 @@ class ZooKeeperSession:
         """Connect, end what a crashed predecessor left, create the chroot.
 
         Blocks for at most ``connect_timeout`` seconds, then raises ZooKeeperUnavailableError;
-        ZooKeeperAccessError where the chroot is denied to us.
+        AccessDeniedError where the chroot is denied to us.
         """
         deadline = Deadline.after(self._settings.connect_timeout, self._clock)
         self._retire_predecessor(deadline)
@@ -103,10 +102,8 @@ class ZooKeeperSession:
                 self._ensure_chroot(deadline)
         except HeadraceError as error:
             self._ending.wait(0)
-            if isinstance(error, ZooKeeperUnavailableError):
+            if isinstance(error, (AccessDeniedError, ZooKeeperUnavailableError)):
                 raise
-            if isinstance(error, AccessDeniedError):
-                raise ZooKeeperAccessError(str(error)) from error
             raise self._unavailable(str(error)) from error
         log.info(
             "zookeeper_session_started",
@@ -326,10 +323,10 @@ class ZooKeeperSession:
         if self._client.connected:
             return
         if self.state is SessionState.CLOSED:
-            raise SessionClosedError(
+            raise FatalError(
                 f"the ZooKeeper session at {self._settings.hosts} is closed; restart the process"
             )
-        raise NotConnectedError(path, f"not connected to {self._settings.hosts}")
+        raise OutcomeUnknownError(path, f"not connected to {self._settings.hosts}")
 
 
 _STATES = {

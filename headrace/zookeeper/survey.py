@@ -14,8 +14,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 from kazoo.security import Permissions
 
-from headrace.core.errors import ZooKeeperUnavailableError
 from headrace.zookeeper.client import ClientClose, build_client
+from headrace.zookeeper.errors import ZooKeeperUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

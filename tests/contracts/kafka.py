@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
-from headrace.kafka.ports import Commit, OffsetStoreError, StoredOffset
+from headrace.kafka.errors import KafkaUnavailableError, OffsetStoreError
+from headrace.kafka.ports import Commit, StoredOffset
 from headrace.testing.records import FakeRecord
 from tests.contracts.catalog import CatalogContract, described
 from tests.contracts.kafka_world import WAIT, Reader, World, values

@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from headrace.coordinators.errors import MemberExistsError, MembershipLostError
 from headrace.coordinators.member_info import AssignmentMode, MemberInfo
-from headrace.coordinators.registry import (
-    MemberExistsError,
-    MembershipLostError,
-)
 from headrace.coordinators.znodes import GroupPaths, producer_prefix
 from headrace.core.records import TopicPartition
 

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.coordinators.claims import Claim, ClaimRefusal, Release
+from headrace.coordinators.errors import MembershipLostError
 from headrace.coordinators.lease import Lease
-from headrace.coordinators.registry import (
-    MembershipLostError,
-    RegistryUnavailableError,
-)
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.records import TopicPartition
+from headrace.zookeeper.errors import ZooKeeperUnavailableError
 from tests.contracts.members import INFO, P0, P1, PATHS, PRODUCER, MembersContract, joined
 
 if TYPE_CHECKING:
@@ -257,7 +255,7 @@ class RegistryContract(MembersContract):
         """A member whose session ended claims nothing."""
         a, b = joined(world, "a"), joined(world, "b")
         world.end_session(a)
-        with pytest.raises((RegistryUnavailableError, MembershipLostError)):
+        with pytest.raises((ZooKeeperUnavailableError, MembershipLostError)):
             a.heartbeat()
         assert b.owners(P0.topic) == {}
 

@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.zookeeper.errors import BadVersionError, NodeExistsError, NoNodeError, ZooKeeperError
 from headrace.zookeeper.nodes import Check, Create, Delete, SetData
-from headrace.zookeeper.protocol import (
-    BadVersionError,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-)
 
 if TYPE_CHECKING:
     from headrace.zookeeper.protocol import Session
@@ -51,7 +46,7 @@ class SessionContract:
             session.get("/x")
         with pytest.raises(BadVersionError):
             session.set("/a", b"", 7)
-        with pytest.raises(NotEmptyError):
+        with pytest.raises(ZooKeeperError):
             session.delete("/a")
 
     def test_transactions_are_all_or_nothing(self, session: Session) -> None:

@@ -41,7 +41,7 @@ from benchmarks.workflow import run as workflow
 from benchmarks.workflow.run import QUICK
 from benchmarks.workflow.sides import redis_program
 from headrace.core.clock import Deadline
-from headrace.devstack.errors import JarsError
+from headrace.devstack.errors import LocalStackError
 from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def test_keyed_counts_the_same_on_all_sides() -> None:
         if "HASHES" in str(error):
             raise
         pytest.skip(f"no package index, so no peers: {error}")
-    except JarsError as error:
+    except LocalStackError as error:
         if "pinned" in str(error):
             raise
         pytest.skip(f"Maven Central cannot be reached: {error}")

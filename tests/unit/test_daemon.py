@@ -13,8 +13,9 @@ from structlog.testing import capture_logs
 
 from headrace import __main__, daemon
 from headrace.channel.states import StopReport
-from headrace.core.errors import FatalError, KafkaUnavailableError
+from headrace.core.errors import FatalError
 from headrace.daemon import ExitCode
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.signals import Signals
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from headrace.apps.collector.events import CREATE, DONE, FAILURE, SUCCESS
 from headrace.config.models.kafka import KafkaConfig
 from headrace.config.models.root import LoggingConfig
 from headrace.core.clock import Deadline
-from headrace.core.errors import HeadraceError, UnknownTopicError
+from headrace.core.errors import HeadraceError
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.codecs import to_json
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, clients
+from headrace.kafka.errors import UnknownTopicError
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.telemetry.logs import configure_logging
 

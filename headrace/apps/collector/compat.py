@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.apps.collector import go_json
+from headrace.apps.collector.errors import EventRefusedError
 from headrace.apps.collector.events import (
     CREATE,
     DEFAULT_TTL,
@@ -53,10 +54,6 @@ _ENTITY: Mapping[str, go_json.Reader] = {
 _TYPES = (OWN - {REJECTED}) | {CREATE, DONE}
 
 
-class _RefusedError(Exception):
-    """An event that the original logs an error for, and passes over. The text is the original's."""
-
-
 @dataclass(frozen=True, slots=True)
 class Compat:
     """The reducer of mode ``compat``: each value is an event as the original reads it."""
@@ -91,7 +88,7 @@ class Compat:
                     outcome = None if state is None else _time_out(state, fact.due)
                 else:
                     state, outcome = self._take(key, state, fact)
-            except (_RefusedError, go_json.GoJsonError) as error:
+            except EventRefusedError as error:
                 outputs += self.destinations.rejection(key, plain_text(str(error), ERROR_LENGTH))
                 continue
             if outcome is not None:
@@ -108,11 +105,11 @@ class Compat:
         document = go_json.parse(_bytes_of(event.value))
         name = go_json.unmarshal(document, "EventEnvelop", ENVELOPE).get("type", "")
         if name not in _TYPES:
-            raise _RefusedError(unknown_type(name))
+            raise EventRefusedError(unknown_type(name))
         if name not in {CREATE, DONE}:
             return state, None
         if not fits(key):
-            raise _RefusedError(f"The key has {len(key.encode())} bytes; {MOST_ID} are taken")
+            raise EventRefusedError(f"The key has {len(key.encode())} bytes; {MOST_ID} are taken")
         if name == CREATE:
             return self._create(document, event.ts), None
         return self._done(state, document, event.ts)
@@ -137,7 +134,7 @@ class Compat:
         done = go_json.unmarshal(document, "EventEnvelopEntityDone", _ENTITY)
         entity, group, error = (done.get(name, "") for name in ("id", "group", "error"))
         if state is None:
-            raise _RefusedError(unknown_group(entity, group))
+            raise EventRefusedError(unknown_group(entity, group))
         size = state.get("size") or _size_of(state)
         is_expected = entity in state["expected"]
         if is_expected:
@@ -162,7 +159,7 @@ class Compat:
     def _required(group: str, size: int, most: int) -> int:
         """Return a size; raises _RefusedError if it is more than there is room for."""
         if size > most:
-            raise _RefusedError(too_large(group, size, most))
+            raise EventRefusedError(too_large(group, size, most))
         return size
 
 

@@ -17,7 +17,7 @@ from headrace.config.problems import problems
 from headrace.config.show import escaped
 from headrace.controller.preflight import preflight
 from headrace.core.clock import Deadline
-from headrace.core.errors import ConfigError, HeadraceError, InstanceInUseError, StartError
+from headrace.core.errors import ConfigError, HeadraceError, StartError
 from headrace.core.files import write_whole
 from headrace.core.processes import default_state_dir
 from headrace.kafka import KafkaTopicCatalog
@@ -225,7 +225,7 @@ def write(wanted: CollectorOptions, instance_id: str, text: str) -> None:
     try:
         identity.acquire()
         write_whole(file, text)
-    except InstanceInUseError as error:
+    except StartError as error:
         raise StartError(
             f"a collector runs already with the folder {file.parent}; stop it, or name another "
             f"folder with --state-dir ({error})"

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.apps.collector import go_json
+from headrace.apps.collector.errors import EventRefusedError
 from headrace.core.user_text import describe_value, plain_text
 from headrace.extensions.keyed.exact import exact_json
 from headrace.keyed import Output
@@ -221,7 +222,7 @@ def group_of(event: HasValue) -> str:
     if isinstance(value, bytes):
         try:
             value = _folded(go_json.parse(value))
-        except go_json.GoJsonError:
+        except EventRefusedError:
             return ""
     if not isinstance(value, dict):
         return ""
@@ -234,7 +235,7 @@ def _folded(document: Any) -> Any:
     try:
         envelope = go_json.unmarshal(document, "EventEnvelop", ENVELOPE)
         return envelope | go_json.unmarshal(document, "EventEnvelop", {"group": go_json.text})
-    except go_json.GoJsonError:
+    except EventRefusedError:
         return None
 
 

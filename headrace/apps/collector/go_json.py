@@ -12,6 +12,8 @@ import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from headrace.apps.collector.errors import EventRefusedError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -26,10 +28,6 @@ _INT_DIGITS = 19
 
 #: Between these a number is written without an exponent.
 _WITHOUT_EXPONENT = (1e-6, 1e21)
-
-
-class GoJsonError(ValueError):
-    """A document that Go refuses. The text is Go's."""
 
 
 class JsonNumber(float):
@@ -84,7 +82,7 @@ def parse(data: bytes) -> Any:
     :class:`JsonObject`.
 
     Raises:
-        GoJsonError: it is no JSON.
+        EventRefusedError: it is no JSON.
     """
     if data.count(b"{") + data.count(b"[") > MAX_DEPTH:
         _scan(data)
@@ -113,7 +111,7 @@ class _Scanner:
         self._at = 0
 
     def run(self) -> None:
-        """Raise GoJsonError if the document is no JSON, or is nested too deeply."""
+        """Raise EventRefusedError if the document is no JSON, or is nested too deeply."""
         opened: list[bytes] = []
         wanted = "value"
         while True:
@@ -134,7 +132,7 @@ class _Scanner:
             else:
                 wanted = self._next(char, opened)
         if wanted != "next" or opened:
-            raise GoJsonError("unexpected end of JSON input")
+            raise EventRefusedError("unexpected end of JSON input")
 
     def _value(self, char: bytes, opened: list[bytes]) -> str:
         if char in {b"{", b"["}:
@@ -183,7 +181,7 @@ class _Scanner:
             self._at = _INSIDE.match(self._data, self._at).end()  # type: ignore[union-attr]
             char = self._data[self._at : self._at + 1]
             if not char:
-                raise GoJsonError("unexpected end of JSON input")
+                raise EventRefusedError("unexpected end of JSON input")
             if char == b'"':
                 self._at += 1
                 return
@@ -232,7 +230,7 @@ class _Scanner:
         self._at += step
 
     def _fail(self, where: str) -> None:
-        raise GoJsonError(f"invalid character {_quoted(self._data[self._at])} {where}")
+        raise EventRefusedError(f"invalid character {_quoted(self._data[self._at])} {where}")
 
 
 _QUOTED = {
@@ -270,7 +268,7 @@ def unmarshal(value: Any, struct: str, readers: Mapping[str, Reader]) -> dict[st
     Others are passed over, and of those of one name the last counts, unless it is null text.
 
     Raises:
-        GoJsonError: ``value`` is no object, or a member is not of its type.
+        EventRefusedError: ``value`` is no object, or a member is not of its type.
     """
     return {} if value is None else _members(value, f"value of type main.{struct}", struct, readers)
 
@@ -279,7 +277,7 @@ def _members(
     value: Any, where: str, struct: str, readers: Mapping[str, Reader], below: str = ""
 ) -> dict[str, Any]:
     if not isinstance(value, JsonObject):
-        raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go {where}")
+        raise EventRefusedError(f"json: cannot unmarshal {_kind(value)} into Go {where}")
     found: dict[str, Any] = {}
     memory: dict[str, list[str]] = {}
     for name, member in value.pairs:
@@ -371,8 +369,8 @@ def structs(struct: str, readers: Mapping[str, Reader]) -> Reader:
     return read
 
 
-def _mismatch(kind: str, where: str, wanted: str) -> GoJsonError:
-    return GoJsonError(f"json: cannot unmarshal {kind} into Go {where} of type {wanted}")
+def _mismatch(kind: str, where: str, wanted: str) -> EventRefusedError:
+    return EventRefusedError(f"json: cannot unmarshal {kind} into Go {where} of type {wanted}")
 
 
 def _kind(value: Any) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from headrace.apps.collector.errors import EventRefusedError
 from headrace.apps.collector.events import (
     CREATE,
     DEFAULT_TTL,
@@ -52,10 +53,6 @@ _MAY_GROW = re.compile(rb"[0-9][eE]")
 _TOO_DEEP = f"the event is nested more than {MAX_DEPTH} levels deep"
 
 
-class _InvalidError(Exception):
-    """An event that cannot be taken. The text says which member, and what it has to be."""
-
-
 @dataclass(frozen=True, slots=True)
 class CreateEvent:
     """A group is created. ``need`` of the ``expected`` entities have to succeed."""
@@ -87,27 +84,29 @@ def read(key: str, document: Any) -> CreateEvent | DoneEvent | None:
     """Return a group's event, None for one that the collector wrote itself.
 
     Raises:
-        _InvalidError: it is no event of this group.
+        EventRefusedError: it is no event of this group.
     """
     if not fits(key):
-        raise _InvalidError(f"the event's key has {len(key.encode())} bytes; {MOST_ID} are taken")
+        raise EventRefusedError(
+            f"the event's key has {len(key.encode())} bytes; {MOST_ID} are taken"
+        )
     if not isinstance(document, dict):
-        raise _InvalidError(f"the event is {_kind(document)}; it has to be an object")
+        raise EventRefusedError(f"the event is {_kind(document)}; it has to be an object")
     name = document.get("type")
     if not isinstance(name, str):
-        raise _InvalidError(unknown_type("" if name is None else _kind(name)))
+        raise EventRefusedError(unknown_type("" if name is None else _kind(name)))
     if name in OWN:
         return None
     if name not in {CREATE, DONE}:
-        raise _InvalidError(unknown_type(name))
+        raise EventRefusedError(unknown_type(name))
     member = "id" if name == CREATE else "group"
     group = _member(document, member, str, "a text")
     if not group:
-        raise _InvalidError(f"{member} is empty; it has to name the group")
+        raise EventRefusedError(f"{member} is empty; it has to name the group")
     if not fits(group):
-        raise _InvalidError(f"{member} has {len(group.encode())} bytes; {MOST_ID} are taken")
+        raise EventRefusedError(f"{member} has {len(group.encode())} bytes; {MOST_ID} are taken")
     if group != key:
-        raise _InvalidError(
+        raise EventRefusedError(
             f"the event is of group '{brief(group)}', and its key is '{brief(key)}'; let the "
             "channel's key be headrace.apps.collector:group_of, or the producer's that of the group"
         )
@@ -118,16 +117,16 @@ def document_of(value: Any) -> Any:
     """Return what an event is in JSON, of which all can be written as JSON again.
 
     Raises:
-        _InvalidError: it is no JSON, or cannot be written.
+        EventRefusedError: it is no JSON, or cannot be written.
     """
     if isinstance(value, (bytes, str)):
         return _parsed(value)
     try:
         exact_json(value, "the event")
     except (TypeError, ValueError) as error:
-        raise _InvalidError(str(error)) from None
+        raise EventRefusedError(str(error)) from None
     if _is_too_deep(value):
-        raise _InvalidError(_TOO_DEEP)
+        raise EventRefusedError(_TOO_DEEP)
     return value
 
 
@@ -139,13 +138,13 @@ def _parsed(value: bytes | str) -> Any:
         if "\\u" in text or isinstance(value, str):
             json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise _InvalidError("the event has half of a character (\\ud...)") from None
+        raise EventRefusedError("the event has half of a character (\\ud...)") from None
     except ValueError as error:
-        raise _InvalidError(f"the event is no JSON: {error}") from None
+        raise EventRefusedError(f"the event is no JSON: {error}") from None
     except RecursionError:
-        raise _InvalidError(_TOO_DEEP) from None
+        raise EventRefusedError(_TOO_DEEP) from None
     if text.count("[") + text.count("{") > MAX_DEPTH and _is_too_deep(found):
-        raise _InvalidError(_TOO_DEEP)
+        raise EventRefusedError(_TOO_DEEP)
     return found
 
 
@@ -186,12 +185,12 @@ def _cost(value: Any, document: Any, *, parked: bool) -> int:
 def _create(value: dict[str, Any]) -> CreateEvent:
     expected = _member(value, "expected", list, "a list of texts", [])
     if not all(isinstance(each, str) for each in expected):
-        raise _InvalidError("expected has to be a list of texts")
+        raise EventRefusedError("expected has to be a list of texts")
     expected = tuple(sorted(set(expected)))
     ttl = _member(value, "ttl", int, "a whole number of seconds", DEFAULT_TTL)
     need = _member(value, "need", int, "a whole number", len(expected))
     if not min(1, len(expected)) <= need <= len(expected):
-        raise _InvalidError(f"need is {need}, and {len(expected)} are expected")
+        raise EventRefusedError(f"need is {need}, and {len(expected)} are expected")
     fail_fast = _member(value, "fail_fast", bool, "true or false", True)
     payload, handlers = value.get("payload"), _handlers(value)
     return CreateEvent(
@@ -221,7 +220,7 @@ def _member(value: dict[str, Any], name: str, kind: type, accepted: str, *absent
     if found is None and absent:
         return absent[0]
     if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
-        raise _InvalidError(f"{name} is {_kind(found)}; it has to be {accepted}")
+        raise EventRefusedError(f"{name} is {_kind(found)}; it has to be {accepted}")
     return found
 
 
@@ -326,7 +325,7 @@ class _Group:
         try:
             document = document_of(event.value)
             found = read(self._key, document)
-        except _InvalidError as error:
+        except EventRefusedError as error:
             self._reject("invalid", str(error), event.ts, event.value)
             return
         if found is None:
@@ -391,7 +390,7 @@ class _Group:
         """Return an event that was parked, None where it is none any more: it is rejected."""
         try:
             done = read(self._key, document_of(value))
-        except _InvalidError as error:
+        except EventRefusedError as error:
             self._reject("invalid", str(error), ts, value)
             return None
         return done if isinstance(done, DoneEvent) else None

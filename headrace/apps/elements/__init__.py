@@ -6,6 +6,6 @@ docs/elements.md is the guide. ``element_reducer`` is a ``factory`` of a keyed c
 
 from __future__ import annotations
 
-from headrace.apps.elements.element import Element, ElementError, Stream, element_reducer
+from headrace.apps.elements.element import Element, Stream, element_reducer
 
-__all__ = ["Element", "ElementError", "Stream", "element_reducer"]
+__all__ = ["Element", "Stream", "element_reducer"]

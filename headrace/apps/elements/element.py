@@ -34,10 +34,6 @@ _MARKS = "_element"
 _TIME, _TTL = "time", "ttl"
 
 
-class ElementError(ValueError):
-    """An element is not one, or its rules are wrong; the text says which, and what to write."""
-
-
 @dataclass(frozen=True, slots=True)
 class Stream:
     """An output of the channel, and how the keys of its values are found.
@@ -50,12 +46,12 @@ class Stream:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise ElementError(f"a stream is named {self.name!r}; give it an output's name")
+            raise ValueError(f"a stream is named {self.name!r}; give it an output's name")
         if self.key is None or callable(self.key):
             return
         names: Sequence[object] = (self.key,) if isinstance(self.key, str) else self.key
         if not names or not all(isinstance(name, str) and name for name in names):
-            raise ElementError(
+            raise ValueError(
                 f"stream {self.name!r}: key is {self.key!r}; write a member's name, a list of "
                 "names, or a function of the value"
             )
@@ -111,7 +107,7 @@ class Element:
         """Set a field, or what a property sets; refuse what would be gone with the micro-batch.
 
         Raises:
-            ElementError: there is no such field, or the value is not of its type.
+            ValueError: there is no such field, or the value is not of its type.
         """
         if name != "_call":
             _check_assignment(self, name, value)
@@ -184,7 +180,7 @@ class Element:
         after the creation. An instance without events for ``ttl``, in stream time, is removed.
 
         Raises:
-            ElementError: the class is no element, or does not go with these rules.
+            ValueError: the class is no element, or does not go with these rules.
         """
         rules = _Rules(
             _count(every),
@@ -382,18 +378,20 @@ def element_reducer(element: str, **rules: Any) -> ElementReducer:
 
     Raises:
         ImportPathError: the path cannot be imported.
-        ElementError: it names no element, or does not go with the rules.
+        ValueError: it names no element, or does not go with the rules.
     """
     found = load_callable(element)
     if not (isinstance(found, type) and issubclass(found, Element)):
-        raise ElementError(f"{element!r} is no element; name a class that is derived from Element")
+        raise ValueError(  # noqa: TRY004 - one kind of error for all that is wrong with an element
+            f"{element!r} is no element; name a class that is derived from Element"
+        )
     try:
         return found.as_reducer(**rules)
     except TypeError as error:
         unknown = sorted(rules.keys() - inspect.signature(found.as_reducer).parameters.keys())
         if not unknown:
             raise
-        raise ElementError(
+        raise ValueError(
             f"there is no rule {unknown[0]!r}; the rules are every, gap, interval and ttl"
         ) from error
 
@@ -432,17 +430,17 @@ def _check_assignment(element: Element, name: str, value: Any) -> None:
         raise _no_field(type(element), name)
 
 
-def _no_field(element: type, name: str) -> ElementError:
-    return ElementError(
+def _no_field(element: type, name: str) -> ValueError:
+    return ValueError(
         f"{_path_of(element)}: {name!r} is no field, and would be gone with the micro-batch; write "
         f"{name}: TYPE = DEFAULT in the class, or take a local variable"
     )
 
 
-def _misfit(element: type, name: str, value: Any) -> ElementError:
+def _misfit(element: type, name: str, value: Any) -> ValueError:
     hint = typing.get_type_hints(element)[name]
     kind = hint.__name__ if type(hint) is type else str(hint)
-    return ElementError(
+    return ValueError(
         f"{_path_of(element)}: field {name!r} is of the type {kind}, and not, with all its parts, "
         f"{describe_value(value)}, a {kind_of(value)}; write one, or give the field the other "
         "type, too"
@@ -514,7 +512,7 @@ def _path_of(element: type) -> str:
 
 
 def _refuse(element: type, reason: str) -> NoReturn:
-    raise ElementError(f"{_path_of(element)}: {reason}")
+    raise ValueError(f"{_path_of(element)}: {reason}")
 
 
 def _state_fields(element: type) -> tuple[Field[Any], ...]:
@@ -634,7 +632,7 @@ def _check_methods(element: type[Element], rules: _Rules) -> None:
 
 def _count(value: Any) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise ElementError(f"every is {value!r}; it has to be a number of events, 1 or more")
+        raise ValueError(f"every is {value!r}; it has to be a number of events, 1 or more")
     return value
 
 
@@ -647,5 +645,5 @@ def _milliseconds(name: str, value: Any) -> int | None:
 
     seconds = parse_duration(value) if isinstance(value, str) else None
     if seconds is None or round(seconds * 1000) < 1:
-        raise ElementError(f"{name} is {value!r}; it has to be a duration such as 30s or 10m")
+        raise ValueError(f"{name} is {value!r}; it has to be a duration such as 30s or 10m")
     return round(seconds * 1000)

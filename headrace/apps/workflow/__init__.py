@@ -10,7 +10,6 @@ from headrace.apps.workflow.definitions import (
     Call,
     Choice,
     Definition,
-    DefinitionError,
     FailurePolicy,
     Input,
     Loop,
@@ -19,7 +18,8 @@ from headrace.apps.workflow.definitions import (
     Sequence,
     Workflows,
 )
-from headrace.apps.workflow.messages import Assignment, CallFailedError
+from headrace.apps.workflow.errors import CallFailedError, DefinitionError
+from headrace.apps.workflow.messages import Assignment
 from headrace.apps.workflow.reducer import Workflow
 
 __all__ = [

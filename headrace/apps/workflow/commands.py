@@ -17,13 +17,9 @@ import yaml
 
 from headrace import daemon
 from headrace.apps.workflow.daemon_config import NodeRole, WorkflowNode
-from headrace.apps.workflow.definitions import DefinitionError, load_workflows
-from headrace.apps.workflow.executor import (
-    Executor,
-    NoOutcomeError,
-    find_outcome,
-    result_of,
-)
+from headrace.apps.workflow.definitions import load_workflows
+from headrace.apps.workflow.errors import DefinitionError, NoOutcomeError
+from headrace.apps.workflow.executor import Executor, find_outcome, result_of
 from headrace.apps.workflow.reducer import WorkflowReducer, phase_of
 from headrace.apps.workflow.term_tree import drawn
 from headrace.apps.workflow.topics import (
@@ -38,11 +34,12 @@ from headrace.apps.workflow.topics import (
 from headrace.config.models.root import LoggingConfig
 from headrace.config.show import escaped
 from headrace.core.clock import Deadline
-from headrace.core.errors import ConfigError, HeadraceError, ImportPathError, UnknownTopicError
+from headrace.core.errors import ConfigError, HeadraceError, ImportPathError
 from headrace.core.files import write_whole
 from headrace.core.processes import default_state_dir
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.phases import named, summed
+from headrace.kafka.errors import UnknownTopicError
 from headrace.ops.console import duration
 from headrace.telemetry.logs import configure_logging
 

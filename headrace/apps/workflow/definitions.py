@@ -17,7 +17,7 @@ from itertools import chain
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.core.errors import StartError
+from headrace.apps.workflow.errors import DefinitionError
 from headrace.core.imports import load_object
 from headrace.core.user_text import describe_error, describe_value
 
@@ -56,10 +56,6 @@ MOST_TERMS, MOST_LEVELS = 60, 100
 
 #: Bytes of the id of an instance.
 MOST_ID = 500
-
-
-class DefinitionError(StartError):
-    """A workflow cannot be started as it is defined: the text says where, and what to do."""
 
 
 class FailurePolicy(Enum):

@@ -11,6 +11,7 @@ from uuid import uuid4
 import structlog
 
 from headrace.apps.workflow.definitions import require_id
+from headrace.apps.workflow.errors import NoOutcomeError, WorkflowFailedError
 from headrace.apps.workflow.messages import EVENT_RESULT, start_message
 from headrace.apps.workflow.topics import (
     ANSWER_TIMEOUT,
@@ -25,7 +26,8 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.user_text import describe_error
 from headrace.extensions.keyed.codecs import to_json
-from headrace.kafka.topic_producer import ProduceError, TopicProducer
+from headrace.kafka.errors import ProduceError
+from headrace.kafka.topic_producer import TopicProducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,21 +48,6 @@ _STARTS_PER_SECOND = 1_000
 
 #: Seconds for which a reducer remembers an instance unless it is told otherwise.
 _KEEP = 600.0
-
-
-class WorkflowFailedError(HeadraceError):
-    """An instance has failed. ``outcome`` is its record, with all errors of its calls."""
-
-    def __init__(self, outcome: Mapping[str, Any]) -> None:
-        super().__init__(
-            f"instance {outcome.get('instance')} of {outcome.get('definition')} failed at "
-            f"{outcome.get('ref')}: {outcome.get('msg')}"
-        )
-        self.outcome = outcome
-
-
-class NoOutcomeError(HeadraceError, TimeoutError):
-    """An instance had no outcome by the deadline; it may have one later."""
 
 
 class ResultsListener:
@@ -241,7 +228,7 @@ class Executor:
         Raises:
             WorkflowFailedError: it has failed.
             NoOutcomeError: it had no outcome in time.
-            ReadRefusedError: this user may not read the outcomes.
+            KafkaAccessError: this user may not read the outcomes.
             KafkaUnavailableError: the outcomes could not be read to their end.
         """
         return result_of(self.outcome(instance, timeout))
@@ -329,7 +316,7 @@ def find_outcome(
 
     Raises:
         NoOutcomeError: there was none in time.
-        UnknownTopicError, ReadRefusedError: the topic is not there, or this user may not read it.
+        UnknownTopicError, KafkaAccessError: the topic is not there, or this user may not read it.
         KafkaUnavailableError: it was not read to its end in ``timeout`` and 30 seconds.
     """
     deadline = Deadline.after(timeout)

@@ -6,8 +6,6 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.core.errors import HeadraceError
-
 #: What the reducer reads: an instance is to start, a call has returned or failed.
 START = "Start"
 RETURN = "Return"
@@ -30,10 +28,6 @@ CALL_EXCEPTION = "PiFailureAtomicProcessException"
 
 #: The state of an instance after each step.
 UPDATE = "PiiUpdate"
-
-
-class CallFailedError(HeadraceError):
-    """A process cannot do what it was called for, and no further attempt would: raised by it."""
 
 
 #: The members of an assignment, in the order of its fields.

@@ -11,12 +11,12 @@ from headrace.apps.workflow.definitions import (
     OTHERWISE,
     ROOT,
     Compiled,
-    DefinitionError,
     FailurePolicy,
     case_name,
     is_deeper,
     load_workflows,
 )
+from headrace.apps.workflow.errors import DefinitionError
 from headrace.apps.workflow.messages import (
     ASSIGNMENT,
     CALL_EXCEPTION,

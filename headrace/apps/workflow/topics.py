@@ -13,16 +13,12 @@ from pydantic import ValidationError
 
 from headrace.config.models.kafka import KafkaConfig
 from headrace.core.clock import Deadline
-from headrace.core.errors import (
-    ConfigError,
-    HeadraceError,
-    KafkaUnavailableError,
-    UnknownTopicError,
-)
+from headrace.core.errors import ConfigError, StartError
 from headrace.core.records import TopicPartition, offset_of
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, clients
 from headrace.kafka.catalog import NewTopic
+from headrace.kafka.errors import KafkaAccessError, KafkaUnavailableError, UnknownTopicError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -49,14 +45,6 @@ PARTITIONER = {"partitioner": "murmur2_random"}
 
 #: No offset is committed for it, and no membership kept.
 _GROUP = "headrace-workflow-reader"
-
-
-class ReadRefusedError(HeadraceError):
-    """This user may not read a topic."""
-
-
-class NotCompactedError(HeadraceError):
-    """The topic of outcomes does not keep them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +117,8 @@ def create_topics(
     ``history`` has that of the states created as well.
 
     Raises:
-        TopicRefusedError, KafkaUnavailableError: the brokers will not, or do not answer.
-        NotCompactedError: the topic of outcomes was there, and is not compacted.
+        KafkaUnavailableError: the brokers do not answer.
+        StartError: they refuse, or the topic of outcomes was there and is not compacted.
     """
     compacted = {"cleanup.policy": "compact"}
     wanted = [
@@ -167,7 +155,7 @@ def _check_outcomes(catalog: KafkaTopicCatalog, topic: str, deadline: Deadline) 
         log.warning("outcomes_topic_unknown", topic=topic, error=str(error))
         return
     if "compact" not in policy.split(","):
-        raise NotCompactedError(
+        raise StartError(
             f"topic {topic!r} has cleanup.policy={policy}: outcomes are deleted before they are "
             f"asked for; set it: kafka-configs.sh --alter --topic {topic} --add-config "
             "cleanup.policy=compact"
@@ -228,7 +216,7 @@ class TopicReader:
         client complains of beside that is logged, and told by ``unread``: it goes on by itself.
 
         Raises:
-            ReadRefusedError: this user may not read the topic.
+            KafkaAccessError: this user may not read the topic.
             KafkaUnavailableError: a leader does not say where its log begins and ends.
         """
         fetched = self._source.fetch(timeout)
@@ -246,7 +234,7 @@ class TopicReader:
     def _note(self, error: str) -> None:
         """Take note of what the client complains of."""
         if clients.is_refused_topic(error):
-            raise ReadRefusedError(
+            raise KafkaAccessError(
                 f"topic {self.topic!r} cannot be read: {error}; give this user the right to READ it"
             )
         if error != self._error:

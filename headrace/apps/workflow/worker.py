@@ -14,17 +14,17 @@ import structlog
 from typing_extensions import override
 
 from headrace.apps.workflow.definitions import load_workflows
+from headrace.apps.workflow.errors import CallFailedError
 from headrace.apps.workflow.messages import (
     ASSIGNMENT,
     CANCEL,
     Assignment,
-    CallFailedError,
     fail_message,
     return_message,
 )
 from headrace.apps.workflow.topics import ANSWER_TIMEOUT, PARTITIONER, client_of
 from headrace.core.clock import Deadline
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import ChannelFailedError
 from headrace.core.records import offset_of
 from headrace.core.user_text import describe_error, message_of, trace_of
 from headrace.extensions.keyed.codecs import to_json
@@ -107,10 +107,6 @@ def AtomicProcessExecutor(  # noqa: N802 - a factory, named as a configuration n
     found.check()
     client = client_of(brokers, properties)
     return AssignmentProcessor(found, lambda: AnswerProducer(client, topic), threads)
-
-
-class HungCallsError(HeadraceError):
-    """So many calls hang that no thread may take the place of another one."""
 
 
 class AnswerProducer:
@@ -456,7 +452,7 @@ class AssignmentProcessor(BatchProcessor):
                     self._leave(job)
                     refusal = self._replace_caller() or refusal
             if refusal is not None:
-                self._context.fail(HungCallsError(refusal))
+                self._context.fail(ChannelFailedError(refusal))
 
     def _leave(self, job: _Job) -> None:
         """Leave a call to its thread. Under the lock."""

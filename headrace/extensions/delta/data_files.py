@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
-from headrace.core.errors import HeadraceError
+from headrace.extensions.delta.errors import NotRewritableError
 from headrace.extensions.delta.staging import sync
 from headrace.sinks.origin import ORIGIN
 
@@ -35,10 +35,6 @@ _SPELT = frozenset({str, bool, int, date, type(None)})
 _SHARED_TEXT = pa.dictionary(pa.int32(), pa.string())
 
 Values: TypeAlias = tuple[tuple[str, str | None], ...]
-
-
-class NotRewritableError(HeadraceError):
-    """Files of the table cannot be rewritten by code that knows no more of it than ours."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,16 +23,16 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import SinkFailedError
 from headrace.core.processes import python_command
 from headrace.extensions.delta.data_files import (
-    NotRewritableError,
     data_files,
     read_file,
     renew,
     require_plain,
     write_file,
 )
+from headrace.extensions.delta.errors import NotRewritableError
 from headrace.extensions.delta.table import (
     LogFiles,
     added,
@@ -55,10 +55,6 @@ if TYPE_CHECKING:
 TARGET_BYTES = 32 << 20
 
 
-class CompactionError(HeadraceError):
-    """The table is left as it is; the message says why."""
-
-
 def compact(folder: Path, scratch: Path, metadata: Mapping[str, str], now: float) -> int:
     """Rewrite small files and commit that. Returns how many went. Blocks; any thread.
 
@@ -66,7 +62,7 @@ def compact(folder: Path, scratch: Path, metadata: Mapping[str, str], now: float
     the epoch. One file is in memory at a time.
 
     Raises:
-        CompactionError: the table has features or values that are not known here, or another
+        NotRewritableError: the table has features or values that are not known here, or another
             writer removed one of the files or changed the table itself.
         DeltaError, OSError, pa.ArrowException: it could not be read or written, or what was made
             is gone. Its rows are the same, and nothing changed as far as can be told.
@@ -107,7 +103,7 @@ def _files(folder: Path, table: DeltaTable) -> list[DataFile]:
         require_plain(folder, table)
         return [file for file in data_files(folder, table) if file.is_ours]
     except NotRewritableError as error:
-        raise CompactionError(
+        raise NotRewritableError(
             f"{error}; compact it with what made it so, and set compact_every to 0"
         ) from error
 
@@ -156,7 +152,7 @@ def _commit(
     while True:
         version += 1
         if entries.checkpoint() >= version:
-            raise CompactionError(f"{folder}: the table went on by too many commits meanwhile")
+            raise NotRewritableError(f"{folder}: the table went on by too many commits meanwhile")
         renew(folder, made)
         if entries.add(version, actions, scratch, durable=True):
             return
@@ -164,7 +160,7 @@ def _commit(
             if {"metaData", "protocol"} & action.keys() or (
                 "remove" in action and action["remove"]["path"] in gone
             ):
-                raise CompactionError(f"{folder}: version {version} changed what was compacted")
+                raise NotRewritableError(f"{folder}: version {version} changed what was compacted")
 
 
 #: Seconds that a task may take. A table that takes longer is better compacted by a cluster.
@@ -172,10 +168,6 @@ _PATIENCE = 1800.0
 
 #: Seconds between two looks whether the task has to end, because the daemon does.
 _PROCESS_POLL_S = 0.5
-
-
-class MaintenanceError(HeadraceError):
-    """A task's process failed; the message has its last words."""
 
 
 class MaintenanceTask(Enum):
@@ -208,7 +200,7 @@ def carry_out(order: MaintenanceOrder, stopping: Event) -> dict[str, Any]:
     Every step of a task is whole or not at all, so that its process can be ended at any time.
 
     Raises:
-        MaintenanceError: the process failed, or took too long.
+        SinkFailedError: the process failed, or took too long.
         OSError: it could not be started.
     """
     process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of ours
@@ -224,7 +216,7 @@ def carry_out(order: MaintenanceOrder, stopping: Event) -> dict[str, Any]:
         return {}
     if process.returncode:
         reason = complaint.strip() or f"exit code {process.returncode}"
-        raise MaintenanceError(f"{order.table}: {order.task} failed: {reason}")
+        raise SinkFailedError(f"{order.table}: {order.task} failed: {reason}")
     found: dict[str, Any] = json.loads(said)
     return found
 
@@ -285,7 +277,7 @@ def main() -> None:
         found = _DONE_BY[MaintenanceTask(order.task)](order)
     except TableNotFoundError:
         found = {}
-    except CompactionError as error:
+    except NotRewritableError as error:
         found = {"not_compacted": str(error)}
     except Exception as error:  # noqa: BLE001 - its text is all that the daemon gets
         sys.exit(f"{type(error).__name__}: {error}".partition("\n")[0])

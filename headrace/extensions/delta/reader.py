@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import SinkFailedError
 from headrace.extensions.delta.sink import MEMBER_KEY
 from headrace.extensions.delta.table import OWN_KEYS, LogFiles
 
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-
-
-class TableUnreadableError(HeadraceError):
-    """There is no table in the folder, or it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class DeltaLog:
         """Return the commits since the last call, oldest first. Reads small files only.
 
         Raises:
-            TableUnreadableError: a file of the log is not what Delta's protocol says.
+            SinkFailedError: a file of the log is not what Delta's protocol says.
         """
         found = []
         while (commit := self._read(self._next)) is not None:
@@ -68,7 +64,7 @@ class DeltaLog:
             actions = self._entries.read(version)
             return None if actions is None else _commit(version, actions)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TableUnreadableError(
+            raise SinkFailedError(
                 f"{self._entries.entry(version)} is no commit of a Delta table ({error}); the "
                 "table is damaged"
             ) from error
@@ -78,14 +74,14 @@ def read_rows(folder: Path, columns: Sequence[str]) -> pa.Table:
     """Return these columns of all rows of the table's newest version. Blocks; all in memory.
 
     Raises:
-        TableUnreadableError: there is no table, or a file or a column of it is missing.
+        SinkFailedError: there is no table, or a file or a column of it is missing.
     """
     try:
         return DeltaTable(folder).to_pyarrow_table(columns=list(columns))
     except TableNotFoundError as error:
-        raise TableUnreadableError(f"{folder} holds no Delta table; give another folder") from error
+        raise SinkFailedError(f"{folder} holds no Delta table; give another folder") from error
     except (DeltaError, OSError, ValueError) as error:
-        raise TableUnreadableError(f"the table in {folder} cannot be read: {error}") from error
+        raise SinkFailedError(f"the table in {folder} cannot be read: {error}") from error
 
 
 def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:

@@ -12,15 +12,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.extensions.delta.data_files import (
-    NotRewritableError,
     data_files,
     read_file,
     renew,
     require_plain,
     write_file,
 )
+from headrace.extensions.delta.errors import NotRewritableError
 from headrace.extensions.delta.table import removed
-from headrace.sinks.contract import Replacement, ReplaceRefusedError
+from headrace.sinks.contract import Replacement
+from headrace.sinks.errors import ReplaceRefusedError
 from headrace.sinks.origin import (
     ORIGIN,
     ranges_of_text,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from deltalake import Schema
 
 from headrace.core.errors import ResultMisfitError
-from headrace.sinks.contract import SchemaMismatchError
 from headrace.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
@@ -49,10 +48,6 @@ class SchemaChanges(Enum):
     another type is refused all the same."""
 
 
-class UnstorableTypeError(ResultMisfitError):
-    """A result has a column that no table can have, whatever its values are."""
-
-
 #: Types of columns that a table can have, as Delta and Spark spell them. Decimals have numbers.
 _STORED = frozenset(("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")) | {
     "byte", "short", "integer", "long", "float", "double",
@@ -63,12 +58,12 @@ def require_storable(place: object, schema: dict[str, Any]) -> None:
     """Return if a table can have the columns of a result, whose schema is as in Spark's JSON.
 
     Raises:
-        UnstorableTypeError: a column has a type that Delta does not know, or two have one name, or
+        ResultMisfitError: a column has a type that Delta does not know, or two have one name, or
             names that differ by case alone, which are one to Delta.
     """
     problems = list(_unstorable("", schema))
     if problems:
-        raise UnstorableTypeError(
+        raise ResultMisfitError(
             f"{place}: the result cannot be stored in a Delta table: {'; '.join(problems)}; change "
             "the reducer"
         )
@@ -119,7 +114,7 @@ def check_schema(
     added wherever a result has it, and never left out where the table has it.
 
     Raises:
-        SchemaMismatchError: a column is of another type, or is missing or new where that is
+        ResultMisfitError: a column is of another type, or is missing or new where that is
             refused, or the table has rules that files written aside could break.
     """
     if schema is None:
@@ -145,7 +140,7 @@ def check_schema(
     ]
     problems += _rules(table)
     if problems:
-        raise SchemaMismatchError(
+        raise ResultMisfitError(
             f"{folder}: the result does not fit the table: {'; '.join(sorted(problems))}; "
             "change the reducer, or write to another table"
         )

@@ -14,8 +14,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.columns import load_pandas
-from headrace.core.errors import StartError
+from headrace.core.errors import SinkFailedError, StartError
 from headrace.core.files import existing
+from headrace.extensions.delta.errors import OvertakenError
 from headrace.extensions.delta.maintenance import MaintenanceConfig, MaintenanceThread
 from headrace.extensions.delta.replacement import find_output, without_output
 from headrace.extensions.delta.schema import (
@@ -34,22 +35,14 @@ from headrace.extensions.delta.table import (
     RETENTION_PROPERTY,
     KeptTable,
     LogFiles,
-    OthersFirstError,
-    OvertakenError,
     added,
     check_retention,
     commit_info,
     moved,
     shows,
 )
-from headrace.sinks.contract import (
-    Guarantee,
-    ReplaceRefusedError,
-    Sink,
-    columns_of,
-    conflicts_in,
-    require_starts,
-)
+from headrace.sinks.contract import Guarantee, Sink, columns_of, conflicts_in, require_starts
+from headrace.sinks.errors import ReplaceRefusedError
 from headrace.sinks.origin import ORIGIN, origin_text, require_covered, require_no_origin
 
 if TYPE_CHECKING:
@@ -171,8 +164,8 @@ class DeltaSink(Sink[StagedFiles]):
         """Have the result written as Parquet files that no reader of the table sees.
 
         Raises:
-            UnstorableTypeError: a table cannot have its columns; nothing was computed.
-            UnstorableColumnError: a column cannot be stored as it is.
+            ResultMisfitError: a table cannot have its columns; nothing was computed.
+            RowsRefusedError: a column cannot be stored as it is.
         """
         if result is None:
             return StagedFiles(micro_batch.id)
@@ -187,8 +180,8 @@ class DeltaSink(Sink[StagedFiles]):
         so that until the first result the group's commit stays the only record.
 
         Raises:
-            PlacementError: a commit of several that failed left the files half in place, or some of
-                them are gone.
+            SinkFailedError: a commit of several that failed left the files half in place, or some
+                of them are gone.
             StartError: a later version of Headrace writes to the table, or it forgets offsets.
         """
         self.commit_all([staged], offsets)
@@ -222,7 +215,7 @@ class DeltaSink(Sink[StagedFiles]):
                 rows = self._try_replace(moves, note)
                 if rows is not None:
                     return rows
-        raise OthersFirstError(self._folder, _REPLACE_ATTEMPTS)
+        raise self._others_first(_REPLACE_ATTEMPTS)
 
     def _try_replace(self, moves: Sequence[OffsetMove], note: str) -> int | None:
         """Replace once. Return None where another writer was first."""
@@ -258,7 +251,13 @@ class DeltaSink(Sink[StagedFiles]):
         for _ in range(_COMMIT_ATTEMPTS):
             if self._try(self._checked(staged, offsets), staged, offsets, metadata):
                 return
-        raise OthersFirstError(self._folder, _COMMIT_ATTEMPTS)
+        raise self._others_first(_COMMIT_ATTEMPTS)
+
+    def _others_first(self, attempts: int) -> SinkFailedError:
+        return SinkFailedError(
+            f"{self._folder}: other writers were first {attempts} times; let fewer members write "
+            "to this table, or larger micro-batches"
+        )
 
     def discard(self, staged: StagedFiles) -> None:
         self._staging.remove(staged, placed=True)

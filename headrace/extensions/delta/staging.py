@@ -24,9 +24,16 @@ from deltalake import Schema
 from deltalake.transaction import AddAction
 
 from headrace.core.columns import constant, integer
-from headrace.core.errors import ConfigError, HeadraceError, RetryableError, StartError
+from headrace.core.errors import (
+    ConfigError,
+    HeadraceError,
+    ResultMisfitError,
+    RowsRefusedError,
+    SinkFailedError,
+    StartError,
+)
 from headrace.core.processes import is_alive
-from headrace.extensions.delta.schema import UnstorableTypeError, require_storable
+from headrace.extensions.delta.schema import require_storable
 from headrace.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
@@ -59,15 +66,11 @@ _PLAIN: dict[Callable[[pa.DataType], bool], pa.DataType] = {
 }
 
 
-class UnstorableColumnError(HeadraceError):
-    """A column of a result cannot be stored in a table as it is."""
-
-
 def plain(table: pa.Table) -> pa.Table:
     """Return the table with types that Delta and Spark know, and the same values.
 
     Raises:
-        UnstorableColumnError: there is none for a column, or it would lose part of a value.
+        RowsRefusedError: there is none for a column, or it would lose part of a value.
     """
     fields = [field.with_type(_plain(field.type)) for field in table.schema]
     columns = [_cast(field, column) for field, column in zip(fields, table.columns, strict=True)]
@@ -87,8 +90,8 @@ def schema_json(table: pa.Table) -> str:
     """Return the schema of a plain table in the JSON that Delta and Spark share.
 
     Raises:
-        UnstorableTypeError: Delta has no such type.
-        UnstorableColumnError: a column has no type, as no row has a value in it.
+        ResultMisfitError: Delta has no such type.
+        RowsRefusedError: a column has no type, as no row has a value in it.
     """
     for column in table.schema:
         if pa.types.is_null(column.type):
@@ -96,7 +99,7 @@ def schema_json(table: pa.Table) -> str:
         try:
             Schema.from_arrow(pa.schema([column]))
         except Exception as error:
-            raise UnstorableTypeError(_sentence(column, "a table has no such type")) from error
+            raise ResultMisfitError(_sentence(column, "a table has no such type")) from error
     text: str = Schema.from_arrow(table.schema).to_json()
     return text
 
@@ -123,8 +126,8 @@ def write_files(
     """Write a plain table, one file for each combination of partition values, and return these.
 
     Raises:
-        UnstorableTypeError: a column to partition by is missing or of no use for that.
-        UnstorableColumnError: a value is of no use for that.
+        ResultMisfitError: a column to partition by is missing or of no use for that.
+        RowsRefusedError: a value is of no use for that.
     """
     require_partitions(schema_json(table), partition_by)
     if table.num_rows == 0:
@@ -142,24 +145,24 @@ def require_partitions(schema: str, partition_by: Sequence[str]) -> None:
     """Return if a result, whose schema is in JSON, has columns to partition it by.
 
     Raises:
-        UnstorableTypeError: one is missing, or of a type without an order, or there are no
+        ResultMisfitError: one is missing, or of a type without an order, or there are no
             others.
     """
     kinds = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
     for name in partition_by:
         if name not in kinds:
-            raise UnstorableTypeError(
+            raise ResultMisfitError(
                 f"the result has no column {name!r} to partition by; it has {', '.join(kinds)}"
             )
         kind = kinds[name]
         if not isinstance(kind, str) or kind == "binary":
             named = kind if isinstance(kind, str) else kind["type"]
-            raise UnstorableTypeError(
+            raise ResultMisfitError(
                 f"column {name!r} holds {named}, which the table cannot be partitioned by; leave "
                 "it out of partition_by"
             )
     if partition_by and kinds.keys() <= {*partition_by, ORIGIN}:
-        raise UnstorableTypeError(
+        raise ResultMisfitError(
             f"the result has no columns but those of partition_by, {', '.join(partition_by)}; a "
             "table has at least one other: leave one out of partition_by"
         )
@@ -186,8 +189,8 @@ def _cast(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
         raise _unstorable(field, f"it would have to become {field.type}: {error}") from error
 
 
-def _unstorable(field: pa.Field, why: str) -> UnstorableColumnError:
-    return UnstorableColumnError(_sentence(field, why))
+def _unstorable(field: pa.Field, why: str) -> RowsRefusedError:
+    return RowsRefusedError(_sentence(field, why))
 
 
 def _sentence(field: pa.Field, why: str) -> str:
@@ -221,12 +224,12 @@ def _spelt_all(name: str, column: pa.ChunkedArray) -> list[str | None]:
     """Return values as Delta's log spells them.
 
     Raises:
-        UnstorableColumnError: a time is of no year from 1 to 9999.
+        RowsRefusedError: a time is of no year from 1 to 9999.
     """
     try:
         return [_spelt(value) for value in column.to_pylist()]
     except (ValueError, OverflowError) as error:
-        raise UnstorableColumnError(
+        raise RowsRefusedError(
             f"column {name!r} has a value that the table cannot be partitioned by: {error}; leave "
             "it out of partition_by, or have the reducer filter it"
         ) from error
@@ -323,10 +326,6 @@ def local_folder(path: str | Path) -> Path:
     return Path(path).absolute()
 
 
-class PlacementError(RetryableError):
-    """Files of a result are not where they should be: moving them failed, or they are gone."""
-
-
 class Placement(Enum):
     """How far a result's files got into the table's folder."""
 
@@ -403,8 +402,8 @@ class FileStaging:
         ``origin`` is what each row says in the column of origins, None without one.
 
         Raises:
-            UnstorableTypeError: a table cannot have the columns; nothing was computed.
-            UnstorableColumnError: a column cannot be stored as it is.
+            ResultMisfitError: a table cannot have the columns; nothing was computed.
+            RowsRefusedError: a column cannot be stored as it is.
         """
         folder = self.own / name
         try:
@@ -456,7 +455,7 @@ class FileStaging:
         takes files of no version by age, and a process may be stopped for long at any line.
 
         Raises:
-            PlacementError: moving some of them failed before, and which are where is not known; or
+            SinkFailedError: moving some of them failed before, and which are where is not known; or
                 some are gone.
         """
         waiting = [each for each in staged if each.placement is not Placement.DONE]
@@ -473,12 +472,12 @@ class FileStaging:
         if staged.folder is None:
             return
         if staged.placement is Placement.BEGUN:
-            raise PlacementError(
+            raise SinkFailedError(
                 f"{self._table}: the files of micro-batch {staged.name} are partly in place since "
                 "a commit failed; it is computed again"
             )
         if (gone := next((path for path in staged.files if not path.exists()), None)) is not None:
-            raise PlacementError(_gone(gone, staged))
+            raise SinkFailedError(_gone(gone, staged))
         staged.placement = Placement.BEGUN
         for number, source in enumerate(staged.files):
             rows = pq.read_metadata(source).num_rows
@@ -499,7 +498,7 @@ class FileStaging:
             try:
                 os.utime(path)
             except FileNotFoundError:
-                raise PlacementError(_gone(path, staged)) from None
+                raise SinkFailedError(_gone(path, staged)) from None
 
     @staticmethod
     def keep(staged: Sequence[StagedFiles]) -> None:

@@ -17,8 +17,9 @@ import pyarrow as pa
 import structlog
 from deltalake import DeltaTable
 
-from headrace.core.errors import HeadraceError, StartError
+from headrace.core.errors import StartError
 from headrace.core.records import former_identity
+from headrace.extensions.delta.errors import OvertakenError
 from headrace.extensions.delta.staging import sync
 from headrace.sinks.contract import are_moved
 from headrace.sinks.origin import ORIGIN
@@ -41,19 +42,15 @@ OWN_KEYS = "headrace/"
 RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
 
 
-class ForgottenOffsetsError(StartError):
-    """The table's properties have it forget the offsets of partitions that stand still."""
-
-
 def check_retention(folder: Path, properties: Mapping[str, str | None]) -> None:
     """Refuse a table that does not keep offsets for ever, by its properties.
 
     Raises:
-        ForgottenOffsetsError: one of them has transactions expire.
+        StartError: one of them has transactions expire.
     """
     duration = properties.get(RETENTION_PROPERTY)
     if duration is not None:
-        raise ForgottenOffsetsError(
+        raise StartError(
             f"{folder}: the table's property {RETENTION_PROPERTY} is {duration!r}, so that it "
             "forgets the offsets of partitions that stand still for that long, and takes their "
             f"records twice; remove it with ALTER TABLE delta.`{folder}` UNSET TBLPROPERTIES "
@@ -218,30 +215,6 @@ _ORIGIN = f"{OWN_KEYS}origin/"
 _LEADER = f"{OWN_KEYS}leader/"
 
 
-class LaterFormatError(StartError):
-    """A later version of Headrace keeps its offsets in the table in a way we do not know."""
-
-
-class OvertakenError(HeadraceError):
-    """While we made an entry of the log a later checkpoint appeared that does not show it."""
-
-    def __init__(self, folder: Path, version: int) -> None:
-        super().__init__(
-            f"{folder}: a checkpoint overtook version {version} while it was written, and does not "
-            "show what that stored; was this process stopped for longer than the log is kept?"
-        )
-
-
-class OthersFirstError(HeadraceError):
-    """Each time a commit was tried another writer had made one."""
-
-    def __init__(self, folder: Path, attempts: int) -> None:
-        super().__init__(
-            f"{folder}: other writers were first {attempts} times; let fewer members write to this "
-            "table, or larger micro-batches"
-        )
-
-
 def file_names(table: DeltaTable) -> set[str]:
     """Return the names of all files that a version of a table has, as they are in its folder."""
     found = pa.table(table.get_add_actions())
@@ -301,10 +274,10 @@ class KeptTable:
         return any(field.name == ORIGIN for field in self.opened.schema().fields)
 
     def check_format(self) -> None:
-        """Refuse a table whose offsets could be misread; raises LaterFormatError."""
+        """Refuse a table whose offsets could be misread; raises StartError."""
         found = self.transaction_version(FORMAT_KEY)
         if found is not None and found > FORMAT_VERSION:
-            raise LaterFormatError(
+            raise StartError(
                 f"{self._folder}: the offsets in the table have format version {found}, this "
                 f"Headrace knows up to {FORMAT_VERSION}; upgrade this member, or give it a table "
                 "of its own"

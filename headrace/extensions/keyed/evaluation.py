@@ -8,8 +8,9 @@ from headrace.core.letter_headers import Stage
 from headrace.core.records import TopicPartition
 from headrace.core.user_text import plain_error, plain_text
 from headrace.extensions.keyed.api import Event, Fired, Timer, TimerClock
+from headrace.extensions.keyed.errors import PoisonError
 from headrace.extensions.keyed.facts import IN_TIME, TOO_LATE
-from headrace.extensions.keyed.poison import PoisonError, letter_of, refusal_of
+from headrace.extensions.keyed.poison import letter_of, refusal_of
 from headrace.extensions.keyed.results import Folded
 from headrace.extensions.keyed.row import TTL, KeyRow
 from headrace.extensions.keyed.tables import Fact, header_pairs
@@ -118,7 +119,7 @@ class KeyEvaluation:
 
         Raises:
             PoisonError: something failed, and this is no careful run.
-            PoisonRecordError, KeyedTimerError: ``failing`` is ``fail``, in a careful one.
+            PoisonRecordError, RetryableError: ``failing`` is ``fail``, in a careful one.
         """
         touched = self._touched
         self._open()

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from headrace.extensions.keyed.aggregates import count, count_silently
 from headrace.extensions.keyed.columns import CountInColumns
+from headrace.extensions.keyed.errors import PoisonError
 from headrace.extensions.keyed.evaluation import Begun, KeyEvaluation, reduce_plain
 from headrace.extensions.keyed.facts import FactColumns, listed, plain_keys
-from headrace.extensions.keyed.poison import PoisonError
 from headrace.extensions.keyed.reduction import Reduction
 from headrace.extensions.keyed.results import FoldResults
 from headrace.extensions.keyed.row import KeyRow
@@ -60,7 +60,7 @@ class Fold:
 
     Raises:
         PoisonRecordError: a fact cannot be reduced, and ``failing`` is ``fail``.
-        KeyedTimerError: the same of a timer.
+        RetryableError: the same of a timer.
         JobTimeoutError: the reducer did not return from a call in time.
     """
 

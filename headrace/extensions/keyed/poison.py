@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.letter_headers import Failure, Stage
 from headrace.core.records import TopicPartition
-from headrace.core.user_text import describe_error, plain_text
 from headrace.extensions.keyed.api import Fired
 from headrace.extensions.keyed.letters import dead_letter
 
@@ -16,22 +15,11 @@ if TYPE_CHECKING:
     from headrace.extensions.keyed.tables import Fact, OutputRow, Touched
 
 
-class KeyedTimerError(RetryableError):
-    """A reducer failed when it was called with a timer; no record is at fault."""
-
-
-class PoisonError(Exception):
-    """A fact or a timer that the reducer, or the fold, cannot take."""
-
-    def __init__(self, reason: BaseException | str) -> None:
-        super().__init__(plain_text(reason) if isinstance(reason, str) else describe_error(reason))
-
-
 def refusal_of(touched: Touched, last: Fact | Fired, reason: str) -> Exception:
     """Return the error that fails a micro-batch for a fact or a timer of a key."""
     shown = touched.key[:100].decode("utf-8", "replace")
     if isinstance(last, Fired):
-        return KeyedTimerError(
+        return RetryableError(
             f"key {shown!r} of partition {touched.partition}: timer {last.name!r}, due at "
             f"{last.due}: {reason}"
         )

@@ -45,10 +45,6 @@ REKEYED = pa.schema(
 )
 
 
-class _NoKeyError(Exception):
-    """A record has no such key."""
-
-
 @dataclass(frozen=True, slots=True)
 class RekeySettings:
     """Where records get their key from, and where they go.
@@ -93,7 +89,7 @@ class Rekey:
     Raises:
         PoisonRecordError: a record has no such key, and ``undecodable`` is ``fail``.
         RetryableError: the decoder or the function said so.
-        CallTimeoutError: the decoder or the function did not return in time.
+        JobTimeoutError: the decoder or the function did not return in time.
     """
 
     def __init__(
@@ -134,14 +130,18 @@ class Rekey:
         if self.calls is not None:
             place = f"the key of offset {row.offset} of {row.topic}-{row.partition}"
             if self.calls.has_hung(row.partition, None, place):
-                return self._without_key(row, _NoKeyError(_HANGS))
+                return self._without_key(row, _HANGS)
             self.calls.call(row.partition, None, place.encode())
         try:
             key = self._key_of(row)
+            if key is None:
+                return self._without_key(row, f"it has no {self.settings.key}")
         except RetryableError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - of a value, or of the user's function
-            return self._without_key(row, plain_error(error))
+            raised = plain_error(error)
+            reason = f"its {self.settings.key} cannot be read: {describe_error(raised)}"
+            return self._without_key(row, reason, raised)
         came_from = f"{row.topic}/{row.partition}/{row.offset}".encode()
         return (
             self.settings.topic,
@@ -149,14 +149,12 @@ class Rekey:
             [*(row.headers or ()), {"key": FROM_HEADER, "value": came_from}],
         )
 
-    def _without_key(self, row: _Row, error: BaseException) -> _Made:
+    def _without_key(self, row: _Row, reason: str, raised: BaseException | None = None) -> _Made:
         """Deal with a record that has no such key, as ``undecodable`` says."""
-        settings, reason = self.settings, str(error)
-        if not isinstance(error, _NoKeyError):
-            reason = f"its {settings.key} cannot be read: {describe_error(error)}"
+        settings = self.settings
         if settings.undecodable == "fail":
             partition = TopicPartition(row.topic, row.partition)
-            raise PoisonRecordError(partition, row.offset, reason) from error
+            raise PoisonRecordError(partition, row.offset, reason) from raised
         if settings.undecodable == "skip":
             return None, None, None
         said = {
@@ -165,18 +163,15 @@ class Rekey:
             "offset": str(row.offset),
             "timestamp": str(row.ts),
         }
-        raised = None if isinstance(error, _NoKeyError) else error
         failure = Failure(reason, raised, Stage.KEY, self.function or Rekey)
         *_, headers = dead_letter(
             settings.letters, row.key, row.value, row.ts, failure, said, row.headers
         )
         return settings.dead_letters, row.key, headers
 
-    def _key_of(self, row: _Row) -> bytes:
+    def _key_of(self, row: _Row) -> bytes | None:
         found = self._found(row)
-        if found is None:
-            raise _NoKeyError(f"it has no {self.settings.key}")
-        return key_bytes(found)
+        return None if found is None else key_bytes(found)
 
     def _found(self, row: _Row) -> Any:
         if self.function is not None:

@@ -12,15 +12,12 @@ import structlog
 
 from headrace.core.clock import Deadline
 from headrace.core.columns import ColumnRun
-from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition, offset_of
 from headrace.core.user_text import describe_error
 from headrace.extensions.keyed.changelog import loaded_rows
-from headrace.extensions.keyed.store import (
-    CorruptStoreError,
-    Position,
-    StateStoreError,
-)
+from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
+from headrace.extensions.keyed.store import Position
+from headrace.kafka.errors import KafkaUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

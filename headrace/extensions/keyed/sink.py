@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from typing_extensions import override
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import HeadraceError, KafkaUnavailableError, ResultRefusedError
+from headrace.core.errors import HeadraceError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.core.result_columns import ResultColumns
 from headrace.core.spans import current_headers
@@ -22,8 +22,10 @@ from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.state import Layer, Progress
 from headrace.extensions.keyed.store import Position
 from headrace.extensions.keyed.tables import OUTPUT, named_tuples
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.result_transactions import CountedMove
-from headrace.sinks.contract import CommitConflictError, Guarantee, RowsRefusedError, Sink
+from headrace.sinks.contract import Guarantee, Sink
+from headrace.sinks.errors import CommitConflictError
 from headrace.sinks.kafka import traced
 
 if TYPE_CHECKING:
@@ -343,10 +345,7 @@ class KeyedSink(Sink[StagedState]):
             numbers = {move.partition.partition for move in moves}
             were_touched = self._touched & numbers
             self._touched -= numbers
-            try:
-                conflicts = self._transactions.commit(moves, self._records(staged, records))
-            except ResultRefusedError as error:
-                raise RowsRefusedError(str(error)) from error
+            conflicts = self._transactions.commit(moves, self._records(staged, records))
             if conflicts:
                 # nothing was stored; but of these the changelog has rows of another writer
                 others = {conflict.partition.partition for conflict in conflicts}

@@ -12,8 +12,9 @@ import structlog
 
 from headrace.core.user_text import describe_error
 from headrace.extensions.keyed.api import TimerClock
+from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.row import PartitionKey
-from headrace.extensions.keyed.store import StateStoreError, StoredCommit, timers_of
+from headrace.extensions.keyed.store import StoredCommit, timers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -30,8 +30,9 @@ from rocksdict import (
 )
 from typing_extensions import override
 
-from headrace.core.errors import RetryableError, StartError
+from headrace.core.errors import StartError
 from headrace.extensions.keyed.api import TimerClock
+from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
 from headrace.extensions.keyed.phases import PhaseTotals, Tally, summed, totals_of
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 
@@ -44,14 +45,6 @@ if TYPE_CHECKING:
 
 
 log = structlog.get_logger(__name__)
-
-
-class StateStoreError(RetryableError):
-    """The local store cannot be read or written. It is never taken for a key without state."""
-
-
-class CorruptStoreError(StateStoreError):
-    """The files are not what was written: the store has to be made again from the changelog."""
 
 
 #: What RocksDB says of files that are not what it wrote.

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import re
 
-from headrace.core.errors import HeadraceError, RetryableError
+from headrace.core.errors import JobFailedError, ReducerError
 
 #: Characters kept of Spark's message: a Python traceback fits, a plan of many pages does not.
 _MESSAGE_LENGTH = 4000
-
-
-class ReducerError(HeadraceError):
-    """A Spark job of the reducer failed. The message is Spark's."""
-
-
-class JobFailedError(ReducerError, RetryableError):
-    """Spark refused the plan, or a job failed for want of memory, disk or network.
-
-    No record is to blame.
-    """
 
 
 def text_of(error: Exception) -> str:

@@ -10,18 +10,24 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from typing_extensions import override
 
-from headrace.core.call_watch import Call, CallTimeoutError
-from headrace.core.errors import JobTimeoutError, PoisonRecordError, RetryableError
+from headrace.core.errors import (
+    JobFailedError,
+    JobTimeoutError,
+    PoisonRecordError,
+    ReducerError,
+    RetryableError,
+)
 from headrace.core.records import TopicPartition
 from headrace.core.tables import left_out, table_of
 from headrace.extensions.spark.engine import SparkEngine
-from headrace.extensions.spark.failures import JobFailedError, ReducerError, failure_of, text_of
+from headrace.extensions.spark.failures import failure_of, text_of
 from headrace.extensions.spark.reducer import send_by_value
 from headrace.sinks.channel_sink import Staged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace.core.calls import Call
     from headrace.core.records import Batch
     from headrace.extensions.spark.runtime import SparkRuntime
     from headrace.extensions.spark.worker_calls import WorkerCalls
@@ -71,10 +77,8 @@ class KeyedSparkEngine(SparkEngine):
         self._calls.begin_job(seconds)
         try:
             return self._folded(micro_batch, prepared, seconds, sink)
-        except CallTimeoutError:
-            raise
         except JobTimeoutError as error:
-            calls = self._calls.overdue()
+            calls = None if error.call else self._calls.overdue()
             if not calls:
                 raise
             named = ", and ".join(map(str, calls))
@@ -150,7 +154,7 @@ def _task(fold: Callable[[pa.Table], pa.Table]) -> Callable[[bytes], bytes | _Fa
             return _to_bytes(fold(pa.ipc.open_stream(payload).read_all()))
         except PoisonRecordError as error:
             return _Failed(error.reason, (*error.partition, error.offset))
-        except CallTimeoutError as error:
+        except JobTimeoutError as error:
             return _Failed(str(error), call=error.call)
         except RetryableError as error:
             return _Failed(str(error))
@@ -165,5 +169,5 @@ def _result(found: bytes | _Failed) -> pa.Table:
         topic, partition, offset = found.record
         raise PoisonRecordError(TopicPartition(topic, partition), offset, found.message)
     if found.call is not None:
-        raise CallTimeoutError(found.call, found.message)
+        raise JobTimeoutError(found.message, found.call)
     raise JobFailedError(found.message)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from headrace.core.call_watch import Call
+    from headrace.core.calls import Call
 
 log = structlog.get_logger(__name__)
 

@@ -181,10 +181,6 @@ _MOVED_AWAY = 2
 _LEADER = "headrace/leader/"
 
 
-class LaterOffsetsError(StartError):
-    """A later version of Headrace keeps its offsets in the table in a way we do not know."""
-
-
 def _offsets(name: TableName) -> sa.Table:
     return sa.Table(
         name.name,
@@ -239,7 +235,7 @@ class OffsetsTable:
         """Return a partition's offset, which may be in a row of an earlier version.
 
         Raises:
-            LaterOffsetsError: the row has a later format.
+            StartError: the row has a later format.
         """
         found, former = self._row(connection, identity), former_identity(identity)
         return self._row(connection, former) if found is None and former else found
@@ -254,7 +250,7 @@ class OffsetsTable:
 
         Raises:
             CommitConflictError: some are elsewhere; the caller rolls back.
-            LaterOffsetsError: a row has a later format.
+            StartError: a row has a later format.
         """
         ordered = sorted(offsets, key=lambda each: each.identity)
         require_starts([(each, self._move(connection, each, said)) for each in ordered])
@@ -342,7 +338,7 @@ class OffsetsTable:
         if row is None:
             return None
         if row.format > FORMAT_VERSION:
-            raise LaterOffsetsError(
+            raise StartError(
                 f"{self._table.fullname} in {self._database.name}: the offsets have format version "
                 f"{row.format}, this Headrace knows up to {FORMAT_VERSION}; upgrade this member, "
                 "or give it an offsets_table of its own"

@@ -12,23 +12,21 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from headrace.core.columns import load_pandas
-from headrace.core.errors import StartError
+from headrace.core.errors import RowsRefusedError, SinkFailedError, StartError
 from headrace.extensions.sql.columns import is_of_values
 from headrace.extensions.sql.database import TIMEOUT, Database, TableName, brief, gave_way
 from headrace.extensions.sql.offsets import OffsetsTable, OriginsTable
 from headrace.extensions.sql.target import SqlTarget, WriteMode
 from headrace.sinks.contract import (
     Guarantee,
-    ReplaceRefusedError,
-    RowsRefusedError,
     Sink,
-    SinkFailedError,
     are_moved,
     columns_of,
     require_starts,
     rows_of,
     schema_of,
 )
+from headrace.sinks.errors import ReplaceRefusedError
 from headrace.sinks.origin import ORIGIN, require_covered, require_no_origin
 
 if TYPE_CHECKING:
@@ -66,7 +64,7 @@ def carry_out(database: Database, writes: Sequence[Write]) -> None:
 
     Raises:
         CommitConflictError: another writer moved some of the offsets.
-        LaterOffsetsError: a later version of Headrace wrote some of them.
+        StartError: a later version of Headrace wrote some of them.
         RowsRefusedError: a rule of a table, or a column's type, refuses some of the rows.
         SQLAlchemyError: the database refused, or nothing was stored as far as can be told.
     """

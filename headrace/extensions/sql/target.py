@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 
-from headrace.core.errors import ConfigError, HeadraceError, StartError
+from headrace.core.errors import ConfigError, ResultMisfitError, RowsRefusedError, StartError
 from headrace.extensions.sql.columns import (
     bound_type,
     bytes_of_rows,
@@ -27,7 +27,6 @@ from headrace.extensions.sql.columns import (
     samples,
 )
 from headrace.extensions.sql.database import TableName, brief, explained
-from headrace.sinks.contract import RowsRefusedError, SchemaMismatchError
 from headrace.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
@@ -99,10 +98,6 @@ class WriteMode(Enum):
 
     UPSERT = "upsert"
     """It takes the place of the row with the same key, if there is one."""
-
-
-class RepeatedKeyError(HeadraceError):
-    """A result has several rows for one key, or none in a key: which should stay is not said."""
 
 
 class SqlTarget:
@@ -238,7 +233,7 @@ class SqlTarget:
         would carry out a statement with a value of each type: nothing is written. Blocks.
 
         Raises:
-            SchemaMismatchError: a column is not in the table, one that it needs is missing, or
+            ResultMisfitError: a column is not in the table, one that it needs is missing, or
                 one takes no value of its type.
             SQLAlchemyError: the database cannot be asked.
         """
@@ -253,7 +248,7 @@ class SqlTarget:
             if not problems:
                 self._taken.append(kinds)
         if problems:
-            raise SchemaMismatchError(
+            raise ResultMisfitError(
                 f"{self.place}: the result does not fit the table: {'; '.join(sorted(problems))}; "
                 "change the reducer or the table"
             )
@@ -331,7 +326,7 @@ class SqlTarget:
         """Return the rows as :meth:`write` needs them: times as the columns hold them, by key.
 
         Raises:
-            RepeatedKeyError: a key is there twice, or is null in part.
+            RowsRefusedError: a key is there twice, or is null in part.
         """
         for index, field in enumerate(rows.schema):
             if pa.types.is_timestamp(field.type):
@@ -365,7 +360,7 @@ class SqlTarget:
         distinct = keys.group_by(list(self._key)).aggregate([]).num_rows
         nulls = sum(column.null_count for column in keys.columns)
         if distinct < rows.num_rows or nulls:
-            raise RepeatedKeyError(
+            raise RowsRefusedError(
                 f"{self.place}: the result has {rows.num_rows} rows and {distinct} keys, {nulls} "
                 f"of them null in part; let the reducer make one row for each "
                 f"{', '.join(self._key)}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import cimpl
 
-from headrace.core.errors import HeadraceError
+from headrace.kafka.errors import LibraryMissingError
 
 if TYPE_CHECKING:
     from typing import Any
@@ -29,10 +29,6 @@ ARROW_ARRAY = 80
 REVISION = 4
 
 _NAME = 256
-
-
-class LibraryMissingError(HeadraceError):
-    """There are no columns; the message says why."""
 
 
 class PartHead(c.Structure):

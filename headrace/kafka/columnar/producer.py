@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from headrace.kafka.columnar.library import (
-    PATH,
-    FailureStruct,
-    LibraryMissingError,
-    ValuesStruct,
-    load,
-)
+from headrace.kafka.columnar.library import PATH, FailureStruct, ValuesStruct, load
+from headrace.kafka.errors import LibraryMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

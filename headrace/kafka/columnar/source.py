@@ -16,6 +16,7 @@ from headrace.core.records import TopicPartition
 from headrace.kafka import clients
 from headrace.kafka.clients import refused
 from headrace.kafka.columnar import library
+from headrace.kafka.errors import LibraryMissingError
 from headrace.kafka.ports import Fetched, RecordSource
 from headrace.kafka.source import LOCAL_TIMEOUT
 from headrace.kafka.truncation import NO_EPOCH, note
@@ -84,7 +85,7 @@ class Consumer:
     def __init__(self, properties: Mapping[str, Any]) -> None:
         name, value = _IN_PYTHON
         if properties.get(name) == value:
-            raise library.LibraryMissingError(f"only the Python client knows {name}={value}")
+            raise LibraryMissingError(f"only the Python client knows {name}={value}")
         #: The leader epochs of the last records of the last take.
         self.leader_epochs: dict[TopicPartition, int] = {}
         self._library = library.load()

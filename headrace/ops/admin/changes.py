@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.core.clock import Clock, Deadline
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, RefusedError
 from headrace.core.positions import FORMS, Replay, parse_target
 from headrace.core.records import TopicPartition
 from headrace.ops.admin.configuration import ReloadAnswer, reload_answer
@@ -146,13 +146,22 @@ def audited(asked: Asked) -> Iterator[Asked]:
     try:
         yield asked
     except (ApiError, HeadraceError) as error:
-        name = error.problem.error if isinstance(error, ApiError) else type(error).__name__
-        _log(asked, "refused", f"{name}: {error}")
+        _log(asked, "refused", f"{_name_of(error)}: {error}")
         raise
     except Exception as error:
         _log(asked, "failed", type(error).__name__)
         raise
     _log(asked, "done", None)
+
+
+def _name_of(error: HeadraceError) -> str:
+    """Return an error's name: what the API answers as ``error``, or else its class."""
+    match error:
+        case ApiError():
+            return error.problem.error
+        case RefusedError():
+            return error.refusal.value
+    return type(error).__name__
 
 
 def _log(asked: Asked, outcome: str, error: str | None) -> None:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from headrace.config import load
-from headrace.core.errors import ConfigError, HeadraceError
-from headrace.core.files import read_regular
-from headrace.core.processes import (
+from headrace.core.errors import (
+    ConfigError,
+    HeadraceError,
     NoRecordError,
-    ProcessNotFoundError,
     SeveralProcessesError,
-    find_process,
-    is_alive,
+    UnreachableError,
 )
+from headrace.core.files import read_regular
+from headrace.core.processes import find_process, is_alive
 from headrace.ops.admin.auth import Folder
 
 if TYPE_CHECKING:
@@ -192,10 +192,6 @@ def _context(target: ApiTarget) -> ssl.SSLContext | bool:
 URL, TOKEN, TOKEN_FILE = "HEADRACE_URL", "HEADRACE_TOKEN", "HEADRACE_TOKEN_FILE"
 
 
-class UnreachableError(HeadraceError):
-    """Nobody answers, or nobody knows where."""
-
-
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """What a command was told about its process, by options or the variables that replace them."""
@@ -272,7 +268,7 @@ def _addressed(url: str, options: ClientOptions) -> ApiTarget:
     A file that cannot be used is a reason for having no token, and reading may take none.
     """
     if options.config is not None:
-        with suppress(ProcessNotFoundError):
+        with suppress(UnreachableError):
             return _recorded(find_process(options.config, url=url.rstrip("/")), options)
     token, reason = _token(options, None)
     named = options.token_file is not None or token is not None
@@ -306,10 +302,8 @@ def _running(file: Path) -> ProcessRecord:
     except SeveralProcessesError as several:
         try:
             return find_process(file, load(file).instance_id)
-        except (ConfigError, ProcessNotFoundError):
+        except (ConfigError, UnreachableError):
             raise ConfigError([str(several)]) from None
-    except ProcessNotFoundError as error:
-        raise UnreachableError(str(error)) from error
 
 
 def _loaded(file: Path, missing: str) -> Config:

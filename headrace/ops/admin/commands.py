@@ -14,16 +14,9 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from headrace.core.errors import ConfigError, HeadraceError
+from headrace.core.errors import ConfigError, HeadraceError, UnreachableError, UsageError
 from headrace.health import UNWELL, ask
-from headrace.ops.admin.client import (
-    AdminClient,
-    AnswerError,
-    ClientOptions,
-    UnreachableError,
-    find,
-    process_url,
-)
+from headrace.ops.admin.client import AdminClient, AnswerError, ClientOptions, find, process_url
 from headrace.ops.admin.document import restoring
 from headrace.ops.admin.tables import show
 from headrace.ops.admin.top import Top
@@ -49,10 +42,6 @@ EXIT_NOT_YET = 4
 _PAGE = 1000
 
 Command: TypeAlias = Callable[[AdminClient], int]
-
-
-class UsageError(HeadraceError):
-    """The command line does not fit the process."""
 
 
 def run(options: ClientOptions, command: Command) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.core.errors import RefusedError
+from headrace.core.errors import Refusal, RefusedError
 from headrace.telemetry.logs import levels, set_level
 
 if TYPE_CHECKING:
@@ -18,10 +18,6 @@ log = structlog.get_logger(__name__)
 
 #: Loggers that may have levels of their own: each keeps a name, and a thread if it goes back.
 MOST = 50
-
-
-class TooManyLoggersError(RefusedError):
-    """As many loggers as may be have levels of their own already."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +42,7 @@ class LogLevels:
         A change that is to go back goes back to what was there before the first of several.
 
         Raises:
-            TooManyLoggersError: as many loggers as may be have levels of their own already.
+            RefusedError: as many loggers as may be have levels of their own already.
         """
         with self._lock:
             known = levels()
@@ -54,7 +50,8 @@ class LogLevels:
             if logger not in taken and level is None:
                 return known  # it has none of its own, and a name is not to be kept for that
             if logger not in taken and len(taken) > MOST:
-                raise TooManyLoggersError(
+                raise RefusedError(
+                    Refusal.TOO_MANY_LOGGERS,
                     f"{MOST} loggers have levels of their own already",
                     value=logger,
                     next_step="give some back with the level null, or name one above several",

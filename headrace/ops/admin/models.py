@@ -6,7 +6,6 @@ bytes. Offsets mean the next record. Null stands for what is not known or not th
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from difflib import get_close_matches
 from http import HTTPStatus
@@ -523,9 +522,12 @@ async def _api_error(_: Request, error: Exception) -> Response:
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).lower()
     return ApiError(
-        HTTPStatus.CONFLICT, name, error.text, value=error.value, next_step=error.next_step
+        HTTPStatus.CONFLICT,
+        error.refusal.value,
+        error.text,
+        value=error.value,
+        next_step=error.next_step,
     ).response()
 
 

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from headrace.core.clock import SYSTEM_CLOCK
-from headrace.ops.admin.client import UnreachableError
+from headrace.core.errors import UnreachableError
 from headrace.ops.admin.tables import catch_up, partition_name, state_word
 from headrace.ops.console import Column, duration, numeric, table_of
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.core.clock import Deadline
+from headrace.core.errors import UsageError
 from headrace.core.letter_headers import REPLAYED_HEADER, letter_origin
 from headrace.core.positions import format_moment
 from headrace.core.records import ResultRecord, TopicPartition, offset_of
@@ -21,12 +22,13 @@ from headrace.core.undecodable import code_of
 from headrace.extensions.keyed.names import REKEY_SUFFIX
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.clients import client_properties
-from headrace.kafka.dead_letters import LetterReplay, LetterReplayError, replay_group
+from headrace.kafka.dead_letters import LetterReplay, replay_group
+from headrace.kafka.errors import ProduceError
 from headrace.kafka.source import read_log
 from headrace.ops.admin.redaction import Redaction
 from headrace.ops.console import Column, figures, numeric, print_table
 from headrace.ops.offsets.commands import channel_name
-from headrace.ops.offsets.reader import ANSWER_TIMEOUT, RequestError
+from headrace.ops.offsets.reader import ANSWER_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,7 +64,7 @@ class LetterTopic:
         """Return the topic that is named, or that of the channel that is meant.
 
         Raises:
-            RequestError: no channel has one, or several have and none was named.
+            UsageError: no channel has one, or several have and none was named.
         """
         properties = dict(client_properties(config.kafka))
         redaction = Redaction(config.admin.redact)
@@ -76,12 +78,10 @@ class LetterTopic:
         own = {_own(config, name) for name in having}
         name = own.pop() if channel is None and len(own) == 1 else channel_name(config, channel)
         if name not in having:
-            raise RequestError(
-                [
-                    f"channel {name} has no dead-letter topic (rejects.topic); "
-                    + (f"choose from {', '.join(having)}, or " if having else "")
-                    + "name one with --dead-letter-topic"
-                ]
+            raise UsageError(
+                f"channel {name} has no dead-letter topic (rejects.topic); "
+                + (f"choose from {', '.join(having)}, or " if having else "")
+                + "name one with --dead-letter-topic"
             )
         # letters of a channel and of its re-key channel are in one topic
         both = [each for each in having if _own(config, each) == _own(config, name)]
@@ -268,11 +268,11 @@ class _LetterReader:
         """Return what there is of a topic.
 
         Raises:
-            RequestError: there is no such topic.
+            UsageError: there is no such topic.
         """
         found = self.catalog.describe([topic], Deadline.after(ANSWER_TIMEOUT))
         if topic not in found:
-            raise RequestError([f"topic {topic} does not exist on the brokers"])
+            raise UsageError(f"topic {topic} does not exist on the brokers")
         return found[topic]
 
     def _state(self, number: int, record: Record, origin: LetterOrigin, again: bool) -> LetterState:
@@ -307,8 +307,8 @@ def _reader(of: LetterTopic) -> Iterator[_LetterReader]:
     with closing(KafkaTopicCatalog(of.properties, group)) as catalog:
         found = catalog.describe([of.topic], Deadline.after(ANSWER_TIMEOUT))
         if of.topic not in found:
-            raise RequestError(
-                [f"the dead-letter topic {of.topic} does not exist on the brokers; create it"]
+            raise UsageError(
+                f"the dead-letter topic {of.topic} does not exist on the brokers; create it"
             )
         topic_id = found[of.topic].topic_id
         yield _LetterReader(of, catalog, LetterReplay(of.properties, of.topic, topic_id))
@@ -462,8 +462,8 @@ def replay(
     """Produce the records of the letters that are meant again, each at most once.
 
     Raises:
-        RequestError: a topic does not exist, or the answer was no; nothing was replayed.
-        LetterReplayError: it was not done, or not all of it; the message says how much was.
+        UsageError: a topic does not exist, or the answer was no; nothing was replayed.
+        ProduceError: it was not done, or not all of it; the message says how much was.
     """
     with _reader(of) as reader:
         if not dry_run:
@@ -486,7 +486,7 @@ def replay(
         _say_others(reader)
         if chosen and not dry_run:
             if not yes and not typer.confirm(f"Replay {len(chosen)} letters of {of.topic}?"):
-                raise RequestError(["nothing was replayed"])
+                raise UsageError("nothing was replayed")
             _replay(reader, chosen, plan)
     if as_json:
         typer.echo(json.dumps(plan.document(is_done=not dry_run)))
@@ -509,8 +509,8 @@ def _replay(reader: _LetterReader, chosen: Sequence[Letter], plan: _Plan) -> Non
         }
         try:
             reader.replay.commit([plan.record(each) for each in some], moved)
-        except LetterReplayError as error:
-            raise LetterReplayError(
+        except ProduceError as error:
+            raise ProduceError(
                 f"{error}; {start} of {len(chosen)} letters were replayed before that; run the "
                 "command again, which goes on with those that were not"
             ) from error
@@ -533,11 +533,11 @@ class _Plan:
         """Return where letters go.
 
         Raises:
-            RequestError: one of these topics does not exist, or is the dead-letter topic.
+            UsageError: one of these topics does not exist, or is the dead-letter topic.
         """
         named = {to or str(each.origin.topic) for each in chosen}
         if to == topic:
-            raise RequestError([f"--to {to} is the dead-letter topic itself; name another one"])
+            raise UsageError(f"--to {to} is the dead-letter topic itself; name another one")
         found = reader.catalog.describe(named, Deadline.after(ANSWER_TIMEOUT))
         missing = [
             f"topic {each}, which letters came from, does not exist any more; name another one "
@@ -547,7 +547,7 @@ class _Plan:
             for each in sorted(named - found.keys())
         ]
         if missing:
-            raise RequestError(missing)
+            raise UsageError(*missing)
         counts: dict[TopicPartition, int] = {}
         for each in chosen:
             place = TopicPartition(str(each.origin.topic), each.origin.partition or 0)

@@ -30,7 +30,7 @@ from headrace.config.derived import by_key_topic_of
 from headrace.config.subscription import is_pattern
 from headrace.coordinators.znodes import GroupPaths, producer_prefix
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError, ImportPathError, KafkaUnavailableError, StartError
+from headrace.core.errors import HeadraceError, ImportPathError, StartError
 from headrace.core.files import existing
 from headrace.core.findings import error, ok, warning
 from headrace.core.hints import did_you_mean
@@ -51,6 +51,7 @@ from headrace.extensions.spark.settings import spark_settings
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.catalog import subscribers
 from headrace.kafka.clients import client_properties
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.fencing import fence_producers
 from headrace.kafka.ports import TopicInfo
 from headrace.kafka.result_transactions import sink_group

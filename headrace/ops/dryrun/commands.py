@@ -23,25 +23,26 @@ from headrace.core.errors import (
     ConfigError,
     HeadraceError,
     ImportPathError,
-    KafkaUnavailableError,
+    ReducerError,
+    ResultMisfitError,
     StartError,
+    UsageError,
 )
 from headrace.core.extras import Extra, required
 from headrace.core.records import Batch, Record, TopicPartition, offset_of
 from headrace.core.tables import SCHEMA, table_of
 from headrace.extensions.arrow.reducer import dry_run, load_arrow_reducer
 from headrace.extensions.arrow.section import ArrowProcessorConfig
-from headrace.extensions.spark.failures import ReducerError
 from headrace.extensions.spark.section import SparkProcessorConfig
 from headrace.extensions.spark.settings import spark_settings
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.catalog import meant
 from headrace.kafka.clients import client_properties
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.ops.offsets.commands import EXIT_FAILED, channel_name
-from headrace.ops.offsets.reader import RequestError
 from headrace.processors.micro_batch_processor import decode
 from headrace.sinks.console import ConsoleSink
-from headrace.sinks.jsonl import UnspeakableTypeError, json_lines
+from headrace.sinks.jsonl import json_lines
 from headrace.sinks.micro_batch import DryRunBatch, dry_run_batch
 from headrace.telemetry.logs import configure_logging
 
@@ -62,7 +63,7 @@ def read_file(path: Path) -> pa.Table:
     named like the file; partition 0; offsets from 0 on; null for the rest.
 
     Raises:
-        RequestError: the file cannot be read, or a column is of a wrong type.
+        UsageError: the file cannot be read, or a column is of a wrong type.
     """
     try:
         with path.open("rb") as file:
@@ -73,8 +74,8 @@ def read_file(path: Path) -> pa.Table:
         if "value" in found.column_names:
             return _of_records(found, path.stem)
         return _of_values([line.encode() for line in json_lines(found)], path.stem)
-    except (OSError, pa.ArrowException, UnspeakableTypeError) as error:
-        raise RequestError([f"{path} cannot be read: {error}"]) from error
+    except (OSError, pa.ArrowException, ResultMisfitError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -118,7 +119,7 @@ def processor_of(wanted: DryrunOptions, settings: config.Config | None) -> Reduc
     """Return the processor that is wanted: the channel's, unless the type is given.
 
     Raises:
-        RequestError: the command line does not say enough, or too much, or the channel has no
+        UsageError: the command line does not say enough, or too much, or the channel has no
             reducer.
     """
     if settings is None or wanted.kind is not None:
@@ -126,8 +127,8 @@ def processor_of(wanted: DryrunOptions, settings: config.Config | None) -> Reduc
     name = channel_name(settings, wanted.channel)
     found = settings.channels[name].processor
     if not isinstance(found, SparkProcessorConfig | ArrowProcessorConfig):
-        raise RequestError(
-            [f"channel {name} is of type {found.type}, which has no reducer; choose another one"]
+        raise UsageError(
+            f"channel {name} is of type {found.type}, which has no reducer; choose another one"
         )
     # what the file says, but for ``reload``: nothing is followed here
     given = found.model_dump(by_alias=True, exclude_unset=True, exclude={"reload"})
@@ -138,7 +139,7 @@ def _built(wanted: DryrunOptions, given: dict[str, Any]) -> ReducerConfig:
     """Return the processor with what the command line says in place of what is given."""
     kind = wanted.kind or given.get("type", "spark")
     if kind not in {"spark", "arrow"}:
-        raise RequestError([f"--type {kind} is not spark or arrow"])
+        raise UsageError(f"--type {kind} is not spark or arrow")
     place = "arrow" if given.get("arrow") and not wanted.sql else "reducer"
     code = {place: wanted.reducer, "sql": wanted.sql}
     if wanted.reducer or wanted.sql:
@@ -153,13 +154,13 @@ def _built(wanted: DryrunOptions, given: dict[str, Any]) -> ReducerConfig:
 def _validated(kind: str, values: dict[str, Any]) -> ReducerConfig:
     model = SparkProcessorConfig if kind == "spark" else ArrowProcessorConfig
     if "sql" in values and kind == "arrow":
-        raise RequestError(["--sql goes with --type spark"])
+        raise UsageError("--sql goes with --type spark")
     if not any(values.get(name) for name in ("reducer", "sql", "arrow")):
-        raise RequestError(["there is nothing to try; give --reducer, --sql or --config"])
+        raise UsageError("there is nothing to try; give --reducer, --sql or --config")
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise RequestError([each["msg"] for each in error.errors()]) from error
+        raise UsageError(*[each["msg"] for each in error.errors()]) from error
 
 
 #: The name that the client goes by: it is assigned its partition, and neither joins nor commits.
@@ -191,7 +192,7 @@ def parse_range(text: str) -> Range | None:
     """Return the range that a text names, None where it is none.
 
     Raises:
-        RequestError: it ends before it begins.
+        UsageError: it ends before it begins.
     """
     match = _FORM.fullmatch(text)
     if match is None:
@@ -199,8 +200,8 @@ def parse_range(text: str) -> Range | None:
     partition = TopicPartition(match["topic"], int(match["partition"]))
     found = Range(partition, int(match["start"]), int(match["end"]))
     if found.end <= found.start:
-        raise RequestError(
-            [f"{text}: {found.end} is not past {found.start}; give FROM-TO, TO not included"]
+        raise UsageError(
+            f"{text}: {found.end} is not past {found.start}; give FROM-TO, TO not included"
         )
     return found
 
@@ -229,7 +230,7 @@ def read_range(wanted: Range, properties: Mapping[str, Any]) -> pa.Table:
     They may be fewer than offsets: compaction and transactions leave gaps.
 
     Raises:
-        RequestError: the broker does not have all of the range, or no record is in it.
+        UsageError: the broker does not have all of the range, or no record is in it.
         KafkaUnavailableError: no broker answered in time.
     """
     _require(wanted, properties)
@@ -240,7 +241,7 @@ def read_range(wanted: Range, properties: Mapping[str, Any]) -> pa.Table:
     finally:
         source.close()
     if not records:
-        raise RequestError([f"{wanted}: there is no record; compaction or retention took them"])
+        raise UsageError(f"{wanted}: there is no record; compaction or retention took them")
     size = sum(map(len, records))
     held = _NoAssignment(wanted.partition, wanted.end)
     return table_of(Batch(held, wanted.start, records, wanted.end, size))
@@ -252,15 +253,15 @@ def _require(wanted: Range, properties: Mapping[str, Any]) -> None:
     known = catalog.describe([topic], deadline).get(topic)
     if known is None:
         near = meant(catalog, [topic], deadline)
-        raise RequestError([f"topic {topic} does not exist on the brokers{near}"])
+        raise UsageError(f"topic {topic} does not exist on the brokers{near}")
     if number >= known.partitions:
-        raise RequestError(
-            [f"topic {topic} has no partition {number}; it has {known.partitions}, from 0 on"]
+        raise UsageError(
+            f"topic {topic} has no partition {number}; it has {known.partitions}, from 0 on"
         )
     low, high = catalog.watermarks(wanted.partition, deadline)
     if wanted.start < low or wanted.end > high:
         text = f"{wanted.partition} has the offsets {low}-{high}, the end not included"
-        raise RequestError([f"{text}; choose within them"])
+        raise UsageError(f"{text}; choose within them")
 
 
 def _records_of(source: KafkaRecordSource, wanted: Range) -> list[Record]:
@@ -304,10 +305,6 @@ class DryrunOptions:
     servers: str | None = None
 
 
-class _FailedError(Exception):
-    """The reducer raised; its cause is what."""
-
-
 def reduce(wanted: DryrunOptions, source: str, *, rows: int, as_json: bool) -> int:
     """Try the reducer, print the rows, and return the exit code."""
     settings = None
@@ -320,12 +317,9 @@ def reduce(wanted: DryrunOptions, source: str, *, rows: int, as_json: bool) -> i
     try:
         table, found = _reduced(wanted, settings, source)
         _print(table, found, rows=rows, as_json=as_json)
-    except (ConfigError, RequestError, ImportPathError) as error:
+    except (ConfigError, UsageError, ImportPathError) as error:
         typer.echo(str(error), err=True)
         return EXIT_CONFIG
-    except _FailedError as failure:
-        typer.echo(_describe(failure.__cause__), err=True)
-        return EXIT_FAILED
     except HeadraceError as error:
         typer.echo(str(error), err=True)
         return EXIT_FAILED
@@ -354,8 +348,8 @@ def _records(source: str, settings: config.Config | None, servers: str | None) -
     elif settings is not None:
         kafka = settings.kafka
     else:
-        raise RequestError(
-            [f"{source} is a range of a topic; say where, with --config or --bootstrap-servers"]
+        raise UsageError(
+            f"{source} is a range of a topic; say where, with --config or --bootstrap-servers"
         )
     return read_range(wanted, client_properties(kafka))
 
@@ -364,7 +358,7 @@ def _kafka(servers: str) -> config.KafkaConfig:
     try:
         return config.KafkaConfig.model_validate({"bootstrap_servers": servers})
     except ValidationError as error:
-        raise RequestError([f"--bootstrap-servers {servers}: it is not HOST:PORT"]) from error
+        raise UsageError(f"--bootstrap-servers {servers}: it is not HOST:PORT") from error
 
 
 def _rejects_of(
@@ -406,18 +400,21 @@ def _runner(
 
 
 def _guarded(run: Callable[[], T]) -> T:
-    """Tell what the reducer raises from what is ours; raises _FailedError."""
+    """Run the reducer.
+
+    Raises:
+        ReducerError: it failed; the message has the reducer's own frames, or Spark's text.
+    """
     try:
         return run()
     except (StartError, ConfigError):
         raise
     except Exception as error:
-        raise _FailedError from error
+        raise ReducerError(_describe(error)) from error
 
 
-def _describe(error: BaseException | None) -> str:
+def _describe(error: Exception) -> str:
     """Return what an exception says: with the reducer's own frames, where Spark said nothing."""
-    assert error is not None, "a failure has a cause"
     if isinstance(error, HeadraceError):
         title = "the reducer's job failed: " if isinstance(error, ReducerError) else ""
         return f"{title}{error}"

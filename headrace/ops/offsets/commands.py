@@ -16,7 +16,7 @@ from headrace.channel.offset_stores import open_offset_store
 from headrace.config import load
 from headrace.config.cli import EXIT_CONFIG, report
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import ConfigError, HeadraceError
+from headrace.core.errors import ConfigError, HeadraceError, UsageError
 from headrace.core.files import write_whole
 from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition, identity_of
@@ -24,6 +24,7 @@ from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.catalog import subscribers
 from headrace.kafka.clients import client_properties
 from headrace.ops.console import Column, figures, numeric, print_table
+from headrace.ops.offsets.errors import ChannelRunningError
 from headrace.ops.offsets.hold import refuse_members
 from headrace.ops.offsets.plan import (
     GroupOffsets,
@@ -33,14 +34,7 @@ from headrace.ops.offsets.plan import (
     plan_reset,
     refuse_subscribers,
 )
-from headrace.ops.offsets.reader import (
-    ANSWER_TIMEOUT,
-    ChannelRunningError,
-    OffsetsError,
-    Reader,
-    RequestError,
-    selected,
-)
+from headrace.ops.offsets.reader import ANSWER_TIMEOUT, Reader, selected
 from headrace.ops.offsets.replay import ReplayRun, Settled
 from headrace.ops.offsets.sink_offsets import StartPrecedence, start_precedence
 from headrace.telemetry.logs import configure_logging
@@ -154,14 +148,14 @@ class OffsetsDocument:
         """Read a file's text; ``name`` is what messages call it.
 
         Raises:
-            RequestError: with every mistake in it.
+            UsageError: with every mistake in it.
         """
         try:
             content = yaml.safe_load(text)
         except yaml.YAMLError as error:
             where = getattr(error, "problem_mark", None)
             line = "" if where is None else f" (line {where.line + 1})"
-            raise RequestError([f"{name}{line}: is neither YAML nor JSON"]) from None
+            raise UsageError(f"{name}{line}: is neither YAML nor JSON") from None
         return _Parser(name).document(content)
 
 
@@ -175,14 +169,14 @@ class _Parser:
     def document(self, content: Any) -> OffsetsDocument:
         if not isinstance(content, dict) or _VERSION_KEY not in content:
             self._add(f"is no export of offsets: it has no key {_VERSION_KEY}")
-            raise RequestError(self._problems)
+            raise UsageError(*self._problems)
         version = content[_VERSION_KEY]
         if version != FORMAT_VERSION or isinstance(version, bool):
             self._add(
                 f"has format version {version!r}; this Headrace knows {FORMAT_VERSION}, so import "
                 "it with the one that wrote it"
             )
-            raise RequestError(self._problems)
+            raise UsageError(*self._problems)
         self._unknown(content, _KEYS, "")
         topics = self._mapping(content.get("topics"), "topics")
         found = OffsetsDocument(
@@ -193,7 +187,7 @@ class _Parser:
             exported=self._text(content, "exported"),
         )
         if self._problems:
-            raise RequestError(self._problems)
+            raise UsageError(*self._problems)
         return found
 
     def _offsets(self, topic: Any, entry: Any) -> list[tuple[TopicPartition, int]]:
@@ -336,7 +330,7 @@ def _guarded(file: Path, config: Config, command: Callable[[Config], int | None]
     except ConfigError as error:
         report(file, error)
         return EXIT_CONFIG
-    except RequestError as error:
+    except UsageError as error:
         typer.echo(str(error), err=True)
         return EXIT_CONFIG
     except ChannelRunningError as error:
@@ -352,15 +346,15 @@ def channel_name(config: Config, channel: str | None) -> str:
     """Return the channel that is meant.
 
     Raises:
-        RequestError: there is none of that name, or several and none was named.
+        UsageError: there is none of that name, or several and none was named.
     """
     names = list(config.channels)
     if channel is None and len(names) == 1:
         return names[0]
     if channel is None:
-        raise RequestError([f"there are several channels; choose one: --channel {'|'.join(names)}"])
+        raise UsageError(f"there are several channels; choose one: --channel {'|'.join(names)}")
     if channel not in config.channels:
-        raise RequestError([f"there is no channel {channel}; choose from {', '.join(names)}"])
+        raise UsageError(f"there is no channel {channel}; choose from {', '.join(names)}")
     return channel
 
 
@@ -462,7 +456,7 @@ def export(
     try:
         write_whole(file, document.dump())
     except OSError as error:
-        raise OffsetsError(f"{file} cannot be written: {error.strerror}") from error
+        raise HeadraceError(f"{file} cannot be written: {error.strerror}") from error
     typer.echo(f"{len(offsets)} of {len(found)} partitions have an offset; written to {file}")
 
 
@@ -495,7 +489,7 @@ class _OffsetsJob:
             if not self._as_json:
                 plan_table(settled.plan)
             if settled.refused is not None and not dry_run:
-                raise RequestError([f"nothing was changed: {settled.refused}"])
+                raise UsageError(f"nothing was changed: {settled.refused}")
             return settled.plan
 
         if dry_run:
@@ -589,12 +583,12 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8") if str(file) != "-" else sys.stdin.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise RequestError([f"{file} cannot be read: {reason}"]) from error
+        raise UsageError(f"{file} cannot be read: {reason}") from error
 
 
 def _refuse_out_of_reach(name: str, opened: Access) -> None:
     if opened.precedence.out_of_reach is not None:
-        raise OffsetsError(_out_of_reach(name, opened))
+        raise HeadraceError(_out_of_reach(name, opened))
 
 
 def _out_of_reach(name: str, opened: Access) -> str:

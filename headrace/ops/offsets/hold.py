@@ -12,15 +12,13 @@ import structlog
 
 from headrace.coordinators.claims import Claim
 from headrace.coordinators.coordinator import member_info
+from headrace.coordinators.errors import MembershipLostError
 from headrace.coordinators.group_nodes import read_members
 from headrace.coordinators.lease import HEARTBEAT_SHARE, Lease
-from headrace.coordinators.registry import (
-    MembershipLostError,
-    RegistryUnavailableError,
-)
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
-from headrace.core.errors import ZooKeeperAccessError
-from headrace.ops.offsets.reader import ChannelRunningError, OffsetsError
+from headrace.core.errors import HeadraceError
+from headrace.ops.offsets.errors import ChannelRunningError
+from headrace.zookeeper.errors import AccessDeniedError, ZooKeeperUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -85,7 +83,7 @@ class Hold:
         """Raise the epochs above those of commits, which are higher after a wiped ZooKeeper.
 
         Raises:
-            OffsetsError: somebody claimed after us.
+            HeadraceError: somebody claimed after us.
         """
         for found in offsets:
             claim = self._claims[found.partition]
@@ -101,7 +99,7 @@ class Hold:
         """Prolong the hold when a heartbeat is due: to be called on the way of long work.
 
         Raises:
-            OffsetsError: it ended.
+            HeadraceError: it ended.
         """
         if self._clock.monotonic() >= self._next_heartbeat:
             self._prolong()
@@ -110,12 +108,12 @@ class Hold:
         """Prove that every claim holds, which it then does for what :meth:`remaining` says.
 
         Raises:
-            OffsetsError: one of them ended.
+            HeadraceError: one of them ended.
         """
         self._prolong()
         try:
             broken = self._registry.verify(self._claims.values())
-        except RegistryUnavailableError as error:
+        except ZooKeeperUnavailableError as error:
             raise _lost() from error
         if broken:
             raise _lost()
@@ -124,7 +122,7 @@ class Hold:
         sent_at = self._clock.monotonic()
         try:
             self._registry.heartbeat()
-        except (RegistryUnavailableError, MembershipLostError) as error:
+        except (ZooKeeperUnavailableError, MembershipLostError) as error:
             raise _lost() from error
         registry = self._registry
         self._next_heartbeat = sent_at + registry.session.session_timeout * HEARTBEAT_SHARE
@@ -157,8 +155,8 @@ class Hold:
         self._registry.release(list(self._claims.values()), clean=self.clean)
 
 
-def _lost() -> OffsetsError:
-    return OffsetsError(
+def _lost() -> HeadraceError:
+    return HeadraceError(
         "the hold on the group was lost: ZooKeeper did not answer in time, or somebody else "
         "claimed; look who is in the group, then try again"
     )
@@ -172,7 +170,7 @@ def holding(
 
     Raises:
         ChannelRunningError: the group has a member, or somebody holds one of the partitions.
-        OffsetsError: ZooKeeper did not answer; the hold is over.
+        HeadraceError: ZooKeeper did not answer; the hold is over.
     """
     registry = ZooKeeperRegistry(session, channel.group, own_name(), clock=clock)
     refuse_members(session, channel.group)
@@ -189,15 +187,15 @@ def holding(
             yield hold
         finally:
             _end(registry, hold)
-    except (RegistryUnavailableError, MembershipLostError) as error:
-        raise OffsetsError(f"ZooKeeper did not answer as it should: {error}; try again") from error
+    except (ZooKeeperUnavailableError, MembershipLostError) as error:
+        raise HeadraceError(f"ZooKeeper did not answer as it should: {error}; try again") from error
 
 
 def _end(registry: ZooKeeperRegistry, hold: Hold) -> None:
     try:
         hold.release()
         registry.leave()
-    except (RegistryUnavailableError, MembershipLostError, ZooKeeperAccessError) as error:
+    except (ZooKeeperUnavailableError, MembershipLostError, AccessDeniedError) as error:
         log.warning("claims_not_released", error=str(error))
 
 

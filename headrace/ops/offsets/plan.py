@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.core.clock import Deadline
+from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.positions import At, Earliest, Latest, Replay, ShiftBy, To, format_moment
 from headrace.core.records import kafkas_topic_id
+from headrace.ops.offsets.errors import ChannelRunningError
 from headrace.ops.offsets.hold import holding
-from headrace.ops.offsets.reader import ChannelRunningError, OffsetsError, RequestError
-from headrace.sinks.contract import CommitConflictError, OffsetMove, OutputReplacer
+from headrace.sinks.contract import OffsetMove, OutputReplacer
+from headrace.sinks.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -122,7 +124,7 @@ def partitions_of(
     """Return the partitions that a file is about, once all of them are the channel's.
 
     Raises:
-        RequestError: with every reason why the file is not for this channel and cluster.
+        UsageError: with every reason why the file is not for this channel and cluster.
     """
     problems = [
         *_cluster_problems(document, cluster),
@@ -135,7 +137,7 @@ def partitions_of(
         if not subscription.covers(topic)
     ]
     if problems:
-        raise RequestError(problems)
+        raise UsageError(*problems)
     return sorted(document.offsets)
 
 
@@ -174,7 +176,7 @@ def plan_import(document: OffsetsDocument, found: Sequence[PartitionOffsets]) ->
     """Return what an import does.
 
     Raises:
-        RequestError: the brokers do not have some of the offsets.
+        UsageError: the brokers do not have some of the offsets.
     """
     problems = [
         f"{offsets.partition}: offset {wanted} is outside of what the brokers have, "
@@ -183,7 +185,7 @@ def plan_import(document: OffsetsDocument, found: Sequence[PartitionOffsets]) ->
         if not offsets.low <= (wanted := document.offsets[offsets.partition]) <= offsets.high
     ]
     if problems:
-        raise RequestError(problems)
+        raise UsageError(*problems)
     return tuple(change_to(o, document.offsets[o.partition]) for o in found)
 
 
@@ -233,7 +235,7 @@ def change(
 
     Raises:
         ChannelRunningError: somebody consumes in the group; nothing was changed.
-        OffsetsError: it failed; the message says what was changed.
+        HeadraceError: it failed; the message says what was changed.
     """
     with holding(group.session, group.channel, partitions, group.clock) as hold:
         refuse_subscribers(group)
@@ -260,8 +262,8 @@ def _read(
 def _confirm_again(hold: Hold) -> None:
     try:
         hold.confirm()
-    except OffsetsError as error:
-        raise OffsetsError(f"{_SINK_MOVED}; {error}") from error
+    except HeadraceError as error:
+        raise HeadraceError(f"{_SINK_MOVED}; {error}") from error
 
 
 def refuse_subscribers(group: GroupOffsets) -> None:
@@ -285,7 +287,7 @@ def while_held(hold: Hold, work: Callable[[], T]) -> T:
         future = pool.submit(work)
         while not wait([future], _KEEP_S).done:
             # a hold that is lost is found out by the confirmation that comes after each work
-            with suppress(OffsetsError):
+            with suppress(HeadraceError):
                 hold.keep()
         return future.result()
 
@@ -310,12 +312,12 @@ def _move_sink(group: GroupOffsets, plan: Plan, note: str, replay: Replay | None
         else:
             sink_offsets.move_offsets(moves, history)
     except CommitConflictError as error:
-        raise OffsetsError(
+        raise HeadraceError(
             f"nothing was changed: somebody writes to the sink ({error}); stop who does, then try "
             "again"
         ) from error
     except Exception as error:
-        raise OffsetsError(
+        raise HeadraceError(
             f"the sink's offsets could not be moved: {type(error).__name__}: {error}; the group's "
             "were not touched, so fix the sink and run the same command again"
         ) from error
@@ -347,7 +349,7 @@ def _commit(group: GroupOffsets, plan: Plan, hold: Hold, *, moved: bool) -> None
     hold.clean = False
     failures = group.store.commit(offsets, deadline)
     if failures:
-        raise OffsetsError(_failure_text(group.channel.group, failures, moved=moved))
+        raise HeadraceError(_failure_text(group.channel.group, failures, moved=moved))
     hold.clean = True
 
 

@@ -8,10 +8,10 @@ from threading import Event
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.records import TopicPartition, all_partitions, identity_of
 from headrace.kafka.catalog import matching
-from headrace.kafka.ports import OffsetStoreError
+from headrace.kafka.errors import OffsetStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,25 +20,6 @@ if TYPE_CHECKING:
     from headrace.core.clock import Clock
     from headrace.kafka.ports import OffsetStore, StoredOffset, TopicCatalog, TopicInfo
     from headrace.sinks.contract import TransactionalOffsets
-
-
-class OffsetsError(HeadraceError):
-    """Offsets could not be read or changed. The message says what was changed, if anything."""
-
-
-class RequestError(OffsetsError):
-    """What was asked for does not fit the channel or the brokers. Nothing was changed.
-
-    ``problems`` holds one sentence for each mistake.
-    """
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = tuple(problems)
-
-
-class ChannelRunningError(OffsetsError):
-    """Somebody consumes in the channel's group. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +50,7 @@ def selected(
     ``known`` are those of its topics that exist.
 
     Raises:
-        RequestError: a choice is not of the channel, or does not exist on the brokers.
+        UsageError: a choice is not of the channel, or does not exist on the brokers.
     """
     problems: list[str] = []
     partitions: set[TopicPartition] = set()
@@ -87,7 +68,7 @@ def selected(
         else:
             partitions.update(_of_topic(selection, info, problems))
     if problems:
-        raise RequestError(problems)
+        raise UsageError(*problems)
     return sorted(partitions)
 
 
@@ -227,7 +208,7 @@ class Reader:
 
         Raises:
             KafkaUnavailableError, OffsetStoreError: the brokers did not answer.
-            OffsetsError: the sink cannot be read.
+            HeadraceError: the sink cannot be read.
         """
         wanted = list(partitions)
         stored = self.of_group(wanted) if wanted else {}
@@ -290,7 +271,7 @@ class Reader:
         try:
             return self._sink_offsets.stored_offset(identity)
         except Exception as error:
-            raise OffsetsError(
+            raise HeadraceError(
                 f"{partition}: the sink's offset cannot be read: {type(error).__name__}: {error}; "
                 "nothing was changed"
             ) from error

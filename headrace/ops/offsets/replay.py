@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from headrace.core.errors import HeadraceError
 from headrace.core.positions import Replay
-from headrace.ops.offsets.reader import OffsetsError
-from headrace.sinks.contract import OutputReplacer, ReplaceRefusedError
+from headrace.sinks.contract import OutputReplacer
+from headrace.sinks.errors import ReplaceRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +57,7 @@ class ReplayRun:
         """Say what becomes of the output; replacing moves partitions further back for it. Blocks.
 
         Raises:
-            OffsetsError: the sink cannot be read.
+            HeadraceError: the sink cannot be read.
         """
         if self.choice is Replay.REPLACE:
             return self._replacing(plan)
@@ -84,7 +85,7 @@ class ReplayRun:
         except ReplaceRefusedError as error:
             return Settled(plan, refused=f"--replay replace: {error}")
         except Exception as error:
-            raise OffsetsError(
+            raise HeadraceError(
                 f"the sink's output cannot be looked up: {type(error).__name__}: {error}; nothing "
                 "was changed"
             ) from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError, StartError
+from headrace.core.errors import HeadraceError, StartError, UsageError
 from headrace.extensions.keyed.changelog import record_of
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.rekeyed import facts_key
@@ -23,6 +23,7 @@ from headrace.kafka.fencing import fence_producers
 from headrace.kafka.ports import ChangelogMark
 from headrace.kafka.result_transactions import CountedMove
 from headrace.ops.offsets.commands import access, channel_name
+from headrace.ops.offsets.errors import ChannelRunningError
 from headrace.ops.offsets.hold import holding, own_name
 from headrace.ops.offsets.plan import (
     COMMIT_TIMEOUT,
@@ -30,8 +31,8 @@ from headrace.ops.offsets.plan import (
     refuse_subscribers,
     while_held,
 )
-from headrace.ops.offsets.reader import ANSWER_TIMEOUT, ChannelRunningError
-from headrace.ops.state.changelog import ChangelogTable, StateRequestError
+from headrace.ops.offsets.reader import ANSWER_TIMEOUT
+from headrace.ops.state.changelog import ChangelogTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,7 +62,7 @@ class StateOf:
         """Return the channel that is meant: the one named, or the only one with state.
 
         Raises:
-            StateRequestError: there is none, or it keeps no state.
+            UsageError: there is none, or it keeps no state.
         """
         kept = [
             name
@@ -71,7 +72,7 @@ class StateOf:
         name = kept[0] if channel is None and len(kept) == 1 else channel_name(config, channel)
         chosen = config.channels[name]
         if not isinstance(chosen.processor, KeyedProcessorConfig):
-            raise StateRequestError(
+            raise UsageError(
                 f"channel {name} keeps no state: its processor is of type "
                 f"{chosen.processor.type}; " + choose(kept)
             )
@@ -96,14 +97,14 @@ class StateOf:
         """Return the bytes of a key that is named.
 
         Raises:
-            StateRequestError: it is to be in hexadecimal digits, and is not.
+            UsageError: it is to be in hexadecimal digits, and is not.
         """
         if not is_hex and self.processor.keys != "bytes":
             return text.encode("utf-8", "surrogateescape")
         try:
             return bytes.fromhex(text)
         except ValueError as error:
-            raise StateRequestError(
+            raise UsageError(
                 f"{text} is not in hexadecimal digits, two for each byte; give the key's bytes as "
                 "in 6b6579, for key"
             ) from error
@@ -136,11 +137,11 @@ class StateOf:
         """Open the local store of a stopped process, to be closed.
 
         Raises:
-            StateRequestError: there is none.
+            UsageError: there is none.
             ChannelRunningError: a process has it.
         """
         if not self.store_folder.exists():
-            raise StateRequestError(
+            raise UsageError(
                 f"{self.store_folder} does not exist: no process of this configuration kept state "
                 "here"
             )
@@ -258,7 +259,7 @@ def changing(
     ):
         cluster = opened.reader.cluster([state.input])
         if state.input not in cluster.topics:
-            raise StateRequestError(f"topic {state.input} does not exist on the brokers")
+            raise UsageError(f"topic {state.input} does not exist on the brokers")
         if not may_differ:
             _require_as_many(state, cluster, changelog)
         partitions = cluster.partitions
@@ -291,7 +292,7 @@ def _create(state: StateOf, changelog: ChangelogTable) -> None:
 def _require_as_many(state: StateOf, cluster: Cluster, changelog: ChangelogTable) -> None:
     count, there = len(cluster.partitions), changelog.partitions
     if count != there:
-        raise StateRequestError(split_keys(state.input, count, there, state.topic))
+        raise UsageError(split_keys(state.input, count, there, state.topic))
 
 
 def choose(names: list[str]) -> str:

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.records import TopicPartition, offset_of
 from headrace.extensions.keyed.changelog import row_of
 from headrace.extensions.keyed.codecs import to_json
 from headrace.extensions.keyed.row import KeyRow
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.source import read_log
-from headrace.ops.offsets.reader import ANSWER_TIMEOUT, RequestError
+from headrace.ops.offsets.reader import ANSWER_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from headrace.kafka.ports import TopicInfo
-
-
-class StateRequestError(RequestError):
-    """What was asked for does not fit the channel, its topics or the file. Nothing was changed."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__([problem])
 
 
 class Logged(NamedTuple):
@@ -77,11 +70,11 @@ class ChangelogTable:
         """Return the topic.
 
         Raises:
-            RequestError: there is none.
+            UsageError: there is none.
         """
         found = self.catalog.describe([self.topic], self._soon())
         if self.topic not in found:
-            raise StateRequestError(
+            raise UsageError(
                 f"topic {self.topic}, the state of group {self._group}, does not exist; "
                 "start the channel once, or create it with headrace state topics --create"
             )
@@ -126,10 +119,6 @@ _VERSION_KEY = "headrace_state"
 _PARQUET = b"PAR1"
 
 
-class FileError(StateRequestError):
-    """A file is no export of state, or not a whole one. Nothing was changed."""
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionEnd:
     """What goes with the rows of a partition.
@@ -162,22 +151,22 @@ class FileHead:
         """Return what :meth:`document` made.
 
         Raises:
-            FileError: it is something else.
+            UsageError: it is something else.
         """
         version = document.get(_VERSION_KEY) if isinstance(document, dict) else None
         if version is None:
-            raise FileError(f"{file} is no export of state: it does not begin with {_VERSION_KEY}")
+            raise UsageError(f"{file} is no export of state: it does not begin with {_VERSION_KEY}")
         if version != FORMAT_VERSION:
-            raise FileError(
+            raise UsageError(
                 f"{file} has format version {version!r}; this Headrace knows {FORMAT_VERSION}, "
                 "so import it with the one that wrote it"
             )
         if not isinstance(document.get("partitions"), int):
-            raise FileError(f"{file}: the first line has no number of partitions")
+            raise UsageError(f"{file}: the first line has no number of partitions")
         try:
             return cls(**{name: document[name] for name in cls.__dataclass_fields__})
         except KeyError as error:
-            raise FileError(f"{file}: the first line has no {error.args[0]}") from error
+            raise UsageError(f"{file}: the first line has no {error.args[0]}") from error
 
 
 class StateWriter(Protocol):
@@ -289,7 +278,7 @@ class StateFile:
         """Read the head.
 
         Raises:
-            FileError: it cannot be read, or is no export.
+            UsageError: it cannot be read, or is no export.
         """
         try:
             with path.open("rb") as file:
@@ -299,9 +288,9 @@ class StateFile:
                     return cls(path, FileHead.of(_parsed(file.readline(), path, 1), path))
             metadata = pq.read_metadata(path).metadata or {}
         except OSError as error:
-            raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
+            raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
         except pa.ArrowInvalid as error:
-            raise FileError(f"{path} is no whole Parquet file: {error}") from error
+            raise UsageError(f"{path} is no whole Parquet file: {error}") from error
         head = FileHead.of(json.loads(metadata.get(_HEAD, b"null")), path)
         ends = json.loads(metadata.get(_ENDS, b"{}"))
         return cls(path, head, {int(number): PartitionEnd(**end) for number, end in ends.items()})
@@ -310,14 +299,14 @@ class StateFile:
         """Yield partition, key and row, partition after partition.
 
         Raises:
-            FileError: a line cannot be used, or something is missing.
+            UsageError: a line cannot be used, or something is missing.
         """
         counts: dict[int, int] = {}
         last = 0
         found = self._table_rows() if self.ends and not self._is_lines() else self._line_rows()
         for number, key, row in found:
             if not last <= number < self.head.partitions:
-                raise FileError(
+                raise UsageError(
                     f"{self.path}: a row of partition {number} comes after those of {last}, or "
                     f"is none of {self.head.partitions} partitions; take a file as export wrote it"
                 )
@@ -328,7 +317,7 @@ class StateFile:
             end = self.ends.get(number)
             if end is None or end.rows != counts.get(number, 0):
                 wanted = "its end" if end is None else f"{end.rows} rows"
-                raise FileError(
+                raise UsageError(
                     f"{self.path} is not whole: partition {number} has "
                     f"{counts.get(number, 0)} rows and not {wanted}; export again"
                 )
@@ -357,7 +346,7 @@ class StateFile:
                         continue
                     yield number, *_of_line(document)
                 except (KeyError, TypeError, ValueError) as error:
-                    raise FileError(
+                    raise UsageError(
                         f"{self.path}:{count} is no row of an export: {error!r}"
                     ) from error
 
@@ -384,7 +373,7 @@ def _parsed(line: bytes, path: Path, count: int) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
-        raise FileError(f"{path}:{count} is no JSON: {error}") from error
+        raise UsageError(f"{path}:{count} is no JSON: {error}") from error
 
 
 def written_to(path: Path, error: OSError) -> HeadraceError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition, identity_of
 from headrace.extensions.keyed.row import KeyRow
@@ -34,7 +34,6 @@ from headrace.ops.state.changelog import (
     FileHead,
     PartitionEnd,
     StateFile,
-    StateRequestError,
     writing,
     written_to,
 )
@@ -119,7 +118,7 @@ def show_keys(
 def _numbers(changelog: ChangelogTable, partition: int | None) -> Iterable[int]:
     count = changelog.partitions
     if partition is not None and partition >= count:
-        raise StateRequestError(f"{changelog.topic} has no partition {partition}; it has {count}")
+        raise UsageError(f"{changelog.topic} has no partition {partition}; it has {count}")
     return range(count) if partition is None else [partition]
 
 
@@ -137,7 +136,7 @@ def export(config: Config, channel: str | None, file: Path, kind: str) -> None:
     with state.changelog() as changelog, closing(state.transactions()) as stored:
         info = changelog.catalog.describe([state.input], Deadline.after(ANSWER_TIMEOUT))
         if state.input not in info:
-            raise StateRequestError(f"topic {state.input} does not exist on the brokers")
+            raise UsageError(f"topic {state.input} does not exist on the brokers")
         topic_id = info[state.input].topic_id
         head = FileHead(
             state.name,
@@ -224,7 +223,7 @@ def import_state(
             found.partition.partition: _offset_for(file, found, offsets) for found in change.found
         }
         if file.head.partitions != len(change.found):
-            raise StateRequestError(
+            raise UsageError(
                 f"{path} has {file.head.partitions} partitions and {state.topic} "
                 f"{len(change.found)}: keys would be in the wrong ones"
             )
@@ -233,7 +232,7 @@ def import_state(
         }
         if any(present.values()) and not replace_rows:
             count = sum(map(len, present.values()))
-            raise StateRequestError(
+            raise UsageError(
                 f"{state.topic} has {count} keys; say --replace to have the file's in their place"
             )
         by_partition = groupby(file.rows(), itemgetter(0))
@@ -265,7 +264,7 @@ def _offset_for(file: StateFile, found: PartitionOffsets, offsets: str) -> tuple
         problem = f"has offset {end.offset}, and the log has {found.low} to {found.high}"
     else:
         return end.offset, time
-    raise StateRequestError(
+    raise UsageError(
         f"{found.partition}: the file {problem}; say where to go on with --offsets earliest or "
         "latest, or export again while the channel is stopped"
     )
@@ -278,7 +277,7 @@ def forget(config: Config, channel: str | None, to: str | None, *, yes: bool) ->
     if not yes and not typer.confirm(
         f"Delete all of {state.topic}, and have {state.name} begin again at the {where} offset?"
     ):
-        raise StateRequestError("nothing was changed")
+        raise UsageError("nothing was changed")
     with changing(state) as (change, transactions, changelog):
         for found in change.found:
             keys = change.rows(changelog, found)
@@ -298,16 +297,14 @@ def release(config: Config, channel: str | None, key: str, *, is_hex: bool) -> N
                 continue
             reason = row.quarantined
             if reason is None:
-                raise StateRequestError(f"key {key} is not in quarantine")
+                raise UsageError(f"key {key} is not in quarantine")
             free = without_quarantine(row)
             entry = transactions.stored_entry(found.identity)
             time = None if entry is None else entry.stream_time
             change.commit(transactions, found, [(name, free)], None, time, whole=False)
             typer.echo(f"{found.partition}: key {key} is released: {reason}")
             return
-    raise StateRequestError(
-        f"channel {state.name} has no key {key}; headrace state list shows them"
-    )
+    raise UsageError(f"channel {state.name} has no key {key}; headrace state list shows them")
 
 
 def without_quarantine(row: KeyRow) -> KeyRow | None:
@@ -437,5 +434,5 @@ def _all(config: Config) -> list[str]:
         if isinstance(each.processor, KeyedProcessorConfig)
     ]
     if not kept:
-        raise StateRequestError(choose(kept))
+        raise UsageError(choose(kept))
     return kept

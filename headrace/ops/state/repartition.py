@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.records import ResultRecord, TopicPartition, offset_of
 from headrace.extensions.keyed.changelog import record_of
 from headrace.extensions.keyed.codecs import partition_of
@@ -30,7 +30,6 @@ from headrace.ops.offsets.hold import holding
 from headrace.ops.offsets.plan import FENCE_TIMEOUT, refuse_subscribers, while_held
 from headrace.ops.offsets.reader import ANSWER_TIMEOUT
 from headrace.ops.state.change import StateOf, changing
-from headrace.ops.state.changelog import StateRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -208,7 +207,7 @@ def repartition(
 
     Raises:
         ChannelRunningError: the group has a member; nothing was changed.
-        StateRequestError: it cannot be told where keys belong, or something would be lost.
+        UsageError: it cannot be told where keys belong, or something would be lost.
     """
     state = StateOf.of(config, channel)
     with (
@@ -240,7 +239,7 @@ def repartition(
         _refuse_twins(state, while_held(change.hold, lambda: task.twins(by, found_by)))
         again = found_by.strays > 0
         if again and not (is_own or rewrite):
-            raise StateRequestError(_strays(state, found_by, numbers))
+            raise UsageError(_strays(state, found_by, numbers))
         moves = [
             _move(
                 found,
@@ -300,9 +299,9 @@ def _require_rows(
         if not entry.commits or entry.changelog is None or number >= info.partitions:
             continue
         if reason := lost_rows(known, number, entry.changelog, None, changelog.ends(number)):
-            raise StateRequestError(f"{reason}. Nothing was moved")
+            raise UsageError(f"{reason}. Nothing was moved")
     if numbers.after < max(numbers.before, info.partitions):
-        raise StateRequestError(
+        raise UsageError(
             f"{info.name} has {info.partitions} partitions, with a state for {numbers.before}, and "
             f"the input has {numbers.after}: fewer cannot be made of more. Give the input as many "
             "(kafka-topics.sh --alter), or begin again with headrace state forget"
@@ -322,7 +321,7 @@ def _chosen(state: StateOf, seen: Mapping[str, Seen]) -> str:
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise StateRequestError(
+        raise UsageError(
             f"nothing says by which partitioner {state.input} has its keys: there are too few "
             "states and records. Nothing was moved; say --partitioner murmur2, as of Java's "
             "producers, or consistent, as of librdkafka's by default"
@@ -331,7 +330,7 @@ def _chosen(state: StateOf, seen: Mapping[str, Seen]) -> str:
         f"{found.misfits} are not where {name} puts them, the first one {found.misfit}"
         for name, found in seen.items()
     )
-    raise StateRequestError(
+    raise UsageError(
         f"of the states and unread records of {state.input} {named}: it cannot be told where keys "
         "belong. Nothing was moved; have processor.key: key write the records again by key, with "
         "another group"
@@ -340,7 +339,7 @@ def _chosen(state: StateOf, seen: Mapping[str, Seen]) -> str:
 
 def _refuse_twins(state: StateOf, twins: Sequence[str]) -> None:
     if twins:
-        raise StateRequestError(
+        raise UsageError(
             f"{len(twins)} keys of {state.topic} have two states, as records were counted under "
             f"both numbers of partitions: {'; '.join(twins[:_SHOWN])}. Nothing was moved; put them "
             "together in a file of headrace state export, each key once and where it belongs, and "

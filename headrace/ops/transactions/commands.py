@@ -15,12 +15,13 @@ from headrace.coordinators.fencing_locks import FencingLocks
 from headrace.coordinators.group_nodes import group_names, read_nodes
 from headrace.coordinators.znodes import producer_prefix
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError, KafkaAccessError
+from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition, all_partitions
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.catalog import matching
 from headrace.kafka.clients import client_properties
+from headrace.kafka.errors import KafkaAccessError
 from headrace.kafka.fencing import Finishing, GroupPartition, begin_again, fence_producers
 from headrace.kafka.result_transactions import sink_group
 from headrace.kafka.transaction_log import (
@@ -32,7 +33,8 @@ from headrace.kafka.transaction_log import (
 )
 from headrace.ops.console import Column, duration, numeric, print_table
 from headrace.ops.offsets.commands import channel_name, zookeeper_session
-from headrace.ops.offsets.reader import ANSWER_TIMEOUT, ChannelRunningError, RequestError
+from headrace.ops.offsets.errors import ChannelRunningError
+from headrace.ops.offsets.reader import ANSWER_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -169,10 +171,10 @@ class _TransactionSurvey:
         """Return where the group stores offsets.
 
         Raises:
-            RequestError: none of its topics exists.
+            UsageError: none of its topics exists.
         """
         if not self.topics:
-            raise _refused(f"none of the topics {self.channel.subscription} exists")
+            raise UsageError(f"none of the topics {self.channel.subscription} exists")
         place = TopicPartition(min(self.topics), 0)
         return GroupPartition(self.stored_in, place, own_topics(self.channel))
 
@@ -318,7 +320,7 @@ def abort(
     """Shut a producer out, which ends its transaction.
 
     Raises:
-        RequestError: there is no such transaction, or the answer was no.
+        UsageError: there is no such transaction, or the answer was no.
         ChannelRunningError: a running member owns it.
         HeadraceError: the brokers did not do it.
     """
@@ -330,7 +332,7 @@ def abort(
     if not yes and not typer.confirm(
         f"Shut the producer {transactional_id} out and abort what it has open?"
     ):
-        raise _refused("nothing was changed")
+        raise UsageError("nothing was changed")
     with zookeeper_session(config) as session:
         fence_producers(
             survey.properties,
@@ -356,7 +358,7 @@ def abort(
 def _known(survey: _TransactionSurvey, name: str, transactional_id: str) -> FoundTransaction:
     known = {each.logged.transactional_id: each for each in survey.found(survey.holds())}
     if transactional_id not in known:
-        raise _refused(
+        raise UsageError(
             f"channel {name} has no transaction {transactional_id}; headrace transactions list "
             "--all shows those of its group and of topics that it reads or writes"
         )
@@ -376,7 +378,7 @@ def settle(
     """Finish what the brokers decided of an id and did not mark, or as ``decision`` says.
 
     Raises:
-        RequestError: there is no such transaction, it is open, or the answer was no.
+        UsageError: there is no such transaction, it is open, or the answer was no.
         ChannelRunningError: a running member owns it.
         HeadraceError: the brokers did not do it, or readers are held back still.
     """
@@ -398,7 +400,7 @@ def settle(
         _print_holds(held)
         said = "as it was decided" if decision is None else f"as {decision.value}"
         if not typer.confirm(f"Shut the producer {transactional_id} out and finish {said}?"):
-            raise _refused("nothing was changed")
+            raise UsageError("nothing was changed")
     with (
         zookeeper_session(config) as session,
         FencingLocks(session, survey.channel.group)(
@@ -432,12 +434,12 @@ def require_settled(found: FoundTransaction) -> None:
             "it, or say --force, which has it join its group again"
         )
     if logged.state.is_open:
-        raise _refused(
+        raise UsageError(
             f"{logged.transactional_id} has an open transaction, of which nothing is decided; "
             "headrace transactions abort ends it"
         )
     if not found.is_ours:
-        raise _refused(
+        raise UsageError(
             f"{logged.transactional_id} is no producer of the channel's group, and whether its "
             "program runs is not known here; say --force to shut it out"
         )
@@ -452,17 +454,13 @@ def require_hanging(found: FoundTransaction) -> None:
             "it, or say --force, which has it join its group again"
         )
     if not logged.state.is_open:
-        raise _refused(
+        raise UsageError(
             f"{logged.transactional_id} has no open transaction: its last one is "
             f"{logged.state.name.lower().replace('_', ' ')}; say --force where offsets of the "
             "group cannot be read all the same"
         )
     if not found.is_ours:
-        raise _refused(
+        raise UsageError(
             f"{logged.transactional_id} is no producer of the channel's group, and whether its "
             "program runs is not known here; say --force to shut it out"
         )
-
-
-def _refused(problem: str) -> RequestError:
-    return RequestError([problem])

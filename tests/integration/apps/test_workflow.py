@@ -18,12 +18,8 @@ import yaml
 
 from headrace.apps.workflow import DefinitionError
 from headrace.apps.workflow.daemon_config import NodeRole, WorkflowNode
-from headrace.apps.workflow.executor import (
-    Executor,
-    NoOutcomeError,
-    ResultsListener,
-    WorkflowFailedError,
-)
+from headrace.apps.workflow.errors import NoOutcomeError, WorkflowFailedError
+from headrace.apps.workflow.executor import Executor, ResultsListener
 from headrace.apps.workflow.topics import Topics, client_of, create_topics
 from headrace.core.clock import Deadline
 from headrace.core.imports import load_object

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.apps.workflow.executor import NoOutcomeError, ResultsListener, find_outcome
-from headrace.apps.workflow.topics import ReadRefusedError, Topics, client_of, create_topics
+from headrace.apps.workflow.errors import NoOutcomeError
+from headrace.apps.workflow.executor import ResultsListener, find_outcome
+from headrace.apps.workflow.topics import Topics, client_of, create_topics
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
+from headrace.kafka.errors import KafkaAccessError
 from headrace.ops.doctor.checks import Acl
 from headrace.testing.records import FakeRecord
 from tests.guarded import Guarded, guarded
@@ -37,11 +39,11 @@ def test_without_the_right_to_read_nothing_is_said_to_be_missing(guarded: Guarde
         "sasl.password": "secret",
     }
     client = client_of(guarded.users, user)
-    with pytest.raises(ReadRefusedError, match=r"topic 'rights.outcomes' cannot be read: .*READ"):
+    with pytest.raises(KafkaAccessError, match=r"topic 'rights.outcomes' cannot be read: .*READ"):
         find_outcome(client, topics, "i", 0)
     listener = ResultsListener(print, guarded.users, topic=topics.results, properties=user)
     assert wait_for(lambda: listener.error, Deadline.after(WAIT))
-    with pytest.raises(ReadRefusedError, match=r"topic 'rights.results' cannot be read"):
+    with pytest.raises(KafkaAccessError, match=r"topic 'rights.results' cannot be read"):
         listener.close()
     guarded.allow([Acl("topic", topics.name, ("Describe", "Read"), prefixed=True)])
     with pytest.raises(NoOutcomeError):

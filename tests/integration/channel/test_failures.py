@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import StartError, UnknownTopicError
+from headrace.core.errors import StartError
+from headrace.kafka.errors import UnknownTopicError
 from headrace.processors import BatchProcessor, BatchResponse
 from tests.integration.channel.rig import CHANNEL, WAIT, Group, Notes
 

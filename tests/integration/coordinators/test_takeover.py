@@ -16,7 +16,7 @@ from headrace.coordinators.coordinator import Coordinator
 from headrace.coordinators.member_info import MemberInfo
 from headrace.coordinators.zookeeper_registry import ZooKeeperRegistry
 from headrace.core.clock import Deadline
-from headrace.core.errors import InstanceInUseError
+from headrace.core.errors import StartError
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.integration.coordinators.process import TOPIC
@@ -175,7 +175,7 @@ def test_a_second_process_of_the_same_name_is_refused(group: Group) -> None:
     group.wait_for_counts(a=8)
     second = group.join("a")
     group.wait(lambda: second.error is not None)
-    assert isinstance(second.error, InstanceInUseError)
+    assert isinstance(second.error, StartError)
     assert "member 'a' is already in the group" in str(second.error)
     assert len(a.held) == 8
     assert not a.lost

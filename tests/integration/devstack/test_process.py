@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.devstack.errors import LocalStackError, ServerStartError
+from headrace.devstack.errors import LocalStackError
 from headrace.devstack.server import ProcessIdentity, ProcessState, ServerProcess
 from headrace.devstack.wait import wait_for
 
@@ -77,7 +77,7 @@ def test_a_process_that_ends_by_itself_tells_its_code(tmp_path: Path) -> None:
 
 def test_a_command_that_cannot_be_run_is_an_error(tmp_path: Path) -> None:
     """A program that does not exist is told at the start, by name."""
-    with pytest.raises(ServerStartError, match="/no/such/program could not be run"):
+    with pytest.raises(LocalStackError, match="/no/such/program could not be run"):
         _start(tmp_path, "/no/such/program")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.devstack.errors import LocalStackError, PortTakenError, ServerStartError
+from headrace.devstack.errors import LocalStackError, PortTakenError
 from headrace.devstack.server import LocalServer
 from headrace.devstack.wait import wait_for
 
@@ -58,7 +58,7 @@ def test_a_server_starts_and_stops(server: Callable[[str], ShellServer]) -> None
 def test_a_server_that_ends_early_is_quoted(server: Callable[[str], ShellServer]) -> None:
     """The error of a server that ended has its exit code and the end of its log."""
     shell = server(f"echo {shlex.quote('wrong setting')}; exit 3")
-    with pytest.raises(ServerStartError, match=r"(?s)ended with code 3.*wrong setting"):
+    with pytest.raises(LocalStackError, match=r"(?s)ended with code 3.*wrong setting"):
         shell.start(Deadline.after(20))
     assert not shell.running
 
@@ -66,7 +66,7 @@ def test_a_server_that_ends_early_is_quoted(server: Callable[[str], ShellServer]
 def test_a_server_that_never_answers_is_ended(server: Callable[[str], ShellServer]) -> None:
     """A server that is not ready at the deadline is stopped, and the error says so."""
     shell = server("exec sleep 100")
-    with pytest.raises(ServerStartError, match="was not ready in time"):
+    with pytest.raises(LocalStackError, match="was not ready in time"):
         shell.start(Deadline.after(0.3))
     assert shell.identity is None
 
@@ -92,7 +92,7 @@ def test_a_server_that_hangs_is_told_from_a_slow_one(
     """One that neither writes nor computes is ended at the limit, and the error says so."""
     monkeypatch.setattr("headrace.devstack.server.SILENCE_S", 1.0)
     shell = server("exec sleep 100")
-    with pytest.raises(ServerStartError, match="showed no sign of work for 1 s"):
+    with pytest.raises(LocalStackError, match="showed no sign of work for 1 s"):
         shell.start()
     assert shell.identity is None
 
@@ -112,7 +112,7 @@ def test_an_earlier_runs_log_is_not_taken_for_this_ones(
     with pytest.raises(PortTakenError):
         shell.start(Deadline.after(20))
     shell.script = "exit 4"
-    with pytest.raises(ServerStartError, match="ended with code 4") as caught:
+    with pytest.raises(LocalStackError, match="ended with code 4") as caught:
         shell.start(Deadline.after(20))
     assert "already in use" not in str(caught.value)
 

@@ -16,7 +16,8 @@ from headrace.core.tables import table_of
 from headrace.devstack.server import LOOPBACK, free_port
 from headrace.kafka import KafkaRecordSource
 from headrace.kafka.columnar import ColumnarRecordSource
-from headrace.kafka.columnar.library import LibraryMissingError, load
+from headrace.kafka.columnar.library import load
+from headrace.kafka.errors import LibraryMissingError
 from headrace.testing.records import FakeAssignment, FakeRecord
 from tests.brokers import Broker
 from tests.contracts.kafka_world import Reader

@@ -7,7 +7,8 @@ import pytest
 from headrace.devstack.server import LOOPBACK, free_port
 from headrace.kafka import KafkaOffsetStore, KafkaRecordSource, KafkaTopicCatalog
 from headrace.kafka.columnar import ColumnarRecordSource
-from headrace.kafka.columnar.library import LibraryMissingError, load
+from headrace.kafka.columnar.library import load
+from headrace.kafka.errors import LibraryMissingError
 from tests.brokers import Broker
 from tests.contracts.kafka import KafkaContract, UnreachableContract
 

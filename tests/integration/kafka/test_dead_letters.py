@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
-from headrace.kafka.ports import DeadLetter, DeadLetterError
+from headrace.kafka.errors import KafkaUnavailableError, ProduceError
+from headrace.kafka.ports import DeadLetter
 from headrace.kafka.source import KafkaRecordReader
 from headrace.testing import FakeRecord
 from tests.brokers import Broker
@@ -59,7 +59,7 @@ def test_what_is_not_known_to_be_there_is_an_error(bootstrap_servers: str, missi
     """Without the topic or a broker, by the deadline, with the topic's name."""
     address = bootstrap_servers if missing == "topic" else "127.0.0.1:1"
     store = KafkaDeadLetterStore({"bootstrap.servers": address, "log_level": 0})
-    with pytest.raises(DeadLetterError, match=r"no\.such\.topic did not take a record"):
+    with pytest.raises(ProduceError, match=r"no\.such\.topic did not take a record"):
         store.store("no.such.topic", [DeadLetter(None, b"v", [])], 1)
     store.close()
 

@@ -7,18 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.devstack import KafkaBroker
 from headrace.devstack.wait import wait_for
 from headrace.kafka import TransactionalOffsetStore
-from headrace.kafka.ports import (
-    Commit,
-    CommitFailure,
-    CommitRefusal,
-    OffsetStoreError,
-    StoredOffset,
-)
+from headrace.kafka.errors import KafkaUnavailableError, OffsetStoreError
+from headrace.kafka.ports import Commit, CommitFailure, CommitRefusal, StoredOffset
 from tests.brokers import stored_offset
 from tests.integration.kafka.test_contract import RealWorld
 

@@ -5,10 +5,10 @@ import uuid
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.kafka import KafkaTopicCatalog
-from headrace.kafka.topic_producer import ProduceError, TopicProducer, create_topic
+from headrace.kafka.errors import KafkaUnavailableError, ProduceError
+from headrace.kafka.topic_producer import TopicProducer, create_topic
 
 
 @pytest.fixture

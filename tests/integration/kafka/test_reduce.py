@@ -9,10 +9,10 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from headrace.cli import app
+from headrace.core.errors import UsageError
 from headrace.core.records import TopicPartition
 from headrace.ops.dryrun import commands
 from headrace.ops.dryrun.commands import Range, read_range
-from headrace.ops.offsets.reader import RequestError
 from headrace.testing import FakeRecord
 from tests.brokers import Broker, Stored
 
@@ -51,7 +51,7 @@ def test_a_range_that_is_not_there_is_refused(bootstrap_servers: str) -> None:
         (Range(TopicPartition(partition.topic, 1), 0, 1), "has no partition 1; it has 1"),
         (Range(TopicPartition("no-such-topic", 0), 0, 1), "does not exist"),
     ]:
-        with pytest.raises(RequestError, match=told):
+        with pytest.raises(UsageError, match=told):
             read_range(wanted, properties)
 
 

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import FencedError, ResultRefusedError, StartError
+from headrace.core.errors import FencedError, RowsRefusedError, SinkFailedError, StartError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.kafka.fencing import fence_producers
-from headrace.kafka.result_transactions import KafkaResultsError, sink_group
-from headrace.sinks.contract import CommitConflictError, OffsetMove, StoredLeaderEpochs
+from headrace.kafka.result_transactions import sink_group
+from headrace.sinks.contract import OffsetMove, StoredLeaderEpochs
+from headrace.sinks.errors import CommitConflictError
 from headrace.sinks.kafka import KafkaSink
 from headrace.testing.sinks import BatchCommitContract, TransactionalOffsetsContract, micro_batch
 from tests.brokers import Broker
@@ -220,7 +221,7 @@ def test_a_record_that_cannot_be_produced_undoes_all(
 ) -> None:
     """The message says which, nobody waits behind the open transaction, and the next one goes."""
     small, nowhere = ResultRecord(place.topic, b"v"), ResultRecord(place.topic, b"v", partition=99)
-    with pytest.raises(ResultRefusedError, match=r"a record with|did not take"):
+    with pytest.raises(RowsRefusedError, match=r"a record with|did not take"):
         results.commit([place.share(0, 0, 10, "tx.1")], [small, nowhere])
     assert place.records() == []
     assert results.commit([place.share(0, 0, 10, "tx.1")], [small]) == []
@@ -232,13 +233,13 @@ def test_a_record_that_the_topic_does_not_take_is_refused(
 ) -> None:
     """The brokers say so, and not only that the records beside it were dropped; others go on."""
     large, small = ResultRecord(place.topic, randbytes(2_000_000)), ResultRecord(place.topic, b"v")
-    with pytest.raises(ResultRefusedError, match="Message size too large"):
+    with pytest.raises(RowsRefusedError, match="Message size too large"):
         results.commit([place.share(0, 0, 10, "tx.1")], [small, large])
     assert place.records() == []
 
     def is_stored() -> bool:
         """Whether the next one went: the client may drop it once more, with what was in flight."""
-        with suppress(KafkaResultsError):
+        with suppress(SinkFailedError):
             return results.commit([place.share(0, 0, 10, "tx.1")], [small]) == []
         return False
 

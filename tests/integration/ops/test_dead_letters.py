@@ -18,11 +18,8 @@ from headrace.core.letter_headers import REPLAYED_HEADER, Failure, LetterHeaders
 from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
-from headrace.kafka.dead_letters import (
-    LetterReplay,
-    LetterReplayError,
-    replay_group,
-)
+from headrace.kafka.dead_letters import LetterReplay, replay_group
+from headrace.kafka.errors import ProduceError
 from headrace.kafka.transaction_log import TransactionLog
 from headrace.ops.dead_letters import commands
 from headrace.testing.records import FakeRecord
@@ -397,9 +394,9 @@ def test_another_replay_shuts_the_former_out(rig: Rig, monkeypatch: pytest.Monke
     def late(self: Any, records: Any, progress: Any) -> None:
         monkeypatch.setattr(LetterReplay, "commit", commit)
         rig.run("replay", "--yes")
-        with pytest.raises(LetterReplayError, match="shut out"):
+        with pytest.raises(ProduceError, match="shut out"):
             commit(self, records, progress)
-        raise LetterReplayError("shut out")
+        raise ProduceError("shut out")
 
     monkeypatch.setattr(LetterReplay, "commit", late)
     rig.run("replay", "--yes", expect=1)

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaAccessError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.kafka import KafkaTopicCatalog
+from headrace.kafka.errors import KafkaAccessError
 from headrace.kafka.source import read_log
 from headrace.kafka.transaction_log import TRANSACTION_LOG, TransactionLog
 from headrace.ops.doctor.checks import Acl

@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.core.clock import Deadline
-from headrace.core.errors import RetryableError
+from headrace.core.errors import RetryableError, SinkFailedError
 from headrace.core.records import FINISHED_KEY, ResultRecord, TopicPartition, identity_of
 from headrace.devstack import Blueprint, LocalStack
 from headrace.devstack.jars import VERSION_VARIABLE
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.broker_lines import warn_of_lost_marks
+from headrace.kafka.errors import OffsetStoreError
 from headrace.kafka.fencing import Finishing, GroupPartition, fence_producers
-from headrace.kafka.ports import OffsetStoreError, OffsetTimeoutError
-from headrace.kafka.result_transactions import KafkaResultsError, sink_group
+from headrace.kafka.result_transactions import sink_group
 from headrace.kafka.transaction_log import Decision, TransactionLog
 from headrace.sinks.contract import PartitionCommit
 from tests.integration.channel.rig import eventually
@@ -175,7 +175,7 @@ def test_decided_transaction_is_finished_as_it_was_decided(
     cluster.wait_leaders(changelog.state.topic, [number])
 
     eventually(lambda: offset.store.answers(offset.source, Deadline.after(WAIT)))
-    with pytest.raises(OffsetTimeoutError):
+    with pytest.raises(OffsetStoreError, check=lambda error: error.timed_out):
         offset.offset(_SOON)
     assert state.held_back()
     assert aborted.held_back()
@@ -247,7 +247,7 @@ def test_aborted_record_stays_aborted_after_the_producer_s_next_commit(
 
     results = ResultTransactions(properties, group, "m", own_id=f"headrace.{group}.m.1")
     with closing(results):
-        with pytest.raises(KafkaResultsError):
+        with pytest.raises(SinkFailedError):
             results.commit([PartitionCommit(identity, owner.source, 5, 6, None)], failing())
         killed.start(Deadline.after(WAIT))
         cluster.wait_leaders(state.topic, [killed.node_id])
@@ -266,7 +266,7 @@ def _is_committed(
     """Commit as a sink does, which tries again after what may pass."""
     try:
         return results.commit([PartitionCommit(identity, source, 5, 6, None)], records) == []
-    except (KafkaResultsError, OffsetStoreError):
+    except (SinkFailedError, OffsetStoreError):
         return False
 
 

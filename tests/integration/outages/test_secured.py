@@ -17,11 +17,10 @@ from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import ZooKeeperAccessError, ZooKeeperUnavailableError
 from headrace.devstack.server import LOOPBACK, free_port
 from headrace.devstack.zookeeper import ZooKeeperServer
 from headrace.kafka.ports import StoredOffset
-from headrace.zookeeper.protocol import AccessDeniedError
+from headrace.zookeeper.errors import AccessDeniedError, ZooKeeperUnavailableError
 from tests.integration.channel.rig import CHANNEL, WAIT, Group, Notes, eventually
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def test_a_member_with_wrong_credentials_fails_and_the_others_go_on(
     notes.wait(lambda: len(notes.assigned) == 1)
     refused = group.start(wrong, {CHANNEL: Notes()})
     failure = refused.wait(WAIT)
-    assert isinstance(failure, ZooKeeperAccessError)
+    assert isinstance(failure, AccessDeniedError)
     assert group.paths.ids in str(failure)
     assert "zookeeper.digest" in str(failure)
     assert refused.stop(Deadline.after(WAIT)).left == ()
@@ -132,7 +131,7 @@ def test_a_chroot_that_is_denied_ends_the_start(
     document["zookeeper"] |= {"chroot": f"/{group.name}", **IDENTITY}
     assert group.start(document, {CHANNEL: Notes()}).stop(Deadline.after(WAIT)).left == ()
     document["zookeeper"]["digest"] = {"username": "headrace", "password": "guess"}
-    with pytest.raises(ZooKeeperAccessError, match=r"zookeeper\.digest"):
+    with pytest.raises(AccessDeniedError, match=r"zookeeper\.digest"):
         group.start(document, {CHANNEL: Notes()})
 
 
@@ -148,7 +147,7 @@ def test_access_that_is_taken_from_a_running_member_ends_it(
     with _operator(zookeeper_hosts) as operator:
         operator.set_acls(paths[node], [make_digest_acl("operator", "x", all=True)])
         failure = controller.wait(WAIT)
-        assert isinstance(failure, ZooKeeperAccessError)
+        assert isinstance(failure, AccessDeniedError)
         assert paths[node] in str(failure)
         notes.wait(lambda: not notes.assigned)
         controller.stop(Deadline.after(WAIT))

@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 from headrace.core.clock import Deadline
 from headrace.core.errors import LogTruncatedError
 from headrace.kafka import KafkaRangeSource
-from headrace.kafka.columnar.library import LibraryMissingError, load
+from headrace.kafka.columnar.library import load
+from headrace.kafka.errors import LibraryMissingError
 from tests.brokers import Broker
 from tests.integration.channel.rig import WAIT, Group, Notes, channel_of, eventually
 from tests.integration.seen import metric

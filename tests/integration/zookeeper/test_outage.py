@@ -9,8 +9,9 @@ import pytest
 from headrace.core.clock import Deadline
 from headrace.devstack.wait import wait_for
 from headrace.devstack.zookeeper import ZooKeeperServer
+from headrace.zookeeper.errors import OutcomeUnknownError
 from headrace.zookeeper.identity import Identity
-from headrace.zookeeper.protocol import OutcomeUnknownError, SessionState
+from headrace.zookeeper.protocol import SessionState
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.integration.coordinators.test_takeover import Group

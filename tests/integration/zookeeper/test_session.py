@@ -15,14 +15,10 @@ import pytest
 
 from headrace.config import ZooKeeperDigest
 from headrace.core.clock import Deadline
+from headrace.core.errors import FatalError
+from headrace.zookeeper.errors import AccessDeniedError, NoNodeError
 from headrace.zookeeper.identity import Identity
-from headrace.zookeeper.protocol import (
-    AccessDeniedError,
-    NoNodeError,
-    Session,
-    SessionClosedError,
-    SessionState,
-)
+from headrace.zookeeper.protocol import Session, SessionState
 from headrace.zookeeper.session import ZooKeeperSession, reading
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.contracts.session import SessionContract
@@ -137,7 +133,7 @@ def test_close_is_final(start: Open) -> None:
     assert session.close(Deadline.after(WAIT))
     assert states.get(timeout=WAIT) is SessionState.CLOSED
     assert session.state is SessionState.CLOSED
-    with pytest.raises(SessionClosedError):
+    with pytest.raises(FatalError):
         session.get("/")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.channel.bounds import Bounds, Until
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import TopicDeletedError
+from headrace.core.errors import ChannelFailedError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.kafka.ports import Commit, StoredOffset
@@ -312,4 +312,4 @@ def test_the_input_of_a_channel_after_another_must_stay() -> None:
     failures: list[BaseException] = []
     bounds = Bounds(Until(after={P0.topic: "first"}), "channel", SYSTEM_CLOCK, failures.append)
     bounds.topic_missing(P0.topic)
-    assert [type(error) for error in failures] == [TopicDeletedError]
+    assert [type(error) for error in failures] == [ChannelFailedError]

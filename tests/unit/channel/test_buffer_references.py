@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from headrace.channel.buffer import PartitionBuffer, chunk_of
 from headrace.channel.settings import Limits
-from headrace.core.record_runs import OffsetRun, UnreadError
+from headrace.core.errors import HeadraceError
+from headrace.core.record_runs import OffsetRun
 
 
 @given(
@@ -68,7 +69,7 @@ def test_a_record_by_reference_has_an_offset_and_nothing_else() -> None:
     """Whoever asks for more is told why it is not there and what to do."""
     record = OffsetRun(5, 8, 100)[1]
     assert (record.offset(), len(record), record.timestamp()) == (6, 100, (0, 0))
-    with pytest.raises(UnreadError, match=r"the value of the record at 6 .* source: by_value"):
+    with pytest.raises(HeadraceError, match=r"the value of the record at 6 .* source: by_value"):
         record.value()
 
 

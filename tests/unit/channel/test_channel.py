@@ -10,11 +10,9 @@ from structlog.testing import capture_logs
 
 from headrace.channel.states import ChannelState
 from headrace.core.clock import Deadline
-from headrace.core.errors import (
-    StartError,
-    UnknownTopicError,
-)
+from headrace.core.errors import StartError
 from headrace.devstack.wait import wait_for
+from headrace.kafka.errors import UnknownTopicError
 from headrace.kafka.ports import Commit, StoredOffset
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running

@@ -11,13 +11,13 @@ import pytest
 from headrace.channel.states import ChannelState
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
-    DeadLetterLimitError,
+    ChannelFailedError,
     PoisonRecordError,
     RetryableError,
     SinkConflictError,
-    UnknownTopicError,
 )
 from headrace.core.records import offset_of
+from headrace.kafka.errors import UnknownTopicError
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
 from headrace.telemetry.metrics import Metrics
@@ -282,7 +282,7 @@ def test_too_many_stop_the_channel(
         deadline = Deadline.after(PATIENCE)
         while channel.failure is None and not deadline.expired:
             Event().wait(0.005)
-        assert isinstance(channel.failure, DeadLetterLimitError)
+        assert isinstance(channel.failure, ChannelFailedError)
         assert "4 records" in str(channel.failure)
         assert channel.state is ChannelState.FAILED
     assert letters.said("offset") == ["0", "1", "2"]

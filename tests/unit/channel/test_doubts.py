@@ -14,7 +14,7 @@ from headrace.coordinators.lease import Lease
 from headrace.coordinators.znodes import EpochDocument, GroupPaths
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.devstack.wait import wait_for
-from headrace.kafka.ports import OffsetTimeoutError
+from headrace.kafka.errors import OffsetStoreError
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, running
 from headrace.testing.broker import InMemoryOffsets
 from tests.unit.channel.in_memory import P0, P1, committed, values
@@ -54,7 +54,7 @@ class DoubtfulOffsets(InMemoryOffsets):
         """Read offsets."""
         if P0 in partitions and self._left > 0:
             self.tries += 1
-            raise OffsetTimeoutError("timed out")
+            raise OffsetStoreError("timed out", timed_out=True)
         return super().find(partitions, deadline)
 
     def fence(
@@ -64,7 +64,7 @@ class DoubtfulOffsets(InMemoryOffsets):
         assert partition == P0
         self.fenced.append(list(transactional_ids))
         if not self.can_fence:
-            raise OffsetTimeoutError("never")
+            raise OffsetStoreError("never", timed_out=True)
         self._left -= self._until in transactional_ids
         super().fence(transactional_ids, partition, deadline)
 

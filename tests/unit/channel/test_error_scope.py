@@ -12,14 +12,14 @@ from headrace.core.errors import (
     EngineDiedError,
     InvalidResponseError,
     JobTimeoutError,
-    KafkaUnavailableError,
     PoisonRecordError,
+    ReducerError,
     RetryableError,
     SinkConflictError,
     UndecodableRecordError,
 )
 from headrace.core.records import TopicPartition
-from headrace.extensions.spark.failures import ReducerError
+from headrace.kafka.errors import KafkaUnavailableError
 
 P0 = TopicPartition("events", 0)
 

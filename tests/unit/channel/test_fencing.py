@@ -13,7 +13,8 @@ from headrace.coordinators.claims import Claim
 from headrace.coordinators.lease import Lease
 from headrace.coordinators.znodes import EpochDocument, GroupPaths
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.kafka.ports import Commit, OffsetStoreError
+from headrace.kafka.errors import OffsetStoreError
+from headrace.kafka.ports import Commit
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, running
 from headrace.testing.broker import InMemoryOffsets
 from tests.unit.channel.in_memory import P0, P1, committed, eventually, values

@@ -23,17 +23,18 @@ from headrace.channel.pauses import Pause, PauseMode, PauseReason
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
     BatchTimeoutError,
-    BoundedRunError,
+    ChannelFailedError,
     ConfigError,
     InvalidResponseError,
+    JobFailedError,
     JobTimeoutError,
     PoisonRecordError,
+    ReducerError,
     ResultMisfitError,
     RetryableError,
     SinkConflictError,
 )
 from headrace.devstack.wait import wait_for
-from headrace.extensions.spark.failures import JobFailedError, ReducerError
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, InMemoryDeadLetters, in_memory_channel, running
 from headrace.testing.channel import QUICK
@@ -113,7 +114,7 @@ def test_a_bounded_run_ends_with_what_fails_again_and_again(
     )
     with running(channel):
         failure = ended.wait(channel)
-    assert isinstance(failure, BoundedRunError)
+    assert isinstance(failure, ChannelFailedError)
     said = f"{P0}: the batch at offset 0 failed {attempts} times, the last with"
     assert f"{said} {type(error).__name__}: {error}" in str(failure)
     assert len(recorder.delivered(0)) == attempts
@@ -266,7 +267,7 @@ def test_a_bounded_run_ends_where_a_start_position_stays_unknown(broker: InMemor
     channel = in_memory_channel(Silent(), broker, until=LATEST, on_failure=ended.note)
     with running(channel):
         failure = ended.wait(channel)
-    assert isinstance(failure, BoundedRunError)
+    assert isinstance(failure, ChannelFailedError)
     assert "RuntimeError: no table of events-" in str(failure)
 
 
@@ -325,7 +326,7 @@ def test_failures_by_a_future_count_as_well(broker: InMemoryBroker) -> None:
     recorder, ended = Recorder(answer), Ended()
     channel = in_memory_channel(recorder, broker, until=LATEST, on_failure=ended.note)
     with capture_logs() as logs, running(channel):
-        assert isinstance(ended.wait(channel), BoundedRunError)
+        assert isinstance(ended.wait(channel), ChannelFailedError)
     assert [line["event"] for line in logs].count("processor_never_worked") == 1
 
 
@@ -350,7 +351,7 @@ def test_a_bounded_run_ends_with_a_state_that_waits_for_somebody(
     with running(channel):
         channel.pause(PauseReason.STATE, by="processor", partition=partition, note="it was cut")
         error = ended.wait(channel)
-    assert isinstance(error, BoundedRunError)
+    assert isinstance(error, ChannelFailedError)
     assert "rests: it was cut" in str(error)
     assert partition is None or str(partition) in str(error)
 

@@ -13,10 +13,9 @@ from headrace.channel.progress import Outstanding
 from headrace.channel.settings import LiveSettings
 from headrace.config import ChannelConfig
 from headrace.core.clock import SYSTEM_CLOCK
-from headrace.core.errors import KafkaUnavailableError
 from headrace.core.record_runs import OffsetRun
 from headrace.core.records import Batch
-from headrace.kafka.ports import DeadLetterError
+from headrace.kafka.errors import KafkaUnavailableError, ProduceError
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeRecord, InMemoryBroker, InMemoryDeadLetters
 from headrace.testing.channel import QUICK
@@ -91,6 +90,6 @@ def test_a_record_that_cannot_be_read_makes_no_letter(
     broker: InMemoryBroker, letters: InMemoryDeadLetters, log: Log
 ) -> None:
     """It counts as not sent, so that nothing is committed."""
-    with pytest.raises(DeadLetterError):
+    with pytest.raises(ProduceError):
         _by_reference(broker, letters, log)
     assert letters.letters == []

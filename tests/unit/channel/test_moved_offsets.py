@@ -11,7 +11,8 @@ from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.core.records import offset_of
-from headrace.kafka.ports import Commit, OffsetStoreError, StoredOffset
+from headrace.kafka.errors import OffsetStoreError
+from headrace.kafka.ports import Commit, StoredOffset
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, values
 from tests.unit.channel.recorder import PATIENCE, Recorder

@@ -12,7 +12,7 @@ from headrace.config import DynamicCoordinatorConfig, StaticCoordinatorConfig
 from headrace.coordinators.member_info import AssignmentMode
 from headrace.coordinators.znodes import GroupPaths, MemberDocument
 from headrace.core.clock import Deadline
-from headrace.core.errors import ConfigError, TopicDeletedError
+from headrace.core.errors import ChannelFailedError, ConfigError
 from headrace.core.records import TopicPartition
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
@@ -204,7 +204,7 @@ def test_a_bounded_run_whose_topic_is_deleted_fails(
         recorder.wait(lambda: len(recorder.futures) >= 2)
         broker.delete_topic("alerts.eu")
         eventually(lambda: channel.failure is not None)
-        assert isinstance(channel.failure, TopicDeletedError)
+        assert isinstance(channel.failure, ChannelFailedError)
         assert "topic alerts.eu was deleted" in str(channel.failure)
         recorder.answer = lambda _: BatchResponse.advance()
 

@@ -11,15 +11,11 @@ import pytest
 from headrace.channel.pauses import Pause, PauseFile, PauseMode, PauseReason
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
-from headrace.core.errors import (
-    CommitFailedError,
-    PausedByOthersError,
-    ShorterPauseError,
-    StartError,
-)
+from headrace.core.errors import CommitFailedError, Refusal, StartError
 from headrace.processors import BatchResponse
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, InMemoryZooKeeper, in_memory_channel, running
+from tests.refusals import raises_refused
 from tests.unit.channel.doubles import NotedOffsets
 from tests.unit.channel.in_memory import P0, P1, committed, eventually, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
@@ -184,7 +180,7 @@ def test_everybody_has_a_pause_of_their_own(broker: InMemoryBroker) -> None:
             ("bob", ""),
         ]
         assert channel.resume(by="bob") == bobs
-        with pytest.raises(PausedByOthersError, match="is paused by ann, and not by bob"):
+        with raises_refused(Refusal.PAUSED_BY_OTHERS, match="is paused by ann, and not by bob"):
             channel.resume(by="bob")
         assert channel.resume(by="bob", of="eve") is None
         assert channel.wait_paused(soon())
@@ -207,7 +203,7 @@ def test_ones_own_pause_is_shortened_only_if_that_is_said(
     now = time.time()
     with running(channel):
         long = channel.pause(by="ann", until=length and now + length, note="repair")
-        with pytest.raises(ShorterPauseError, match=r"is paused by ann already, .*--shorten"):
+        with raises_refused(Refusal.SHORTER_PAUSE, match=r"is paused by ann already, .*--shorten"):
             channel.pause(by="ann", until=now + 60)
         assert channel.pauses == (long,)
         channel.pause(by="ann", until=now + 60, partition=P0)

@@ -14,8 +14,9 @@ from headrace.config import ChannelConfig, diff
 from headrace.config.problems import fields
 from headrace.config.reference import is_hot
 from headrace.core.clock import Deadline
-from headrace.core.errors import ConfigError, UnknownTopicError
+from headrace.core.errors import ConfigError
 from headrace.core.records import TopicPartition
+from headrace.kafka.errors import UnknownTopicError
 from headrace.processors import BatchResponse
 from headrace.telemetry.metrics import Metrics
 from headrace.telemetry.thread_time import ThreadActivity, ThreadRole

@@ -9,18 +9,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import (
-    NoSuchOffsetError,
-    NotHeldError,
-    NotPausedError,
-    ReplayError,
-    SinkOffsetsError,
-    UnfinishedError,
-)
+from headrace.core.errors import Refusal
 from headrace.core.positions import At, Earliest, Latest, Replay, ShiftBy, Target, To
 from headrace.core.records import TopicPartition
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running
+from tests.refusals import raises_refused
 from tests.unit.channel.in_memory import P0, P1, committed, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 
@@ -88,14 +82,14 @@ def test_what_is_not_paused_is_not_moved(broker: InMemoryBroker) -> None:
     channel = in_memory_channel(Recorder(), broker)
     with running(channel):
         assert committed(broker, P0, 10)
-        with pytest.raises(NotPausedError, match="waiting"):
+        with raises_refused(Refusal.NOT_PAUSED, match="waiting"):
             _seek(channel, 3)
         channel.pause(by="test", partition=P1)
         assert channel.wait_paused(Deadline.after(PATIENCE))
-        with pytest.raises(NotPausedError):
+        with raises_refused(Refusal.NOT_PAUSED):
             _seek(channel, 3)
         assert _seek(channel, 0, P1).offset == 0
-        with pytest.raises(NotHeldError):
+        with raises_refused(Refusal.NOT_HELD):
             _seek(channel, 0, TopicPartition("events", 9))
     assert committed(broker, P0, 10)
 
@@ -109,7 +103,7 @@ def test_a_pause_that_is_not_true_yet_lets_nothing_be_moved(broker: InMemoryBrok
     with running(channel):
         recorder.wait(lambda: bool(recorder.futures))
         channel.pause(by="test")
-        with pytest.raises(NotPausedError):
+        with raises_refused(Refusal.NOT_PAUSED):
             _seek(channel, 3)
         recorder.futures[0].set_result(BatchResponse.advance())
 
@@ -120,7 +114,7 @@ def test_an_offset_that_the_log_does_not_have_is_refused(broker: InMemoryBroker)
     channel = in_memory_channel(Recorder(), broker)
     with running(channel):
         _paused(channel, broker)
-        with pytest.raises(NoSuchOffsetError, match="from 0 to 10, not 11"):
+        with raises_refused(Refusal.NO_SUCH_OFFSET, match="from 0 to 10, not 11"):
             _seek(channel, 11)
         assert [each.position for each in channel.partitions()] == [10, 0]
 
@@ -151,7 +145,7 @@ def test_output_of_what_is_read_again_takes_a_choice(
     channel = in_memory_channel(processor, broker)
     with running(channel):
         _paused(channel, broker)
-        with pytest.raises(ReplayError, match=said):
+        with raises_refused(Refusal.REPLAY, match=said):
             _seek(channel, 4, replay=replay)
         assert [each.position for each in channel.partitions()] == [10, 0]
         _seek(channel, 9, replay=replay)
@@ -167,7 +161,7 @@ def test_a_sink_that_does_not_move_keeps_everything_where_it_is(broker: InMemory
     channel = in_memory_channel(processor, broker)
     with running(channel):
         _paused(channel, broker)
-        with pytest.raises(SinkOffsetsError, match="the disk is full"):
+        with raises_refused(Refusal.SINK_OFFSETS, match="the disk is full"):
             _seek(channel, 4)
         assert [each.position for each in channel.partitions()] == [10, 0]
 
@@ -180,7 +174,7 @@ def test_a_processor_that_keeps_offsets_out_of_reach_is_named(broker: InMemoryBr
     channel = in_memory_channel(recorder, broker)
     with running(channel):
         _paused(channel, broker)
-        with pytest.raises(SinkOffsetsError, match="Recorder keeps offsets of its own"):
+        with raises_refused(Refusal.SINK_OFFSETS, match="Recorder keeps offsets of its own"):
             _seek(channel, 4)
 
 
@@ -193,7 +187,7 @@ def test_a_seek_that_takes_too_long_is_told(broker: InMemoryBroker) -> None:
     with running(channel):
         _paused(channel, broker)
         processor.move_offset = lambda *_: gate.wait(PATIENCE)  # type: ignore[method-assign,assignment]
-        with pytest.raises(UnfinishedError):
+        with raises_refused(Refusal.UNFINISHED):
             channel.seek(P0, 4, by="ann", deadline=Deadline.after(0.05), replay=Replay.APPEND)
         gate.set()
 

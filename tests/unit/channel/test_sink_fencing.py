@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.coordinators.znodes import EpochDocument, GroupPaths
-from headrace.core.errors import FencedError, RefusedError
+from headrace.core.errors import FencedError, Refusal, RefusedError
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryZooKeeper, in_memory_channel, running
 from tests.unit.channel.in_memory import P0, P1, committed, values
@@ -75,7 +75,7 @@ def test_a_skip_that_the_sink_refuses_for_good_has_the_member_join_again(
     """Otherwise the batch would fail, and its skip would, again and again."""
 
     def refuse(_: Batch) -> BatchResponse:
-        raise RefusedError("wrong", value="", next_step="")
+        raise RefusedError(Refusal.SINK_OFFSETS, "wrong", value="", next_step="")
 
     class Skipping(Recorder):
         """One that is shut out when it is to pass over a batch for the first time."""

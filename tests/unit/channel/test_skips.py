@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.core.errors import (
-    CommittedAlreadyError,
-    NoSuchOffsetError,
-    NotHeldError,
-    NotInBatchError,
-    NotRunningError,
-    SinkConflictError,
-)
+from headrace.core.errors import Refusal, SinkConflictError
 from headrace.core.records import TopicPartition, offset_of
 from headrace.kafka.ports import Fetched
 from headrace.processors import BatchResponse
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, in_memory_channel, running
+from tests.refusals import raises_refused
 from tests.unit.channel.doubles import ReportingSource
 from tests.unit.channel.in_memory import P0, P1, committed, eventually, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
@@ -170,16 +164,16 @@ def test_what_cannot_be_skipped_is_refused_by_name(broker: InMemoryBroker) -> No
     """Committed, behind the end, or not held: each is an error of its own, with a next step."""
     broker.produce(P0, *values(3))
     channel = in_memory_channel(Recorder(), broker)
-    with pytest.raises(NotRunningError):
+    with raises_refused(Refusal.NOT_RUNNING):
         channel.skip(P0, 0, reason="-", by="ann")
     with running(channel):
         assert committed(broker, P0, 3)
         eventually(lambda: all(each.high_watermark is not None for each in channel.partitions()))
-        with pytest.raises(CommittedAlreadyError, match="3 is committed"):
+        with raises_refused(Refusal.COMMITTED_ALREADY, match="3 is committed"):
             channel.skip(P0, 2, reason="-", by="ann")
-        with pytest.raises(NoSuchOffsetError, match="ends at 0"):
+        with raises_refused(Refusal.NO_SUCH_OFFSET, match="ends at 0"):
             channel.skip(P1, 7, reason="-", by="ann")
-        with pytest.raises(NotHeldError):
+        with raises_refused(Refusal.NOT_HELD):
             channel.skip(TopicPartition("events", 9), 0, reason="-", by="ann")
     assert channel.skips == []
 
@@ -195,16 +189,16 @@ def test_only_a_record_of_the_batch_that_fails_is_skipped(broker: InMemoryBroker
         (out,) = [each for each in channel.partitions() if each.partition == 0]
         assert (out.position, out.batch_offset, out.batch_end) == (4, 0, 4)
         expected = "fails has the records 0 to 3; 4 is none of them"
-        with pytest.raises(NotInBatchError, match=expected):
+        with raises_refused(Refusal.NOT_IN_BATCH, match=expected):
             channel.skip(P0, 4, reason="the position", by="ann")
         recorder.answer = _poisoned
         recorder.futures[0].set_exception(ValueError("bad"))
         _backs_off(channel)
         (waits,) = [each for each in channel.partitions() if each.partition == 0]
         assert (waits.position, waits.batch_offset, waits.batch_end) == (0, 0, 4)
-        with pytest.raises(NotInBatchError, match=expected):
+        with raises_refused(Refusal.NOT_IN_BATCH, match=expected):
             channel.skip(P0, 4, reason="the position", by="ann")
-        with pytest.raises(NotInBatchError, match="no batch is out, and none has failed"):
+        with raises_refused(Refusal.NOT_IN_BATCH, match="no batch is out, and none has failed"):
             channel.skip(P1, 0, reason="nothing", by="ann")
         channel.skip(P0, 2, reason="no JSON", by="ann")
         assert committed(broker, P0, 8)
@@ -226,7 +220,7 @@ def test_a_failed_batch_is_known_when_what_was_read_ahead_is_dropped(
         eventually(lambda: any(each.buffered_records == 8 for each in channel.partitions()))
         (waits,) = [each for each in channel.partitions() if each.partition == 0]
         assert (waits.attempts, waits.batch_offset, waits.batch_end) == (1, 0, 4)
-        with pytest.raises(NotInBatchError, match="fails has the records 0 to 3; 4 is none"):
+        with raises_refused(Refusal.NOT_IN_BATCH, match="fails has the records 0 to 3; 4 is none"):
             channel.skip(P0, 4, reason="behind it", by="ann")
         channel.skip(P0, 2, reason="no JSON", by="ann")
         assert committed(broker, P0, 8)
@@ -272,7 +266,7 @@ def test_a_skip_is_refused_before_the_start_of_its_partition(broker: InMemoryBro
         # by the only worker, so that the other partition has not had a turn
         other = P1 if recorder.asked.get(timeout=PATIENCE) == P0 else P0
         eventually(lambda: len(channel.partitions()) == 2)
-        with pytest.raises(NotHeldError, match="only being taken over"):
+        with raises_refused(Refusal.NOT_HELD, match="only being taken over"):
             channel.skip(other, 0, reason="bad", by="ann")
         recorder.gate.set()
         assert committed(broker, other, 1)

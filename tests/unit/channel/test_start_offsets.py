@@ -8,7 +8,8 @@ from headrace.channel.offset_stores import Fencing
 from headrace.channel.start import StartOffsets
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
-from headrace.kafka.ports import Commit, OffsetStoreError, StoredOffset
+from headrace.kafka.errors import OffsetStoreError
+from headrace.kafka.ports import Commit, StoredOffset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -6,17 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.channel.taps import (
-    MOST_BYTES,
-    MOST_TAPS,
-    Tap,
-    TapCounts,
-    TapFilter,
-    TapRefusedError,
-    Taps,
-)
+from headrace.channel.taps import MOST_BYTES, MOST_TAPS, Tap, TapCounts, TapFilter, Taps
+from headrace.core.errors import Refusal
 from headrace.core.records import Batch, TopicPartition
 from headrace.testing import FakeAssignment, FakeClock, FakeRecord
+from tests.refusals import raises_refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +110,7 @@ def test_a_channel_has_so_many_taps_and_no_more(clock: FakeClock) -> None:
     assert not taps
     opened = [taps.open(TapFilter(), f"user {n}") for n in range(MOST_TAPS)]
     assert taps
-    with pytest.raises(TapRefusedError, match="user 2"):
+    with raises_refused(Refusal.TAP_REFUSED, match="user 2"):
         taps.open(TapFilter(), "ann")
     taps.close(opened[0])
     taps.close(opened[0])

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from headrace.channel.topics import KnownTopics, TopicWatcher
 from headrace.config.subscription import Subscription
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import UnknownTopicError
 from headrace.core.records import TopicPartition
+from headrace.kafka.errors import UnknownTopicError
 from headrace.testing import InMemoryBroker
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ import pytest
 
 from headrace.channel.bounds import Until
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaUnavailableError, LogTruncatedError, OffsetOutOfRangeError
+from headrace.core.errors import LogTruncatedError, OffsetOutOfRangeError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.ports import Fetched, LogLook, StoredOffset
 from headrace.processors import BatchResponse
 from headrace.testing import InMemoryBroker, in_memory_channel, running

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from headrace.controller.controller import columns_of
 from headrace.kafka.columnar import library
+from headrace.kafka.errors import LibraryMissingError
 from headrace.processors import BatchProcessor
 from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.processors.simple import SimpleKafkaProcessor
@@ -52,7 +53,7 @@ def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch
     if not library.PATH.exists():
         pytest.skip("the part in C was not compiled")
     monkeypatch.setattr(library, "REVISION", library.REVISION + 1)
-    with pytest.raises(library.LibraryMissingError, match="another version"):
+    with pytest.raises(LibraryMissingError, match="another version"):
         library.load()
 
 
@@ -63,5 +64,5 @@ def test_a_client_without_librdkafka_is_refused(
     if not library.PATH.exists():
         pytest.skip("the part in C was not compiled")
     monkeypatch.setattr(cimpl, "__file__", str(tmp_path / "cimpl.so"))
-    with pytest.raises(library.LibraryMissingError, match="is not loaded"):
+    with pytest.raises(LibraryMissingError, match="is not loaded"):
         library.load()

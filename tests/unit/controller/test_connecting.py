@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.controller import ReloadOutcome
-from headrace.core.errors import (
-    FatalError,
-    KafkaUnavailableError,
-    StartError,
-    ZooKeeperUnavailableError,
-)
+from headrace.core.errors import FatalError, StartError
+from headrace.kafka.errors import KafkaUnavailableError
+from headrace.zookeeper.errors import ZooKeeperUnavailableError
 from tests.unit.channel.in_memory import eventually
 from tests.unit.controller.world import delivers
 

@@ -15,14 +15,9 @@ from headrace.channel.pauses import PauseReason
 from headrace.config import Section
 from headrace.controller import ReloadOutcome
 from headrace.core.clock import Deadline
-from headrace.core.errors import (
-    ConfigError,
-    FatalError,
-    ImportPathError,
-    KafkaUnavailableError,
-    StartError,
-)
+from headrace.core.errors import ConfigError, FatalError, ImportPathError, StartError
 from headrace.core.records import TopicPartition
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.zookeeper.protocol import SessionState
 from tests.unit.channel.in_memory import P0, eventually, values
 from tests.unit.controller.world import CHANNEL, World, delivers, running_world

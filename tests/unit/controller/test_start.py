@@ -11,7 +11,8 @@ import pytest
 
 from headrace.channel.states import ChannelState
 from headrace.core.clock import Deadline
-from headrace.core.errors import StartError, UnknownTopicError
+from headrace.core.errors import StartError
+from headrace.kafka.errors import UnknownTopicError
 from headrace.testing import FakeClock
 from tests.unit.channel.recorder import PATIENCE, Recorder
 from tests.unit.controller.world import CHANNEL, World, delivers, soon

@@ -13,10 +13,11 @@ from headrace.coordinators.coordinator import Coordinator
 from headrace.coordinators.member_info import MemberInfo, MemberState
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import FatalError, HeadraceError, ZooKeeperAccessError
+from headrace.core.errors import FatalError, HeadraceError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
+from headrace.zookeeper.errors import AccessDeniedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -289,7 +290,7 @@ def test_a_member_that_is_denied_access_fails_and_says_where(zookeeper: InMemory
     coordinator = Coordinator(registry, inbox, INFO, SETTINGS)
     coordinator.start()
     error = inbox.errors.get(timeout=WAIT)
-    assert isinstance(error, ZooKeeperAccessError)
+    assert isinstance(error, AccessDeniedError)
     assert PATHS.ids in str(error)
     assert coordinator.failure is error
     assert coordinator.stop(Deadline.after(WAIT)) == ()
@@ -305,7 +306,7 @@ def test_access_denied_to_a_running_member_ends_all_its_claims(
     claims = running.take(2)
     running.registry.session.deny(denied)
     running.coordinator.update(MemberInfo(frozenset({"orders"}), weight=2))
-    assert isinstance(running.inbox.errors.get(timeout=WAIT), ZooKeeperAccessError)
+    assert isinstance(running.inbox.errors.get(timeout=WAIT), AccessDeniedError)
     assert [running.inbox.losses.get_nowait() for _ in claims] == [
         (claim, LossReason.FAILED) for claim in claims
     ]

@@ -9,7 +9,7 @@ import pytest
 from headrace.coordinators.fencing_locks import FencingLocks
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
-from headrace.kafka.ports import OffsetStoreError
+from headrace.kafka.errors import OffsetStoreError
 from headrace.testing import InMemoryZooKeeper
 
 GROUP, ID = "group", "headrace.group.a.3"

@@ -11,7 +11,7 @@ from headrace.coordinators.member_info import (
     MemberState,
 )
 from headrace.coordinators.rebalance import ASSIGNMENT_LIMIT
-from headrace.core.errors import InstanceInUseError
+from headrace.core.errors import StartError
 from tests.unit.coordinators.group import (
     INFO,
     PATHS,
@@ -323,7 +323,7 @@ def test_a_live_holder_of_the_name_is_not_waited_for(group: Group) -> None:
     second = group.join("a")
     group.run(4)
     assert state_of(second) is MemberState.FAILED
-    assert isinstance(second.channel.error, InstanceInUseError)
+    assert isinstance(second.channel.error, StartError)
     assert "from process" in str(second.channel.error)
     assert first.held == list(range(8))
     assert not first.channel.lost

@@ -6,10 +6,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.coordinators.claims import Release
-from headrace.coordinators.registry import MembershipLostError, RegistryUnavailableError
+from headrace.coordinators.errors import MembershipLostError
 from headrace.coordinators.znodes import EpochDocument
 from headrace.coordinators.zookeeper_registry import MOST_UNFENCED
 from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
+from headrace.zookeeper.errors import ZooKeeperUnavailableError
 from tests.contracts.members import GROUP, INFO, P0, PATHS, PRODUCER, World
 from tests.contracts.registry import RegistryContract, claimed, lease, released
 
@@ -54,7 +55,7 @@ def test_a_suspended_session_is_unavailable(world: InMemoryWorld) -> None:
     a.join(INFO)
     a.session.suspend()
     for call in (a.heartbeat, a.members, a.leave, lambda: a.claim([P0], lease())):
-        with pytest.raises(RegistryUnavailableError):
+        with pytest.raises(ZooKeeperUnavailableError):
             call()
 
 
@@ -63,7 +64,7 @@ def test_a_heartbeat_goes_on_after_a_lost_answer(world: InMemoryWorld) -> None:
     a = world.member("a")
     a.join(INFO)
     a.session.lose_answers(1)
-    with pytest.raises(RegistryUnavailableError):
+    with pytest.raises(ZooKeeperUnavailableError):
         a.heartbeat()
     a.heartbeat()
 
@@ -73,7 +74,7 @@ def test_joining_goes_on_after_a_lost_answer(world: InMemoryWorld) -> None:
     a = world.member("a")
     world.hand.ensure(PATHS.ids)
     a.session.lose_answers(1)
-    with pytest.raises(RegistryUnavailableError):
+    with pytest.raises(ZooKeeperUnavailableError):
         a.join(INFO)
     assert world.hand.exists(PATHS.member("a")) is not None
     assert a.join(INFO).session_id == a.session.session_id
@@ -85,12 +86,12 @@ def test_raising_and_releasing_go_on_after_lost_answers(world: InMemoryWorld) ->
     a.join(INFO)
     claim = claimed(a, P0)
     a.session.lose_answers(1)
-    with pytest.raises(RegistryUnavailableError):
+    with pytest.raises(ZooKeeperUnavailableError):
         a.raise_epoch(claim, 5)
     raised = a.raise_epoch(claim, 5)
     assert raised is not None
     a.session.lose_answers(1)
-    with pytest.raises(RegistryUnavailableError):
+    with pytest.raises(ZooKeeperUnavailableError):
         released(a, raised, clean=True)
     assert released(a, raised, clean=True) is Release.RELEASED
 
@@ -117,7 +118,7 @@ def test_a_connection_that_breaks_after_reading_says_nothing_of_our_nodes(
         (lambda: a.discard(P0), 2),
     ):
         a.session.suspend_after_reading(readings)
-        with pytest.raises(RegistryUnavailableError, match="broke after the node was read"):
+        with pytest.raises(ZooKeeperUnavailableError, match="broke after the node was read"):
             call()
         a.session.resume()
     assert a.verify([claim]) == []

@@ -11,7 +11,8 @@ from headrace.coordinators import znodes
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.coordinators.znodes import EpochDocument, OffsetDocument, OwnerDocument
 from headrace.core.clock import Deadline
-from headrace.kafka.ports import OffsetStoreError, StoredOffset
+from headrace.kafka.errors import OffsetStoreError
+from headrace.kafka.ports import StoredOffset
 from tests.unit.coordinators.group import INFO, PATHS, Group, Participant, partition
 
 if TYPE_CHECKING:

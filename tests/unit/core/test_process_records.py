@@ -15,14 +15,8 @@ from typing import Any
 import pytest
 
 from headrace.core import processes
-from headrace.core.processes import (
-    NoRecordError,
-    ProcessNotFoundError,
-    ProcessRecord,
-    SeveralProcessesError,
-    find_process,
-    forget,
-)
+from headrace.core.errors import NoRecordError, SeveralProcessesError, UnreachableError
+from headrace.core.processes import ProcessRecord, find_process, forget
 
 
 class Home:
@@ -121,7 +115,7 @@ def test_a_process_that_ended_without_a_word_is_named(home: Home) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
     home.record(pid=ended.pid).leave(home.usual, home.environ)
-    with pytest.raises(ProcessNotFoundError, match=f"{ended.pid}, does not run any more"):
+    with pytest.raises(UnreachableError, match=f"{ended.pid}, does not run any more"):
         home.find()
 
 
@@ -130,7 +124,7 @@ def test_another_process_of_the_same_id_is_none_of_ours(home: Home) -> None:
     """After a restart of the machine, ids begin anew."""
     boot, _, ticks = home.record().started.partition(":")
     home.record(started=f"{boot}:{int(ticks) - 1}").leave(home.usual, home.environ)
-    with pytest.raises(ProcessNotFoundError, match="does not run any more"):
+    with pytest.raises(UnreachableError, match="does not run any more"):
         home.find()
 
 
@@ -212,7 +206,7 @@ def test_a_damaged_record_is_named(home: Home, text: str) -> None:
     """Nothing is guessed: the file stands in the message."""
     (path,) = home.record().leave(home.usual, home.environ)
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(ProcessNotFoundError, match=f"{path} cannot be read: it is damaged"):
+    with pytest.raises(UnreachableError, match=f"{path} cannot be read: it is damaged"):
         home.find()
 
 
@@ -224,7 +218,7 @@ def test_a_record_with_more_or_less_in_it_is_of_another_version(home: Home) -> N
         {k: v for k, v in asdict(home.record()).items() if k != "token"},
     ):
         path.write_text(json.dumps(values))
-        with pytest.raises(ProcessNotFoundError, match="restart the process"):
+        with pytest.raises(UnreachableError, match="restart the process"):
             home.find()
 
 
@@ -237,7 +231,7 @@ def test_the_record_of_another_user_is_named(home: Home, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "iterdir", refuse)
     with pytest.raises(
-        ProcessNotFoundError, match=f"{path.parent} cannot be read: Permission denied; run this as"
+        UnreachableError, match=f"{path.parent} cannot be read: Permission denied; run this as"
     ):
         home.find()
 

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.core.clock import Deadline
 from headrace.devstack import jars
-from headrace.devstack.errors import JarsError
+from headrace.devstack.errors import LocalStackError
 
 _COORDINATE = jars.Coordinate("org.apache.kafka", "kafka_2.13", "4.3.0")
 
@@ -60,7 +60,7 @@ def test_a_failure_says_in_one_line_why_and_what_to_do(
     """When Ivy fails, the error has the reason and names the way to use a mirror."""
     (tmp_path / "said").write_text(said, encoding="utf-8")
     _say(monkeypatch, f"cat {tmp_path / 'said'}; exit 1")
-    with pytest.raises(JarsError) as caught:
+    with pytest.raises(LocalStackError) as caught:
         jars.fetch(_COORDINATE, tmp_path, report=print, deadline=Deadline.after(20))
     assert f": {reason}; " in str(caught.value)
     assert "HEADRACE_IVY_SETTINGS" in str(caught.value)
@@ -72,5 +72,5 @@ def test_a_hanging_ivy_is_ended_at_the_deadline(
 ) -> None:
     """An Ivy that never ends is killed, and that is a failure like any other."""
     _say(monkeypatch, "exec sleep 100")
-    with pytest.raises(JarsError, match="could not be fetched"):
+    with pytest.raises(LocalStackError, match="could not be fetched"):
         jars.fetch(_COORDINATE, tmp_path, report=print, deadline=Deadline.after(0.1))

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.core.clock import Deadline
 from headrace.devstack import jars
-from headrace.devstack.errors import JarsError
+from headrace.devstack.errors import LocalStackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +96,7 @@ def test_a_damaged_cache_is_mended(maven: FakeMaven, harm: str) -> None:
 def test_jars_that_are_not_the_pinned_ones_are_refused(cache: Path, maven: FakeMaven) -> None:
     """A jar with another sum is an error that names it, and nothing of it stays in the cache."""
     maven.contents["b.jar"] = b"tampered"
-    with pytest.raises(JarsError, match=r"b\.jar"):
+    with pytest.raises(LocalStackError, match=r"b\.jar"):
         jars.kafka_jars(_ignore)
     assert [path.name for path in cache.iterdir()] == ["kafka-4.2.lock"]
 
@@ -115,7 +115,7 @@ def test_two_processes_do_not_fetch_at_once(cache: Path, maven: FakeMaven) -> No
     told: list[str] = []
     with (
         jars._locked(jars.BROKERS["4.2.2"], cache / "kafka-4.2.lock", _ignore, Deadline.after(5)),
-        pytest.raises(JarsError, match=r"kafka-4\.2\.lock"),
+        pytest.raises(LocalStackError, match=r"kafka-4\.2\.lock"),
     ):
         jars.kafka_jars(told.append, Deadline.after(0))
     assert told == ["Kafka jars: waiting for another process that is fetching them"]
@@ -177,7 +177,9 @@ def test_a_broker_of_another_version_is_refused(
 ) -> None:
     """The error names the variable, its value and the versions that there are."""
     monkeypatch.setenv("HEADRACE_KAFKA_VERSION", "2.8.0")
-    with pytest.raises(JarsError, match=r"HEADRACE_KAFKA_VERSION: .*2\.8\.0.* 4\.2\.2, 4\.3\.0"):
+    with pytest.raises(
+        LocalStackError, match=r"HEADRACE_KAFKA_VERSION: .*2\.8\.0.* 4\.2\.2, 4\.3\.0"
+    ):
         jars.kafka_jars(_ignore)
     assert maven.fetched == 0
 

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.core.clock import Deadline
 from headrace.devstack import Blueprint, jvm, kafka
-from headrace.devstack.errors import JavaMissingError
+from headrace.devstack.errors import LocalStackError
 from headrace.devstack.java import Java
 from headrace.devstack.server import PortBook
 
@@ -48,7 +48,7 @@ def test_no_java_is_an_error_that_says_what_to_install(monkeypatch: pytest.Monke
     """Without Java the error names the version, the package and the variable."""
     monkeypatch.setattr(jvm, "find_java", lambda: None)
     jvm.require_java.cache_clear()
-    with pytest.raises(JavaMissingError, match=r"Java 17.*openjdk-17-jre-headless.*JAVA_HOME"):
+    with pytest.raises(LocalStackError, match=r"Java 17.*openjdk-17-jre-headless.*JAVA_HOME"):
         jvm.require_java()
 
 

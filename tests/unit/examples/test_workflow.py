@@ -12,13 +12,8 @@ from examples.workflow import turnaround
 from examples.workflow.__main__ import app
 from examples.workflow.demo import KILLS, InstanceCounts
 from examples.workflow.turnaround import LEDGER, Flight, Ledger, Verdict, compare, flows
-from headrace.apps.workflow.messages import (
-    Assignment,
-    CallFailedError,
-    fail_message,
-    return_message,
-    start_message,
-)
+from headrace.apps.workflow.errors import CallFailedError
+from headrace.apps.workflow.messages import Assignment, fail_message, return_message, start_message
 from headrace.apps.workflow.reducer import WorkflowReducer
 from headrace.extensions.keyed.settings import FoldSettings
 from headrace.testing.keyed import KeyedTest

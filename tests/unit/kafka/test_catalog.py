@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.kafka.catalog import KafkaTopicCatalog
+from headrace.kafka.errors import KafkaUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,14 +11,14 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.columns import HEADERS
-from headrace.core.errors import HeadraceError, ResultRefusedError
+from headrace.core.errors import HeadraceError, RowsRefusedError
 from headrace.core.records import ResultRecord
 from headrace.core.result_columns import ResultColumns, each_of
 from headrace.kafka.columnar import library
 from headrace.kafka.columnar import producer as module
-from headrace.kafka.columnar.library import LibraryMissingError
 from headrace.kafka.columnar.producer import ColumnProducer
-from headrace.kafka.result_transactions import NotTakenError, produce_all
+from headrace.kafka.errors import LibraryMissingError, ProduceError
+from headrace.kafka.result_transactions import produce_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -155,7 +155,7 @@ def test_a_queue_that_stays_full_is_said() -> None:
     """No broker takes anything until the deadline."""
     site = Site(**{"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": 10})
     values = pa.array([b"v"] * 20)
-    with pytest.raises(NotTakenError, match="topic out: the brokers take no more records"):
+    with pytest.raises(ProduceError, match="topic out: the brokers take no more records"):
         site.produce([ResultColumns(TOPIC, values, values)], 0.3)
     site.producer.purge()
 
@@ -166,7 +166,7 @@ def test_a_record_that_is_too_large_is_refused_and_named(site: Site) -> None:
     columns = ResultColumns(TOPIC, pa.array([b"k"] * 3), values)
     said = []
     for results in ([columns], list(columns)):
-        with pytest.raises(ResultRefusedError, match="with 2000001 bytes of key and val") as raised:
+        with pytest.raises(RowsRefusedError, match="with 2000001 bytes of key and val") as raised:
             site.produce(results)
         said.append(str(raised.value))
     assert said[0] == said[1]
@@ -182,7 +182,7 @@ def test_what_brokers_do_not_take_is_said_once() -> None:
             site.produce(results)
         said.append((type(raised.value), str(raised.value)))
     expected = "the brokers did not take a record: topic out: Local: Message timed out"
-    assert said == [(NotTakenError, expected)] * 2
+    assert said == [(ProduceError, expected)] * 2
     site.produce([])
 
 

@@ -11,8 +11,8 @@ import pytest
 from headrace.core.errors import ConfigError
 from headrace.core.records import TopicPartition
 from headrace.kafka.columnar import ColumnarRecordSource, library
-from headrace.kafka.columnar.library import LibraryMissingError
 from headrace.kafka.columnar.source import Consumer, Directive
+from headrace.kafka.errors import LibraryMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,12 +11,11 @@ from confluent_kafka import KafkaError
 from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaAccessError
 from headrace.core.records import FINISHED_KEY, TopicPartition
 from headrace.kafka import fencing, transactional_producer
+from headrace.kafka.errors import KafkaAccessError, OffsetStoreError
 from headrace.kafka.fencing import GroupPartition, fence_producers
 from headrace.kafka.offset_log import SentOffset
-from headrace.kafka.ports import OffsetStoreError
 from headrace.kafka.transaction_log import OFFSETS_TOPIC, Decided, Decision, Hold
 from tests.unit.kafka.test_transactional import FENCED, TIMED_OUT, Stage
 

@@ -6,8 +6,8 @@ import pytest
 
 from headrace.config.subscription import Subscription
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaUnavailableError
 from headrace.kafka.catalog import matching
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.testing import InMemoryBroker
 
 

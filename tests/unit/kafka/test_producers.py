@@ -10,7 +10,8 @@ import pytest
 
 from headrace.kafka import clients, dead_letters, topic_producer, transactional_producer
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
-from headrace.kafka.ports import DeadLetter, DeadLetterError
+from headrace.kafka.errors import ProduceError
+from headrace.kafka.ports import DeadLetter
 from headrace.kafka.topic_producer import TopicProducer
 from headrace.kafka.transactional_producer import TransactionalProducer
 
@@ -31,7 +32,7 @@ _SAID = [
 
 def _letter(given: Mapping[str, Any]) -> None:
     letter = DeadLetter(key=None, value=b"", headers=())
-    with pytest.raises(DeadLetterError, match="buffers are full"):
+    with pytest.raises(ProduceError, match="buffers are full"):
         KafkaDeadLetterStore(given).store("letters", [letter], 1)
 
 

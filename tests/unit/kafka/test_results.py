@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.core.errors import FencedError, ResultRefusedError
+from headrace.core.errors import FencedError, RowsRefusedError, SinkFailedError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.kafka import result_transactions as module
 from headrace.kafka import transactional_producer
+from headrace.kafka.errors import OffsetStoreError
 from headrace.kafka.fencing import GroupPartition
-from headrace.kafka.ports import OffsetStoreError, StoredOffset
-from headrace.kafka.result_transactions import KafkaResultsError, ResultTransactions
+from headrace.kafka.ports import StoredOffset
+from headrace.kafka.result_transactions import ResultTransactions
 from headrace.kafka.transactional_producer import STUCK_AFTER
 from headrace.sinks.contract import PartitionCommit
 from headrace.testing import FakeClock
@@ -212,7 +213,7 @@ def test_a_transaction_that_failed_is_undone_at_once(
 ) -> None:
     """Readers of the topic do not wait for the batch to come again."""
     stage.script[call] = deque([TIMED_OUT])
-    with pytest.raises(KafkaResultsError, match="timed out"):
+    with pytest.raises(SinkFailedError, match="timed out"):
         results.commit([share(0)], [RECORD])
     assert stage.calls[-1] == ("begin" if call == "begin" else "abort")
     assert results.commit([share(0)], [RECORD]) == []
@@ -243,7 +244,7 @@ def test_an_outcome_that_stays_unknown_fails_the_batch(
 ) -> None:
     """Its repetition begins with deciding it."""
     stage.script["commit"] = deque([TIMED_OUT, TIMED_OUT])
-    with pytest.raises(KafkaResultsError):
+    with pytest.raises(SinkFailedError):
         results.commit([share(0)], [RECORD])
     stage.calls.clear()
     assert results.commit([share(0)], [RECORD]) == []
@@ -255,13 +256,13 @@ def test_a_record_that_was_not_taken_is_named(
 ) -> None:
     """By the delivery report, or by the count of those that are left."""
     stage.report = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "denied")
-    with pytest.raises(KafkaResultsError, match="did not take a record: topic out: denied"):
+    with pytest.raises(SinkFailedError, match="did not take a record: topic out: denied"):
         results.commit([share(0)], [RECORD])
     stage.report = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large")
-    with pytest.raises(ResultRefusedError, match="topic out: too large"):
+    with pytest.raises(RowsRefusedError, match="topic out: too large"):
         results.commit([share(0)], [RECORD])
     stage.report, stage.left = None, 3
-    with pytest.raises(KafkaResultsError, match="3 records were not taken in time"):
+    with pytest.raises(SinkFailedError, match="3 records were not taken in time"):
         results.commit([share(0)], [RECORD])
     assert stage.calls[-1] == "abort"
 
@@ -269,8 +270,8 @@ def test_a_record_that_was_not_taken_is_named(
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (KafkaError._UNKNOWN_PARTITION, ResultRefusedError),
-        (KafkaError._QUEUE_FULL, KafkaResultsError),
+        (KafkaError._UNKNOWN_PARTITION, RowsRefusedError),
+        (KafkaError._QUEUE_FULL, SinkFailedError),
     ],
 )
 def test_a_record_that_the_client_refuses_is_to_blame(
@@ -313,7 +314,7 @@ def test_a_fatal_error_that_is_lost_is_met_again_in_the_abort(
         raise SystemError("returned NULL without setting an exception")
 
     monkeypatch.setattr(stage, "flush", flush)
-    with pytest.raises(KafkaResultsError, match="gave up without a reason"):
+    with pytest.raises(SinkFailedError, match="gave up without a reason"):
         results.commit([share(0)], [RECORD])
     stage.script["abort"] = deque([FENCED])
     with pytest.raises(FencedError):
@@ -326,7 +327,7 @@ def test_a_call_that_does_not_come_back_ends_the_stay(offsets: Offsets, stage: P
     results = ResultTransactions({}, "group", "m", timeout=0.0, clock=clock)
     stage.hang.clear()
     for _ in range(2):
-        with pytest.raises(KafkaResultsError):
+        with pytest.raises(SinkFailedError):
             results.commit([share(0)], [RECORD])
     clock.advance(STUCK_AFTER + 1)
     with pytest.raises(FencedError, match="busy"):
@@ -353,7 +354,7 @@ def test_an_abort_is_finished_before_the_next_transaction_where_brokers_lose_mar
     """Once; so it is where they do not say of which line they are."""
     stage.lose_marks = lose_marks
     stage.script["send"] = deque([TIMED_OUT])
-    with pytest.raises(KafkaResultsError):
+    with pytest.raises(SinkFailedError):
         results.commit([share(0)], [RECORD])
     del stage.calls[:]
     for _ in range(2):
@@ -368,7 +369,7 @@ def test_nothing_is_committed_after_an_abort_that_could_not_be_finished(
     """The commit would bring back what was aborted; each try begins with finishing that."""
     stage.lose_marks = True
     stage.script["send"] = deque([TIMED_OUT])
-    with pytest.raises(KafkaResultsError):
+    with pytest.raises(SinkFailedError):
         results.commit([share(0)], [RECORD])
     del stage.calls[:]
     stage.failing = OffsetStoreError("no answer")

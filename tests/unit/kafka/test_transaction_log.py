@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.records import TopicPartition
+from headrace.kafka.errors import OffsetStoreError
 from headrace.kafka.transaction_log import (
     OFFSETS_TOPIC,
     Decision,
     LoggedTransaction,
-    TransactionLogError,
     TransactionState,
     decided,
     decode_transaction,
@@ -90,7 +90,7 @@ def test_records_of_another_kind_are_passed_over() -> None:
 )
 def test_what_is_not_understood_is_refused(value: bytes) -> None:
     """The message names the brokers' own tool."""
-    with pytest.raises(TransactionLogError, match="kafka-transactions"):
+    with pytest.raises(OffsetStoreError, match="kafka-transactions"):
         decode_transaction(key(), value)
 
 

@@ -12,8 +12,9 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.kafka import transactional_producer
+from headrace.kafka.errors import OffsetStoreError
 from headrace.kafka.offsets import TransactionalOffsetStore
-from headrace.kafka.ports import Commit, CommitRefusal, OffsetStoreError, StoredOffset
+from headrace.kafka.ports import Commit, CommitRefusal, StoredOffset
 from headrace.kafka.transactional_producer import STUCK_AFTER
 from headrace.testing import FakeClock
 

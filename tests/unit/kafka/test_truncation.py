@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.kafka import truncation
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.ports import LogLook
 from headrace.kafka.truncation import (
     DOUBT_INTERVAL,

@@ -10,9 +10,10 @@ import pytest
 from headrace.coordinators.group_nodes import GroupNodes, ParsedNode
 from headrace.coordinators.member_info import MemberInfo
 from headrace.coordinators.znodes import EpochDocument, MemberDocument, OwnerDocument
+from headrace.core.errors import UsageError
 from headrace.core.records import TopicPartition
 from headrace.kafka.transaction_log import LoggedTransaction, TransactionState
-from headrace.ops.offsets.reader import ChannelRunningError, RequestError
+from headrace.ops.offsets.errors import ChannelRunningError
 from headrace.ops.transactions.commands import (
     FoundTransaction,
     is_of_group,
@@ -104,10 +105,10 @@ def test_only_what_hangs_is_aborted_unforced() -> None:
     require_hanging(OPEN)
     cases: list[tuple[FoundTransaction, type[HeadraceError], str]] = [
         (replace(OPEN, owner="a at mill"), ChannelRunningError, "running member a at mill"),
-        (replace(OPEN, is_ours=False), RequestError, "no producer of the channel's group"),
+        (replace(OPEN, is_ours=False), UsageError, "no producer of the channel's group"),
         (
             replace(OPEN, logged=replace(OPEN.logged, state=TransactionState.COMPLETE_COMMIT)),
-            RequestError,
+            UsageError,
             "is complete commit; say --force",
         ),
     ]
@@ -121,9 +122,9 @@ def test_only_what_is_decided_is_settled_unforced() -> None:
     done = replace(OPEN, logged=replace(OPEN.logged, state=TransactionState.COMPLETE_COMMIT))
     require_settled(done)
     cases: list[tuple[FoundTransaction, type[HeadraceError], str]] = [
-        (OPEN, RequestError, "transactions abort ends it"),
+        (OPEN, UsageError, "transactions abort ends it"),
         (replace(done, owner="a at mill"), ChannelRunningError, "running member a at mill"),
-        (replace(done, is_ours=False), RequestError, "no producer of the channel's group"),
+        (replace(done, is_ours=False), UsageError, "no producer of the channel's group"),
     ]
     for found, kind, text in cases:
         with pytest.raises(kind, match=text):

@@ -8,13 +8,13 @@ from headrace.core.errors import (
     BatchCancelledError,
     EngineDiedError,
     FencedError,
-    OwnershipLostError,
     SinkConflictError,
+    SinkFailedError,
 )
 from headrace.core.records import TopicPartition
 from headrace.processors.pending import MergeLimits
 from headrace.processors.sink_commits import ROOM
-from headrace.sinks.contract import CommitConflictError, SinkFailedError
+from headrace.sinks.errors import CommitConflictError
 from tests.unit.processors.spark_bench import ADVANCE, Bench, error_of
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def test_a_partition_lost_between_job_and_commit_is_left_out(bench: Bench) -> No
     assert bench.sink.stored == []
     bench.runner.run_once()
 
-    assert isinstance(error_of(lost), OwnershipLostError)
+    assert isinstance(error_of(lost), BatchCancelledError)
     assert kept.result(0) == ADVANCE
     assert bench.sink.stored_ranges == [[(1, 0, 10)]]
 

@@ -10,13 +10,13 @@ from structlog.testing import capture_logs
 from headrace.core.errors import (
     BatchCancelledError,
     FencedError,
-    OwnershipLostError,
+    RowsRefusedError,
     SinkConflictError,
 )
 from headrace.core.records import TopicPartition
 from headrace.processors.pending import MergeLimits
 from headrace.processors.sink_commits import GROUPING_BYTES, GROUPING_ROOM, ROOM
-from headrace.sinks.contract import CommitConflictError, RowsRefusedError
+from headrace.sinks.errors import CommitConflictError
 from tests.unit.processors.spark_bench import ADVANCE, Bench, GroupingSink, error_of
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def test_a_lost_partition_is_left_out_and_the_rest_is_one_commit(bench: Bench) -
     bench.runner.run_once()
 
     assert bench.sink.stored_ranges == [[(1, 0, 20)]]
-    assert isinstance(error_of(lost), OwnershipLostError)
+    assert isinstance(error_of(lost), BatchCancelledError)
     assert error_of(lost_as_well) is not None
     assert [kept.result(0), kept_as_well.result(0)] == [ADVANCE] * 2
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.core.errors import EngineDiedError, FencedError, SinkConflictError
+from headrace.core.errors import EngineDiedError, FencedError, RowsRefusedError, SinkConflictError
 from headrace.processors.pending import MergeLimits
-from headrace.sinks.contract import CommitConflictError, RowsRefusedError
+from headrace.sinks.errors import CommitConflictError
 from tests.unit.processors.spark_bench import Bench, GroupingSink, MemorySink
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from headrace.core.errors import SinkConflictError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed.changelog import EXTRA_HEADER
+from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
 from headrace.extensions.keyed.runtime import checkpoints, ticks
 from headrace.extensions.keyed.runtime import held as holding
-from headrace.extensions.keyed.store import CorruptStoreError, StateStoreError
 from headrace.kafka.ports import StoredOffset
 from headrace.processors.contract import Request
 from headrace.testing.records import FakeRecord

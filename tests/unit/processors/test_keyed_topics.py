@@ -9,11 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import StartError
+from headrace.core.errors import RetryableError, StartError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed import restore
-from headrace.extensions.keyed.runtime.state_topics import LOOKS, StateAtRiskError
+from headrace.extensions.keyed.runtime.state_topics import LOOKS
 from headrace.extensions.keyed.store import StoredCommit
 from headrace.processors.contract import Request
 from tests.unit.processors.keyed_bench import CHANGELOG, INPUT, PARTITIONS, PATIENCE, KeyedBench
@@ -304,7 +304,7 @@ def test_an_input_with_more_partitions_has_all_rest_with_one_reason(
         daemon.send(held, b"a")
         bench.broker.create_topic(INPUT, PARTITIONS + 1)
         if look == "commit":
-            with pytest.raises(StateAtRiskError, match="has 3 partitions"):
+            with pytest.raises(RetryableError, match="has 3 partitions"):
                 daemon.send(held, b"a")
         else:
             checkpoint(daemon)

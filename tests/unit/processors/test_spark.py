@@ -11,7 +11,8 @@ from headrace.core.errors import BatchCancelledError, SinkConflictError
 from headrace.core.records import TopicPartition
 from headrace.core.tables import table_of
 from headrace.processors.pending import MergeLimits
-from headrace.sinks.contract import CommitConflictError, PartitionCommit
+from headrace.sinks.contract import PartitionCommit
+from headrace.sinks.errors import CommitConflictError
 from tests.unit.processors.spark_bench import ADVANCE, Bench, Engine, error_of
 
 if TYPE_CHECKING:

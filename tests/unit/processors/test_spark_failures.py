@@ -11,17 +11,14 @@ from headrace.core.errors import (
     EngineDiedError,
     JobCancelledError,
     JobTimeoutError,
-    OwnershipLostError,
+    RowsRefusedError,
     SinkConflictError,
+    SinkFailedError,
     StartError,
 )
 from headrace.core.records import TopicPartition
 from headrace.processors.pending import MergeLimits
-from headrace.sinks.contract import (
-    CommitConflictError,
-    RowsRefusedError,
-    SinkFailedError,
-)
+from headrace.sinks.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from headrace.sinks.micro_batch import MicroBatch
@@ -40,7 +37,7 @@ def test_a_lost_partition_is_left_out_before_the_commit(bench: Bench) -> None:
 
     bench.run_once()
 
-    assert isinstance(error_of(lost), OwnershipLostError)
+    assert isinstance(error_of(lost), BatchCancelledError)
     assert kept.result(0) == ADVANCE
     assert bench.sink.stored_ranges == [[(0, 0, 10)]]
     assert bench.sink.discarded == [bench.engine.jobs[0].id]
@@ -53,7 +50,7 @@ def test_a_batch_lost_before_its_turn_is_not_run(bench: Bench) -> None:
 
     bench.run_once()
 
-    assert isinstance(error_of(lost), OwnershipLostError)
+    assert isinstance(error_of(lost), BatchCancelledError)
     assert bench.engine.jobs == []
 
 

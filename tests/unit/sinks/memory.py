@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import SinkConflictError
-from headrace.sinks.contract import CommitConflictError, Guarantee
+from headrace.sinks.contract import Guarantee
+from headrace.sinks.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

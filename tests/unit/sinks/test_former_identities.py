@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 import headrace.sinks
+from headrace.core.errors import StartError
 from headrace.core.records import (
     TopicPartition,
     former_identity,
@@ -19,9 +20,10 @@ from headrace.core.records import (
 )
 from headrace.extensions.delta import table as delta_format
 from headrace.extensions.delta.sink import DeltaSink
-from headrace.extensions.delta.table import FORMAT_KEY, LaterFormatError
+from headrace.extensions.delta.table import FORMAT_KEY
 from headrace.extensions.sql.sink import SqlSink
-from headrace.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
+from headrace.sinks.contract import OffsetMove, PartitionCommit
+from headrace.sinks.errors import CommitConflictError
 from headrace.testing.sinks import micro_batch
 from tests.unit.extensions.delta.delta_tables import visible
 
@@ -117,7 +119,7 @@ def test_earlier_versions_refuse_the_table_from_then_on(
     store(sink, 2, share(KAFKAS, 10, 20))
     assert DeltaTable(folder).transaction_version(FORMAT_KEY) == 2
     monkeypatch.setattr(delta_format, "FORMAT_VERSION", 1)
-    with pytest.raises(LaterFormatError, match="upgrade this member"):
+    with pytest.raises(StartError, match="upgrade this member"):
         DeltaSink(folder).stored_offset(OLD)
     assert visible(folder) == [1, 2]
 

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.sinks.jsonl import UnspeakableTypeError, json_lines
+from headrace.core.errors import ResultMisfitError
+from headrace.sinks.jsonl import json_lines
 
 NOON = dt.datetime(2013, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001 - a time without a zone is a case
 BERLIN = pa.timestamp("us", tz="Europe/Berlin")
@@ -50,5 +51,5 @@ def test_values_are_spelt_as_spark_spells_them(value: Any, kind: pa.DataType, sp
 def test_a_type_without_a_spelling_is_named() -> None:
     """A column that JSON lines cannot hold fails with its name and type."""
     table = pa.table({"long": pa.array([dt.timedelta(seconds=1)])})
-    with pytest.raises(UnspeakableTypeError, match=r"'long' is of type duration"):
+    with pytest.raises(ResultMisfitError, match=r"'long' is of type duration"):
         list(json_lines(table))

@@ -5,17 +5,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from headrace.core.errors import ResultRefusedError, SinkConflictError
+from headrace.core.errors import ResultMisfitError, RowsRefusedError, SinkConflictError
 from headrace.core.records import ResultRecord, TopicPartition
-from headrace.sinks.contract import (
-    CommitConflictError,
-    Guarantee,
-    OffsetMove,
-    PartitionCommit,
-    RowsRefusedError,
-    SchemaMismatchError,
-    TransactionalOffsets,
-)
+from headrace.sinks.contract import Guarantee, OffsetMove, PartitionCommit, TransactionalOffsets
+from headrace.sinks.errors import CommitConflictError
 from headrace.sinks.kafka import KafkaSink
 from headrace.testing.sinks import micro_batch
 
@@ -159,7 +152,7 @@ def test_a_result_that_does_not_fit_names_each_column(
     transactions: Transactions, columns: dict[str, pa.Array], topic: str | None, problem: str
 ) -> None:
     """Nothing is begun then."""
-    with pytest.raises(SchemaMismatchError) as caught:
+    with pytest.raises(ResultMisfitError) as caught:
         KafkaSink(transactions, topic).stage(micro_batch("one"), pa.table(columns))
     assert problem in str(caught.value)
     assert str(caught.value).endswith("change the reducer")
@@ -168,7 +161,7 @@ def test_a_result_that_does_not_fit_names_each_column(
 def test_a_column_may_be_there_once(transactions: Transactions) -> None:
     """Which of two values was meant is not said."""
     rows = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["value", "value"])
-    with pytest.raises(SchemaMismatchError, match="column 'value' is there twice"):
+    with pytest.raises(ResultMisfitError, match="column 'value' is there twice"):
         KafkaSink(transactions, "out").stage(micro_batch("one"), rows)
 
 
@@ -192,7 +185,7 @@ def test_rows_that_cannot_be_produced_are_to_blame(
     """So that the error policy may look for the records behind them."""
 
     def refuse(*_: object) -> None:
-        raise ResultRefusedError("too large")
+        raise RowsRefusedError("too large")
 
     monkeypatch.setattr(transactions, "commit", refuse)
     sink = KafkaSink(transactions, "out")

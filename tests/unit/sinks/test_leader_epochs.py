@@ -11,12 +11,8 @@ from headrace.core.records import TopicPartition
 from headrace.extensions.delta.reader import DeltaLog
 from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.sql.sink import SqlSink
-from headrace.sinks.contract import (
-    CommitConflictError,
-    OffsetMove,
-    PartitionCommit,
-    StoredLeaderEpochs,
-)
+from headrace.sinks.contract import OffsetMove, PartitionCommit, StoredLeaderEpochs
+from headrace.sinks.errors import CommitConflictError
 from headrace.sinks.several import SeveralSink, alone
 from headrace.testing.sinks import micro_batch
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, SinkFailedError
 from headrace.sinks.console import NoopSink
-from headrace.sinks.contract import CommitConflictError, Guarantee, OffsetMove
-from headrace.sinks.several import OutputsApartError, SeveralSink, alone
+from headrace.sinks.contract import Guarantee, OffsetMove
+from headrace.sinks.errors import CommitConflictError
+from headrace.sinks.several import SeveralSink, alone
 from headrace.testing.sinks import identity, micro_batch, share
 from tests.unit.sinks.memory import Fixed, Loose, Movable, Store
 
@@ -104,7 +105,7 @@ def test_nothing_is_stored_where_an_output_would_have_to_take_a_part(
 ) -> None:
     """A range across an output's offset, and partitions that differ, come again one by one."""
     two.fail_between(2, share(0, 10, 20))
-    with pytest.raises(OutputsApartError, match="output a has a part"):
+    with pytest.raises(SinkFailedError, match="output a has a part"):
         two.commit(3, *shares)
     assert two.rows == [[1, 2], [1]]
     assert two.b.offsets[identity(1)] == 10
@@ -128,7 +129,7 @@ def test_another_owner_in_between_is_a_conflict_of_the_second_output(two: Two) -
     two.fail_between(2, share(0, 10, 20), share(1, 10, 20))
     other.stored_offset(identity(0))
     two.commit(2, share(0, 10, 20), sink=other)
-    with pytest.raises(OutputsApartError):
+    with pytest.raises(SinkFailedError):
         two.sink.commit(two.sink.stage(micro_batch("m"), {}), [share(0, 20, 30), share(1, 10, 20)])
     two.commit(2, share(1, 10, 20))
     two.commit(3, share(0, 20, 30))

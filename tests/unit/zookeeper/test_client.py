@@ -8,19 +8,18 @@ from kazoo.security import ACL, Id
 
 from headrace.config import ZooKeeperDigest, ZooKeeperSasl, ZooKeeperTls
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import ConfigError, HeadraceError, ZooKeeperUnavailableError
+from headrace.core.errors import ConfigError, FatalError, HeadraceError
 from headrace.devstack.server import free_port
 from headrace.zookeeper.client import build_client, transaction_results, translate
-from headrace.zookeeper.nodes import Check, Create, SetData
-from headrace.zookeeper.protocol import (
+from headrace.zookeeper.errors import (
     AccessDeniedError,
     BadVersionError,
     NodeExistsError,
     NoNodeError,
-    NotConnectedError,
     OutcomeUnknownError,
-    SessionClosedError,
+    ZooKeeperUnavailableError,
 )
+from headrace.zookeeper.nodes import Check, Create, SetData
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 
@@ -81,7 +80,7 @@ def test_sasl_without_its_package_is_a_configuration_error(
         (kazoo_errors.SessionExpiredError(), OutcomeUnknownError),
         (kazoo_errors.ConnectionClosedError(), OutcomeUnknownError),
         (kazoo_errors.OperationTimeoutError(), OutcomeUnknownError),
-        (kazoo_errors.AuthFailedError(), SessionClosedError),
+        (kazoo_errors.AuthFailedError(), FatalError),
     ],
 )
 def test_errors_are_translated(theirs: Exception, ours: type[HeadraceError]) -> None:
@@ -110,6 +109,6 @@ def test_without_a_server_the_start_ends_within_its_time_and_says_what_to_do() -
         session.start()
     assert SYSTEM_CLOCK.monotonic() - before < 3
     assert session.session_id is None
-    with pytest.raises((NotConnectedError, SessionClosedError)):
+    with pytest.raises((OutcomeUnknownError, FatalError)):
         session.get("/")
     assert session.close(Deadline.after(10))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from headrace.core.errors import ConfigError, InstanceInUseError
+from headrace.core.errors import ConfigError, StartError
 from headrace.zookeeper.client import Credentials
 from headrace.zookeeper.identity import Identity
 
@@ -24,7 +24,7 @@ def test_a_second_holder_is_refused_by_pid_and_file(tmp_path: Path) -> None:
     """While one holds the instance id, another is told which process has it, and by which file."""
     first, second = Identity(tmp_path, "a"), Identity(tmp_path, "a")
     first.acquire()
-    with pytest.raises(InstanceInUseError, match=rf"process {os.getpid()}, .*a/lock"):
+    with pytest.raises(StartError, match=rf"process {os.getpid()}, .*a/lock"):
         second.acquire()
     first.release()
     second.acquire()
@@ -56,7 +56,7 @@ def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
     with holder, holder.stdin, holder.stdout:
         assert holder.stdout.readline() == b"locked\n"
         identity = Identity(tmp_path, "a")
-        with pytest.raises(InstanceInUseError, match=f"process {holder.pid}"):
+        with pytest.raises(StartError, match=f"process {holder.pid}"):
             identity.acquire()
         holder.kill()
         holder.wait(10)

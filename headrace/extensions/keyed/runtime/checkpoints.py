@@ -8,8 +8,8 @@ import structlog
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
+from headrace.extensions.keyed.errors import CorruptStoreError
 from headrace.extensions.keyed.runtime.state_topics import LOOK_TIMEOUT
-from headrace.extensions.keyed.store import CorruptStoreError
 from headrace.extensions.keyed.topics import lost_rows
 
 if TYPE_CHECKING:

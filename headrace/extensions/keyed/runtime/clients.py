@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.kafka import KafkaRecordSource, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.columnar import ColumnarRecordSource
-from headrace.kafka.columnar.library import LibraryMissingError
 from headrace.kafka.columnar.producer import ColumnProducer
+from headrace.kafka.errors import LibraryMissingError
 from headrace.kafka.transaction_log import holder_of
 
 if TYPE_CHECKING:

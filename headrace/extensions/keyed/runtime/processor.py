@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import SinkConflictError
+from headrace.extensions.keyed.errors import CorruptStoreError
 from headrace.extensions.keyed.runtime.checkpoints import Checkpoints
 from headrace.extensions.keyed.runtime.current import CurrentChannel
 from headrace.extensions.keyed.runtime.held import HeldPartitions
@@ -19,7 +20,6 @@ from headrace.extensions.keyed.runtime.restores import PartitionRestores, move_a
 from headrace.extensions.keyed.runtime.state_topics import START_TIMEOUT, StateTopics
 from headrace.extensions.keyed.runtime.ticks import BACKOFF, Ticks
 from headrace.extensions.keyed.state_reader import StateReader
-from headrace.extensions.keyed.store import CorruptStoreError
 from headrace.processors.admission import AdmissionRules
 from headrace.processors.contract import BatchResponse
 from headrace.processors.micro_batch_processor import MicroBatchProcessor

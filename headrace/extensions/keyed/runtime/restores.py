@@ -14,11 +14,12 @@ from headrace.kafka.ports import ChangelogMark
 
 if TYPE_CHECKING:
     from headrace.core.records import Assignment
+    from headrace.extensions.keyed.errors import CorruptStoreError
     from headrace.extensions.keyed.runtime.current import CurrentChannel
     from headrace.extensions.keyed.runtime.held import HeldPartitions
     from headrace.extensions.keyed.runtime.parts import KeyedParts
     from headrace.extensions.keyed.runtime.state_topics import StateTopics
-    from headrace.extensions.keyed.store import CorruptStoreError, RocksStore
+    from headrace.extensions.keyed.store import RocksStore
     from headrace.kafka import KafkaTopicCatalog
     from headrace.processors.contract import ChannelContext
     from headrace.processors.pending import OpenBatches

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import HeadraceError, KafkaUnavailableError, RetryableError, StartError
+from headrace.core.errors import HeadraceError, RetryableError, StartError
 from headrace.core.records import TopicPartition, identity_of
 from headrace.extensions.keyed.rekeyed import facts_key
 from headrace.extensions.keyed.section import FIXED_KEYS
@@ -19,6 +19,7 @@ from headrace.extensions.keyed.topics import (
     require_key,
     split_keys,
 )
+from headrace.kafka.errors import KafkaUnavailableError
 
 if TYPE_CHECKING:
     from headrace.core.records import Assignment
@@ -39,13 +40,6 @@ LOOK_TIMEOUT = 5.0
 
 #: Looks in a row in which a topic has to be missing, as of a channel's topics.
 LOOKS = 2
-
-
-class StateAtRiskError(RetryableError):
-    """Nothing is committed: the topics with the state are not what they were. Somebody has to act.
-
-    All partitions rest meanwhile, so that nothing is tried again.
-    """
 
 
 class StateTopics:
@@ -131,12 +125,12 @@ class StateTopics:
         put where its key belongs by another number of partitions.
 
         Raises:
-            StateAtRiskError: they are not; nothing more is delivered.
+            RetryableError: they are not; nothing more is delivered.
             KafkaUnavailableError: the brokers did not answer.
         """
         self.look(Deadline.after(LOOK_TIMEOUT, self._context.clock))
         if self._blocked is not None:
-            raise StateAtRiskError(self._blocked)
+            raise RetryableError(self._blocked)
 
     def look(self, deadline: Deadline, *, closely: bool = False) -> None:
         """Pause all while the state's topics are not what they were; ``closely``: settings too.

@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.core.errors import (
-    BatchCancelledError,
-    HeadraceError,
-    OwnershipLostError,
-    SinkConflictError,
-)
+from headrace.core.errors import BatchCancelledError, HeadraceError, SinkConflictError
 from headrace.core.records import Batch
 from headrace.core.user_text import describe_error
-from headrace.extensions.keyed.store import CorruptStoreError
+from headrace.extensions.keyed.errors import CorruptStoreError
 from headrace.processors.jobs import commits_of
 from headrace.processors.pending import PendingBatch
-from headrace.sinks.contract import CommitConflictError
+from headrace.sinks.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -116,7 +111,7 @@ class Ticks:
             if not self._has_moved(held.assignment, offset):
                 self._put_off(held, error)
                 self._restores.catch_up(held.assignment)
-        elif not isinstance(error, (BatchCancelledError, OwnershipLostError)):
+        elif not isinstance(error, BatchCancelledError):
             self._put_off(held, error)
 
     def _put_off(self, held: HeldPartition, error: BaseException) -> None:

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.core.records import Assignment
+    from headrace.extensions.keyed.errors import CorruptStoreError
     from headrace.extensions.keyed.row import KeyRow
-    from headrace.extensions.keyed.store import CorruptStoreError
     from tests.brokers import Broker
 
 MODULES = (

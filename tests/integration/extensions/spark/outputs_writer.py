@@ -19,13 +19,14 @@ import pyarrow.dataset  # else each process would import on its own what is impo
 import structlog
 from deltalake import DeltaTable
 
+from headrace.core.errors import SinkFailedError
 from headrace.core.records import TopicPartition
 from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.sql.sink import SqlSink
 from headrace.sinks import several
 from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch
-from headrace.sinks.several import OutputGroup, OutputsApartError, SeveralSink, alone
+from headrace.sinks.several import OutputGroup, SeveralSink, alone
 from headrace.testing.kills import killed_at_every_line
 from tests.unit.extensions.sql.sql_tables import Base
 
@@ -58,7 +59,7 @@ class Site:
         shares = [self._share(number, at) for number, at in start.items()]
         try:
             self._commit(shares)
-        except OutputsApartError:
+        except SinkFailedError:
             for share in shares:
                 self._commit([share])
 

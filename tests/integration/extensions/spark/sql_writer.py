@@ -21,7 +21,8 @@ import structlog
 
 from headrace.core.records import TopicPartition
 from headrace.extensions.sql.sink import SqlSink, StagedRows
-from headrace.sinks.contract import CommitConflictError, PartitionCommit
+from headrace.sinks.contract import PartitionCommit
+from headrace.sinks.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.config import MicroBatchRejects, load
-from headrace.core.errors import UndecodableRecordError
+from headrace.core.errors import JobFailedError, UndecodableRecordError
 from headrace.core.records import TopicPartition
 from headrace.core.tables import OnUndecodable
 from headrace.extensions.arrow.reducer import dry_run as dry_run_inline
@@ -21,7 +21,6 @@ from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.tables import RESULT, in_this_thread
 from headrace.extensions.spark.dryrun import dry_run
-from headrace.extensions.spark.failures import JobFailedError
 from headrace.extensions.spark.keyed import _result, _task, _to_bytes
 from headrace.extensions.spark.reducer import send_by_value
 from headrace.processors.micro_batch_processor import decode, decoder_of

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from headrace.extensions.delta.schema import UnstorableTypeError
+from headrace.core.errors import ResultMisfitError
 from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.staging import STAGING
 from headrace.testing.sinks import micro_batch, share
@@ -194,7 +194,7 @@ def test_what_cannot_partition_makes_no_table(spark_runtime: SparkRuntime, tmp_p
     ):
         sink = DeltaSink(tmp_path, partition_by=[name])
         sink.open()
-        with pytest.raises(UnstorableTypeError, match=told):
+        with pytest.raises(ResultMisfitError, match=told):
             _commit(sink, 0, frame)
         sink.close()
     assert not DeltaTable.is_deltatable(str(tmp_path))
@@ -219,7 +219,7 @@ def test_columns_that_no_table_can_have_make_none(
     frame = spark_runtime.session.range(1).selectExpr(*columns, "raise_error('computed') as text")
     sink = DeltaSink(tmp_path)
     sink.open()
-    with pytest.raises(UnstorableTypeError, match=told):
+    with pytest.raises(ResultMisfitError, match=told):
         _commit(sink, 0, frame)
     sink.close()
     assert not DeltaTable.is_deltatable(str(tmp_path))

@@ -6,8 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from headrace.core.errors import StartError, UndecodableRecordError
-from headrace.extensions.spark.failures import ReducerError
+from headrace.core.errors import ReducerError, StartError, UndecodableRecordError
 from headrace.testing import FakeRecord, LocalSpark
 
 if TYPE_CHECKING:

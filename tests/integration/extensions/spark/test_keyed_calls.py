@@ -13,14 +13,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.core.call_watch import MOST_ENDS, CallWatch
-from headrace.core.errors import JobTimeoutError
+from headrace.core.errors import JobFailedError, JobTimeoutError
 from headrace.extensions.keyed.fold import Fold
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.rows import RowSettings
 from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.tables import DEAD_LETTERS
-from headrace.extensions.spark.failures import JobFailedError
 from headrace.extensions.spark.keyed import KeyedSparkEngine
 from headrace.extensions.spark.worker_calls import WorkerCalls
 from headrace.keyed import Output

@@ -9,11 +9,12 @@ import pytest
 from headrace.core.errors import (
     BatchCancelledError,
     BatchTimeoutError,
+    JobFailedError,
+    ReducerError,
     UndecodableRecordError,
 )
 from headrace.core.records import TopicPartition
 from headrace.core.tables import Decode, Decoding, OnUndecodable
-from headrace.extensions.spark.failures import JobFailedError, ReducerError
 from headrace.extensions.spark.reducer import WorkerReducer
 
 if TYPE_CHECKING:

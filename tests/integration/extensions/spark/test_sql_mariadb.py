@@ -15,17 +15,13 @@ import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import ConfigError, StartError
+from headrace.core.errors import ConfigError, ResultMisfitError, RowsRefusedError, StartError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import WriteMode
-from headrace.sinks.contract import (
-    CommitConflictError,
-    OffsetMove,
-    RowsRefusedError,
-    SchemaMismatchError,
-)
+from headrace.sinks.contract import OffsetMove
+from headrace.sinks.errors import CommitConflictError
 from headrace.sinks.micro_batch import MicroBatch
 from headrace.testing.replacement import GroupedReplacerContract
 from headrace.testing.sinks import BatchCommitContract, Row, SinkPlace, TablesOfArrow
@@ -364,7 +360,7 @@ def test_what_no_row_can_fill_is_told_with_column_and_table(
     """Twins by case, generated columns, what driver and columns have no form for."""
     run(url, made)
     sink.open()
-    with pytest.raises(SchemaMismatchError, match=re.escape(says)) as caught:
+    with pytest.raises(ResultMisfitError, match=re.escape(says)) as caught:
         sink.stage(MicroBatch("one", "c", ()), pa.table(result))
     assert "t in mariadb://" in str(caught.value)
 

@@ -21,7 +21,7 @@ from headrace.devstack.wait import wait_for
 from headrace.extensions.sql.database import _transaction_settings
 from headrace.extensions.sql.sink import SqlSink, StagedRows
 from headrace.extensions.sql.target import WriteMode
-from headrace.sinks.contract import CommitConflictError
+from headrace.sinks.errors import CommitConflictError
 from headrace.testing.replacement import GroupedReplacerContract
 from headrace.testing.sinks import BatchCommitContract, Row, SinkPlace, TablesOfArrow
 from tests.integration.extensions.spark import sql_processes

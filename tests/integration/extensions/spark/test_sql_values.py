@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from headrace.core.errors import StartError
+from headrace.core.errors import ResultMisfitError, RowsRefusedError, SinkFailedError, StartError
 from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import WriteMode
-from headrace.sinks.contract import RowsRefusedError, SchemaMismatchError, SinkFailedError
 from headrace.sinks.micro_batch import MicroBatch
 from tests.integration.extensions.spark.test_sql_postgres import run
 from tests.postgres import PostgresServer, postgres_server
@@ -196,7 +195,7 @@ def test_what_no_row_can_fill_is_told_with_column_and_table(
     """Twins by case, generated columns, views, types: before anything is written."""
     run(url, made)
     sink.open()
-    with pytest.raises(SchemaMismatchError, match=re.escape(says)) as caught:
+    with pytest.raises(ResultMisfitError, match=re.escape(says)) as caught:
         sink.stage(MicroBatch("one", "c", ()), pa.table(result))
     assert "t in postgresql://" in str(caught.value)
 

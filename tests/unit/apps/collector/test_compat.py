@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.apps.collector import Collector, go_json, group_of
+from headrace.apps.collector.errors import EventRefusedError
 from headrace.extensions.keyed.settings import FoldSettings
 from headrace.keyed import Event
 from headrace.testing.keyed import KeyedTest, Sent, check_reducer
@@ -143,7 +144,7 @@ def test_an_event_is_refused_in_the_words_of_the_original(case: bytes, error: st
 def test_an_event_that_is_nested_too_deeply_is_refused() -> None:
     """At 200 levels rather than the 10,000 of Go, and with Go's words."""
     deep = b"[" * 201 + b"]" * 401
-    with pytest.raises(go_json.GoJsonError, match=r"^invalid character '\[' exceeded max depth$"):
+    with pytest.raises(EventRefusedError, match=r"^invalid character '\[' exceeded max depth$"):
         go_json.parse(deep)
     nested = b'{"a":' * 199 + b"[]" + b"}" * 199
     assert go_json.write(go_json.parse(nested)).encode() == nested

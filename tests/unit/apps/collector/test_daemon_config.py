@@ -18,9 +18,10 @@ from headrace.apps.collector.daemon_config import (
 )
 from headrace.cli import app
 from headrace.config import RekeyRejects, load, single_sinks
-from headrace.core.errors import KafkaUnavailableError, StartError
+from headrace.core.errors import StartError
 from headrace.core.imports import load_callable
 from headrace.extensions.keyed.section import KeyedProcessorConfig, RekeyProcessorConfig
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.sinks.sections import KafkaSinkConfig
 from headrace.zookeeper.identity import Identity
 from tests.pages import blocks

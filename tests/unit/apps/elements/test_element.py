@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from headrace.apps.elements import Element, ElementError, Stream, element_reducer
+from headrace.apps.elements import Element, Stream, element_reducer
 from headrace.core.errors import PoisonRecordError
 from headrace.core.imports import make
 from headrace.extensions.keyed.settings import FoldSettings
@@ -403,7 +403,7 @@ def test_a_field_of_another_type_is_read_as_it_was_stored() -> None:
     state, _, _ = reducer("a", {"number": "5"}, [event(["number", 5])], 0)
     assert state is not None
     assert state["number"] == 5
-    with pytest.raises(ElementError, match=r"field 'number' is of the type int, and not.* '5'"):
+    with pytest.raises(ValueError, match=r"field 'number' is of the type int, and not.* '5'"):
         reducer("a", {"number": "5"}, [event(["text", ""])], 0)
 
 
@@ -484,7 +484,7 @@ def without_default() -> type[Element]:
         (
             lambda: plain(__post_init__=adds),
             {},
-            "cannot be made: ElementError: .*'more' is no field",
+            "cannot be made: ValueError: .*'more' is no field",
         ),
         (lambda: plain(__annotations__={"key": str}, key=""), {}, "the name 'key'"),
         (lambda: plain(__annotations__={"_it": str}, _it=""), {}, "the name '_it'"),
@@ -507,7 +507,7 @@ def test_what_is_no_element_is_refused_at_once(
     element: Callable[[], type[Element]], rules: dict[str, Any], message: str
 ) -> None:
     """When the reducer is made, and not with the first event."""
-    with pytest.raises(ElementError, match=message):
+    with pytest.raises(ValueError, match=message):
         element().as_reducer(**rules)
 
 
@@ -517,7 +517,7 @@ def test_an_async_method_is_refused() -> None:
     async def on_event(self: Element, event: Event[Any]) -> None:
         """Do nothing."""
 
-    with pytest.raises(ElementError, match="on_event is async"):
+    with pytest.raises(ValueError, match="on_event is async"):
         plain(on_event=on_event).as_reducer()
 
 
@@ -526,7 +526,7 @@ def test_an_async_method_is_refused() -> None:
 )
 def test_a_stream_with_an_impossible_key_is_refused(key: Any, message: str) -> None:
     """When it is declared."""
-    with pytest.raises(ElementError, match=message):
+    with pytest.raises(ValueError, match=message):
         Stream("out", key=key)
 
 
@@ -548,5 +548,5 @@ def test_a_configuration_names_an_element_and_its_rules() -> None:
 )
 def test_a_configuration_that_names_none_is_refused(options: dict[str, Any], message: str) -> None:
     """By name."""
-    with pytest.raises(ElementError, match=message):
+    with pytest.raises(ValueError, match=message):
         element_reducer(**options)

@@ -10,16 +10,16 @@ import pytest
 
 from headrace.apps.workflow import Call, DefinitionError, Input, Workflows, commands, topics
 from headrace.apps.workflow import executor as module
-from headrace.apps.workflow.executor import Executor, NoOutcomeError, ResultsListener, find_outcome
-from headrace.apps.workflow.topics import ReadRefusedError, Topics
+from headrace.apps.workflow.errors import NoOutcomeError
+from headrace.apps.workflow.executor import Executor, ResultsListener, find_outcome
+from headrace.apps.workflow.topics import Topics
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed.codecs import partition_of, to_json
 from headrace.extensions.keyed.names import changelog_name
+from headrace.kafka.errors import KafkaAccessError, KafkaUnavailableError, ProduceError
 from headrace.kafka.ports import Fetched
-from headrace.kafka.topic_producer import ProduceError
 from headrace.testing import InMemoryBroker
 from headrace.testing.broker import InMemorySource
 from headrace.testing.records import FakeRecord
@@ -243,7 +243,7 @@ def test_outcomes_that_cannot_be_read_are_not_missing(
     """Neither without the right to read, nor where a leader does not answer."""
     monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.0)
     scene.errors = ["flow.outcomes-0: Broker: Topic authorization failed"]
-    with pytest.raises(ReadRefusedError):
+    with pytest.raises(KafkaAccessError):
         find_outcome({}, TOPICS, "mine", 0)
     scene.end("mine", 1)
     scene.errors = ["Connect to nowhere failed"]
@@ -256,13 +256,13 @@ def test_a_listener_that_may_not_read_ends_with_the_reason(scene: Scene) -> None
     scene.errors = ["flow.outcomes-0: Broker: Topic authorization failed"]
     listener = ResultsListener(print, "nowhere:1", topic=TOPICS.results)
     assert wait_for(lambda: listener.error is not None, Deadline.after(WAIT))
-    with pytest.raises(ReadRefusedError):
+    with pytest.raises(KafkaAccessError):
         listener.close()
     found = scene.executor()
     scene.ends_at_once = False
-    with pytest.raises(ReadRefusedError):
+    with pytest.raises(KafkaAccessError):
         found.result(found.start("work"), WAIT)
-    with pytest.raises(ReadRefusedError):
+    with pytest.raises(KafkaAccessError):
         found.close()
 
 

@@ -8,15 +8,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.apps.workflow import topics as module
-from headrace.apps.workflow.topics import (
-    NotCompactedError,
-    ReadRefusedError,
-    TopicReader,
-    Topics,
-    create_topics,
-)
-from headrace.core.errors import KafkaUnavailableError
+from headrace.apps.workflow.topics import TopicReader, Topics, create_topics
+from headrace.core.errors import StartError
 from headrace.core.records import TopicPartition
+from headrace.kafka.errors import KafkaAccessError, KafkaUnavailableError
 from headrace.kafka.ports import Fetched
 from headrace.testing import InMemoryBroker
 
@@ -116,7 +111,7 @@ def test_topics_that_are_there_are_taken_as_they_are(
 def test_outcomes_that_would_be_deleted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the topic, what it has and what to do."""
     monkeypatch.setattr(module, "KafkaTopicCatalog", lambda *_: OlderTopics("delete"))
-    with pytest.raises(NotCompactedError, match=r"'flow.outcomes' has cleanup.policy=delete.*set"):
+    with pytest.raises(StartError, match=r"'flow.outcomes' has cleanup.policy=delete.*set"):
         create_topics({}, Topics("flow"), partitions=1, assignments=1)
 
 
@@ -151,7 +146,7 @@ def test_a_topic_that_may_not_be_read_is_no_empty_one(reports: Reports) -> None:
     """The error names the topic and the right that is missing."""
     said = "events-0: Fetch from broker 1 failed: Broker: Topic authorization failed"
     reports.next = [Fetched(errors=[said])]
-    refused = pytest.raises(ReadRefusedError, match=r"topic 'events' cannot be .* to READ it")
+    refused = pytest.raises(KafkaAccessError, match=r"topic 'events' cannot be .* to READ it")
     with TopicReader({}, "events", from_beginning=True) as reader, refused:
         list(reader.fetch(0))
 

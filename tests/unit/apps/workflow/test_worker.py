@@ -14,16 +14,13 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 from headrace.apps.workflow import Assignment, CallFailedError, Workflows
-from headrace.apps.workflow.worker import (
-    AssignmentProcessor,
-    AtomicProcessExecutor,
-    HungCallsError,
-)
+from headrace.apps.workflow.worker import AssignmentProcessor, AtomicProcessExecutor
 from headrace.core.clock import Deadline
+from headrace.core.errors import ChannelFailedError
 from headrace.core.user_text import kind_of
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed.codecs import to_json
-from headrace.kafka.topic_producer import ProduceError
+from headrace.kafka.errors import ProduceError
 from headrace.processors.contract import BatchResponse, ChannelContext
 from headrace.telemetry.metrics import Metrics
 from headrace.testing.records import FakeAssignment, make_batch
@@ -343,7 +340,7 @@ def test_more_calls_that_hang_than_the_pool_has_threads_end_the_channel(
         eventually(lambda: failed)
         assert found.pool_snapshot().left == hung
         monkeypatch.undo()
-    assert isinstance(failed[0], HungCallsError)
+    assert isinstance(failed[0], ChannelFailedError)
     reason = "can't start new thread" if system_refuses else "the pool has 2"
     assert f"{hung} threads are left to calls that hang" in str(failed[0])
     assert reason in str(failed[0])

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from examples.demo.demo import verify
-from headrace.extensions.delta.reader import TableUnreadableError
+from headrace.core.errors import SinkFailedError
 from tests.unit.examples.demo.table import flights, write
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def test_an_empty_table_has_lost_everything(tmp_path: Path) -> None:
 
 def test_no_table_is_an_error_that_names_the_folder(tmp_path: Path) -> None:
     """A folder without a table is named."""
-    with pytest.raises(TableUnreadableError, match=f"{tmp_path} holds no Delta table"):
+    with pytest.raises(SinkFailedError, match=f"{tmp_path} holds no Delta table"):
         verify(tmp_path, flights())
 
 
@@ -95,5 +95,5 @@ def test_a_table_with_a_missing_file_is_an_error(tmp_path: Path) -> None:
     """A data file that is gone is an error, not a lost row."""
     folder = write(tmp_path / "table", flights())
     next(folder.glob("*.parquet")).unlink()
-    with pytest.raises(TableUnreadableError, match="cannot be read"):
+    with pytest.raises(SinkFailedError, match="cannot be read"):
         verify(folder, flights())

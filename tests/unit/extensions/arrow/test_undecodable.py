@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from headrace.channel.letter_limits import WINDOW, UndecodableLimits
 from headrace.config import ChannelConfig, DeliveredRejects, KafkaConfig
 from headrace.core.clock import Deadline
-from headrace.core.errors import DeadLetterLimitError
+from headrace.core.errors import ChannelFailedError
 from headrace.core.letter_headers import read_letter
 from headrace.core.undecodable import code_of
 from headrace.devstack.wait import wait_for
@@ -193,7 +193,7 @@ def test_too_many_undecodable_records_end_the_channel(stage: Stage) -> None:
     with running(channel):
         assert wait_for(lambda: channel.failure is not None, Deadline.after(PATIENCE))
 
-    assert isinstance(channel.failure, DeadLetterLimitError)
+    assert isinstance(channel.failure, ChannelFailedError)
     assert "4 records in a row (max_consecutive: 3)" in str(channel.failure)
     assert "offset 4" in str(channel.failure)
     assert "[NOT_JSON]" in str(channel.failure)

@@ -9,10 +9,9 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.channel.error_scope import ErrorScope, classify_error
-from headrace.extensions.delta.schema import UnstorableTypeError
+from headrace.core.errors import ResultMisfitError, RowsRefusedError
 from headrace.extensions.delta.sink import DeltaSink
-from headrace.extensions.delta.staging import UnstorableColumnError, plain, schema_json, write_files
-from headrace.sinks.contract import SchemaMismatchError
+from headrace.extensions.delta.staging import plain, schema_json, write_files
 from headrace.testing.sinks import micro_batch, share
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def test_types_become_those_of_delta(given: pa.DataType, value: Any, stored: pa.
 )
 def test_what_cannot_be_stored_is_named(column: pa.Array, told: str) -> None:
     """A type without a like, and a value that would lose a part, fail with the column's name."""
-    with pytest.raises(UnstorableColumnError, match=rf"'odd'.*{told}.*have the reducer cast it"):
+    with pytest.raises(RowsRefusedError, match=rf"'odd'.*{told}.*have the reducer cast it"):
         schema_json(plain(pa.table({"odd": column})))
 
 
@@ -111,7 +110,7 @@ def test_columns_that_no_table_can_have_make_none(
     tmp_path: Path, result: pa.Table, told: str
 ) -> None:
     """They are named before there is a table, and no record is to blame for them."""
-    with pytest.raises(UnstorableTypeError, match=told) as caught:
+    with pytest.raises(ResultMisfitError, match=told) as caught:
         commit(tmp_path / "table", result)
     assert classify_error(caught.value) is ErrorScope.ENVIRONMENT
     assert not DeltaTable.is_deltatable(str(tmp_path / "table"))
@@ -127,9 +126,9 @@ def test_a_difference_inside_of_a_column_is_named(tmp_path: Path) -> None:
         ({"a": 1, "l": [{"x": 1, "y": 2}]}, "column 's.l' has the field 'y'"),
         ({"l": [{"x": 1}], "a": 1}, "column 's' has its fields in another order"),
     ):
-        with pytest.raises(SchemaMismatchError, match=f"table: the result.*{told}"):
+        with pytest.raises(ResultMisfitError, match=f"table: the result.*{told}"):
             commit(tmp_path / "table", pa.table({"s": [value]}))
-    with pytest.raises(SchemaMismatchError, match="'S' and the table's 's' differ by case alone"):
+    with pytest.raises(ResultMisfitError, match="'S' and the table's 's' differ by case alone"):
         commit(tmp_path / "table", pa.table({"S": [{"a": 1}]}))
     assert DeltaTable(tmp_path / "table").to_pyarrow_table().num_rows == 1
 
@@ -138,14 +137,14 @@ def test_a_difference_inside_of_a_column_is_named(tmp_path: Path) -> None:
 def test_what_cannot_partition_is_named(tmp_path: Path, name: str, told: str) -> None:
     """A missing column, and one of bytes, are refused by name."""
     table = pa.table({"raw": [b"a"], "number": [1]})
-    with pytest.raises(UnstorableTypeError, match=told):
+    with pytest.raises(ResultMisfitError, match=told):
         write_files(tmp_path, table, [name])
 
 
 def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     """Columns of another type are a mismatch for a table of Arrow as for a DataFrame."""
     commit(tmp_path / "table", pa.table({"a": [1]}))
-    with pytest.raises(SchemaMismatchError, match="'a' is string, in the table long"):
+    with pytest.raises(ResultMisfitError, match="'a' is string, in the table long"):
         commit(tmp_path / "table", pa.table({"a": ["x"]}))
 
 
@@ -153,7 +152,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     """A result that is refused leaves no file in the staging folder."""
     sink = DeltaSink(tmp_path / "table")
     sink.open()
-    with pytest.raises(UnstorableColumnError):
+    with pytest.raises(RowsRefusedError):
         sink.stage(micro_batch("one"), pa.table({"odd": pa.nulls(1)}))
     assert not [path for path in (tmp_path / "table").rglob("*") if path.is_file()]
     sink.close()

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from headrace.core.errors import SinkFailedError
 from headrace.core.records import TopicPartition
-from headrace.extensions.delta.table import OthersFirstError
-from headrace.sinks.contract import CommitConflictError
+from headrace.sinks.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -212,6 +212,6 @@ def test_endless_conflicts_end(
 
     wrap_commit(monkeypatch, *[refuse] * 1_000)
 
-    with pytest.raises(OthersFirstError, match="let fewer members write"):
+    with pytest.raises(SinkFailedError, match="let fewer members write"):
         sink.commit(stage(sink, "two", [2]), [share(0, 10, 20)])
     assert visible(folder) == [1]

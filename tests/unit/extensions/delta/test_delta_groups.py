@@ -9,11 +9,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from headrace.core.errors import SinkFailedError
 from headrace.extensions.delta.schema import SchemaChanges
 from headrace.extensions.delta.sink import DeltaSink
-from headrace.extensions.delta.staging import PlacementError, StagedFiles
+from headrace.extensions.delta.staging import StagedFiles
 from headrace.extensions.delta.table import LogFiles
-from headrace.sinks.contract import CommitConflictError
+from headrace.sinks.errors import CommitConflictError
 from tests.unit.extensions.delta.delta_tables import (
     ID,
     data_files,
@@ -123,7 +124,7 @@ def test_files_half_in_place_are_not_committed(
         sink.commit_all(staged, shares)
     monkeypatch.undo()
     for each, own in zip(staged, shares, strict=True):
-        with pytest.raises(PlacementError, match="computed again"):
+        with pytest.raises(SinkFailedError, match="computed again"):
             sink.commit(each, [own])
         sink.discard(each)
 

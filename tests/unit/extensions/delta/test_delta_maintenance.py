@@ -15,17 +15,17 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from headrace.core.clock import Deadline
+from headrace.core.errors import SinkFailedError
 from headrace.devstack.wait import wait_for
+from headrace.extensions.delta.errors import NotRewritableError
 from headrace.extensions.delta.maintenance import (
-    CompactionError,
     MaintenanceConfig,
-    MaintenanceError,
     MaintenanceOrder,
     carry_out,
     compact,
 )
 from headrace.extensions.delta.sink import DeltaSink
-from headrace.extensions.delta.staging import PlacementError, staged_files
+from headrace.extensions.delta.staging import staged_files
 from headrace.extensions.delta.table import LogFiles
 from tests.unit.extensions.delta.delta_tables import data_files, share, stage, visible, wrap_commit
 
@@ -102,7 +102,7 @@ def test_of_two_compactions_of_the_same_files_one_gives_up(
         call()
 
     wrap_commit(monkeypatch, other_first)
-    with pytest.raises(CompactionError, match="changed what was compacted"):
+    with pytest.raises(NotRewritableError, match="changed what was compacted"):
         small()
 
     assert visible(folder) == [1, *range(10, 15)]
@@ -223,7 +223,7 @@ def test_a_table_with_other_features_is_left_alone(folder: Path, small: Callable
     write_deltalake(folder, pa.table({"id": [1]}))
     DeltaTable(folder).alter.add_constraint({"small": "id < 10"})
 
-    with pytest.raises(CompactionError, match="set compact_every to 0"):
+    with pytest.raises(NotRewritableError, match="set compact_every to 0"):
         small()
 
 
@@ -276,7 +276,7 @@ def test_a_chore_that_fails_says_why(folder: Path, tmp_path: Path) -> None:
     assert carry_out(order, Event()) == {}
     (folder / "_delta_log").mkdir()
     LogFiles(folder).entry(0).write_text("no entry")
-    with pytest.raises(MaintenanceError, match=r"checkpoint failed: \w+: "):
+    with pytest.raises(SinkFailedError, match=r"checkpoint failed: \w+: "):
         carry_out(order, Event())
 
 
@@ -366,7 +366,7 @@ def test_a_file_that_a_clean_up_removed_is_not_committed(
 
     wrap_commit(monkeypatch, stopped_for_long)
     staged = stage(sink, "slept", [2])
-    with pytest.raises(PlacementError, match=r"part-slept-.*file_retention.*computed again"):
+    with pytest.raises(SinkFailedError, match=r"part-slept-.*file_retention.*computed again"):
         sink.commit(staged, [share(0, 10, 20)])
     sink.discard(staged)
     assert visible(folder) == [1, 7]
@@ -386,7 +386,7 @@ def test_a_staged_file_that_somebody_removed_is_not_passed_over(
     shutil.rmtree(lost.folder)
     partly.files[0].unlink()
     for staged in (lost, partly):
-        with pytest.raises(PlacementError, match=f"{staged.name}/.* is gone .*computed again"):
+        with pytest.raises(SinkFailedError, match=f"{staged.name}/.* is gone .*computed again"):
             sink.commit(staged, [share(0, 10, 20)])
         sink.discard(staged)
 

@@ -14,9 +14,8 @@ from deltalake import DeltaTable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.extensions.delta.schema import UnstorableTypeError
+from headrace.core.errors import ResultMisfitError, RowsRefusedError
 from headrace.extensions.delta.sink import DeltaSink
-from headrace.extensions.delta.staging import UnstorableColumnError
 from headrace.testing.sinks import micro_batch, share
 from tests.unit.extensions.delta.delta_tables import data_files
 
@@ -92,7 +91,7 @@ def test_numbers_that_are_none_are_spelt_for_every_reader(tmp_path: Path) -> Non
 )
 def test_what_cannot_partition_leaves_no_table(tmp_path: Path, column: pa.Array, told: str) -> None:
     """It is named, before there is a table."""
-    with pytest.raises(UnstorableTypeError, match=told):
+    with pytest.raises(ResultMisfitError, match=told):
         commit(tmp_path, 0, pa.table({"id": [1], "k": column}), ["k"])
     assert not DeltaTable.is_deltatable(str(tmp_path))
 
@@ -100,14 +99,14 @@ def test_what_cannot_partition_leaves_no_table(tmp_path: Path, column: pa.Array,
 def test_a_time_that_no_reader_has_is_the_records_own_fault(tmp_path: Path) -> None:
     """It depends on the value, so that a policy may give up its record."""
     column = pa.array([2**62], pa.timestamp("us", tz="UTC"))
-    with pytest.raises(UnstorableColumnError, match="'k' has a value that"):
+    with pytest.raises(RowsRefusedError, match="'k' has a value that"):
         commit(tmp_path, 0, pa.table({"id": [1], "k": column}), ["k"])
     assert not DeltaTable.is_deltatable(str(tmp_path))
 
 
 def test_a_table_has_another_column_than_those_of_its_partitions(tmp_path: Path) -> None:
     """Files without columns would have no rows."""
-    with pytest.raises(UnstorableTypeError, match="no columns but those of partition_by, k"):
+    with pytest.raises(ResultMisfitError, match="no columns but those of partition_by, k"):
         commit(tmp_path, 0, pa.table({"k": ["a"]}), ["k"])
     assert not DeltaTable.is_deltatable(str(tmp_path))
 

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from headrace.extensions.delta.reader import DeltaLog, TableUnreadableError, read_rows
+from headrace.core.errors import SinkFailedError
+from headrace.extensions.delta.reader import DeltaLog, read_rows
 from headrace.extensions.delta.sink import MEMBER_KEY, DeltaSink
 from tests.unit.extensions.delta.delta_tables import share, stage
 
@@ -47,7 +48,7 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     """A file of the log that is not JSON is an error with its path."""
     write(tmp_path, 1, None)
     (tmp_path / "_delta_log" / f"{1:020}.json").write_text("no json", encoding="utf-8")
-    with pytest.raises(TableUnreadableError, match=r"00001\.json is no commit"):
+    with pytest.raises(SinkFailedError, match=r"00001\.json is no commit"):
         DeltaLog(tmp_path).read_new()
 
 
@@ -63,7 +64,7 @@ def test_rows_come_with_the_columns_asked_for(tmp_path: Path) -> None:
 def test_a_missing_column_is_an_error(tmp_path: Path) -> None:
     """A column that the table has not is an error that names the folder."""
     write(tmp_path, 1, None)
-    with pytest.raises(TableUnreadableError, match="cannot be read"):
+    with pytest.raises(SinkFailedError, match="cannot be read"):
         read_rows(tmp_path, ["absent"])
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.core.errors import StartError
+from headrace.core.errors import ResultMisfitError, StartError
 from headrace.core.records import TopicPartition
 from headrace.extensions.delta import replacement
 from headrace.extensions.delta.data_files import write_file
@@ -20,7 +20,6 @@ from headrace.extensions.delta.reader import DeltaLog
 from headrace.extensions.delta.schema import SchemaChanges
 from headrace.extensions.delta.sink import DeltaSink
 from headrace.sinks import OffsetMove, ReplaceRefusedError
-from headrace.sinks.contract import SchemaMismatchError
 from headrace.sinks.origin import ORIGIN
 from headrace.testing.sinks import micro_batch
 from tests.unit.extensions.delta.delta_tables import data_files, share, visible, wrap_commit
@@ -171,7 +170,7 @@ def test_origins_are_not_left_out_again(
     other = DeltaSink(folder, schema_changes=changes)
     with pytest.raises(StartError, match="set origin: true"):
         other.open()
-    with pytest.raises(SchemaMismatchError, match="origin: true"):
+    with pytest.raises(ResultMisfitError, match="origin: true"):
         store(other, 9, share(0, 50, 60))
 
 
@@ -179,7 +178,7 @@ def test_origins_are_not_left_out_again(
 def test_the_column_is_the_sink_s_own(folder: Path, *, origin: bool) -> None:
     """A result that brings one of that name is refused before it is written."""
     sink = DeltaSink(folder, origin=origin)
-    with pytest.raises(SchemaMismatchError, match="the sink's own"):
+    with pytest.raises(ResultMisfitError, match="the sink's own"):
         sink.stage(micro_batch("one"), pa.table({"id": [1], ORIGIN: ["x"]}))
 
 

@@ -15,11 +15,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from headrace.core.errors import ConfigError, StartError
+from headrace.core.errors import ConfigError, ResultMisfitError, StartError
 from headrace.extensions.delta.schema import SchemaChanges
 from headrace.extensions.delta.sink import DeltaSink
 from headrace.extensions.delta.staging import STAGING, StagedFiles
-from headrace.sinks.contract import SchemaMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,7 +94,7 @@ def test_a_result_of_another_shape_is_refused(
     fields: list[StructField], says: str, sink: DeltaSink, folder: Path
 ) -> None:
     """A missing, new or different column is named, and nothing is stored."""
-    with pytest.raises(SchemaMismatchError, match=says):
+    with pytest.raises(ResultMisfitError, match=says):
         sink.commit(stage(sink, "two", [2], StructType(fields)), [share(0, 10, 20)])
 
     assert sink.stored_offset("id/0") == 10
@@ -131,7 +130,7 @@ def test_columns_are_added_where_that_is_wanted(
     rows = DeltaTable(folder).to_pyarrow_table().sort_by("id").to_pylist()
     assert [(row["id"], row["x"]) for row in rows] == [(1, None), (2, "x"), (3, "x"), (4, None)]
     other = stage(one, "five", [5], StructType([StructField("id", StringType())]))
-    with pytest.raises(SchemaMismatchError, match="column 'id' is string"):
+    with pytest.raises(ResultMisfitError, match="column 'id' is string"):
         one.commit(other, [share(0, 40, 50)])
 
 
@@ -152,7 +151,7 @@ def test_a_table_with_rules_is_refused(folder: Path) -> None:
     sink = DeltaSink(folder)
     sink.open()
 
-    with pytest.raises(SchemaMismatchError, match=r"NOT NULL.*delta\.constraints\.small"):
+    with pytest.raises(ResultMisfitError, match=r"NOT NULL.*delta\.constraints\.small"):
         sink.commit(stage(sink, "one", [1]), [share(0, 0, 10)])
 
 

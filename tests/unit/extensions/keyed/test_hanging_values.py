@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.core.call_watch import MOST_ENDS, Call, CallWatch
+from headrace.core.call_watch import MOST_ENDS, CallWatch
+from headrace.core.calls import Call
 from headrace.core.errors import JobTimeoutError, PoisonRecordError
 from headrace.core.tables import SCHEMA
 from headrace.extensions.keyed.fold import Fold

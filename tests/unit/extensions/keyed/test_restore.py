@@ -12,16 +12,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed import restore
 from headrace.extensions.keyed.api import Timer, TimerClock
 from headrace.extensions.keyed.changelog import EXTRA_HEADER
+from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.restore import RestoreProgress, Restorer
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
-from headrace.extensions.keyed.store import Position, RocksStore, StateStoreError, StoreSize
+from headrace.extensions.keyed.store import Position, RocksStore, StoreSize
 from headrace.extensions.keyed.topics import Changelog
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.ports import Fetched, TopicInfo
 from headrace.testing.records import FakeAssignment, FakeRecord, in_columns
 

@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError, KafkaUnavailableError, SinkConflictError
+from headrace.core.errors import HeadraceError, SinkConflictError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.core.result_columns import each_of
 from headrace.extensions.keyed import sink
 from headrace.extensions.keyed.changelog import EXTRA_HEADER
+from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.row import KeyRow, PartitionKey
 from headrace.extensions.keyed.sink import (
     MOST_UNWRITTEN,
@@ -23,10 +24,11 @@ from headrace.extensions.keyed.sink import (
     with_times,
 )
 from headrace.extensions.keyed.state import LayeredState
-from headrace.extensions.keyed.store import StateStoreError
 from headrace.extensions.keyed.tables import RESULT
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.ports import StoredOffset
-from headrace.sinks.contract import CommitConflictError, OffsetMove, PartitionCommit
+from headrace.sinks.contract import OffsetMove, PartitionCommit
+from headrace.sinks.errors import CommitConflictError
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.keyed import MemoryStore
 

@@ -7,7 +7,6 @@ import pytest
 
 from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.records import TopicPartition
-from headrace.extensions.keyed.poison import KeyedTimerError
 from headrace.extensions.spark.keyed import _result, _task, _to_bytes
 
 TABLE = pa.table({"n": [1, 2]})
@@ -39,4 +38,4 @@ def test_poison_names_its_record_on_the_way_back() -> None:
 def test_what_is_no_record_s_fault_is_not_taken_for_one() -> None:
     """A timer's failure is tried again, and never divides or skips a batch."""
     with pytest.raises(RetryableError, match="timer 't' failed"):
-        _result(_task(failing(KeyedTimerError("timer 't' failed")))(_to_bytes(TABLE)))  # type: ignore[arg-type]
+        _result(_task(failing(RetryableError("timer 't' failed")))(_to_bytes(TABLE)))  # type: ignore[arg-type]

@@ -11,15 +11,14 @@ import pytest
 
 from headrace.core.errors import RetryableError, StartError
 from headrace.extensions.keyed.api import Timer, TimerClock
+from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.state import Layer, LayeredState, Progress
 from headrace.extensions.keyed.store import (
     STEP,
-    CorruptStoreError,
     Position,
     RocksStore,
     StateStore,
-    StateStoreError,
     StoreSize,
     encode_row,
     timers_of,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 
-from headrace.extensions.spark.failures import JobFailedError, ReducerError, failure_of
+from headrace.core.errors import JobFailedError, ReducerError
+from headrace.extensions.spark.failures import failure_of
 
 _LOST = "Lost task 0.0 in stage 1.0 (TID 1) (host executor driver): "
 _WORKER = 'Traceback (most recent call last):\n  File "m.py", line 3, in f\n'

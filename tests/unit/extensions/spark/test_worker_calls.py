@@ -9,7 +9,8 @@ from unittest.mock import MagicMock
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.core.call_watch import MOST_ENDS, CallTimeoutError, CallWatch
+from headrace.core.call_watch import MOST_ENDS, CallWatch
+from headrace.core.errors import JobTimeoutError
 from headrace.extensions.spark import worker_calls
 from headrace.extensions.spark.worker_calls import WorkerCalls
 from tests.unit.extensions.keyed.test_hanging import forever
@@ -66,9 +67,10 @@ def test_a_worker_interrupts_a_call_before_its_job_is_past_its_time(
     calls.begin_job(0.4)
     place = "offset 5 of events-3"
     sent = in_worker(calls)
-    with pytest.raises(CallTimeoutError, match=r"0\.2 s") as raised:
+    with pytest.raises(JobTimeoutError, match=r"0\.2 s") as raised:
         hang_in_call(sent, place.encode())
     with capture_logs() as logs:
+        assert raised.value.call is not None
         calls.note_interrupted(raised.value.call)
     assert [line["event"] for line in logs] == ["call_interrupted"]
     assert in_worker(calls).has_hung(3, b"b", place)
@@ -134,7 +136,7 @@ def test_calls_without_a_folder_are_interrupted_all_the_same(watch: CallWatch) -
     calls = WorkerCalls(watch, None)
     calls.begin_job(0.2)
     sent = in_worker(calls)
-    with pytest.raises(CallTimeoutError):
+    with pytest.raises(JobTimeoutError):
         hang_in_call(sent)
     assert calls.overdue() == []
     assert calls.ended(ENDED) is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from headrace.extensions.sql.target import RepeatedKeyError
+from headrace.core.errors import RowsRefusedError
 from headrace.sinks.micro_batch import MicroBatch
 from tests.unit.extensions.sql.sql_tables import share
 
@@ -53,7 +53,7 @@ def commit_all(sink: SqlSink, name: str, results: Results) -> list[dict[str, Any
         table = pa.Table.from_pylist(own, kinds)
         try:
             staged.append(sink.stage(MicroBatch("one", "c", ()), table))
-        except RepeatedKeyError:
+        except RowsRefusedError:
             continue
         rows += table.to_pylist()
     sink.commit_all(staged, [share(0, 0, 1)])

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.channel.error_scope import ErrorScope, classify_error
+from headrace.core.errors import ResultMisfitError, RowsRefusedError
 from headrace.core.records import TopicPartition
-from headrace.sinks.contract import PartitionCommit, RowsRefusedError, SchemaMismatchError
+from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _named(error: Exception) -> str:
     if isinstance(error, RowsRefusedError):
         assert classify_error(error) is ErrorScope.BATCH
         return "row"
-    if isinstance(error, SchemaMismatchError):
+    if isinstance(error, ResultMisfitError):
         assert classify_error(error) is ErrorScope.ENVIRONMENT
         assert "column 'v' of type" in str(error)
         return "type"

@@ -9,15 +9,11 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
+from headrace.core.errors import RowsRefusedError, StartError
 from headrace.core.records import TopicPartition
-from headrace.extensions.sql.offsets import LaterOffsetsError
 from headrace.extensions.sql.sink import SqlSink, StagedRows
-from headrace.sinks.contract import (
-    CommitConflictError,
-    OffsetMove,
-    RowsRefusedError,
-    TransactionalOffsets,
-)
+from headrace.sinks.contract import OffsetMove, TransactionalOffsets
+from headrace.sinks.errors import CommitConflictError
 from tests.unit.extensions.sql.sql_tables import Base, share, staged, wrap_commit
 
 if TYPE_CHECKING:
@@ -272,9 +268,9 @@ def test_offsets_of_a_later_format_are_left_alone(base: Base, sink: SqlSink) -> 
     """They are neither read nor moved, and the error says what to do."""
     base.run("UPDATE headrace_offsets SET format = 2")
 
-    with pytest.raises(LaterOffsetsError, match="upgrade this member"):
+    with pytest.raises(StartError, match="upgrade this member"):
         sink.stored_offset("id/0")
-    with pytest.raises(LaterOffsetsError, match="format version 2"):
+    with pytest.raises(StartError, match="format version 2"):
         sink.commit(StagedRows("two"), [share(0, 10, 20)])
     assert base.run("SELECT next_offset FROM headrace_offsets") == [(10,)]
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from headrace.core.errors import ResultMisfitError, RowsRefusedError
 from headrace.extensions.sql.columns import is_of_values
 from headrace.extensions.sql.database import brief, gave_way
-from headrace.sinks.contract import RowsRefusedError, SchemaMismatchError
 from headrace.sinks.micro_batch import MicroBatch
 from tests.unit.extensions.sql.sql_tables import Base, share
 from tests.unit.extensions.sql.sql_values import assert_answered_for
@@ -103,7 +103,7 @@ def test_a_type_that_a_column_does_not_take_is_told_before_the_job(
     """The result is refused by its types alone: its rows are never asked for."""
     sink = opened(f"v {kind}")
     result: Any = NoRows([{"name": "v", "type": spark}])
-    with pytest.raises(SchemaMismatchError) as caught:
+    with pytest.raises(ResultMisfitError) as caught:
         sink.stage(MicroBatch("one", "c", ()), result)
     assert says in str(caught.value)
     assert "c in sqlite" in str(caught.value)
@@ -115,7 +115,7 @@ def test_a_column_that_is_changed_takes_the_type_from_then_on(
     """The table is looked at again, so that a refusal does not last."""
     sink = opened("v TEXT")
     rows = pa.table({"v": pa.array([Decimal("1.50")], pa.decimal128(5, 2))})
-    with pytest.raises(SchemaMismatchError):
+    with pytest.raises(ResultMisfitError):
         _write(sink, rows)
     base.run("DROP TABLE c", "CREATE TABLE c (v NUMERIC)")
     _write(sink, rows)
@@ -145,7 +145,7 @@ def test_columns_that_no_row_can_fill_are_named(
     """Twins that differ in case, columns that are computed: told with column and table."""
     sink = opened(columns)
     rows = pa.Table.from_arrays([pa.array([1])] * len(result), names=result)
-    with pytest.raises(SchemaMismatchError) as caught:
+    with pytest.raises(ResultMisfitError) as caught:
         _write(sink, rows)
     assert says in str(caught.value)
 
@@ -155,7 +155,7 @@ def test_a_view_that_takes_no_rows_is_told_once(base: Base, sinks: Callable[...,
     base.run("CREATE VIEW v AS SELECT id FROM t")
     sink = sinks("v")
     sink.open()
-    with pytest.raises(SchemaMismatchError, match="cannot modify v because it is a view"):
+    with pytest.raises(ResultMisfitError, match="cannot modify v because it is a view"):
         _write(sink, pa.table({"id": [1]}))
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.core.errors import RowsRefusedError
 from headrace.extensions.sql.target import WriteMode
-from headrace.sinks.contract import RowsRefusedError
 from tests.unit.extensions.sql.sql_tables import Base, share, staged, wrap_commit
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ import pyarrow as pa
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from headrace.core.errors import ConfigError, StartError
+from headrace.core.errors import ConfigError, ResultMisfitError, StartError
 from headrace.core.records import TopicPartition
 from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import WriteMode
 from headrace.sinks import OffsetMove, ReplaceRefusedError
-from headrace.sinks.contract import SchemaMismatchError
 from headrace.testing.sinks import micro_batch
 from tests.unit.extensions.sql.sql_tables import Base, share, wrap_commit
 
@@ -143,7 +142,7 @@ def test_column_and_setting_go_together(
 
 def test_the_column_is_the_sink_s_own(sink: SqlSink) -> None:
     """A result that brings one of that name is refused."""
-    with pytest.raises(SchemaMismatchError, match="the sink's own"):
+    with pytest.raises(ResultMisfitError, match="the sink's own"):
         sink.stage(micro_batch("one"), pa.table({"id": [1], "headrace_origin": ["x"]}))
 
 

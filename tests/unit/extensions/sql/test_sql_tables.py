@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from headrace.core.errors import ConfigError, StartError
+from headrace.core.errors import ConfigError, ResultMisfitError, RowsRefusedError, StartError
 from headrace.extensions.sql import target
 from headrace.extensions.sql.sink import SqlSink
-from headrace.extensions.sql.target import CHUNK, RepeatedKeyError, WriteMode
-from headrace.sinks.contract import SchemaMismatchError
+from headrace.extensions.sql.target import CHUNK, WriteMode
 from tests.unit.extensions.sql.sql_tables import Base, share, staged, staged_table
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def test_a_row_that_is_all_key_is_there_once(base: Base, opened: Callable[..., S
 def test_a_key_has_one_row_in_a_result(opened: Callable[..., SqlSink], ids: list[Any]) -> None:
     """Two rows with one key, or none, are refused: which should stay is not said."""
     sink = opened(**UPSERT)
-    with pytest.raises(RepeatedKeyError, match="one row for each id"):
+    with pytest.raises(RowsRefusedError, match="one row for each id"):
         staged(sink, [{"id": id_, "name": "x"} for id_ in ids])
 
 
@@ -71,7 +70,7 @@ def test_columns_that_do_not_fit_are_named(
 ) -> None:
     """A column too many and one that the key needs are told before anything is computed."""
     sink = opened(**UPSERT)
-    with pytest.raises(SchemaMismatchError, match=problem):
+    with pytest.raises(ResultMisfitError, match=problem):
         staged(sink, [row])
 
 
@@ -86,7 +85,7 @@ def test_columns_that_fill_themselves_may_be_left_out(
     sink = opened("more")
     sink.commit(staged(sink, [{"a": "x"}]), [share(0, 0, 1)])
     assert base.rows("more") == [(1, "x", None, 7)]
-    with pytest.raises(SchemaMismatchError, match="column 'a' is missing"):
+    with pytest.raises(ResultMisfitError, match="column 'a' is missing"):
         staged(sink, [{"b": "x"}])
 
 

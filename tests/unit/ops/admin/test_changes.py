@@ -13,9 +13,9 @@ from headrace.channel.pauses import PauseMode, PauseReason
 from headrace.config import ChangeKind, ConfigChange, ReloadEffect
 from headrace.controller.reports import ReloadOutcome, ReloadReport
 from headrace.core.clock import Deadline
-from headrace.core.errors import KafkaUnavailableError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.ops.admin.loglevels import MOST
 from headrace.telemetry.logs import levels, set_level
 from tests.unit.channel.in_memory import P0, P1

@@ -13,7 +13,9 @@ from rich.console import Console
 from structlog.testing import capture_logs
 
 from headrace.coordinators.znodes import GroupPaths, MemberDocument
+from headrace.core.errors import UsageError
 from headrace.extensions.keyed.codecs import partition_of
+from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.phases import PhaseReader
 from headrace.extensions.keyed.restore import RestoreProgress
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
@@ -22,7 +24,7 @@ from headrace.extensions.keyed.state_reader import StateReader
 from headrace.extensions.keyed.store import RocksStore
 from headrace.keyed import Phase, Phases, at_clock, at_event
 from headrace.ops.admin.client import AnswerError
-from headrace.ops.admin.commands import UsageError, state_of_key, states, status
+from headrace.ops.admin.commands import state_of_key, states, status
 from headrace.ops.admin.tables import show
 from headrace.telemetry.metrics import PoolSnapshot
 from headrace.testing import in_memory_channel, running
@@ -166,8 +168,6 @@ def test_what_the_disk_did_not_take_is_read_with_its_offset(
 
 
 def _full(*_: object) -> None:
-    from headrace.extensions.keyed.store import StateStoreError  # noqa: PLC0415 - beside its one use
-
     raise StateStoreError("no space left on device")
 
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from headrace.channel.taps import MOST_TAPS, Tap, TapFilter, TappedRecord
 from headrace.cli import app
 from headrace.config import AdminConfig
+from headrace.core.errors import UsageError
 from headrace.core.records import TopicPartition
-from headrace.ops.admin.commands import UsageError
 from headrace.ops.admin.commands import tap as tap_command
 from headrace.ops.admin.ports import ProcessPhase
 from headrace.ops.admin.redaction import Redaction

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
+from headrace.core.errors import UnreachableError
 from headrace.core.records import TopicPartition
-from headrace.ops.admin.client import UnreachableError
 from headrace.ops.admin.top import Top
 from headrace.testing import FakeClock
 from tests.unit.channel.in_memory import P0, P1, eventually

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import KafkaUnavailableError, ZooKeeperUnavailableError
 from headrace.core.findings import Level
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.topics import CHANGELOG_SETTINGS
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.ports import ChangelogMark, StoredOffset, TopicInfo
 from headrace.ops.doctor import checks
 from headrace.ops.doctor.checks import (
@@ -25,6 +25,7 @@ from headrace.ops.doctor.checks import (
 )
 from headrace.testing import InMemoryBroker
 from headrace.testing.records import FakeRecord
+from headrace.zookeeper.errors import ZooKeeperUnavailableError
 from headrace.zookeeper.survey import ZooKeeperFacts
 from tests.unit.ops.doctor.support import bad, config, only
 

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.core.columns import HEADERS
+from headrace.core.errors import UsageError
 from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA
 from headrace.ops.dryrun.commands import Range, parse_range, read_file
-from headrace.ops.offsets.reader import RequestError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,10 +63,10 @@ def test_records_kept_in_parquet_come_back(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """A missing file, and a column of a wrong type, say what is wrong with them."""
-    with pytest.raises(RequestError, match=r"nowhere cannot be read: .*No such file"):
+    with pytest.raises(UsageError, match=r"nowhere cannot be read: .*No such file"):
         read_file(tmp_path / "nowhere")
     pq.write_table(pa.table({"value": ["a"], "offset": ["b"]}), tmp_path / "odd")
-    with pytest.raises(RequestError, match="'offset' is of type string and should be int64"):
+    with pytest.raises(UsageError, match="'offset' is of type string and should be int64"):
         read_file(tmp_path / "odd")
 
 
@@ -87,5 +87,5 @@ def test_a_range_is_told_from_a_file(text: str, found: Range | None) -> None:
 @pytest.mark.parametrize("text", ["a:0:5-5", "a:0:5-4"])
 def test_a_range_has_to_have_offsets(text: str) -> None:
     """The end lies behind the beginning."""
-    with pytest.raises(RequestError, match="is not past"):
+    with pytest.raises(UsageError, match="is not past"):
         parse_range(text)

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.coordinators.member_info import AssignmentMode, MemberInfo
 from headrace.coordinators.znodes import OffsetDocument, OwnerDocument
-from headrace.core.errors import KafkaUnavailableError
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.ops.groups.report import GroupActivity, OffsetPlace, OwnershipState
 from headrace.testing.broker import InMemoryCatalog
 from headrace.version import VERSION

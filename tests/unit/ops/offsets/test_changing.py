@@ -8,9 +8,11 @@ from headrace.channel.offset_stores import MovedOffsets
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.coordinators.znodes import EpochDocument
 from headrace.core.clock import Deadline
+from headrace.core.errors import HeadraceError, UsageError
 from headrace.devstack.wait import wait_for
-from headrace.kafka.ports import Commit, CommitRefusal, OffsetStoreError, StoredOffset
-from headrace.ops.offsets.reader import ChannelRunningError, OffsetsError, RequestError
+from headrace.kafka.errors import OffsetStoreError
+from headrace.kafka.ports import Commit, CommitRefusal, StoredOffset
+from headrace.ops.offsets.errors import ChannelRunningError
 from headrace.testing import (
     in_memory_channel,
     running,
@@ -148,7 +150,7 @@ def test_a_member_that_starts_meanwhile_waits(stage: Stage) -> None:
 def test_a_lost_session_stops_the_change(stage: Stage) -> None:
     """Our claims ended with it, so somebody else may have them."""
     stage.meanwhile = stage.session.expire
-    with pytest.raises(OffsetsError, match=r"hold on the group was lost|did not answer"):
+    with pytest.raises(HeadraceError, match=r"hold on the group was lost|did not answer"):
         stage.move(0, 0)
     assert stage.committed() == [None, None]
 
@@ -157,7 +159,7 @@ def test_a_claim_that_somebody_overwrote_stops_the_change(stage: Stage) -> None:
     """The epoch node is looked at right before the change."""
     document = EpochDocument(9, "other", 1, None, clean_end=False)
     stage.meanwhile = lambda: stage.zookeeper.put(PATHS.epoch(P1), document.encode())
-    with pytest.raises(OffsetsError, match="hold on the group was lost"):
+    with pytest.raises(HeadraceError, match="hold on the group was lost"):
         stage.move(0, 0)
     assert stage.committed() == [None, None]
 
@@ -165,7 +167,7 @@ def test_a_claim_that_somebody_overwrote_stops_the_change(stage: Stage) -> None:
 def test_a_hold_that_stood_still_too_long_is_over(stage: Stage) -> None:
     """The lease is asked of the clock, as with every member."""
     stage.meanwhile = lambda: stage.clock.advance(60)
-    with pytest.raises(OffsetsError, match="hold on the group was lost"):
+    with pytest.raises(HeadraceError, match="hold on the group was lost"):
         stage.move(0, 0)
     assert stage.committed() == [None, None]
 
@@ -174,10 +176,10 @@ def test_a_plan_that_is_refused_changes_nothing(stage: Stage) -> None:
     """What the check finds comes out as it is, and everything is given back."""
 
     def refuse() -> None:
-        raise RequestError(["no"])
+        raise UsageError("no")
 
     stage.meanwhile = refuse
-    with pytest.raises(RequestError, match="no"):
+    with pytest.raises(UsageError, match="no"):
         stage.move(0, 0)
     assert (stage.committed(), stage.left()) == ([None, None], [])
 

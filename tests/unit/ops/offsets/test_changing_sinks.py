@@ -7,9 +7,9 @@ from threading import Semaphore
 
 import pytest
 
+from headrace.core.errors import HeadraceError
 from headrace.core.positions import Replay
 from headrace.ops.offsets.hold import Hold
-from headrace.ops.offsets.reader import OffsetsError
 from tests.unit.channel.in_memory import P0
 from tests.unit.channel.recorder import PATIENCE
 from tests.unit.ops.offsets.stage import MovableOffsets, Stage
@@ -80,7 +80,7 @@ def test_a_sink_that_somebody_writes_to_stops_the_change(stage: Stage) -> None:
     """Neither the sink nor the group is changed."""
     sink_offsets = stage.sink_offsets = MovableOffsets({"0": 10, "1": 10})
     sink_offsets.before = lambda: sink_offsets.offsets.update({"1": 12})
-    with pytest.raises(OffsetsError, match="nothing was changed: somebody writes"):
+    with pytest.raises(HeadraceError, match="nothing was changed: somebody writes"):
         stage.move(0, 0)
     assert sink_offsets.offsets == {"0": 10, "1": 12}
     assert stage.committed() == [None, None]
@@ -93,7 +93,7 @@ def test_a_sink_that_fails_stops_the_change(stage: Stage) -> None:
         raise OSError("disk full")
 
     stage.sink_offsets = MovableOffsets({"0": 10}, before=fail)
-    with pytest.raises(OffsetsError, match=r"disk full.*group's were not touched"):
+    with pytest.raises(HeadraceError, match=r"disk full.*group's were not touched"):
         stage.move(0, 0)
     assert stage.committed() == [None, None]
 
@@ -104,7 +104,7 @@ def test_a_commit_that_fails_after_the_sink_s_says_so(stage: Stage) -> None:
     store = stage.broker.store("group")
     store.refuse = "not authorised"
     stage.store = store
-    with pytest.raises(OffsetsError, match=r"events-0: not authorised.*sink's offsets were moved"):
+    with pytest.raises(HeadraceError, match=r"events-0: not authorised.*sink's offsets were moved"):
         stage.move(0, 0)
     assert sink_offsets.offsets == {"0": 0}
     assert not stage.epoch(P0).clean_end
@@ -117,6 +117,6 @@ def test_a_hold_lost_behind_the_sink_s_move_is_told_with_it(stage: Stage) -> Non
     """The group's offsets are not committed without a hold."""
     sink_offsets = stage.sink_offsets = MovableOffsets({"0": 10})
     sink_offsets.before = lambda: stage.clock.advance(60)
-    with pytest.raises(OffsetsError, match=r"sink's offsets were moved.*hold on the group"):
+    with pytest.raises(HeadraceError, match=r"sink's offsets were moved.*hold on the group"):
         stage.move(0, 0)
     assert stage.committed() == [None, None]

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.config.subscription import Subscription
+from headrace.core.errors import UsageError
 from headrace.core.records import TopicPartition
 from headrace.kafka.ports import TopicInfo
 from headrace.ops.offsets.commands import OffsetsDocument
 from headrace.ops.offsets.plan import partitions_of, plan_import
-from headrace.ops.offsets.reader import Cluster, PartitionOffsets, RequestError
+from headrace.ops.offsets.reader import Cluster, PartitionOffsets
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 CLUSTER = Cluster("cluster-1", {"events": TopicInfo("events", "id-1", 2)})
@@ -28,7 +29,7 @@ DOCUMENT = OffsetsDocument(
 
 def problems(text: str) -> tuple[str, ...]:
     """Return what is wrong with a file."""
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UsageError) as refused:
         OffsetsDocument.parse(text, "file")
     return refused.value.problems
 
@@ -116,7 +117,7 @@ def test_a_file_from_elsewhere_is_refused() -> None:
         {"events": "id-0", "gone": None},
         "cluster-0",
     )
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UsageError) as refused:
         partitions_of(document, Subscription(("events",)), CLUSTER)
     wanted = ["cluster-0", "no partition 2", "created again", "gone does not exist", "gone is not"]
     assert len(refused.value.problems) == len(wanted)
@@ -131,7 +132,7 @@ def offsets(partition: TopicPartition, low: int, high: int) -> PartitionOffsets:
 
 def test_offsets_outside_of_the_log_are_refused_together() -> None:
     """Nothing is clamped: the file says what was there, and the message what is there now."""
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UsageError) as refused:
         plan_import(DOCUMENT, [offsets(P0, 13, 20), offsets(P1, 0, 6)])
     assert [problem.split(",")[0] for problem in refused.value.problems] == [
         "events-0: offset 12 is outside of what the brokers have",

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.config import ChannelConfig
+from headrace.core.errors import HeadraceError
 from headrace.core.positions import Replay
 from headrace.core.records import TopicPartition
 from headrace.kafka.ports import StoredOffset
 from headrace.ops.offsets.plan import change_to
-from headrace.ops.offsets.reader import OffsetsError, PartitionOffsets
+from headrace.ops.offsets.reader import PartitionOffsets
 from headrace.ops.offsets.replay import ReplayRun, Settled
 from headrace.sinks import OffsetMove, Replacement, ReplaceRefusedError
 
@@ -197,5 +198,5 @@ def test_a_sink_that_cannot_tell_is_quoted() -> None:
     """Its own reason is the command's; any other error ends the command."""
     settled = settle([40], Replay.REPLACE, Replacer(refuses=ReplaceRefusedError("set origin")))
     assert settled.refused == "--replay replace: set origin"
-    with pytest.raises(OffsetsError, match=r"cannot be looked up: OSError: gone; nothing was"):
+    with pytest.raises(HeadraceError, match=r"cannot be looked up: OSError: gone; nothing was"):
         settle([40], Replay.REPLACE, Replacer(refuses=OSError("gone")))

@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from headrace.config.subscription import Subscription
+from headrace.core.errors import UsageError
 from headrace.core.positions import At, Earliest, Latest, ShiftBy, Target, To, parse_target
 from headrace.core.records import TopicPartition
 from headrace.kafka.ports import TopicInfo
-from headrace.ops.offsets.reader import RequestError, TopicSelection, parse_selection, selected
+from headrace.ops.offsets.reader import TopicSelection, parse_selection, selected
 
 KNOWN = {"events": TopicInfo("events", "id-1", 3), "other": TopicInfo("other", "id-2", 1)}
 
@@ -73,7 +74,7 @@ def test_choices_add_up() -> None:
 def test_everything_that_cannot_be_chosen_is_named() -> None:
     """Foreign topics, missing ones and missing partitions, all at once."""
     choices = [TopicSelection("other"), TopicSelection("gone"), TopicSelection("events", (0, 3))]
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UsageError) as refused:
         selected(choices, Subscription(("events", "gone")), KNOWN)
     assert refused.value.problems == (
         "topic other is not of this channel, which reads events, gone",
@@ -88,7 +89,7 @@ def test_a_pattern_lends_its_topics_to_be_chosen() -> None:
     known = {"events": KNOWN["events"]}
     assert len(selected([], subscription, known)) == 3
     assert selected([], subscription, {}) == []
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UsageError) as refused:
         selected([TopicSelection("eggs"), TopicSelection("other")], subscription, known)
     assert refused.value.problems == (
         "topic eggs does not exist on the brokers; create it, or choose others with --topic",

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.errors import UsageError
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.store import RocksStore
 from headrace.keyed import at_clock, at_event
 from headrace.ops.state.changelog import (
     ChangelogTable,
-    FileError,
     FileHead,
     Logged,
     PartitionEnd,
@@ -113,7 +113,7 @@ def test_a_table_that_is_cut_off_is_told(tmp_path: Path) -> None:
     path = tmp_path / "state.parquet"
     written(path, "parquet")
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(FileError, match="is no whole Parquet file"):
+    with pytest.raises(UsageError, match="is no whole Parquet file"):
         StateFile.open(path)
 
 
@@ -121,7 +121,7 @@ def test_a_table_of_something_else_is_told(tmp_path: Path) -> None:
     """Parquet, and no export."""
     path = tmp_path / "other.parquet"
     pq.write_table(pq.read_table(written(tmp_path / "s", "parquet").path).select(["key"]), path)
-    with pytest.raises(FileError, match="is no export of state"):
+    with pytest.raises(UsageError, match="is no export of state"):
         StateFile.open(path)
 
 

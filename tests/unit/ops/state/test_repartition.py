@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.errors import UsageError
 from headrace.extensions.keyed.row import KeyRow
-from headrace.ops.state.changelog import StateRequestError
 from headrace.ops.state.repartition import PARTITIONERS, Numbers, Repartition, _chosen
 from headrace.testing.records import FakeRecord
 
@@ -130,5 +130,5 @@ def test_a_partitioner_that_is_not_known_is_not_guessed(spread: Any, words: str)
             rows.setdefault(number, {}).update({b"%d" % each: KeyRow(b"1") for each in found})
     numbers = Numbers(len(rows), len(rows) + 1)
     seen = task(rows, numbers, {}).look(list(PARTITIONERS))
-    with pytest.raises(StateRequestError, match=words):
+    with pytest.raises(UsageError, match=words):
         _chosen(STATE, seen)

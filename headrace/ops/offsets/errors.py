@@ -1,0 +1,9 @@
+"""What a command that changes offsets or state tells apart."""
+
+from __future__ import annotations
+
+from headrace.core.errors import HeadraceError
+
+
+class ChannelRunningError(HeadraceError):
+    """A member consumes in the channel's group. Nothing was changed."""
