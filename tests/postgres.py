@@ -127,8 +127,14 @@ def running(
     """
     supervisor = [sys.executable, "-m", "headrace.devstack.supervisor", str(os.getpid()), *command]
     with (folder / "log").open("wb") as log:
+        # an interrupt is for the tests, which end the server: it may come to nothing there, in a
+        # callback that raises nothing, and the tests go on
         process = subprocess.Popen(
-            supervisor, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+            supervisor,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
         )
     assert process.stdin is not None
     assert process.stdout is not None
