@@ -70,8 +70,11 @@ def test_a_pause_meets_those_of_others_and_ends_none(scene: Scene) -> None:
     assert (third["replaced"], third["others"]) == (second["pause"], [first["pause"]])
     answer = scene.post(RESUME, by="bob").json()
     assert (answer["resumed"], answer["pauses"]) == (third["pause"], [first["pause"]])
-    refused = scene.post(RESUME, by="bob")
+    with capture_logs() as lines:
+        refused = scene.post(RESUME, by="bob")
     assert (refused.status_code, refused.json()["error"]) == (409, "paused_by_others")
+    (change,) = [line for line in lines if line["event"] == "admin_change"]
+    assert change["error"].startswith("paused_by_others: ")
     assert "--of 'ann'" in refused.json()["next_step"]
     assert scene.post(RESUME, by="bob", of="ann").json()["resumed"] == first["pause"]
     assert _channel(scene).pauses == ()
