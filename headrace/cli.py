@@ -220,7 +220,7 @@ def _bound(until: str) -> Until:
 
 @app.command(rich_help_panel=Panel.DEVELOP.value)
 def plugins() -> None:
-    """List the sinks, processors and decoders of installed packages, without importing any."""
+    """List the plug-ins of installed packages, without importing any."""
     from headrace.core.plugins import installed_plugins  # noqa: PLC0415 - for this command only
 
     found = installed_plugins()

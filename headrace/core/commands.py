@@ -10,6 +10,7 @@ import typer
 
 from headrace.core.imports import load_own
 from headrace.core.options import Panel, command_group
+from headrace.core.plugins import PluginKind, installed_plugins
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,35 @@ class Command:
 class CommandTable(UserDict[str, Any]):
     """Commands by their names, each imported when it is first asked for.
 
-    A value of ``data`` is a :class:`Command` until then, and what click runs from then on.
+    A value of ``data`` is a :class:`Command` until then, and what click runs from then on. A name
+    that is not in the table is looked up among the commands of installed packages; ``--help`` lists
+    none of these, as looking for them would cost each start.
     """
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the command of this name, of Headrace or of a package, else the default.
+
+        Raises:
+            typer.BadParameter: several packages offer it.
+        """
+        if name not in self.data and (found := _of_plugin(name)) is not None:
+            self.data[name] = found
+        return self[name] if name in self.data else default
 
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]
         if isinstance(found, Command):
             found = self.data[name] = found.load()
         return found
+
+
+def _of_plugin(name: str) -> Command | None:
+    offered = [
+        plugin
+        for plugin in installed_plugins()
+        if plugin.kind is PluginKind.COMMAND and plugin.name == name
+    ]
+    if len(offered) > 1:
+        packages = " and ".join(plugin.package for plugin in offered)
+        raise typer.BadParameter(f"{name} is offered by {packages}; uninstall one of them")
+    return Command(name, Panel.DEVELOP, "", offered[0].factory) if offered else None

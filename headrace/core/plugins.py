@@ -1,4 +1,4 @@
-"""Plug-ins: sinks, processors and decoders that installed packages offer by a name."""
+"""Plug-ins: what installed packages offer by a name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ class PluginKind(Enum):
     """What a plug-in makes, by the group of entry points in which a package names it."""
 
     SINK = "headrace.sinks"
-    """The factory of a sink, for ``sink: {type: custom, factory: NAME}``."""
+    """The section of a kind of sink, for ``sink: {type: NAME}``, or the factory of a sink, for
+    ``sink: {type: custom, factory: NAME}``."""
 
     PROCESSOR = "headrace.processors"
-    """The factory of a processor, for ``processor: {type: custom, factory: NAME}``."""
+    """The section of a kind of processor, or the factory of one, as for sinks."""
 
     DECODER = "headrace.decoders"
     """The factory of a decoder, for ``decode: NAME``, or ``value: NAME`` where keys are found."""
+
+    COMMAND = "headrace.commands"
+    """A function or an app of typer, for ``headrace NAME``."""
 
 
 @dataclass(frozen=True, slots=True)
