@@ -92,6 +92,10 @@ class Broker:
         """Let a topic have ``total`` partitions."""
         _done(self._admin.create_partitions([NewPartitions(topic, total)]).values())
 
+    def topics(self) -> set[str]:
+        """Return the names of all topics."""
+        return set(self._admin.list_topics(timeout=WAIT).topics)
+
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""
         _done(self._admin.delete_topics([topic]).values())

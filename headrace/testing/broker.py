@@ -39,7 +39,7 @@ MAX_WAIT = 0.005
 
 
 @dataclass(slots=True)
-class _Log:
+class PartitionLog:
     """The records of one partition in order of offset; offsets may have gaps."""
 
     records: list[FakeRecord] = field(default_factory=list)
@@ -70,7 +70,7 @@ class InMemoryBroker:
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._logs: dict[TopicPartition, _Log] = {}
+        self._logs: dict[TopicPartition, PartitionLog] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._topic_ids = count(1)
         self._deleted: set[str] = set()
@@ -85,6 +85,20 @@ class InMemoryBroker:
         with self._changed:
             yield
 
+    def await_change(self, timeout: float) -> None:
+        """Wait for a record or a commit. Within a block of ``at_once``."""
+        self._changed.wait(timeout)
+
+    # --- topics and records ---------------------------------------------------------------------
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """Return the topics by name."""
+        return dict(self._topics)
+
+    def log(self, partition: TopicPartition) -> PartitionLog | None:
+        """Return the log of a partition, None if there is none."""
+        return self._logs.get(partition)
+
     def create_topic(self, name: str, partitions: int = 1, *, internal: bool = False) -> None:
         """Create a topic, or add partitions to it."""
         with self._changed:
@@ -93,7 +107,7 @@ class InMemoryBroker:
             self._topics[name] = TopicInfo(name, topic_id, partitions, internal)
             self._deleted.discard(name)
             for number in range(partitions):
-                self._logs.setdefault(TopicPartition(name, number), _Log())
+                self._logs.setdefault(TopicPartition(name, number), PartitionLog())
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its records; created again, it has another id.
@@ -144,6 +158,32 @@ class InMemoryBroker:
             log = self._logs[partition]
             log.low = low
             log.records = [record for record in log.records if record.offset_ >= low]
+
+    # --- offsets --------------------------------------------------------------------------------
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, StoredOffset]
+    ) -> Mapping[TopicPartition, CommitFailure]:
+        """Store offsets of a group; return why for each partition that failed."""
+        with self._changed:
+            if any(_producer(each) in self._shut_out for each in offsets.values()):
+                return dict.fromkeys(offsets, CommitFailure("shut out", CommitRefusal.MEMBERSHIP))
+            gone = {p for p in offsets if p.topic in self._deleted}
+            for partition, each in offsets.items():
+                if partition in gone:
+                    continue
+                stored = StoredOffset(
+                    each.offset, each.epoch, each.by, each.topic_id, each.leader_epoch
+                )
+                self._offsets[group, partition] = stored
+                self.commits.append((partition, stored))
+            self._changed.notify_all()
+        return dict.fromkeys(gone, CommitFailure("unknown topic or partition", topic_missing=True))
+
+    def shut_out(self, transactional_ids: Collection[str]) -> None:
+        """Refuse commits through these producers from now on."""
+        with self._changed:
+            self._shut_out.update(transactional_ids)
 
     def committed(self, group: str, partition: TopicPartition) -> StoredOffset | None:
         """Return a group's offset."""
@@ -231,11 +271,10 @@ class InMemorySource:
 
     def fetch(self, timeout: float) -> Fetched:
         """Return what there is, waiting for it, though never longer than ``MAX_WAIT``."""
-        changed = self._broker._changed  # noqa: SLF001 - one double in two classes
-        with changed:
+        with self._broker.at_once():
             fetched = self._collect()
             if fetched == Fetched():
-                changed.wait(min(timeout, MAX_WAIT))
+                self._broker.await_change(min(timeout, MAX_WAIT))
                 fetched = self._collect()
             return fetched
 
@@ -249,7 +288,7 @@ class InMemorySource:
         return fetched
 
     def _read(self, partition: TopicPartition, position: int, into: Fetched) -> None:
-        log = self._broker._logs.get(partition)  # noqa: SLF001 - one double in two classes
+        log = self._broker.log(partition)
         if log is None:
             return
         if self._led.get(partition) != len(log.epochs):
@@ -279,7 +318,7 @@ class InMemorySource:
             into.ends.append((partition, log.end))
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        log = self._broker._logs.get(partition)  # noqa: SLF001 - one double in two classes
+        log = self._broker.log(partition)
         return None if log is None else log.end
 
     def close(self) -> None:
@@ -305,7 +344,7 @@ class InMemoryOffsets(OffsetStore):
     def deliver_late(self) -> None:
         """Execute what timed out, in its order."""
         while self._kept:
-            self._store(self._kept.pop(0))
+            self._broker.commit(self._group, self._kept.pop(0))
 
     def read_many(
         self, partitions: Collection[TopicPartition], deadline: Deadline
@@ -325,25 +364,7 @@ class InMemoryOffsets(OffsetStore):
         if self.late:
             self._kept.append(offsets)
             return dict.fromkeys(offsets, CommitFailure("no answer, as the test wants it"))
-        return self._store(offsets)
-
-    def _store(
-        self, offsets: Mapping[TopicPartition, StoredOffset]
-    ) -> Mapping[TopicPartition, CommitFailure]:
-        with self._broker._changed:  # noqa: SLF001 - one double in two classes
-            if any(_producer(each) in self._broker._shut_out for each in offsets.values()):  # noqa: SLF001 - as above
-                return dict.fromkeys(offsets, CommitFailure("shut out", CommitRefusal.MEMBERSHIP))
-            gone = {p for p in offsets if p.topic in self._broker._deleted}  # noqa: SLF001 - as above
-            for partition, each in offsets.items():
-                if partition in gone:
-                    continue
-                stored = StoredOffset(
-                    each.offset, each.epoch, each.by, each.topic_id, each.leader_epoch
-                )
-                self._broker._offsets[self._group, partition] = stored  # noqa: SLF001 - as above
-                self._broker.commits.append((partition, stored))
-            self._broker._changed.notify_all()  # noqa: SLF001 - as above
-        return dict.fromkeys(gone, CommitFailure("unknown topic or partition", topic_missing=True))
+        return self._broker.commit(self._group, offsets)
 
     def fence(
         self,
@@ -353,8 +374,7 @@ class InMemoryOffsets(OffsetStore):
     ) -> None:
         if self._broker.down or deadline.expired:
             raise OffsetStoreError("producers cannot be fenced: broker is down")
-        with self._broker._changed:  # noqa: SLF001 - one double in two classes
-            self._broker._shut_out.update(transactional_ids)  # noqa: SLF001 - as above
+        self._broker.shut_out(transactional_ids)
 
     def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:  # noqa: ARG002 - all or none
         return not (self._broker.down or deadline.expired)
@@ -383,11 +403,11 @@ class InMemoryCatalog:
 
     def names(self, deadline: Deadline) -> Collection[str]:
         self._reach(deadline)
-        return set(self._broker._topics)  # noqa: SLF001 - one double in two classes
+        return set(self._broker.topics())
 
     def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
         self._reach(deadline)
-        known = self._broker._topics  # noqa: SLF001 - one double in two classes
+        known = self._broker.topics()
         return {name: known[name] for name in topics if name in known}
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
@@ -428,9 +448,9 @@ class InMemoryCatalog:
         log = self._log(partition, deadline)
         return next((r.offset_ for r in log.records if r.timestamp_ >= timestamp), None)
 
-    def _log(self, partition: TopicPartition, deadline: Deadline) -> _Log:
+    def _log(self, partition: TopicPartition, deadline: Deadline) -> PartitionLog:
         self._reach(deadline)
-        log = self._broker._logs.get(partition)  # noqa: SLF001 - one double in two classes
+        log = self._broker.log(partition)
         if log is None:
             raise KafkaUnavailableError(f"{partition} has no leader, as it does not exist")
         return log

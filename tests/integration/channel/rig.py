@@ -144,11 +144,11 @@ class Group:
     session_timeout: float = 10.0
 
     def __post_init__(self) -> None:
-        self._store = KafkaOffsetStore({"bootstrap.servers": self.broker.address}, self.name)
+        self.store = KafkaOffsetStore({"bootstrap.servers": self.broker.address}, self.name)
 
     def close(self) -> None:
         """Release the client that reads the group's offsets."""
-        self._store.close()
+        self.store.close()
 
     def partition(self, number: int = 0) -> TopicPartition:
         """Return a partition of the topic."""
@@ -218,7 +218,7 @@ class Group:
 
     def stored(self, *numbers: int) -> list[StoredOffset | None]:
         """Return the group's offsets with their epochs."""
-        return [stored_offset(self._store, self.partition(n)) for n in numbers or (0,)]
+        return [stored_offset(self.store, self.partition(n)) for n in numbers or (0,)]
 
     def offsets(self, *numbers: int) -> list[int | None]:
         """Return the group's offsets."""

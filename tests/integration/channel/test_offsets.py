@@ -16,6 +16,7 @@ from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings
 from tests.doubts import leave_in_doubt
 from tests.integration.channel.rig import WAIT, Notes, eventually
+from tests.metrics import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,7 @@ def test_a_foreign_commit_is_replaced(group: Group, offsets: Any, metadata: str)
         eventually(lambda: group.stored() == [StoredOffset(20, 2)])
         found = "stale" if metadata else "foreign"
         labels = ("main", group.topic, found)
-        eventually(lambda: controller.metrics.foreign_commits.labels(*labels)._value.get() >= 1)
+        eventually(lambda: value_of(controller.metrics.foreign_commits.labels(*labels)) >= 1)
     assert notes.records[group.partition()] == list(range(20))
 
 

@@ -45,7 +45,7 @@ def test_topics_come_and_go_below_a_pattern(
         eventually(lambda: _takes(group, later))
         notes.wait(lambda: later in notes.assigned)
         group.broker.produce(later, b"second", b"third")
-        eventually(lambda: stored_offset(group._store, later) == StoredOffset(3, 1))
+        eventually(lambda: stored_offset(group.store, later) == StoredOffset(3, 1))
         group.broker.delete_topic(later.topic)
         group.produce(5)
         eventually(lambda: group.stored() == [StoredOffset(5, 1)])

@@ -224,7 +224,7 @@ class Site:
         self.group = f"group.{uuid4().hex[:12]}"
         self.topic = broker.create_topic(partitions)
         self._daemons: list[Daemon] = []
-        self._store = KafkaOffsetStore({"bootstrap.servers": broker.address}, self.group)
+        self.store = KafkaOffsetStore({"bootstrap.servers": broker.address}, self.group)
         (directory / "functions.py").write_text(_FUNCTIONS, encoding="utf-8")
 
     def partition(self, number: int) -> TopicPartition:
@@ -271,7 +271,7 @@ class Site:
 
     def offsets(self) -> list[int | None]:
         """Return the group's offsets of both partitions."""
-        stored = [stored_offset(self._store, self.partition(n)) for n in (0, 1)]
+        stored = [stored_offset(self.store, self.partition(n)) for n in (0, 1)]
         return [None if found is None else found.offset for found in stored]
 
     def nodes(self) -> list[str]:
@@ -295,7 +295,7 @@ class Site:
         """End all daemons."""
         for daemon in self._daemons:
             daemon.kill()
-        self._store.close()
+        self.store.close()
 
 
 def spark_section(cores: int, **more: Any) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def operator(site: Site) -> Operator:
     for number in (0, 1):
         site.broker.produce(site.partition(number), *[b"%d-%d" % (number, n) for n in range(10)])
     committed = {site.partition(number): Commit(10, 1, "one") for number in (0, 1)}
-    eventually(lambda: not site._store.commit(committed, Deadline.after(WAIT)))
+    eventually(lambda: not site.store.commit(committed, Deadline.after(WAIT)))
     return Operator(site)
 
 

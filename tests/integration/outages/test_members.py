@@ -16,6 +16,7 @@ from tests.brokers import stored_offset
 from tests.integration.channel.rig import CHANNEL, Group, Notes, eventually
 from tests.integration.channel.test_group import member
 from tests.integration.seen import log_in, metric
+from tests.metrics import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,7 +100,7 @@ def test_a_process_that_stood_still_does_nothing_under_its_old_claims(
             group.produce(10, *numbers, start=20)
             eventually(lambda: history.are(30, 2, 3))
             stale = controller.metrics.foreign_commits.labels(CHANNEL, group.topic, "stale")
-            repaired = stale._value.get()
+            repaired = value_of(stale)
         process.stdin.close()
         told += events
     if offsets != "kafka" or not repaired:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from threading import get_ident
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from headrace.channel.partition import RunningCallback
 from headrace.channel.scheduler import Scheduler
@@ -114,24 +117,28 @@ def test_a_processor_that_cannot_close_does_not_stop_the_stop(
     assert channel.state is ChannelState.STOPPED
 
 
-def test_the_scheduler_forgets_what_ended_and_what_is_outdated(
+def test_the_scheduler_forgets_ended_partitions_and_outdated_times(
     clock: FakeClock, own: Callable[..., OwnedPartition]
 ) -> None:
-    """Neither ended partitions nor outdated due times pile up."""
+    """Neither pile up."""
     scheduler = Scheduler(clock)
     live = own()
     for turn in range(2000):
         live.retries.not_before = clock.monotonic() + 1000 + turn
         scheduler.touch(live)
-    assert len(scheduler._later) < 200
+    assert sys.getrefcount(live) < 200
+    partitions: WeakSet[OwnedPartition] = WeakSet()
     for number in range(100):
         ended = own(number)
+        partitions.add(ended)
         scheduler.touch(ended)
         ended.life.state = PartitionState.LOST
         while (taken := scheduler.take(0)) is not None:
             scheduler.give_back(taken, taken.hold.holder)
         scheduler.touch(ended)
-    assert set(scheduler._entries) == {live}
+    del ended, taken
+    gc.collect()
+    assert set(partitions) == set()
 
 
 def test_a_callback_that_came_back_is_not_seized(

@@ -12,6 +12,7 @@ from headrace.config.subscription import Subscription
 from headrace.core.clock import Deadline
 from headrace.kafka.ports import CommitFailure, CommitRefusal, StoredOffset, TopicInfo
 from headrace.telemetry.metrics import Metrics
+from tests.metrics import value_of
 from tests.unit.channel.in_memory import P0, P1
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Bench:
     def found(self, finding: str) -> float:
         """Return how often something was found."""
         counter = self.metrics.foreign_commits.labels("main", "events", finding)
-        return float(counter._value.get())
+        return value_of(counter)
 
     @property
     def stored(self) -> StoredOffset | None:

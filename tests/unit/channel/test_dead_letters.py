@@ -28,6 +28,7 @@ from headrace.testing import (
     in_memory_channel,
     running,
 )
+from tests.metrics import value_of
 from tests.unit.channel.in_memory import P0, committed, eventually, values
 from tests.unit.channel.recorder import PATIENCE, Recorder
 from tests.unit.channel.test_reconfigure import reconfigured
@@ -414,6 +415,6 @@ def test_letters_and_divisions_are_counted(
     channel = channel_of(refusing(1), broker, letters, metrics=metrics)
     with running(channel):
         assert committed(broker, P0, 4)
-        assert metrics.dead_lettered.labels("member", "events")._value.get() == 1
-        assert metrics.bisections.labels("member", "events")._value.get() == 2
+        assert value_of(metrics.dead_lettered.labels("member", "events")) == 1
+        assert value_of(metrics.bisections.labels("member", "events")) == 2
         eventually(lambda: broker.committed("group", P0) == StoredOffset(4, 1))

@@ -40,7 +40,7 @@ def replace_topic(broker: InMemoryBroker) -> None:
 
 def of_topic(broker: InMemoryBroker) -> str:
     """Return the id that the topic has now."""
-    return broker.catalog().describe(["events"], Deadline.after(PATIENCE))["events"].topic_id
+    return broker.topics()["events"].topic_id
 
 
 def in_zookeeper(zookeeper: InMemoryZooKeeper, partition: TopicPartition) -> StoredOffset:

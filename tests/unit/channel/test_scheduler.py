@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.channel.partition import OwnedPartition
+    from headrace.channel.pauses import DeliveryGate
     from headrace.testing.channel import FakeClock
 
 
@@ -32,7 +33,7 @@ def test_partitions_come_in_the_order_in_which_they_became_ready(
 
 
 def test_a_partition_that_is_to_rest_or_to_end_goes_before_the_others(
-    clock: FakeClock, own: Callable[..., OwnedPartition]
+    clock: FakeClock, delivery_gate: DeliveryGate, own: Callable[..., OwnedPartition]
 ) -> None:
     """Its turn is short, and somebody waits for it; also when it has stood in the queue before."""
     scheduler = Scheduler(clock)
@@ -41,9 +42,7 @@ def test_a_partition_that_is_to_rest_or_to_end_goes_before_the_others(
         scheduler.touch(owned)
     third.life.end(EndReason.RELEASE)
     scheduler.touch(third)
-    fourth._delivery_gate.pauses.add(
-        Pause(PauseReason.OPERATOR, "me", 0.0, partition=fourth.partition)
-    )
+    delivery_gate.pauses.add(Pause(PauseReason.OPERATOR, "me", 0.0, partition=fourth.partition))
     scheduler.touch(fourth)
     assert [scheduler.take(0) for _ in range(4)] == [fourth, third, first, second]
 

@@ -137,4 +137,6 @@ def test_a_tap_that_fails_ends_and_nothing_else(
     taps.offer(batch([b"a"]))
     taps.offer(batch([b"b"]))
     assert values(good) == [b"a", b"b"]
-    assert len(taps._taps) == 1
+    assert taps
+    taps.close(good)
+    assert not taps, "the bad one is still open"

@@ -13,22 +13,31 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition
 from headrace.kafka.errors import UnknownTopicError
 from headrace.testing import InMemoryBroker
+from headrace.testing.broker import InMemoryCatalog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Mapping
+
+    from headrace.kafka.ports import TopicCatalog, TopicInfo
 
 
 class Bench:
     """A watcher whose thread does not run, and what it told."""
 
-    def __init__(self, broker: InMemoryBroker, *topics: str) -> None:
+    def __init__(
+        self,
+        broker: InMemoryBroker,
+        *topics: str,
+        catalog: TopicCatalog | None = None,
+        counted: Callable[[Mapping[str, int]], None] | None = None,
+    ) -> None:
         self.broker = broker
         self.told: list[object] = []
         self.known = KnownTopics(Subscription(topics))
         self.watcher = TopicWatcher(
             self.known,
-            broker.catalog(),
-            counted=lambda counts: self.told.append(dict(counts)),
+            catalog or broker.catalog(),
+            counted=counted or (lambda counts: self.told.append(dict(counts))),
             replaced=lambda topic: self.told.append(("replaced", topic)),
             missing=lambda topic: self.told.append(("missing", topic)),
             begun=lambda _, found: {name: each.partitions for name, each in found.items()},
@@ -130,17 +139,25 @@ def test_a_matched_topic_is_gone_after_two_looks(broker: InMemoryBroker) -> None
     assert bench.look() == []
 
 
-def test_a_topic_that_is_missed_once_is_none_the_worse(broker: InMemoryBroker) -> None:
-    """The looks have to follow one another."""
-    bench = Bench(broker, "^alerts")
+class ForgetfulCatalog(InMemoryCatalog):
+    """Describes no topic while ``forgets``, as a broker does that has not heard of it yet."""
+
+    forgets = False
+
+    def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
+        """Describe topics."""
+        return {} if self.forgets else super().describe(topics, deadline)
+
+
+def test_a_topic_that_is_missed_once_at_a_time_is_not_given_up(broker: InMemoryBroker) -> None:
+    """The looks that miss it have to follow one another."""
+    catalog = ForgetfulCatalog(broker)
+    bench = Bench(broker, "^alerts", catalog=catalog)
     bench.begin()
     bench.event()
-    catalog, described = bench.watcher._catalog, bench.watcher._catalog.describe
     for _ in range(3):
-        catalog.describe = lambda *_: {}  # type: ignore[method-assign]
-        bench.look()
-        catalog.describe = described  # type: ignore[method-assign]
-        bench.look()
+        for catalog.forgets in (True, False):
+            bench.look()
     assert bench.event() == []
     assert not bench.known.is_missing("alerts.eu")
     assert not bench.known.appeared_later(_p("alerts.eu"))
@@ -196,8 +213,7 @@ def test_a_named_topic_stays_while_it_is_missing(broker: InMemoryBroker) -> None
 def test_counts_are_told_as_they_are(broker: InMemoryBroker) -> None:
     """A listener that keeps them is not changed from behind."""
     kept: list[Mapping[str, int]] = []
-    bench = Bench(broker, "^.")
-    bench.watcher._counted = kept.append
+    bench = Bench(broker, "^.", counted=kept.append)
     bench.begin()
     broker.create_topic("more")
     bench.look()

@@ -19,6 +19,7 @@ from headrace.core.errors import ConfigError, FatalError, ImportPathError, Start
 from headrace.core.records import TopicPartition
 from headrace.kafka.errors import KafkaUnavailableError
 from headrace.zookeeper.protocol import SessionState
+from tests.metrics import value_of
 from tests.unit.channel.in_memory import P0, eventually, values
 from tests.unit.controller.world import CHANNEL, World, delivers, running_world
 
@@ -92,13 +93,13 @@ def test_a_bad_file_changes_nothing(world: World, text: str, problem: str) -> No
     assert said["problems"] == list(report.problems)
     assert "hunter2" not in str(report) + str(logs)
     metrics = world.controller.metrics
-    assert metrics.config_last_reload_success._value.get() == 0
+    assert value_of(metrics.config_last_reload_success) == 0
     assert world.reloader.config_status().problems == report.problems
     delivers(world)
     world.write()
     assert world.reload().outcome is ReloadOutcome.UNCHANGED
     assert world.reloader.config_status().problems == ()
-    assert metrics.config_last_reload_success._value.get() == 1
+    assert value_of(metrics.config_last_reload_success) == 1
 
 
 def test_channels_come_and_go(world: World) -> None:
@@ -280,7 +281,7 @@ def test_what_takes_a_restart_of_the_process_is_pending(world: World) -> None:
     world.channel(workers=4)
     world.reload()
     assert world.reloader.config_status().pending[0].since == since
-    assert world.controller.metrics.config_pending_changes._value.get() == 1
+    assert value_of(world.controller.metrics.config_pending_changes) == 1
     world.write(metrics={})
     assert world.reload().outcome is ReloadOutcome.UNCHANGED
 
@@ -408,11 +409,11 @@ def test_a_watch_that_stalls_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
             monkeypatch.setattr("headrace.config.watch._STALL_TIMEOUT", -100.0)
             for _ in range(2):
                 world.reloader.check_watch()
-            assert metric._value.get() == 1
+            assert value_of(metric) == 1
             monkeypatch.setattr("headrace.config.watch._STALL_TIMEOUT", 100.0)
             for _ in range(2):
                 world.reloader.check_watch()
-            assert metric._value.get() == 0
+            assert value_of(metric) == 0
     told = [e for e in logs if e["event"].startswith("config_watch_")]
     assert [e["event"] for e in told] == ["config_watch_stalled", "config_watch_resumed"]
     assert told[0]["files"] == [str(world.file)]

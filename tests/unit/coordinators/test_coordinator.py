@@ -153,13 +153,13 @@ def test_stop_ends_by_its_deadline_and_names_what_was_left(running: Running) -> 
 
 
 def test_a_stop_that_a_hung_coordinator_overruns_ends_the_lease(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: Running, zookeeper: InMemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever stopped it closes the session next: nothing may be done under its claims."""
     claims = running.take(2)
     hung = threading.Event()
     monkeypatch.setattr(running.registry, "owners", lambda _topic: hung.wait(WAIT) and {})
-    running.registry.session._zookeeper.put(PATHS.ids, b"")
+    zookeeper.put(PATHS.ids, b"")
     assert set(running.coordinator.stop(Deadline.after(0.1))) == set(claims)
     assert not any(claim.lease.valid() for claim in claims)
     hung.set()

@@ -58,7 +58,7 @@ class InMemoryWorld:
     ) -> None:
         """Commit without an epoch: the double keeps no other metadata."""
         del metadata
-        self.broker._offsets[group, partition] = StoredOffset(offset, 0)
+        self.broker.commit(group, {partition: StoredOffset(offset, 0)})
 
     def source(self) -> RecordSource:
         """Return a source."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import closing
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +14,19 @@ from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.kafka import transactional_producer
 from headrace.kafka.errors import OffsetStoreError
-from headrace.kafka.offsets import TransactionalOffsetStore
+from headrace.kafka.offsets import KafkaOffsetStore, TransactionalOffsetStore
 from headrace.kafka.ports import Commit, CommitRefusal, StoredOffset
 from headrace.kafka.transactional_producer import STUCK_AFTER
 from headrace.testing import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace.kafka.ports import CommitFailure
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 WAIT = 10.0
+PROPERTIES = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 
 TIMED_OUT = KafkaError(KafkaError._TIMED_OUT, "timed out", retriable=True)
 ABORT = KafkaError(KafkaError._TIMED_OUT, "abort", txn_requires_abort=True)
@@ -88,7 +90,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 def store(stage: Stage) -> Iterator[TransactionalOffsetStore]:
     """A store without a broker."""
     del stage
-    store = TransactionalOffsetStore({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "group")
+    store = TransactionalOffsetStore(PROPERTIES, "group")
     yield store
     store.close()
 
@@ -160,7 +162,6 @@ def test_a_producer_that_is_shut_out_is_not_asked_again(
 
 def test_a_call_that_does_not_come_back_ends_the_stay(
     stage: Stage,
-    store: TransactionalOffsetStore,
     commit: Callable[..., CommitFailure | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -174,9 +175,9 @@ def test_a_call_that_does_not_come_back_ends_the_stay(
     def unreachable(*_: object) -> None:
         raise OffsetStoreError("no broker")
 
-    monkeypatch.setattr(store._plain, "read_many", unreachable)
+    monkeypatch.setattr(KafkaOffsetStore, "read_many", unreachable)
     outcomes.append(commit(deadline=Deadline.after(0, clock)))
-    monkeypatch.setattr(store._plain, "read_many", lambda *_: {})
+    monkeypatch.setattr(KafkaOffsetStore, "read_many", lambda *_: {})
     outcomes.append(commit(deadline=Deadline.after(0, clock)))
     refusals = [outcome.refusal for outcome in outcomes if outcome is not None]
     assert refusals == [CommitRefusal.NONE] * 3 + [CommitRefusal.MEMBERSHIP]
@@ -185,10 +186,14 @@ def test_a_call_that_does_not_come_back_ends_the_stay(
 
 
 @pytest.fixture
-def stored(store: TransactionalOffsetStore, monkeypatch: pytest.MonkeyPatch) -> StoredOffset:
+def stored(monkeypatch: pytest.MonkeyPatch) -> StoredOffset:
     """What a broker would say of every partition."""
     offset = StoredOffset(5, 1)
-    monkeypatch.setattr(store._plain, "read_many", lambda wanted, _: dict.fromkeys(wanted, offset))
+
+    def read_many(_: object, wanted: Iterable[TopicPartition], __: Deadline) -> object:
+        return dict.fromkeys(wanted, offset)
+
+    monkeypatch.setattr(KafkaOffsetStore, "read_many", read_many)
     return offset
 
 
@@ -226,7 +231,7 @@ def test_what_a_producer_left_that_is_shut_out_need_not_be_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A later stay fences it like anybody else's."""
-    monkeypatch.setattr(store._plain, "fence", lambda *_: None)
+    monkeypatch.setattr(KafkaOffsetStore, "fence", lambda *_: None)
     stage.script["commit"] = deque([TIMED_OUT])
     assert commit() is not None
     store.fence(["tx.1"], P0, Deadline.after(WAIT))
@@ -234,25 +239,22 @@ def test_what_a_producer_left_that_is_shut_out_need_not_be_waited_for(
 
 
 def test_a_settling_that_does_not_come_back_ends_the_stay(
-    stage: Stage,
-    commit: Callable[..., CommitFailure | None],
-    store: TransactionalOffsetStore,
-    stored: StoredOffset,
+    stage: Stage, stored: StoredOffset
 ) -> None:
     """Nothing waits for it for ever: the next commit hears that the stay is over."""
     clock = FakeClock()
-    store._clock = clock
-    stage.script["commit"] = deque([TIMED_OUT])
-    assert commit(deadline=Deadline.after(WAIT, clock)) is not None
-    stage.hang.clear()
-    store.serve()
-    clock.advance(STUCK_AFTER)
-    store.serve()
-    assert store.find([P0], Deadline.after(WAIT)) == {P0: stored}
-    failure = commit()
-    assert failure is not None
+    commits = {P0: Commit(7, 1, "a", transactional_id="tx.1")}
+    with closing(TransactionalOffsetStore(PROPERTIES, "group", clock)) as store:
+        stage.script["commit"] = deque([TIMED_OUT])
+        assert store.commit(commits, Deadline.after(WAIT, clock)) != {}
+        stage.hang.clear()
+        store.serve()
+        clock.advance(STUCK_AFTER)
+        store.serve()
+        assert store.find([P0], Deadline.after(WAIT)) == {P0: stored}
+        failure = store.commit(commits, Deadline.after(WAIT))[P0]
+        stage.hang.set()
     assert failure.refusal is CommitRefusal.MEMBERSHIP
-    stage.hang.set()
 
 
 def test_a_claim_without_a_producer_commits_plainly(
@@ -261,11 +263,11 @@ def test_a_claim_without_a_producer_commits_plainly(
     """An operator's hold on a stopped group has no stay to be fenced."""
     plain: list[object] = []
 
-    def note(offsets: object, _: Deadline) -> dict[object, object]:
+    def note(_: object, offsets: object, __: Deadline) -> dict[object, object]:
         plain.append(offsets)
         return {}
 
-    monkeypatch.setattr(store._plain, "commit", note)
+    monkeypatch.setattr(KafkaOffsetStore, "commit", note)
     assert store.commit({P0: Commit(7, 1)}, Deadline.after(WAIT)) == {}
     assert plain == [{P0: Commit(7, 1)}]
     assert stage.opened == []

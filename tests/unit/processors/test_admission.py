@@ -21,6 +21,7 @@ from headrace.processors.sink_commits import SkippedRecords
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeClock
 from headrace.testing.records import FakeAssignment, FakeRecord, in_columns, make_batch
+from tests.metrics import value_of
 from tests.unit.processors.spark_bench import Bench, Engine, GroupingSink, error_of
 
 if TYPE_CHECKING:
@@ -246,8 +247,7 @@ def bench_with(
 
 def overflow_count(bench: Bench, reason: str) -> float:
     """Return what the metric says."""
-    value: float = bench.metrics.overflow.labels("channel", "t", reason)._value.get()
-    return value
+    return value_of(bench.metrics.overflow.labels("channel", "t", reason))
 
 
 def test_a_batch_that_overflows_whole_runs_no_job_and_is_committed() -> None:

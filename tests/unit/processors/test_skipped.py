@@ -11,6 +11,7 @@ from headrace.processors.sink_commits import SkippedRecords
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeClock
 from headrace.testing.records import FakeAssignment, make_batch
+from tests.metrics import value_of
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -29,7 +30,7 @@ def test_every_record_counts_and_few_are_logged() -> None:
         skipped.count({P0: [20, 21]})
         skipped.count({})
 
-    assert context.metrics.skipped.labels("channel", "t", "undecodable")._value.get() == 12
+    assert value_of(context.metrics.skipped.labels("channel", "t", "undecodable")) == 12
     said = [(log["partition"], log["records"], log["first_offsets"]) for log in logs]
     assert said == [(0, 7, [1, 2, 3, 4, 5]), (1, 1, [9]), (0, 4, [8, 9, 20, 21])]
 
@@ -53,7 +54,7 @@ def test_lines_of_the_log_add_up_to_the_metric(
             clock.advance(seconds)
         skipped.report(all_of_it=True)
 
-    counted = context.metrics.skipped.labels("channel", "t", "undecodable")._value.get()
+    counted = value_of(context.metrics.skipped.labels("channel", "t", "undecodable"))
     assert sum(log["records"] for log in logs) == counted == sum(step[1] for step in steps)
 
 

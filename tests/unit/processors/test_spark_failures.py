@@ -23,6 +23,7 @@ from headrace.sinks.errors import CommitConflictError
 if TYPE_CHECKING:
     from headrace.sinks.micro_batch import MicroBatch
 
+from tests.metrics import value_of
 from tests.unit.processors.spark_bench import ADVANCE, Bench, error_of
 
 
@@ -195,12 +196,12 @@ def test_skipped_records_are_counted_when_they_are_committed(bench: Bench) -> No
     bench.sink.script = [OSError("disk full")]
     bench.send(0)
     bench.run_once()
-    assert bench.metrics.skipped.labels("channel", "t", "undecodable")._value.get() == 0
+    assert value_of(bench.metrics.skipped.labels("channel", "t", "undecodable")) == 0
 
     bench.send(0)
     bench.run_once()
 
-    assert bench.metrics.skipped.labels("channel", "t", "undecodable")._value.get() == 3
+    assert value_of(bench.metrics.skipped.labels("channel", "t", "undecodable")) == 3
 
 
 def test_close_answers_what_is_open(bench: Bench) -> None:

@@ -60,7 +60,7 @@ def test_a_changelog_that_is_made_again_is_written_from_the_local_store(site: Si
     daemon = rig.start()
     rig.count(daemon, 2)
     site.broker.delete_topic(changelog)
-    assert wait_for(lambda: changelog not in topics(site), Deadline.after(WAIT))
+    assert wait_for(lambda: changelog not in site.broker.topics(), Deadline.after(WAIT))
     produce(site, 2)
     daemon.wait_event("state_at_risk")
     assert wait_for(lambda: "with all rows of the state" in not_ready(site), Deadline.after(WAIT))
@@ -86,11 +86,6 @@ def test_a_changelog_that_is_made_again_is_written_from_the_local_store(site: Si
     assert rig.listed() == all_at(4)
     rig.stop(last)
     assert rig.run("verify").exit_code == 0
-
-
-def topics(site: Site) -> set[str]:
-    """Return the names of all topics."""
-    return set(site.broker._admin.list_topics(timeout=WAIT).topics)
 
 
 def test_an_input_with_more_partitions_rests_until_keys_are_moved(site: Site) -> None:
@@ -169,7 +164,7 @@ def test_a_changelog_has_each_row_once_wherever_its_restore_is_killed(site: Site
     rig.count(daemon, 2)
     rig.stop(daemon)
     site.broker.delete_topic(changelog)
-    assert wait_for(lambda: changelog not in topics(site), Deadline.after(WAIT))
+    assert wait_for(lambda: changelog not in site.broker.topics(), Deadline.after(WAIT))
     assert killed_at_every_effect(rig, "restore") > EFFECTS
     assert rig.states() == {key.encode(): {"n": 2} for key in KEYS}
     assert len(committed_records(site.broker.address, changelog)) == len(KEYS)

@@ -20,9 +20,11 @@ import sqlalchemy as sa
 import structlog
 
 from headrace.core.records import TopicPartition
-from headrace.extensions.sql.sink import SqlSink, StagedRows
+from headrace.extensions.sql.database import Database
+from headrace.extensions.sql.sink import SqlSink
 from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.errors import CommitConflictError
+from headrace.sinks.micro_batch import MicroBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,8 +44,7 @@ def write(sink: SqlSink, numbers: list[int], step: Callable[[], None]) -> bool:
     starts = {number: sink.stored_offset(f"id/{number}") or 0 for number in numbers}
     step()
     rows = pa.table({"partition": list(starts), "offset": list(starts.values())})
-    sink._target.check(rows.column_names)
-    staged = StagedRows("one", sink._target.prepare(rows))
+    staged = sink.stage(MicroBatch("one", "main", ()), rows)
     step()
     shares = [
         PartitionCommit(f"id/{number}", TopicPartition("t", number), start, start + 1)
@@ -151,10 +152,12 @@ def contents(url: str) -> tuple[dict[int, int], list[tuple[int, int]]]:
     """Return each partition's offset and all rows, with a sink and a reader of their own."""
     sink = SqlSink(url, TABLE)
     stored = {number: sink.stored_offset(f"id/{number}") or 0 for number in PARTITIONS}
-    with sink._database.transaction() as connection:
+    sink.close()
+    database = Database(url)
+    with database.transaction() as connection:
         found = connection.execute(sa.select(WRITTEN))
         rows = sorted((int(row[0]), int(row[1])) for row in found)
-    sink.close()
+    database.close()
     return stored, rows
 
 

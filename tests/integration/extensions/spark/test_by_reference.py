@@ -29,6 +29,7 @@ from headrace.processors.micro_batch_processor import MicroBatchProcessor
 from headrace.testing.records import FakeAssignment, FakeRecord
 from tests.brokers import Broker
 from tests.integration.channel.rig import CHANNEL, Group, eventually
+from tests.metrics import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -367,7 +368,7 @@ def test_records_that_are_gone_before_they_are_read(site: Site, log: Log) -> Non
         skipped = controller.metrics.skipped.labels(CHANNEL, group.topic, "out_of_range")
 
     assert site.rows() == [(0, offset) for offset in range(60, 100)]
-    assert skipped._value.get() == 60
+    assert value_of(skipped) == 60
     (event,) = log.of("offset_out_of_range")
     assert (event["position"], event["target"]) == (0, 60)
 

@@ -35,6 +35,7 @@ from tests.integration.extensions.spark.channels import (
     places,
     slow,
 )
+from tests.metrics import value_of
 
 
 def test_records_reach_the_table_with_their_offsets(channel: Callable[..., Channel]) -> None:
@@ -70,7 +71,7 @@ def test_undecodable_records_are_skipped_and_counted(channel: Callable[..., Chan
     assert ch.send(0, [b'{"id": 1}', b"rubbish", b""]).result(SECONDS) == ADVANCE
 
     assert ch.rows() == [{"partition": 0, "count(id)": 1}]
-    assert ch.metrics.skipped.labels("channel", "t", "undecodable")._value.get() == 2
+    assert value_of(ch.metrics.skipped.labels("channel", "t", "undecodable")) == 2
 
 
 def test_none_moves_the_offsets(channel: Callable[..., Channel]) -> None:

@@ -18,7 +18,8 @@ from structlog.testing import capture_logs
 from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
 from headrace.devstack.wait import wait_for
-from headrace.extensions.sql.database import _transaction_settings
+from headrace.extensions.sql.database import Database, TableName, _transaction_settings
+from headrace.extensions.sql.offsets import OffsetsTable
 from headrace.extensions.sql.sink import SqlSink, StagedRows
 from headrace.extensions.sql.target import WriteMode
 from headrace.sinks.errors import CommitConflictError
@@ -137,10 +138,24 @@ def sinks(url: str) -> Iterator[Callable[..., SqlSink]]:
         sink.close()
 
 
+@pytest.fixture
+def database(url: str) -> Iterator[Database]:
+    """The database of the sinks, for a writer of its own."""
+    database = Database(url)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def offsets(database: Database) -> OffsetsTable:
+    """The offsets of the table, for a writer of its own."""
+    return OffsetsTable(database, TableName.of("headrace_offsets"), TableName.of("t"))
+
+
 def staged(sink: SqlSink, *ids: int) -> StagedRows:
     """Return rows with these ids as staged."""
     table = pa.table({"id": pa.array(ids, pa.int64()), "name": ["x"] * len(ids)})
-    return StagedRows("one", sink._target.prepare(table))
+    return staged_table(sink, table)
 
 
 def test_a_process_killed_at_every_step_loses_and_doubles_nothing(url: str) -> None:
@@ -159,15 +174,15 @@ def test_processes_that_fight_over_partitions_store_each_offset_once(url: str) -
 
 
 def test_a_former_owner_in_the_middle_of_a_commit_is_waited_for(
-    url: str, sinks: Callable[..., SqlSink]
+    url: str, database: Database, offsets: OffsetsTable, sinks: Callable[..., SqlSink]
 ) -> None:
     """Two commits of one range, the first still open: the second waits, and is refused."""
     first, second = sinks(), sinks()
     first.commit(StagedRows("none"), [share(0, 0, 10)])
 
     with ThreadPoolExecutor(1) as other:
-        with first._database.transaction() as open_one:
-            first._offsets.move(open_one, [share(0, 10, 20)], {})
+        with database.transaction() as open_one:
+            offsets.move(open_one, [share(0, 10, 20)], {})
             late = other.submit(second.commit, staged(second, 1), [share(0, 10, 20)])
             assert wait_for(lambda: run(url, _WAITING), Deadline.after(30))
         with pytest.raises(CommitConflictError):
@@ -180,14 +195,14 @@ _WAITING = "SELECT 1 FROM pg_locks WHERE NOT granted"
 
 
 def test_two_first_commits_of_a_partition_meet_in_the_key(
-    url: str, sinks: Callable[..., SqlSink]
+    url: str, database: Database, offsets: OffsetsTable, sinks: Callable[..., SqlSink]
 ) -> None:
     """Where there is no row to update yet, the second INSERT waits, and is a conflict then."""
-    first, second = sinks(), sinks()
+    second = sinks()
 
     with ThreadPoolExecutor(1) as other:
-        with first._database.transaction() as open_one:
-            first._offsets.move(open_one, [share(0, 0, 10)], {})
+        with database.transaction() as open_one:
+            offsets.move(open_one, [share(0, 0, 10)], {})
             late = other.submit(second.commit, staged(second, 1), [share(0, 0, 12)])
             assert wait_for(lambda: run(url, _WAITING), Deadline.after(30))
         with pytest.raises(CommitConflictError) as caught:
@@ -198,16 +213,16 @@ def test_two_first_commits_of_a_partition_meet_in_the_key(
 
 
 def test_an_owner_that_stands_still_in_a_transaction_is_cut_off(
-    url: str, sinks: Callable[..., SqlSink]
+    url: str, database: Database, offsets: OffsetsTable, sinks: Callable[..., SqlSink]
 ) -> None:
     """The server ends the transaction of a stopped member, so that its successor can write."""
     stopped, successor = sinks(), sinks()
     stopped.commit(StagedRows("none"), [share(0, 0, 10)])
 
-    connection = stopped._database.engine.connect()
+    connection = database.engine.connect()
     for statement in _transaction_settings(0.5):
         connection.exec_driver_sql(statement)
-    stopped._offsets.move(connection, [share(0, 10, 20)], {})
+    offsets.move(connection, [share(0, 10, 20)], {})
     successor.commit(staged(successor, 1), [share(0, 10, 15)])
     with pytest.raises(SQLAlchemyError):
         connection.commit()
@@ -342,7 +357,7 @@ def test_a_row_that_the_server_refuses_is_shown_nowhere(
     number = 1 if "t_pkey" in says else 2
     table = pa.table({"id": pa.array([number], pa.int64()), "name": ["hunter2"]})
     with pytest.raises(Exception, match=re.escape(says)) as caught:
-        sink.commit(StagedRows("one", sink._target.prepare(table)), [share(0, 0, 10)])
+        sink.commit(staged_table(sink, table), [share(0, 0, 10)])
 
     shown = "".join(traceback.format_exception(caught.value))
     assert says in shown

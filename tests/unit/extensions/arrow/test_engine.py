@@ -20,6 +20,7 @@ from headrace.sinks.console import NoopSink
 from headrace.sinks.jsonl import JsonLinesSink
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeAssignment, make_batch
+from tests.metrics import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -167,7 +168,7 @@ def test_undecodable_records_are_a_hot_matter(
     rows = DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist()
     assert rows == [{"n": 1}, {"n": 3}]
     skipped = processor.context.metrics.skipped.labels("main", "events", "undecodable")
-    assert skipped._value.get() == 1
+    assert value_of(skipped) == 1
     assert processor.stored_offset(assignment) == 3
 
 

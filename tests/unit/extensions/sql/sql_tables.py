@@ -9,14 +9,14 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from headrace.core.records import TopicPartition
-from headrace.extensions.sql.sink import StagedRows
 from headrace.sinks.contract import PartitionCommit
+from headrace.sinks.micro_batch import MicroBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from headrace.extensions.sql.sink import SqlSink
+    from headrace.extensions.sql.sink import SqlSink, StagedRows
 
 CREATE = "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT)"
 
@@ -55,8 +55,7 @@ def staged(sink: SqlSink, rows: list[dict[str, Any]]) -> StagedRows:
 
 def staged_table(sink: SqlSink, table: pa.Table) -> StagedRows:
     """Return an Arrow table as staged."""
-    sink._target.check(table.column_names)
-    return StagedRows("one", sink._target.prepare(table))
+    return sink.stage(MicroBatch("one", "main", ()), table)
 
 
 def share(number: int, start: int, next_offset: int) -> PartitionCommit:

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from headrace.core.errors import RowsRefusedError, StartError
 from headrace.core.records import TopicPartition
+from headrace.extensions.sql.offsets import OffsetsTable
 from headrace.extensions.sql.sink import SqlSink, StagedRows
 from headrace.sinks.contract import OffsetMove, TransactionalOffsets
 from headrace.sinks.errors import CommitConflictError
@@ -70,7 +71,7 @@ def test_an_outcome_that_cannot_be_looked_up_is_decided_by_the_replay(
 
     def commit_and_vanish(call: Callable[[], None]) -> None:
         call()
-        monkeypatch.setattr(sink._offsets, "offset", lambda *_: _lose_connection())
+        monkeypatch.setattr(OffsetsTable, "offset", lambda *_: _lose_connection())
         _lose(call)
 
     def _lose_connection() -> int:
@@ -114,10 +115,11 @@ def test_a_transaction_that_broke_before_its_commit_is_not_taken_for_stored(
     other = sinks()
 
     def overtaken(*_: Any) -> None:
+        monkeypatch.undo()
         other.move_offsets([OffsetMove("id/0", TopicPartition("t", 0), 10, 20)], "by hand")
         raise OperationalError("INSERT", {}, sqlite3.OperationalError("connection lost"))
 
-    monkeypatch.setattr(sink._offsets, "move", overtaken)
+    monkeypatch.setattr(OffsetsTable, "move", overtaken)
     with capture_logs() as events, pytest.raises(CommitConflictError) as caught:
         sink.commit(staged(sink, [{"id": 2, "name": "b"}]), [share(0, 10, 20)])
 
@@ -162,20 +164,20 @@ def test_a_refused_row_is_in_no_message_and_no_traceback(
 
 
 def test_a_lost_commit_that_another_owner_overtook_is_a_conflict(
-    sink: SqlSink, sinks: Callable[..., SqlSink]
+    sink: SqlSink, sinks: Callable[..., SqlSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the offsets have moved elsewhere by the time they are looked at, that is said."""
     other = sinks()
 
     rows = staged(sink, [{"id": 2, "name": "b"}])
     wrap_commit(sink, _lose)
-    real = sink._offsets.offset
+    real = OffsetsTable.offset
 
     def move_first(*arguments: Any) -> int | None:
         other.move_offsets([OffsetMove("id/0", TopicPartition("t", 0), 10, 15)], "by hand")
         return real(*arguments)
 
-    sink._offsets.offset = move_first  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr(OffsetsTable, "offset", move_first)
     with pytest.raises(CommitConflictError) as caught:
         sink.commit(rows, [share(0, 10, 20)])
 
@@ -189,7 +191,7 @@ def test_a_transaction_that_gave_way_is_made_again(
     """A deadlock or a serialization failure undid everything, so the same is done once more."""
     deadlock = sqlite3.OperationalError("deadlock detected")
     deadlock.sqlstate = "40P01"  # type: ignore[attr-defined]
-    real, turns = sink._offsets.move, []
+    real, turns = OffsetsTable.move, []
 
     def move(*arguments: Any) -> None:
         turns.append(1)
@@ -197,7 +199,7 @@ def test_a_transaction_that_gave_way_is_made_again(
             raise OperationalError("UPDATE", {}, deadlock)
         real(*arguments)
 
-    monkeypatch.setattr(sink._offsets, "move", move)
+    monkeypatch.setattr(OffsetsTable, "move", move)
     with capture_logs() as events:
         sink.commit(staged(sink, [{"id": 2, "name": "b"}]), [share(0, 10, 20)])
 
@@ -247,11 +249,12 @@ def test_operators_move_offsets_without_opening_the_sink(
     assert notes == [(10, "reset")]
 
 
-def test_without_an_offsets_table_nothing_is_stored(sinks: Callable[..., SqlSink]) -> None:
-    """Who asks before the first start learns that there is no offset, and creates nothing."""
-    sink = sinks()
-    assert sink.stored_offset("id/0") is None
-    assert not sink._offsets.exists()
+def test_a_look_before_the_first_start_creates_no_offsets_table(
+    base: Base, sinks: Callable[..., SqlSink]
+) -> None:
+    """There is no offset then."""
+    assert sinks().stored_offset("id/0") is None
+    assert base.run("SELECT name FROM sqlite_master WHERE name = 'headrace_offsets'") == []
 
 
 def test_a_table_has_one_name_and_offsets_of_its_own(
@@ -280,14 +283,14 @@ def test_two_members_create_the_offsets_table_at_once(
 ) -> None:
     """The one that comes second finds it made."""
     first, second = sinks(), sinks()
-    real = type(second._offsets).exists
+    real = OffsetsTable.exists
     answers = [False]
 
-    def exists(offsets: Any) -> bool:
-        return answers.pop() if offsets is second._offsets and answers else real(offsets)
+    def exists(offsets: OffsetsTable) -> bool:
+        return answers.pop() if answers else real(offsets)
 
     first.open()
-    monkeypatch.setattr(type(second._offsets), "exists", exists)
+    monkeypatch.setattr(OffsetsTable, "exists", exists)
     second.open()
 
     assert second.stored_offset("id/0") is None
@@ -328,7 +331,7 @@ def test_an_answer_that_is_lost_is_looked_up_for_all_tables(
         call()
         _lose(call)
 
-    wrap_commit(both[0], commit_and_lose)
     parts = [(each, staged(each, [{"id": 1, "name": "a"}])) for each in both]
+    wrap_commit(both[0], commit_and_lose)
     SqlSink.commit_together(parts, [share(0, 0, 10)])
     assert base.rows() == base.rows("other") == [(1, "a")]

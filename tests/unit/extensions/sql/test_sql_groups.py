@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.core.errors import RowsRefusedError
-from headrace.extensions.sql.target import WriteMode
+from headrace.extensions.sql.database import Database, TableName
+from headrace.extensions.sql.target import SqlTarget, WriteMode
 from tests.unit.extensions.sql.sql_tables import Base, share, staged, wrap_commit
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def test_an_answer_that_is_lost_is_looked_up_for_all(base: Base, sink: SqlSink) 
         call()
         raise sqlite3.OperationalError("connection lost")
 
-    wrap_commit(sink, commit_and_lose)
     results = [staged(sink, [row(number, "a")]) for number in range(3)]
+    wrap_commit(sink, commit_and_lose)
     sink.commit_all(results, [share(0, 0, 20), share(1, 0, 10)])
 
     assert base.rows() == [(number, "a") for number in range(3)]
@@ -77,12 +78,14 @@ def test_the_last_row_of_a_key_stays(base: Base, upserting: SqlSink) -> None:
     assert base.rows() == [(1, "d"), (2, "b"), (3, "e")]
 
 
-def test_rows_are_written_in_one_order_of_their_keys(upserting: SqlSink) -> None:
+def test_rows_are_written_in_one_order_of_their_keys(base: Base, upserting: SqlSink) -> None:
     """Two writers that lock rows in one order do not wait for each other."""
     results = [staged(upserting, [row(2, "a"), row(9, "c")]), staged(upserting, [row(1, "b")])]
     rows = [each.rows for each in results if each.rows is not None]
+    target = SqlTarget(Database(base.url), TableName.of("t"), WriteMode.UPSERT, ["id"])
+    target.load()
 
-    (written,) = upserting._target.as_one(rows)
+    (written,) = target.as_one(rows)
 
     assert written.column("id").to_pylist() == [1, 2, 9]
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import WriteMode
 from tests.unit.extensions.sql.sql_keys import Results, commit_all, results_of, upsert_one_by_one
+from tests.unit.extensions.sql.sql_tables import staged_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,4 +81,6 @@ def test_rows_are_sorted_where_equality_is_the_database_s(
     base.run(f"CREATE TABLE k (k {column} PRIMARY KEY)")  # type: ignore[attr-defined]
     sink = sinks("k", mode=WriteMode.UPSERT, key=["k"])
     sink.open()
-    assert sink._target.prepare(pa.table({"k": ["b", "a"]}))["k"].to_pylist() == expected
+    rows = staged_table(sink, pa.table({"k": ["b", "a"]})).rows
+    assert rows is not None
+    assert rows["k"].to_pylist() == expected

@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from headrace.core.errors import ConfigError, ResultMisfitError, StartError
 from headrace.core.records import TopicPartition
+from headrace.extensions.sql.offsets import OriginsTable
 from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import WriteMode
 from headrace.sinks import OffsetMove, ReplaceRefusedError
@@ -161,7 +162,7 @@ def test_what_cannot_be_replaced_is_said(base: Base, sinks: Sinks) -> None:
 @pytest.mark.parametrize("start", [10, 30])
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_an_outcome_that_was_not_told_is_found_out(
-    sink: SqlSink, base: Base, *, start: int, is_stored: bool
+    sink: SqlSink, base: Base, monkeypatch: pytest.MonkeyPatch, *, start: int, is_stored: bool
 ) -> None:
     """By the offset, where it was to move; else the same is done again and finds nothing."""
     if start == 10:
@@ -172,16 +173,14 @@ def test_an_outcome_that_was_not_told_is_found_out(
             call()
         raise sqlite3.OperationalError("connection lost")
 
-    origins = sink._origins
-    assert origins is not None
-    real = origins.remove
+    real = OriginsTable.remove
 
     def remove(*arguments: Any) -> int:
-        origins.remove = real  # type: ignore[method-assign]
+        monkeypatch.undo()
         wrap_commit(sink, lose)
         return real(*arguments)
 
-    origins.remove = remove  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr(OriginsTable, "remove", remove)
     if is_stored and start == 30:
         assert sink.replace([move(start, 10)], "test") == 2
     else:

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.core.errors import ConfigError, ResultMisfitError, RowsRefusedError, StartError
 from headrace.extensions.sql import target
+from headrace.extensions.sql.database import Database
 from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import CHUNK, WriteMode
 from tests.unit.extensions.sql.sql_tables import Base, share, staged, staged_table
@@ -180,8 +181,8 @@ def test_a_database_that_cannot_be_reached_stops_the_start(tmp_path: Path) -> No
 
 def test_postgresql_is_reached_through_psycopg() -> None:
     """The bare name means psycopg, and a password of its own takes the place of the url's."""
-    sink = SqlSink("postgresql://u:old@h:5/d?connect_timeout=3", "t", password="p@:/w")
-    url = sink._database.url
+    database = Database("postgresql://u:old@h:5/d?connect_timeout=3", password="p@:/w")
+    url = database.url
     assert (url.drivername, url.password) == ("postgresql+psycopg", "p@:/w")
-    assert sink._database.name == "postgresql://h:5/d"
-    assert "p@:/w" not in repr(sink._database.engine)
+    assert database.name == "postgresql://h:5/d"
+    assert "p@:/w" not in repr(database.engine)

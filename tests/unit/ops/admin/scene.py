@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.controller.engine_session import SparkSnapshot
-    from headrace.core.clock import Deadline
+    from headrace.core.clock import Clock, Deadline
     from headrace.processors import BatchProcessor
 
 BASE = "http://localhost:9465"
@@ -160,6 +160,10 @@ class Scene:
         self.stops.clear()
         self.process.become(ProcessPhase.RUNNING)
         return self
+
+    def rate_by(self, clock: Clock) -> None:
+        """Take samples by another clock."""
+        vars(self.rates).update(vars(Rates(self.controller, clock)))
 
     def _stop(self, by: str) -> None:
         self.stops.append(by)

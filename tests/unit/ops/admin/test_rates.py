@@ -53,7 +53,7 @@ def test_an_hour_is_kept_and_no_more(scene: Scene) -> None:
 def test_only_what_is_new_is_sent_to_who_knows_the_rest(scene: Scene) -> None:
     """After the time of a point come the later ones, and not that one again."""
     clock = FakeClock()
-    scene.rates._clock = clock
+    scene.rate_by(clock)
     for _ in range(4):
         scene.rates.sample()
         clock.advance(INTERVAL)

@@ -31,9 +31,7 @@ class Scene:
 
     def commit(self, number: int, offset: int, epoch: int = 1) -> None:
         """Commit to Kafka as a member would."""
-        store = self.broker.store("group")
-        self.broker._offsets["group", partition(number)] = StoredOffset(offset, epoch)
-        store.close()
+        self.broker.commit("group", {partition(number): StoredOffset(offset, epoch)})
 
     def look(self) -> GroupSnapshot:
         """Look at it; what does not answer is among the errors."""

@@ -93,7 +93,7 @@ class Stage:
 
     def commit(self, partition: TopicPartition, offset: int, epoch: int) -> None:
         """Commit as a member did before."""
-        self.broker._offsets["group", partition] = StoredOffset(offset, epoch)
+        self.broker.commit("group", {partition: StoredOffset(offset, epoch)})
 
     def committed(self) -> list[tuple[int, int] | None]:
         """Return offset and epoch of both partitions' commits."""

@@ -63,10 +63,11 @@ def test_an_offset_that_stays_is_committed_again_under_the_claim(stage: Stage) -
 
 def test_an_offset_of_a_former_topic_becomes_one_of_the_present(stage: Stage) -> None:
     """Also where its number stays: a start trusts what was stored for this topic."""
-    stage.broker._offsets["group", P0] = StoredOffset(5, 1, "a", "former")
+    stage.broker.commit("group", {P0: StoredOffset(5, 1, "a", "former")})
     (change,) = stage.move(5, partitions=[P0])
     assert (change.found.next, change.moves) == (0, True)
-    stored = stage.broker._offsets["group", P0]
+    stored = stage.broker.committed("group", P0)
+    assert stored is not None
     assert (stored, stored.topic_id) == (StoredOffset(5, 2), "id-1")
 
 
