@@ -445,8 +445,7 @@ def test_a_stop_takes_no_further_step(world: World, monkeypatch: pytest.MonkeyPa
 
 def test_a_bounded_run_refuses_to_change(tmp_path: Path) -> None:
     """It keeps the configuration that it began with, and says so."""
-    world = World(tmp_path)
-    world.controller._until = Until()
+    world = World(tmp_path, until=Until())
     report = world.reload()
     assert report.outcome is ReloadOutcome.REJECTED
     assert "bounded run" in report.problems[0]

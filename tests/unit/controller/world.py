@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from headrace.channel.bounds import Until
     from headrace.config import ChannelConfig, Config, ZooKeeperConfig
     from headrace.controller import ReloadReport
     from headrace.core.records import Batch, TopicPartition
@@ -49,7 +50,7 @@ def soon() -> Deadline:
 class World:
     """The servers and the file, and what went wrong with them."""
 
-    def __init__(self, folder: Path, **values: Any) -> None:
+    def __init__(self, folder: Path, until: Until | None = None, **values: Any) -> None:
         self.file = folder / "headrace.yaml"
         self.broker = InMemoryBroker()
         self.zookeeper = InMemoryZooKeeper()
@@ -67,7 +68,7 @@ class World:
         for topic in ("events", "others"):
             self.broker.create_topic(topic, 2)
         self.write()
-        self.controller = _Controller(self, load(self.file))
+        self.controller = _Controller(self, load(self.file), until)
         self.reloader = Reloader(self.file, self.controller)
 
     def write(self, **values: Any) -> None:
@@ -128,8 +129,8 @@ class _Session:
 class _Controller(KafkaController):
     """Builds channels and processors in memory."""
 
-    def __init__(self, world: World, config: Config) -> None:
-        super().__init__(config, metrics=Metrics())
+    def __init__(self, world: World, config: Config, until: Until | None) -> None:
+        super().__init__(config, metrics=Metrics(), until=until)
         self._world = world
         self.session = _Session(world, config.zookeeper.hosts)  # type: ignore[assignment]  # a double
         self.spark_settings: list[SparkSettings] = []

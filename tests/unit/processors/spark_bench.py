@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from headrace.core.records import Batch
     from headrace.core.tables import Decode
+    from headrace.processors.admission import AdmissionRules
     from headrace.processors.micro_batches import MicroBatchRunner
     from headrace.processors.pending import MergeLimits
     from headrace.processors.sink_commits import CommitQueue
@@ -228,11 +229,16 @@ class Bench:
         limits: MergeLimits | None = None,
         engine: Engine | None = None,
         sink: MemorySink | None = None,
+        *,
+        admission: AdmissionRules | None = None,
+        job_timeout: float = 5.0,
     ) -> None:
         self.engine = engine or Engine()
         self.sink = sink or MemorySink()
         self.metrics = Metrics()
-        self.processor = MicroBatchProcessor(self.engine, self.sink, limits=limits, job_timeout=5.0)
+        self.processor = MicroBatchProcessor(
+            self.engine, self.sink, limits=limits, job_timeout=job_timeout, admission=admission
+        )
         with patch.object(LoopThread, "start"):
             self.processor.open(ChannelContext("channel", "group", self.metrics))
         self.assignments = [FakeAssignment(TopicPartition("t", number)) for number in range(4)]

@@ -237,9 +237,7 @@ def bench_with(
     rules: AdmissionRules, sink: CopyingSink | None = None, engine: Engine | None = None
 ) -> Bench:
     """Return a processor with these rules, whose partitions have 100 records."""
-    bench = Bench(sink=sink, engine=engine)
-    bench.processor._rules = rules
-    bench.processor._admission.follow(rules)
+    bench = Bench(sink=sink, engine=engine, admission=rules)
     for assignment in bench.assignments:
         assignment.high_watermark = 100
     return bench

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threading import Event
+from threading import enumerate as enumerate_threads
 from typing import TYPE_CHECKING, Any
 
 from structlog.testing import capture_logs
@@ -84,7 +85,7 @@ def test_an_error_does_not_end_a_thread() -> None:
     assert failed["lane"] == "spark-main"
 
 
-def test_a_lane_that_hangs_says_where(bench: Bench) -> None:
+def test_a_lane_that_hangs_says_where() -> None:
     """Half-way to its deadline the log has the lane's stack and its micro-batch, once.
 
     Also in the commit of a micro-batch that the lane runs and commits by itself.
@@ -93,8 +94,8 @@ def test_a_lane_that_hangs_says_where(bench: Bench) -> None:
     def hang_in_the_commit() -> None:
         assert wait_for(lambda: _events(logs, "lane_stuck"), Deadline.after(_PATIENCE))
 
+    bench = Bench(job_timeout=0.1)
     bench.engine.seconds = 0.1
-    bench.processor._job_timeout = 0.1
     bench.engine.script = [EngineDiedError("gone")]
     bench.sink.script = [hang_in_the_commit]
     with capture_logs() as logs:
@@ -108,11 +109,16 @@ def test_a_lane_that_hangs_says_where(bench: Bench) -> None:
     assert any(call.endswith(" hang_in_the_commit") for call in report["calls"])
 
 
-def test_a_lane_that_ends_in_time_says_nothing(bench: Bench) -> None:
+def test_a_lane_that_ends_in_time_says_nothing() -> None:
     """The report is called off with the end of the turn."""
+    bench = Bench(job_timeout=3600.0)
+    bench.engine.seconds = 3600.0
     with capture_logs() as logs:
         answers = [bench.staged(number) for number in range(3)]
         bench.commit()
     assert [answer.result(0) for answer in answers] == [ADVANCE] * 3
     assert _events(logs, "lane_stuck") == []
-    assert bench.runner._report._timer is None
+    assert wait_for(
+        lambda: "spark-channel-report" not in {thread.name for thread in enumerate_threads()},
+        Deadline.after(_PATIENCE),
+    )

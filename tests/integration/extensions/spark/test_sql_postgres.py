@@ -371,15 +371,16 @@ def test_a_server_that_restarts_leaves_no_outcome_unknown(
 ) -> None:
     """Commits while it takes no connections fail before they begin, and say nothing else."""
     sink = sinks()
+    rows = staged(sink, 1)
     name = url.rpartition("/")[2]
     server.run(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
     server.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
     with capture_logs() as events:
         for _ in range(3):
             with pytest.raises(SQLAlchemyError, match="not currently accepting connections"):
-                sink.commit(staged(sink, 1), [share(0, 0, 10)])
+                sink.commit(rows, [share(0, 0, 10)])
     server.run(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
     assert events == []
-    sink.commit(staged(sink, 1), [share(0, 0, 10)])
+    sink.commit(rows, [share(0, 0, 10)])
     assert run(url, "TABLE t") == [(1, "x")]

@@ -70,16 +70,16 @@ class Half:
 
     guarantee = "exactly once"
 
-    def _do(self, *_: Any) -> None:
-        pass
+    def do_nothing(self, *_: Any) -> None:
+        """Do nothing."""
 
-    open = stage = stored_offset = close = _do
+    open = stage = stored_offset = close = do_nothing
 
 
 class Unclear(Half):
     """A sink in all but what it promises."""
 
-    commit = discard = Half._do
+    commit = discard = Half.do_nothing
 
 
 def offsets(table: pa.Table, batch: MicroBatch) -> pa.Table:

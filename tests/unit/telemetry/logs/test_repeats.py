@@ -50,11 +50,14 @@ def test_kinds_are_forgotten_and_counts_are_not() -> None:
 
 def test_counts_that_nobody_asks_for_are_bounded_too() -> None:
     """However many kinds come and go, no more than so many are remembered."""
-    repeats = Repeats(clock=FakeClock())
+    clock = FakeClock()
+    repeats = Repeats(clock=clock)
     for number in range(3 * KINDS):
         repeats.admit(number)
         repeats.admit(number)
-    assert len(repeats._windows) == len(repeats._forgotten) == KINDS
+    clock.advance(INTERVAL)
+    # of those that make room as many as are counted
+    assert [kind for kind, _ in repeats.over()] == list(range(KINDS, 3 * KINDS))
 
 
 def test_repeats_of_one_partition_hold_back_no_other(lines: Lines) -> None:
