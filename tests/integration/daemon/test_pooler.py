@@ -14,6 +14,7 @@ import sqlalchemy as sa
 import yaml
 
 from headrace.core.errors import StartError
+from headrace.extensions.sql.database import Database
 from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import WriteMode
 from headrace.testing.sinks import BatchCommitContract, SinkPlace, TablesOfArrow
@@ -245,14 +246,13 @@ def test_statements_are_prepared_on_direct_connections_alone(
     url: str, pooled: str, *, direct: bool
 ) -> None:
     """The driver is left to prepare where both ends agree that the other one is the server."""
-    run(url, "CREATE TABLE t (id BIGINT)")
-    sink = _opened(url if direct else pooled)
-    with sink._database.transaction() as connection:
+    database = Database(url if direct else pooled)
+    with database.transaction() as connection:
         for _ in range(20):
             connection.execute(sa.text("SELECT 1"))
         found = connection.execute(sa.text("SELECT count(*) FROM pg_prepared_statements"))
         assert (found.scalar_one() > 0) is direct
-    sink.close()
+    database.close()
 
 
 def test_the_recipe_for_poolers_is_right_as_it_stands(site: Site, url: str, pooled: str) -> None:

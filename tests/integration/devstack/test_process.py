@@ -37,6 +37,12 @@ def _start(tmp_path: Path, *command: str) -> ServerProcess:
     return ServerProcess.start(command, log_file=tmp_path / "log", deadline=Deadline.after(20))
 
 
+def _parent_of(process: ServerProcess) -> int:
+    """Return the pid of the supervisor that a process is a child of."""
+    asked = ["ps", "-o", "ppid=", "-p", str(process.identity.pid)]
+    return int(subprocess.run(asked, check=True, capture_output=True).stdout)
+
+
 def _gone(identity: ProcessIdentity) -> bool:
     return bool(wait_for(lambda: identity.state is ProcessState.GONE, Deadline.after(20)))
 
@@ -103,7 +109,7 @@ def test_a_process_dies_with_its_killed_owner(tmp_path: Path, owner_kind: str) -
 def test_a_process_dies_with_its_killed_supervisor(tmp_path: Path) -> None:
     """SIGKILL of the supervisor itself leaves no orphan behind."""
     process = _start(tmp_path, "sleep", "100")
-    process._supervisor.kill()
+    os.kill(_parent_of(process), signal.SIGKILL)
     assert _gone(process.identity)
     assert process.kill() == -signal.SIGKILL
 
@@ -111,7 +117,7 @@ def test_a_process_dies_with_its_killed_supervisor(tmp_path: Path) -> None:
 def test_a_supervisor_that_is_told_to_end_takes_its_process_along(tmp_path: Path) -> None:
     """SIGTERM to the supervisor ends the process before the supervisor."""
     process = _start(tmp_path, "sleep", "100")
-    process._supervisor.terminate()
+    os.kill(_parent_of(process), signal.SIGTERM)
     assert wait_for(lambda: process.exit_code is not None, Deadline.after(20))
     assert process.identity.state is ProcessState.GONE
     process.kill()

@@ -23,15 +23,15 @@ PARTITION = TopicPartition("events", 0)
 class Consumer:
     """A client whose brokers say these errors, one after the other, before they answer."""
 
-    def __init__(self, *codes: int) -> None:
-        self._codes = list(codes)
+    def __init__(self) -> None:
+        self.codes: list[int] = []
         self.looks = 0
         self.partitions = {0}
 
     def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int]:
         """Answer, or not yet."""
-        if self._codes:
-            raise KafkaException(KafkaError(self._codes.pop(0)))
+        if self.codes:
+            raise KafkaException(KafkaError(self.codes.pop(0)))
         return 3, 7
 
     def list_topics(self, topic: str, **_: Any) -> SimpleNamespace:
@@ -44,42 +44,47 @@ class Consumer:
 
 
 @pytest.fixture
-def catalog() -> Iterator[KafkaTopicCatalog]:
-    """A catalog whose own client is exchanged by the test."""
-    made = KafkaTopicCatalog({"bootstrap.servers": "127.0.0.1:1"}, "g")
-    made._consumer.close()
-    with closing(made):
+def consumer() -> Consumer:
+    """A client whose brokers answer."""
+    return Consumer()
+
+
+@pytest.fixture
+def catalog(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaTopicCatalog]:
+    """A catalog on that client."""
+    monkeypatch.setattr("headrace.kafka.catalog.Consumer", lambda _: consumer)
+    with closing(KafkaTopicCatalog({"bootstrap.servers": "127.0.0.1:1"}, "g")) as made:
         yield made
 
 
-def asked(catalog: KafkaTopicCatalog, *codes: int) -> Consumer:
-    """Exchange the client."""
-    catalog._consumer = consumer = Consumer(*codes)  # type: ignore[assignment]
-    return consumer
-
-
-def test_a_leader_that_moves_is_looked_for_again(catalog: KafkaTopicCatalog) -> None:
+def test_a_leader_that_moves_is_looked_for_again(
+    catalog: KafkaTopicCatalog, consumer: Consumer
+) -> None:
     """Ends are known once the next one leads: after a restart, or where a topic was just made."""
     moving = [
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.OFFSET_NOT_AVAILABLE,
     ]
-    consumer = asked(catalog, *moving)
+    consumer.codes = list(moving)
     assert catalog.watermarks(PARTITION, Deadline.after(30)) == (3, 7)
     assert consumer.looks == len(moving)
 
 
-def test_it_is_looked_for_no_longer_than_the_deadline(catalog: KafkaTopicCatalog) -> None:
+def test_it_is_looked_for_no_longer_than_the_deadline(
+    catalog: KafkaTopicCatalog, consumer: Consumer
+) -> None:
     """And the error says what the brokers said last."""
-    asked(catalog, *[KafkaError.NOT_LEADER_FOR_PARTITION] * 1_000)
+    consumer.codes = [KafkaError.NOT_LEADER_FOR_PARTITION] * 1_000
     with pytest.raises(KafkaUnavailableError, match="Not leader"):
         catalog.watermarks(PARTITION, Deadline.after(0.3))
 
 
-def test_a_partition_that_there_is_not_is_looked_for_once(catalog: KafkaTopicCatalog) -> None:
+def test_a_partition_that_there_is_not_is_looked_for_once(
+    catalog: KafkaTopicCatalog, consumer: Consumer
+) -> None:
     """The client may know the topic from before the partition was added; the brokers do not."""
-    consumer = asked(catalog, *[KafkaError.UNKNOWN_TOPIC_OR_PART] * 2)
+    consumer.codes = [KafkaError.UNKNOWN_TOPIC_OR_PART] * 2
     consumer.partitions.clear()
     with pytest.raises(KafkaUnavailableError):
         catalog.watermarks(PARTITION, Deadline.after(30))

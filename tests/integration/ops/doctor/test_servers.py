@@ -22,6 +22,7 @@ from headrace.devstack.server import LOOPBACK, free_port
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.ops.doctor import checks
 from headrace.ops.doctor.checks import check_kafka, check_zookeeper
+from headrace.zookeeper.client import build_client
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings, session_settings
 
@@ -160,10 +161,16 @@ def test_nodes_that_stand_open_are_told_until_they_are_closed(
     (found,) = _about_acls(settings)
     assert found.level is Level.WARNING
     assert found.seen.startswith(f"3 nodes are open, such as {group.root}:")
-    with _session(ZooKeeperSettings(zookeeper_hosts, digest=settings.zookeeper.digest)) as session:
-        client = session._client
+    owner = build_client(
+        ZooKeeperSettings(zookeeper_hosts, digest=settings.zookeeper.digest)
+    ).client
+    owner.start(timeout=10)
+    try:
         for path in (group.root, f"{group.root}/epochs", group.epochs("before")):
-            client.set_acls(chroot + path, [make_acl("auth", "", all=True)])
+            owner.set_acls(chroot + path, [make_acl("auth", "", all=True)])
+    finally:
+        owner.stop()
+        owner.close()
     (found,) = _about_acls(settings)
     assert found.level is Level.OK
 
