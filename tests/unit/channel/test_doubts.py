@@ -74,7 +74,9 @@ class DoubtfulOffsets(InMemoryOffsets):
 
 
 @pytest.mark.parametrize("clean_end", [True, False])
-def test_what_stays_in_doubt_is_ended_by_itself(broker: InMemoryBroker, *, clean_end: bool) -> None:
+def test_an_offset_that_stays_in_doubt_has_its_producers_shut_out(
+    broker: InMemoryBroker, *, clean_end: bool
+) -> None:
     """The producers of before are shut out, also one that ended cleanly or was shut out before."""
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
     former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=clean_end)
@@ -116,7 +118,7 @@ def test_our_own_former_producer_is_shut_out_as_well(broker: InMemoryBroker) -> 
     assert found.clean_end
 
 
-def test_nobody_is_shut_out_while_no_broker_answers(broker: InMemoryBroker) -> None:
+def test_no_producer_is_shut_out_while_no_broker_answers(broker: InMemoryBroker) -> None:
     """Then it is the brokers that are waited for, and not a transaction."""
     zookeeper = InMemoryZooKeeper()
     former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=True)

@@ -428,7 +428,7 @@ def test_a_start_whose_look_fails_is_tried_again(broker: InMemoryBroker) -> None
 
 
 @pytest.mark.parametrize("first", [0, 5])
-def test_what_waits_for_a_retry_is_delivered_once_after_a_doubt(
+def test_a_batch_that_waits_for_a_retry_is_delivered_once_after_a_doubt(
     broker: InMemoryBroker, first: int
 ) -> None:
     """Each record comes again once, also those that the log has no more."""

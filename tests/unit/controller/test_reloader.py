@@ -395,7 +395,7 @@ def test_a_change_made_during_the_start_is_taken_up(
     assert [e["by"] for e in logs if e["event"] == "config_reloaded"] == ["watch", "test"]
 
 
-def test_a_watch_that_stalls_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_watch_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, with the files and the calls that hang, and in the metrics; and so is its end."""
     with running_world(tmp_path, monkeypatch, reload={"watch": True}) as world:
         metric = world.controller.metrics.config_watch_stalled

@@ -71,7 +71,7 @@ def test_a_leader_that_moves_is_looked_for_again(
     assert consumer.looks == len(moving)
 
 
-def test_it_is_looked_for_no_longer_than_the_deadline(
+def test_a_leader_is_looked_for_until_the_deadline(
     catalog: KafkaTopicCatalog, consumer: Consumer
 ) -> None:
     """And the error says what the brokers said last."""
@@ -80,7 +80,7 @@ def test_it_is_looked_for_no_longer_than_the_deadline(
         catalog.watermarks(PARTITION, Deadline.after(0.3))
 
 
-def test_a_partition_that_there_is_not_is_looked_for_once(
+def test_a_missing_partition_is_looked_for_once(
     catalog: KafkaTopicCatalog, consumer: Consumer
 ) -> None:
     """The client may know the topic from before the partition was added; the brokers do not."""

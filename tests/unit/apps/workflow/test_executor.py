@@ -125,7 +125,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(monkeypatch)
 
 
-def test_what_has_ended_and_was_asked_for_is_not_kept(scene: Scene) -> None:
+def test_an_outcome_that_was_asked_for_is_not_kept(scene: Scene) -> None:
     """Of 10,000 instances nothing is left; one that is asked for again is found in the topic."""
     with scene.executor() as executor:
         for number in range(10_000):
@@ -137,7 +137,7 @@ def test_what_has_ended_and_was_asked_for_is_not_kept(scene: Scene) -> None:
             assert scene.readers == number
 
 
-def test_instances_that_nobody_asks_for_are_kept_up_to_a_limit(
+def test_outcomes_that_are_not_asked_for_are_kept_up_to_a_limit(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that were started last; the outcomes of the others are found in the topic."""

@@ -265,7 +265,7 @@ def test_a_member_that_commits_in_between_is_found(
 
 @pytest.mark.parametrize("target", [30, 50])
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_an_outcome_that_was_not_told_is_found_out(
+def test_an_unknown_outcome_is_found_by_the_offset(
     sink: DeltaSink,
     folder: Path,
     tmp_path: Path,

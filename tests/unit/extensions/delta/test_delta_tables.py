@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_made_is_a_start_error(tmp_path: Path) -> None:
         DeltaSink(tmp_path / "table").open()
 
 
-def test_what_dead_processes_left_staged_is_removed(folder: Path) -> None:
+def test_staged_files_of_dead_processes_are_removed(folder: Path) -> None:
     """Folders of dead processes of this host, and old ones of other hosts, go at the start."""
     dead = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True

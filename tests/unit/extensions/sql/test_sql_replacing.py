@@ -161,7 +161,7 @@ def test_what_cannot_be_replaced_is_said(base: Base, sinks: Sinks) -> None:
 
 @pytest.mark.parametrize("start", [10, 30])
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_an_outcome_that_was_not_told_is_found_out(
+def test_an_unknown_outcome_is_found_by_the_offset(
     sink: SqlSink, base: Base, monkeypatch: pytest.MonkeyPatch, *, start: int, is_stored: bool
 ) -> None:
     """By the offset, where it was to move; else the same is done again and finds nothing."""

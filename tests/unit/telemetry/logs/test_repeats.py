@@ -48,7 +48,7 @@ def test_kinds_are_forgotten_and_counts_are_not() -> None:
     assert repeats.admit("first") == 0
 
 
-def test_counts_that_nobody_asks_for_are_bounded_too() -> None:
+def test_counts_that_are_not_asked_for_are_bounded_too() -> None:
     """However many kinds come and go, no more than so many are remembered."""
     clock = FakeClock()
     repeats = Repeats(clock=clock)
