@@ -60,7 +60,7 @@ class Diagnostics:
         self._thread.start()
 
     def ask(self) -> None:
-        """Have it logged, unless that is asked for already. Any thread; does not block."""
+        """Request that it is logged, unless it already is. Any thread; does not block."""
         self._asked.set()
 
     def _run(self) -> None:
@@ -146,7 +146,7 @@ _BROKER_TIMEOUT = 5.0
 
 
 def _warn_of_brokers(config: Config) -> None:
-    """Say where transactions run on brokers that lose marks of them."""
+    """Warn of transactions on brokers that may lose their markers."""
     channels = [each for each in config.channels.values() if each.enabled]
     if any(transactional_prefix(each, config.instance_id) is not None for each in channels):
         warn_of_lost_marks(client_properties(config.kafka), Deadline.after(_BROKER_TIMEOUT))
@@ -225,7 +225,7 @@ def _serve(path: Path, config: Config, until: Until | None) -> ExitCode:
 
 
 def _exported(config: Config, metrics: Metrics) -> ExportQueue | None:
-    """Have lines of the log and metrics sent to collectors; return what sends metrics, if any.
+    """Start the export of log lines and metrics; return the queue of metrics, if any.
 
     Raises:
         StartError: OpenTelemetry cannot be imported.
@@ -241,7 +241,7 @@ def _exported(config: Config, metrics: Metrics) -> ExportQueue | None:
 
 
 def _last_words(hung: bool) -> None:
-    """Say where the main thread is, if a stop did not end, and have the log written."""
+    """Log the main thread's stack if a stop hung, and flush the log."""
     if hung:
         calls = stack_of(threading.main_thread().ident)
         log.error("shutdown_hung", signal=SIGNALS.asked, calls=calls)

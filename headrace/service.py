@@ -92,13 +92,13 @@ class Service:
         return self._send is not None
 
     def ready(self, status: str) -> None:
-        """Say that the start is done."""
+        """Report that the start is done."""
         self._say(status, "READY=1")
         self._was_ready = True
 
     @contextmanager
     def reloading(self, status: Callable[[], str]) -> Iterator[None]:
-        """Say that the block puts new configuration in place, and at its end the ``status``.
+        """Report that the block applies a new configuration, and at its end the ``status``.
 
         Nothing while the start is not done: the end of a reload would be taken for the end of that.
         """
@@ -113,12 +113,12 @@ class Service:
             self._say(status(), "READY=1")
 
     def status(self, text: str) -> None:
-        """Say in one line what the process is doing; the same line twice is sent once."""
+        """Report in one line what the process is doing; the same line twice is sent once."""
         if text != self._status:
             self._say(text)
 
     def beat(self, parts: Iterable[Heartbeat]) -> None:
-        """Note that the main thread goes on; feed the watchdog if all parts go on as well.
+        """Record a heartbeat of the main thread; feed the watchdog if all parts make progress.
 
         There is no timer behind it: where one part hangs, nothing is sent any more.
         """
@@ -137,7 +137,7 @@ class Service:
     def stopping(
         self, status: str, parts: Callable[[], Iterable[Heartbeat]], deadline: Deadline
     ) -> Iterator[None]:
-        """Say that the block stops the process, and ask for more time while it comes on.
+        """Report that the block stops the process, and extend the time-out while it progresses.
 
         Never for time after ``deadline``, by which the stop ends whatever hangs.
         """

@@ -99,12 +99,12 @@ class Signals:
         Thread(target=self._run, name="signals", daemon=True).start()
 
     def serve(self, shutdown_timeout: Callable[[], float]) -> None:
-        """Have the first signal ask for a stop, which may take ``shutdown_timeout`` seconds."""
+        """Request a stop at the first signal, which may take ``shutdown_timeout`` seconds."""
         self._shutdown_timeout = shutdown_timeout
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Let the first signal interrupt the block, which waits for others and cannot look.
+        """Interrupt the block at the first signal: it waits for others and cannot poll.
 
         Raises:
             StoppedEarlyError: a signal came, before the block or in it.
@@ -135,7 +135,7 @@ class Signals:
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_ENDING, *_CALLED))
 
     def after_fork(self) -> None:
-        """Let the thread have signals again."""
+        """Unblock signals for the thread again."""
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
 
     def after_fork_in_child(self) -> None:
@@ -154,7 +154,7 @@ class Signals:
     # --- any thread -------------------------------------------------------------------------
 
     def on(self, number: signal.Signals, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called at a signal, and now if it came before. It must not block."""
+        """Call ``callback`` at a signal, and now if it came before. It must not block."""
         with self._lock:
             self._callbacks[number] = callback
             came = number in self._remembered
@@ -199,7 +199,7 @@ class Signals:
             self.look()
 
     def handle(self, number: int) -> None:
-        """Do what a signal asks for."""
+        """Handle a signal."""
         if number in _ENDING:
             self._handle_end(number)
         elif number in _CALLED:

@@ -141,7 +141,7 @@ class Bounds:
     def group_is(
         self, owned: Collection[TopicPartition], unowned: Collection[TopicPartition]
     ) -> None:
-        """Take note of who has what: partitions with an owner, and those nobody is to have.
+        """Record which partitions have an owner, and which are meant to have none.
 
         Any thread.
         """

@@ -42,11 +42,11 @@ class NextBatch:
         return self._share
 
     def set_share(self, share: int) -> None:
-        """Bound batches by another part of the budget. For the fetcher."""
+        """Limit batches to another part of the budget. For the fetcher."""
         self._share = share
 
     def wish(self, max_records: int | None, max_bytes: int | None) -> None:
-        """Bound the next batch only, as the processor asked; the channel's limits still hold."""
+        """Limit the next batch only, as the processor asked; the channel's limits still hold."""
         if max_records is not None or max_bytes is not None:
             self._wish = self._settings.now.limits.bounded(max_records, max_bytes)
 
@@ -104,7 +104,7 @@ class BatchSlice:
 
 
 def chunk_of(records: Run) -> BatchSlice:
-    """Weigh consecutive records of one partition; values exactly, keys and headers by sample."""
+    """Measure consecutive records of one partition: values exactly, keys and headers by sample."""
     if isinstance(records, CompactRun):
         return BatchSlice(records.start, records, records.next_offset, records.size)
     count = len(records)
@@ -316,7 +316,7 @@ class PartitionBuffer:
         return rest
 
     def pass_gap(self, generation: int, end: int) -> int | None:
-        """Note that nothing readable lies before ``end``: markers, aborted or compacted records.
+        """Advance past a gap up to ``end``: markers, aborted or compacted records.
 
         The next cut still starts where the last one ended, as a sink's stored offset does. What
         lies after the bound is not passed.
@@ -341,7 +341,7 @@ class PartitionBuffer:
             return self._chunks[0][0] + limits.linger
 
     def cut(self, limits: Limits) -> BatchSlice | None:
-        """Take the next batch: at least one record, however large, None if there is none."""
+        """Remove and return the next batch: at least one record, however large; None if empty."""
         with self._lock:
             records: Run = []
             start, size = self.position, 0

@@ -90,7 +90,7 @@ class Callbacks:
     def exception(
         self, owned: OwnedPartition, error: BaseException, batch: Batch | None
     ) -> object | None:
-        """Tell the processor of an error and return its answer; None if that failed as well."""
+        """Report an error to the processor and return its answer; None if that failed as well."""
         self._report(owned, error, batch)
 
         def run_callback() -> object | None:

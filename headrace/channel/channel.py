@@ -59,7 +59,7 @@ class Reconfiguration:
     def apply(
         self, config: ChannelConfig, changes: Sequence[ConfigChange], deadline: Deadline
     ) -> None:
-        """Go on with ``config``; see ``InboundKafkaChannel.reconfigure``."""
+        """Apply ``config``; see ``InboundKafkaChannel.reconfigure``."""
         with self._lock:
             if beyond := [c.path for c in changes if c.effect not in WHILE_RUNNING]:
                 raise ConfigError([f"{path}: the channel has to start again" for path in beyond])
@@ -153,7 +153,7 @@ class InboundKafkaChannel:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the channel failed, None while it has not."""
+        """Return the error that the channel failed with, None while it has not."""
         return self._failure
 
     @property
@@ -199,7 +199,7 @@ class InboundKafkaChannel:
             return None
 
     def open_tap(self, wanted: TapFilter, by: str) -> Tap:
-        """Have copies made of records that are handed to the processor, from now on.
+        """Copy the records that are handed to the processor from now on.
 
         ``by`` says for whom, for the log. Whoever opens a tap closes it. Does not block.
 
@@ -347,7 +347,7 @@ class InboundKafkaChannel:
         note: str = "",
         shorten: bool = False,
     ) -> Pause:
-        """Have delivery rest, of the channel or of one partition. Does not block.
+        """Pause delivery, of the channel or of one partition. Does not block.
 
         ``by`` says who, ``note`` why; ``until`` is in seconds since the epoch. A pause of the same
         holder, reason and scope is replaced, by one that ends sooner only with ``shorten``; others
@@ -362,7 +362,7 @@ class InboundKafkaChannel:
         )
 
     def take_over(self, pauses: Iterable[Pause]) -> None:
-        """Begin with the operator's among the pauses of a channel in whose place this one comes.
+        """Adopt the operator's pauses from the channel that this one replaces.
 
         Before ``start``. A processor's own pauses end with it.
         """
@@ -405,7 +405,7 @@ class InboundKafkaChannel:
         deadline: Deadline,
         replay: Replay | None = None,
     ) -> SeekResult:
-        """Have a paused partition go on at ``offset``, in the group and in its sink. Blocks.
+        """Move a paused partition to ``offset``, in the group and in its sink. Blocks.
 
         Returns when that is committed. ``by`` says who; the log keeps it, and so does the history
         of a sink that has one. Where the sink's own offset moves back, ``replay`` says what becomes
@@ -467,7 +467,7 @@ class InboundKafkaChannel:
     def reconfigure(
         self, config: ChannelConfig, changes: Sequence[ConfigChange], deadline: Deadline
     ) -> None:
-        """Go on with ``config``, in place, which has ``changes`` over what the channel runs with.
+        """Apply ``config`` in place; ``changes`` are the differences to the running configuration.
 
         Hot values hold from the next time they are needed, and nothing is given back for them. A
         new coordinator and new topics move what has to move: partitions of topics that are not in
@@ -493,7 +493,7 @@ class InboundKafkaChannel:
         self._reconfiguration.set_assignor(coordinator)
 
     def fail(self, error: BaseException) -> None:
-        """Note that the channel must not go on; its owner gets the first reason only."""
+        """Mark the channel as failed; its owner gets the first reason only."""
         with self._lock:
             if self._failure is not None:
                 return

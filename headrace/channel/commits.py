@@ -244,7 +244,7 @@ class Committer(PeriodicThread):
         batch: Batch | None = None,
         span: Span = NO_SPAN,
     ) -> int:
-        """Have ``offset`` stored with the next commit, in place of what was staged before it.
+        """Stage ``offset`` for the next commit, in place of what was staged before it.
 
         That commit comes at once where somebody waits for the partition to rest or to end: it has
         no other turn until it is committed. ``batch`` is kept until then, and ``span`` is that of
@@ -304,7 +304,7 @@ class Committer(PeriodicThread):
         return min(interval, CHECK_INTERVAL, commit_in if commit_in > 0 else interval)
 
     def run_once(self, *, flushed: bool) -> None:
-        """Do what is due: look at what is stored, and commit what is staged. Blocks.
+        """Check what is stored, and commit what is staged if it is due. Blocks.
 
         For the committer's thread, and for tests that have no such thread.
         """

@@ -211,7 +211,7 @@ class PartitionControl:
         deadline: Deadline,
         replay: Replay | None = None,
     ) -> SeekResult:
-        """Have a paused partition go on at ``offset``; see ``InboundKafkaChannel.seek``. Blocks."""
+        """Move a paused partition to ``offset``; see ``InboundKafkaChannel.seek``. Blocks."""
         owned = self._resting(partition)
         outcome: Future[SeekResult] = Future()
         owned.post(SeekRequested(offset, by, outcome, replay))
@@ -321,7 +321,7 @@ class PartitionControl:
 
 
 def _require_in_batch(owned: OwnedPartition, offset: int) -> None:
-    """See that an offset is one of the batch that is out, or that failed and comes again.
+    """Raise unless an offset belongs to the batch that is out, or that failed and is retried.
 
     Raises:
         RefusedError: it is not.

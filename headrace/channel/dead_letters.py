@@ -101,7 +101,7 @@ class DeadLetters:
         self._fail = fail
 
     def check(self, config: ChannelConfig, deadline: Deadline) -> None:
-        """See whether the topic that ``config`` names exists, if it names one. Blocks.
+        """Check that the topic that ``config`` names exists, if it names one. Blocks.
 
         Raises:
             UnknownTopicError: it does not.
@@ -119,7 +119,7 @@ class DeadLetters:
             )
 
     def recheck(self, config: ChannelConfig, deadline: Deadline) -> None:
-        """See whether the topic exists if ``config`` names another one than holds now. Blocks.
+        """Check that the topic exists if ``config`` names another one than before. Blocks.
 
         Raises as ``check`` does.
         """

@@ -91,7 +91,7 @@ class Delivery:
         self._tracer = tracer
 
     def deliver(self, owned: OwnedPartition, cut: BatchSlice) -> None:
-        """Hand one batch out, and settle it at once if the answer is there."""
+        """Deliver one batch, and settle it at once if its answer has arrived."""
         records = self._skips.without(owned, cut)
         attempt = 1 if owned.progress.outstanding else cut.failures + owned.retries.attempts + 1
         passes = not records
@@ -141,14 +141,14 @@ class Delivery:
         return ready
 
     def settle(self, owned: OwnedPartition) -> None:
-        """Do what the answers ask for, in the order of their batches."""
+        """Apply the answers that have arrived, in the order of their batches."""
         while owned.progress.outstanding and owned.progress.outstanding[0].answer.done():
             with owned.progress.settles() as item:
                 if not self._settle(owned, item):
                     return
 
     def _settle(self, owned: OwnedPartition, item: Outstanding) -> bool:
-        """Do what one answer asks for; False: the batch was not answered, or is passed over."""
+        """Apply one answer; return False if the batch was not answered, or is passed over."""
         if item.passes:
             self._pass(owned, item)
             return False
@@ -294,7 +294,7 @@ class Delivery:
     def _resynchronise(
         self, owned: OwnedPartition, item: Outstanding, conflict: SinkConflictError
     ) -> ResponseEffect:
-        """Go on where the sink stands, because its stored offset is the truth."""
+        """Continue at the sink's stored offset, which is the authoritative one."""
         self._lasting.note_retry(owned, conflict, item.cut.start)
         wait = self._environment.backoff.seconds(owned.retries.attempts)
         try:
@@ -316,7 +316,7 @@ class Delivery:
         return ResponseEffect(seek=item.cut.start, wait=wait)
 
     def respond(self, owned: OwnedPartition, response: object | None) -> None:
-        """Do what an answer asks for that was given for no batch (idle, exceptions)."""
+        """Apply an answer that was given for no batch (idle, exceptions)."""
         if response is None:
             return
         try:

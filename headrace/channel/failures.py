@@ -182,7 +182,7 @@ class ErrorPolicy:
         )
 
     def passed_over(self, owned: OwnedPartition, item: Outstanding) -> bool:
-        """Have a sink with offsets of its own move past the batch; False if it could not.
+        """Move a sink with offsets of its own past the batch; return False if that failed.
 
         Raises:
             SinkConflictError: the sink does not stand where the batch begins.

@@ -192,7 +192,7 @@ class Fetcher(PeriodicThread):
         return self._may_fetch
 
     def assign(self, partition: OwnedPartition) -> None:
-        """Begin to fetch ``partition``."""
+        """Start fetching ``partition``."""
         self._commands.put((_Command.ASSIGN, partition))
 
     def unassign(self, partition: OwnedPartition) -> None:
@@ -238,7 +238,7 @@ class Fetcher(PeriodicThread):
     # --- commands -------------------------------------------------------------------------------
 
     def _obey(self) -> None:
-        """Do what was asked for, that of many partitions at once: a call costs by all assigned."""
+        """Run queued commands, grouped: a client call costs by all assigned partitions."""
         commands = []
         while not self._commands.empty():
             commands.append(self._commands.get_nowait())
@@ -321,7 +321,7 @@ class Fetcher(PeriodicThread):
             self._source.pause([owned.partition])
 
     def _pass_gap(self, slot: _Slot, end: int) -> None:
-        """Note that nothing wanted lies before ``end``; at the bound, fetch no more."""
+        """Advance past a gap up to ``end``; at the bound, stop fetching."""
         buffer = slot.owned.progress.buffer
         gap = buffer.pass_gap(slot.generation, end)
         if gap is not None:
@@ -383,11 +383,11 @@ class Fetcher(PeriodicThread):
             self._slots[partition].paused = partition in decision.pause
 
     def _shed(self, slots: Collection[_Slot]) -> None:
-        """Have unread records given back: they are fetched again when there is room."""
+        """Drop buffered records not yet read; they are fetched again when there is room."""
         self._aim([slot for slot in slots if slot.owned.progress.buffer.shed(slot.generation)])
 
     def _aim(self, slots: Collection[_Slot]) -> None:
-        """Have the client fetch what the buffers want; a pause outlives that."""
+        """Position the client where the buffers want to read; paused partitions stay paused."""
         starts: dict[TopicPartition, int] = {}
         epochs: dict[TopicPartition, int] = {}
         paused = []

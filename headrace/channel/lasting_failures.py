@@ -145,14 +145,14 @@ class LastingFailures:
         return max(most, BOUNDED_ATTEMPTS_AWAY) if is_away else most
 
     def note_success(self) -> None:
-        """Take it that the channel's code works: a batch was answered."""
+        """Record that the channel's code works: a batch was answered."""
         if not self._has_worked:
             with self._lock:
                 self._has_worked = True
                 self._first.clear()
 
     def note_failure(self, error: BaseException) -> None:
-        """Say in the log, once, that the code is at fault, where nothing else has come of it."""
+        """Record a failure; log once that the code is at fault if no batch ever succeeded."""
         with self._lock:
             if self._has_worked or len(self._first) >= FIRST_FAILURES:
                 return

@@ -34,7 +34,7 @@ class DeadLetterLimits:
         self._bisected_at: int | None = None
 
     def divide(self, cut: BatchSlice) -> None:
-        """Take note that a batch is given up; its parts come from here on."""
+        """Record that a batch is given up and bisected; its parts are delivered from here on."""
         if cut.failures == 0:
             self._bisected_at = cut.start
 

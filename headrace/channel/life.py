@@ -87,20 +87,20 @@ class Life:
     # --- on any thread --------------------------------------------------------------------------
 
     def end(self, ending: EndReason) -> None:
-        """Have it end; a weaker ending than one already asked for changes nothing."""
+        """Request an ending; one weaker than an ending already requested changes nothing."""
         with self._ending_lock:
             if ending.value > self._ending.value:
                 self._ending = ending
 
     def request_release(self, by: float) -> None:
-        """Have it given back in order until ``by`` (monotonic)."""
+        """Request an orderly release until ``by`` (monotonic)."""
         self._release_by = by
         self.end(EndReason.RELEASE)
 
     # --- the scheduler only ---------------------------------------------------------------------
 
     def await_end_of(self, predecessor: Life) -> None:
-        """Begin only when a former claim on the same partition has ended. Before the first turn."""
+        """Delay the start until a former claim on the partition has ended. Before the first run."""
         self._predecessor = predecessor
 
     @property
@@ -109,22 +109,22 @@ class Life:
         return self._predecessor is not None and not self._predecessor.final
 
     def forget_predecessor(self) -> None:
-        """Let go of a former claim that has ended, which would keep its own predecessor."""
+        """Drop the reference to a former claim that has ended, which would keep its predecessor."""
         if not self.awaits_predecessor:
             self._predecessor = None
 
     # --- the holder only ------------------------------------------------------------------------
 
     def renew_claim(self, claim: Claim) -> None:
-        """Go on under a claim with another epoch, or with other former owners to be shut out."""
+        """Replace the claim by one with another epoch, or with other former owners to fence."""
         self.claim = claim
 
     def bind_topic(self, topic_id: str, identity: str) -> None:
-        """Take the log for that of this topic; ``identity`` is its name in a sink."""
+        """Bind the log to this topic; ``identity`` is its name in a sink."""
         self.topic_id, self.identity = topic_id, identity
 
     def limit_release(self, latest: float) -> None:
-        """Have the release end at ``latest``, if not sooner."""
+        """Limit the release to end at ``latest``, if not sooner."""
         self._release_by = latest if self._release_by is None else min(self._release_by, latest)
 
     def become(self, state: PartitionState) -> None:

@@ -45,7 +45,7 @@ class LogDoubt:
         self.doubt, self._asks_at = doubt, asks_at
 
     def settle(self) -> None:
-        """Take what was in doubt as settled."""
+        """Clear the doubt."""
         self.doubt = None
 
     def halt(self) -> None:
@@ -53,11 +53,11 @@ class LogDoubt:
         self.halted = True
 
     def clear(self) -> None:
-        """Doubt nothing: the position is another one."""
+        """Clear the doubt, because the position is another one."""
         self.doubt, self.halted = None, False
 
     def await_look(self, look: Future[LogLook]) -> None:
-        """Go on with the start when ``look`` has answered."""
+        """Store ``look``, whose answer continues the start."""
         self._look = look
 
     def take_look(self, look: Future[LogLook]) -> bool:

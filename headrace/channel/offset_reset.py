@@ -50,7 +50,7 @@ class OffsetReset:
         self._replaced: set[OwnedPartition] = set()
 
     def restart_topic(self, owned: OwnedPartition) -> None:
-        """Go to the beginning of a log that took the place of the one that was read.
+        """Restart at the beginning of a log that replaced the one that was read.
 
         Where it does not begin at 0 any more, what follows is what follows a deleted position.
         The claim ends once that is committed: a sink knows the new log by another name.
@@ -170,7 +170,7 @@ class OffsetReset:
         return False
 
     def _halt(self, owned: OwnedPartition, error: LogTruncatedError) -> None:
-        """Have the partition rest, unless the processor says where to go on."""
+        """Halt the partition, unless the processor answers with an offset to continue at."""
         topic = owned.partition.topic
         self._environment.metrics.truncations.labels(self._environment.name, topic).inc()
         log.error(

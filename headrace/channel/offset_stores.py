@@ -128,7 +128,7 @@ class Fencing:
         return self._shut_out_under(claim.lease).issuperset(claim.unfenced)
 
     def fence(self, claim: Claim, deadline: Deadline) -> Claim:
-        """Shut out whoever may still commit, and return the claim without them. Blocks.
+        """Fence producers that may still commit, and return the claim without them. Blocks.
 
         Raises:
             OffsetStoreError: one of them may still commit.

@@ -47,19 +47,19 @@ class WorkerHold:
         self.callback: RunningCallback | None = None
 
     def begin(self) -> None:
-        """Hand the partition to a worker."""
+        """Mark the partition as held by a worker."""
         self.holder = object()
 
     def end(self) -> None:
-        """Take the partition back from its worker."""
+        """Mark the partition as held by no worker."""
         self.holder = None
 
     def begin_callback(self, callback: RunningCallback) -> None:
-        """Note the callback that the holder is in."""
+        """Record the callback that the holder is running."""
         self.callback = callback
 
     def end_callback(self) -> None:
-        """Note that the callback has come back, or that no worker waits for it any more."""
+        """Record that the callback has returned, or that its worker is abandoned."""
         self.callback = None
 
 
@@ -143,7 +143,7 @@ class OwnedPartition:
 
     @property
     def batch(self) -> tuple[int, int] | None:
-        """First record and end of the oldest batch that is out, or that failed and comes again.
+        """Return first record and end of the oldest batch that is out, or failed and is retried.
 
         The position is after it while it is out.
         """
@@ -199,14 +199,14 @@ class OwnedPartition:
         self.life.become(PartitionState.WAITING)
 
     def raise_epoch(self, claim: Claim) -> None:
-        """Go on under a higher epoch; its start position is looked for again, if it is to start."""
+        """Adopt a higher epoch; a partition that has not started looks up its position again."""
         self.life.renew_claim(claim)
         if self.life.is_to_start:
             self.log_doubt.drop_look()
             self.retries.hold_until(0.0)
 
     def forget_look(self) -> None:
-        """Look for its start position again at once, unless that waits for an event."""
+        """Retry the look-up of the start position at once, unless it waits for an event."""
         self.log_doubt.drop_look()
         if not self.retries.awaits_event:
             self.retries.hold_until(0.0)
@@ -302,7 +302,7 @@ class OwnedPartition:
         return last.passes or last.cut.failures > 0 or comes_next > 0
 
     def take_batch(self, now: float) -> BatchSlice | None:
-        """Take the next batch to deliver, None if none is due yet."""
+        """Return the next batch to deliver, None if none is due yet."""
         due = self._delivery_due()
         return None if due is None or due > now else self.progress.take_batch()
 

@@ -78,12 +78,12 @@ class PartitionManager:
         return any(owned.progress.outstanding for owned in self.all())
 
     def touch_all(self) -> None:
-        """Look at every partition again, because a gate opened or closed."""
+        """Reschedule every partition, because a gate opened or closed."""
         for owned in self.all():
             self._scheduler.touch(owned)
 
     def narrow_bounds(self) -> None:
-        """Let what is held end at bounds that were fixed after it was claimed."""
+        """Apply bounds that were fixed after partitions had been claimed."""
         for owned in self.all():
             owned.progress.buffer.bound = self._bounds.of(owned.partition)
         self.touch_all()
@@ -96,14 +96,14 @@ class PartitionManager:
         ]
 
     def log_replaced(self, topic: str) -> None:
-        """Have the partitions of a topic that was created again start over."""
+        """Restart the partitions of a topic that was deleted and created again."""
         for owned in self.all():
             if owned.partition.topic == topic:
                 owned.post(LogReplaced())
                 self._scheduler.touch(owned)
 
     def topic_missing(self, topic: str) -> None:
-        """Have nobody wait for what was deleted: a bounded run, and partitions that are ending."""
+        """Cancel all waiting for a deleted topic: in a bounded run, and of ending partitions."""
         self._bounds.topic_missing(topic)
         self._environment.metrics.forget_topic(self._environment.name, topic)
         for owned in self.all():
@@ -122,11 +122,11 @@ class PartitionManager:
             )
 
     def finish_by(self, deadline: Deadline) -> None:
-        """Have releases that are asked for from now on end within ``deadline``."""
+        """Limit releases that are requested from now on to ``deadline``."""
         self._stop_by = deadline
 
     def ended(self, owned: OwnedPartition) -> None:
-        """Forget a partition in a final state, and let the claim that followed it begin."""
+        """Remove a partition in a final state, and start the claim that followed it."""
         with self._lock:
             successor = self._owned.get(owned.partition)
             if successor is owned:
@@ -140,7 +140,7 @@ class PartitionManager:
     # --- the coordinator's listener -------------------------------------------------------------
 
     def claimed(self, claim: Claim) -> None:
-        """Begin with a partition, after what may still be ending of it."""
+        """Add a claimed partition; it starts once a former claim on it has ended."""
         self._environment.metrics.begin_topic(self._environment.name, claim.partition.topic)
         owned = OwnedPartition(
             claim,
@@ -188,7 +188,7 @@ class PartitionManager:
         self.touch_all()
 
     def rebalanced(self, summary: RebalanceSummary) -> None:
-        """Tell of the group, and remember what a bounded run has to wait for."""
+        """Report the group's assignment, and record what a bounded run has to wait for."""
         self._bounds.group_is(summary.owners, summary.unowned)
         self._report.say(summary)
 

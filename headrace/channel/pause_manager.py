@@ -72,7 +72,7 @@ class PauseManager(PeriodicThread):
     # --- beginning and ending ---------------------------------------------------------------
 
     def restore(self) -> None:
-        """Take up what a former process kept. Before the channel starts.
+        """Restore the pauses that a former process stored. Before the channel starts.
 
         Raises:
             StartError: the file cannot be read.
@@ -93,7 +93,7 @@ class PauseManager(PeriodicThread):
         note: str = "",
         shorten: bool = False,
     ) -> Pause:
-        """Begin a pause that ``pause.max_duration`` bounds; see ``InboundKafkaChannel.pause``."""
+        """Add a pause that ``pause.max_duration`` bounds; see ``InboundKafkaChannel.pause``."""
         pause = Pause(reason, by, self._environment.clock.time(), until, mode, partition, note)
         pause = self._limited(pause)
         with self._lock:
@@ -166,7 +166,7 @@ class PauseManager(PeriodicThread):
         )
 
     def take_over(self, pauses: Iterable[Pause]) -> None:
-        """Begin pauses as they are: another channel in our place had them.
+        """Adopt pauses unchanged from the channel that this one replaces.
 
         What its processor had to restore, or found wrong, is the business of the new one.
         """
@@ -176,7 +176,7 @@ class PauseManager(PeriodicThread):
         self._follow()
 
     def follow_settings(self) -> None:
-        """Do as the settings say now: a shorter ``max_duration`` holds for what is paused too.
+        """Apply changed settings: a shorter ``max_duration`` holds for existing pauses too.
 
         What fits nowhere is tried again: the settings may be what was wrong.
         """
@@ -229,7 +229,7 @@ class PauseManager(PeriodicThread):
     # --- what follows -----------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Bring the channel in line with its pauses."""
+        """Apply the pauses to the channel."""
         with self._lock:
             self._save()
             drains = self._pauses.drains

@@ -88,7 +88,7 @@ class Pauses:
         self._partitions: frozenset[TopicPartition] = frozenset()
 
     def add(self, pause: Pause) -> None:
-        """Begin a pause, in place of its holder's former one of the same reason and scope."""
+        """Add a pause, in place of its holder's former one of the same reason and scope."""
         with self._changed:
             self._pauses[key_of(pause)] = pause
             self._take_note()
@@ -157,7 +157,7 @@ class Pauses:
         return frozenset(partition for partition in found if partition is not None)
 
     def progress(self) -> None:
-        """Tell those who wait that a partition came to rest, or is gone."""
+        """Wake waiting threads, because a partition came to rest or is gone."""
         with self._changed:
             self._changed.notify_all()
 

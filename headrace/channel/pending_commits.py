@@ -34,14 +34,14 @@ class PendingCommits:
         return sum(batch.size for _, batch in tuple(unconfirmed)) if unconfirmed else 0
 
     def enqueue(self, batch: Batch | None) -> int:
-        """Number the next offset to be stored; ``batch`` is kept until that is confirmed."""
+        """Assign a number to the next offset to store; ``batch`` is kept until it is confirmed."""
         self.staged += 1
         if batch is not None:
             self._unconfirmed.append((self.staged, batch))
         return self.staged
 
     def confirm(self, event: OffsetCommitted) -> list[Batch]:
-        """Take note of a stored offset; return the batches that it covers."""
+        """Record a stored offset; return the batches that it covers."""
         self.committed = event.offset
         self.stored = max(self.stored, event.sequence)
         covered = []

@@ -139,7 +139,7 @@ class Progress:
     # --- the fetcher only -----------------------------------------------------------------------
 
     def note_end(self, end: int, now: float) -> None:
-        """Note where the log ends, ``now`` in seconds since the epoch."""
+        """Record where the log ends, at ``now`` in seconds since the epoch."""
         self.high_watermark = end
         if self.buffer.fetch_offset >= end:
             self.caught_up_at = now
@@ -147,7 +147,7 @@ class Progress:
     # --- the holder only ------------------------------------------------------------------------
 
     def take_batch(self) -> BatchSlice | None:
-        """Take the next batch to deliver; ``deliver`` follows."""
+        """Return the next batch to deliver; ``deliver`` follows."""
         limits = self.next_batch.cut()
         if not self.pending:
             self.handing_out = self.buffer.cut(limits)
@@ -160,22 +160,22 @@ class Progress:
         return self.handing_out
 
     def deliver(self, item: Outstanding) -> None:
-        """Note that the batch taken last is out."""
+        """Record that the batch taken last is out."""
         self.outstanding.append(item)
         self.handing_out = None
 
     def begin_idle(self, now: float) -> None:
-        """Note since when nothing is out, if nothing is."""
+        """Record since when nothing is out, if nothing is."""
         if not self.outstanding:
             self._idle_since = now
 
     def end_idle(self) -> None:
-        """Be idle no more, because the processor is told."""
+        """Reset the idle time, because the processor is notified."""
         self._idle_since = None
 
     @contextmanager
     def settles(self) -> Iterator[Outstanding]:
-        """Take the oldest batch that is out; what follows from its answer is done in the block."""
+        """Yield the oldest batch that is out, removed; its answer is applied in the block."""
         self._settling = self.outstanding[0].cut
         try:
             yield self.outstanding.popleft()
@@ -194,7 +194,7 @@ class Progress:
             self.newest = made_at(batch.records[count - 1])
 
     def note_gap(self, end: int, generation: int) -> None:
-        """Note that nothing readable is left before ``end``, in that generation of the buffer."""
+        """Record that nothing readable is left before ``end`` in that generation of the buffer."""
         if generation == self.buffer.generation:
             self._gap_end = end
 
@@ -206,7 +206,7 @@ class Progress:
         return end
 
     def withdraw(self) -> list[BatchSlice]:
-        """Take back all outstanding batches and cancel their futures; return their records."""
+        """Withdraw all outstanding batches and cancel their futures; return their records."""
         cuts = [item.cut for item in self.outstanding]
         for item in self.outstanding:
             item.answer.cancel()

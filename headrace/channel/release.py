@@ -63,7 +63,7 @@ class Releases:
             self._coordinator.abandon(owned.life.claim)
 
     def unstarted(self, owned: OwnedPartition) -> None:
-        """Give back a partition that the processor does not know yet.
+        """Release a partition that the processor does not know yet.
 
         Its start position may be on the way to the broker still, and is waited for as long as a
         commit may take: after an end that is not clean the next owner may shut this member out,
@@ -89,7 +89,7 @@ class Releases:
         self._committer.flush()
 
     def run_once(self, owned: OwnedPartition) -> None:
-        """Go on releasing: answers, their commits, the callback, its commit, the claim."""
+        """Run the next step of a release: answers, commits, the callback, its commit, the claim."""
         overdue, gone = self._is_overdue(owned), self._is_gone(owned)
         if owned.life.state is PartitionState.RELEASING:
             if (

@@ -63,7 +63,7 @@ class Retries:
         self.not_before = at
 
     def await_event(self) -> None:
-        """Do nothing before there is an event: time alone brings nothing."""
+        """Suspend work until the next event; no time-out ends the wait."""
         self.not_before = inf
 
     def retry_at(self, now: float) -> None:

@@ -329,7 +329,7 @@ class ChannelRuntime:
         return max(most - self._prefetch, most // 2)
 
     def _lose(self, owned: OwnedPartition, refusal: CommitRefusal) -> None:
-        """Let go of a partition of which the offset store says that it is somebody else's."""
+        """Drop a partition that belongs to another member according to the offset store."""
         log.warning("partition_superseded", **owned.log_fields, refusal=refusal.value)
         owned.life.end(EndReason.LOST)
         if refusal is CommitRefusal.MEMBERSHIP:

@@ -56,7 +56,7 @@ class Scheduler:
         self._closed = False
 
     def touch(self, partition: OwnedPartition) -> None:
-        """Look again at when ``partition`` is due, because something about it changed."""
+        """Reschedule ``partition``, because something about it changed."""
         with self._changed:
             if partition.life.final:
                 return
@@ -92,7 +92,7 @@ class Scheduler:
                 self._end_hold(partition)
 
     def seize(self, partition: OwnedPartition, hung: RunningCallback) -> bool:
-        """Take a partition from the worker whose callback ``hung``, and abandon it.
+        """Abandon a partition whose worker's callback ``hung``.
 
         Returns:
             False if the callback has come back meanwhile: nothing was done.
@@ -115,7 +115,7 @@ class Scheduler:
             self._place(partition, entry)
 
     def close(self) -> None:
-        """Let every ``take`` return None from now on."""
+        """Close the queue: every ``take`` returns None from now on."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

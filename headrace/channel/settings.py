@@ -75,7 +75,7 @@ class LiveSettings:
         self.now = ChannelSettings.of(config)
 
     def replace(self, config: ChannelConfig) -> None:
-        """Go on with ``config``."""
+        """Replace the configuration by ``config``."""
         self.now = ChannelSettings.of(config)
 
     @property

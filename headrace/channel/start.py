@@ -134,7 +134,7 @@ class PartitionStart:
         self._offsets = StartOffsets(store, self._fencing, manager.all)
 
     def run_once(self, owned: OwnedPartition) -> None:
-        """Take the next step towards the first delivery; an error is tried again with back-off."""
+        """Run the next step towards the first delivery; retry after errors with back-off."""
         owned.retries.begin_attempt()
         self._attempt(owned, lambda: self._resolve(owned))
 
@@ -157,7 +157,7 @@ class PartitionStart:
                 self._doubt(owned)
 
     def _doubt(self, owned: OwnedPartition) -> None:
-        """Have the producers of before shut out once more, if only a transaction is in the way."""
+        """Fence former producers once more, if only an open transaction blocks the start."""
         if not self._store.answers(
             owned.partition, Deadline.after(_ANSWER_TIMEOUT, self._environment.clock)
         ):
@@ -205,12 +205,12 @@ class PartitionStart:
         look.add_done_callback(post)
 
     def checked(self, owned: OwnedPartition, looked: LogChecked) -> None:
-        """Go on with the answer of the look that the start waits for."""
+        """Continue the start with the answer of the log check that it waits for."""
         if owned.life.is_to_start and owned.log_doubt.take_look(looked.look):
             self._attempt(owned, partial(self._take, owned, looked))
 
     def _take(self, owned: OwnedPartition, looked: LogChecked) -> None:
-        """Begin where it was looked, once it is known whether the log leads there.
+        """Start at the position that was checked, once it is known whether the log leads there.
 
         Where it does not any more the epoch stays that of before, which the next owner has to know
         as well; what follows is for when the processor knows the partition.
@@ -222,7 +222,7 @@ class PartitionStart:
             owned.log_doubt.begin(LogTruncated(owned.progress.buffer.generation, look.end))
 
     def _stage(self, owned: OwnedPartition, start: int, epoch: int | None) -> None:
-        """Begin at ``start``, and have that stored."""
+        """Set the position to ``start``, and stage it for commit."""
         owned.restart_at(start, leader_epoch=epoch)
         owned.retries.await_event()
         self._committer.enqueue(owned, start)
@@ -305,7 +305,7 @@ class PartitionStart:
         )
 
     def begin(self, owned: OwnedPartition) -> None:
-        """Tell the processor and begin to fetch: the start position is stored."""
+        """Notify the processor and start fetching, after the start position is stored."""
         processor = self._callbacks.processor
         self._callbacks.ask(owned, lambda: processor.on_assigned(owned))
         owned.begin(self._environment.clock.monotonic())

@@ -38,7 +38,7 @@ class MemberSnapshot:
 
 
 def member_reading(coordinator: Coordinator) -> MemberSnapshot:
-    """Look at a member; any thread."""
+    """Return a snapshot of a member; any thread."""
     claims = coordinator.claims
     return MemberSnapshot(
         state=coordinator.state,
@@ -50,7 +50,7 @@ def member_reading(coordinator: Coordinator) -> MemberSnapshot:
 
 
 def snapshot_of(channel: str, owned: OwnedPartition, clock: Clock) -> PartitionSnapshot:
-    """Look at a partition; any thread."""
+    """Return a snapshot of a partition; any thread."""
     now, time, callback = clock.monotonic(), clock.time(), owned.hold.callback
     held_back = owned.retries.not_before - now
     first, end = owned.batch or (None, None)
@@ -126,7 +126,7 @@ class RebalanceReporter:
         metrics.suspended.labels(channel).set(0)
 
     def claim_lost(self, claim: Claim, reason: LossReason) -> None:
-        """Tell of a claim that ended without being given back."""
+        """Log and count a claim that ended without a release."""
         self._lost += 1
         self._metrics.claims_lost.labels(self._channel, reason.value).inc()
         log.warning(
@@ -139,19 +139,19 @@ class RebalanceReporter:
         )
 
     def suspended(self) -> None:
-        """Tell that ZooKeeper does not answer."""
+        """Log that ZooKeeper does not answer."""
         self._lost = 0
         self._metrics.suspended.labels(self._channel).set(1)
         log.warning("coordination_suspended", channel=self._channel)
 
     def resumed(self, kept: int) -> None:
-        """Tell that it answers again, and what is left: ``kept`` partitions go on."""
+        """Log that ZooKeeper answers again and how many partitions (``kept``) continue."""
         self._metrics.suspended.labels(self._channel).set(0)
         event = "coordination_resumed" if kept or not self._lost else "coordination_restarted"
         log.info(event, channel=self._channel, kept=kept, lost=self._lost)
 
     def say(self, summary: RebalanceSummary) -> None:
-        """Tell how the group looks, and warn of what is newly wrong with it."""
+        """Log the group's assignment, and warn of what is newly wrong with it."""
         before, self._last = self._last, summary
         if summary.mine != (frozenset() if before is None else before.mine):
             self._metrics.rebalances.labels(self._channel).inc()

@@ -371,7 +371,7 @@ class CallbackWatchdog(PeriodicThread):
             self.look(looked)
 
     def _count_off(self, seconds: float, now: float) -> None:
-        """Take it that the process stood still for so many seconds until just now."""
+        """Discount the seconds that the process stood still until just now."""
         running = {c for each in self._partitions() if (c := each.hold.callback) is not None}
         self._stood_still = {
             callback: self._stood_still.get(callback, 0.0) + min(seconds, now - callback.since)

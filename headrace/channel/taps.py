@@ -187,7 +187,7 @@ class Taps:
         return bool(self._taps)
 
     def open(self, wanted: TapFilter, by: str) -> Tap:
-        """Begin to copy records; ``by`` says for whom, for the log.
+        """Start copying records; ``by`` names the user in the log.
 
         Raises:
             RefusedError: there are enough taps.

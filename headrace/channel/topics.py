@@ -47,7 +47,7 @@ class GroupSubscription:
             self._coordinator.set_partitions(counts)
 
     def set_assignor(self, config: ChannelConfig) -> None:
-        """Have partitions shared as ``config.coordinator`` says."""
+        """Apply the assignment strategy of ``config.coordinator``."""
         with self._lock:
             self._config = config
             self._coordinator.update(member_info(config, self._topics), config.coordinator)
@@ -91,7 +91,7 @@ class KnownTopics:
     # --- any thread -----------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Have the topics looked at now: somebody knows that one changed. Does not block."""
+        """Request a check of the topics now: one is known to have changed. Does not block."""
         self.wanted.set()
 
     def counts(self) -> dict[str, int]:
@@ -131,7 +131,7 @@ class KnownTopics:
     # --- the thread that looks ------------------------------------------------------------------
 
     def begin(self, cluster: str, found: Mapping[str, TopicInfo], begun: Mapping[str, int]) -> None:
-        """Take note of the cluster's id, of what there is at the start, and of what is not new."""
+        """Record the cluster's id, the topics at the start, and the partitions that are not new."""
         self._cluster = cluster
         self._known = dict(found)
         self._at_start = dict(begun)
@@ -142,7 +142,7 @@ class KnownTopics:
         found: Mapping[str, TopicInfo],
         begun: Mapping[str, int],
     ) -> None:
-        """Take note of another subscription, and of what it covers.
+        """Replace the subscription and the topics that it covers.
 
         A topic that it brings in begins as at a start of the channel. What only the former one
         covered is none of the channel's any more, though claims and commits still speak of it.
@@ -157,7 +157,7 @@ class KnownTopics:
         self._misses = {topic: n for topic, n in self._misses.items() if topic in kept}
 
     def take_in(self, found: Mapping[str, TopicInfo]) -> TopicChanges:
-        """Take note of what there is now, and return what is different."""
+        """Record the topics that exist now, and return the changes."""
         known, present = self._known, self._known.keys() - self._gone - self._dropped
         misses = {topic: self._misses.get(topic, 0) + 1 for topic in present - found.keys()}
         missing = frozenset(topic for topic, times in misses.items() if times == LOOKS)
@@ -228,7 +228,7 @@ class TopicWatcher(PeriodicThread):
         super().__init__(f"{channel}-topics", fail)
 
     def begin(self, deadline: Deadline) -> None:
-        """Look once, so that the channel knows what there is. Blocks; before ``start``.
+        """Read the topics once, so that the channel knows its partitions. Blocks; before ``start``.
 
         Raises:
             KafkaUnavailableError: no broker answered by the deadline.

@@ -209,7 +209,7 @@ class PartitionLoop:
         return had_events
 
     def _handle(self, owned: OwnedPartition, event: PartitionEvent) -> None:
-        """Do what follows from one event, in whatever state the partition is."""
+        """Handle one event. Valid in every state."""
         match event:
             case OffsetCommitted():
                 self._committed(owned, event)
@@ -248,7 +248,7 @@ class PartitionLoop:
             self._offset_reset.restart_topic(owned)
 
     def _handle_error(self, owned: OwnedPartition, error: PartitionError) -> None:
-        """Tell the processor, where it knows the partition and has not had its last callback."""
+        """Report to the processor, if it knows the partition and has not had its last callback."""
         if owned.life.state in (PartitionState.STARTING, PartitionState.TERMINATING):
             owned.retries.note_error(str(error))
             return
@@ -325,7 +325,7 @@ class Workers:
         self.resize(self._wanted)
 
     def resize(self, count: int) -> None:
-        """Have so many threads. Surplus ones end after the turn they are in, or within seconds."""
+        """Set the number of threads. Surplus ones end after their current run or in seconds."""
         with self._lock:
             self._wanted = count
             missing = count - self._active

@@ -120,7 +120,7 @@ def is_union(annotation: Any) -> bool:
 
 
 def shape(annotation: Any, metadata: tuple[Any, ...] = ()) -> Shape:
-    """Take a type apart."""
+    """Return the parts of a type."""
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
         return shape(inner, (*more, *metadata))

@@ -152,7 +152,7 @@ def schema() -> dict[str, Any]:
 
 
 def _require_type(section: dict[str, Any]) -> None:
-    """Let ``type`` choose the member of a union; its default is for models built in code."""
+    """Mark ``type`` as required in a union; its default is for models built in code."""
     kind = section.get("properties", {}).get("type", {})
     if "const" in kind and kind["const"] != "dynamic":
         section["required"] = [*section.get("required", []), "type"]

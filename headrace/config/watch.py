@@ -118,7 +118,7 @@ class FileWatcher(PeriodicThread):
         return frozenset(folder for path in files for folder in folders_of(path))
 
     def _watch(self, folders: frozenset[Path]) -> None:
-        """Look when something changes, until the watch has to be set up again."""
+        """Check the files on each change, until the watch has to be set up again."""
         import watchfiles  # noqa: PLC0415 - only where files are watched
 
         begun = False
@@ -143,13 +143,13 @@ class FileWatcher(PeriodicThread):
                 return
 
     def _poll(self) -> None:
-        """Look again and again, at content: times of modification are too coarse to go by."""
+        """Compare the files' content at intervals: modification times are too coarse."""
         interval = max(_POLL_INTERVAL, self.settings.debounce)
         while not self._stopping.wait(interval):
             self._look_settled(interval)
 
     def _look_settled(self, interval: float) -> None:
-        """Look once the files are the same at the beginning and the end of an interval."""
+        """Check the files once they are the same at the beginning and the end of an interval."""
         before, now = None, self._digests()
         while now not in (before, self._read()):
             if self._stopping.wait(interval):
@@ -163,7 +163,7 @@ class FileWatcher(PeriodicThread):
         return found
 
     def _look(self, now: Mapping[Path, str]) -> None:
-        """Tell once of each content that was not read yet."""
+        """Report each content that was not read yet, once."""
         if now == self._read():
             # what was told and taken back before it was read is a change when it comes again
             self._reported = {}

@@ -97,7 +97,7 @@ class CodeBook:
         self._of_channels: dict[str, tuple[Code, ...]] = {}
 
     def note(self, name: str, channel: ChannelConfig) -> None:
-        """Take note that processor and sink were built from what is imported now."""
+        """Record the modules that processor and sink were built from."""
         paths = import_paths(channel) if channel.processor.reload else ()
         # one package counts once
         codes = {code.package: code for code in map(self._code, paths)}
@@ -127,7 +127,7 @@ class CodeBook:
         return ConfigChange(steps, ChangeKind.CODE, None, None, ReloadEffect.CHANNEL)
 
     def forget(self, name: str) -> Former:
-        """Have a channel's packages imported afresh the next time, where files have changed.
+        """Unload a channel's packages whose files have changed; the next use imports them again.
 
         Returns:
             what to give to ``restore`` to have things as they were.
@@ -149,7 +149,7 @@ class CodeBook:
         del self._imported[code.package]
 
     def restore(self, former: Former) -> None:
-        """Have what was there before ``forget``."""
+        """Restore the modules from before ``forget``."""
         self._of_channels[former.name] = former.of_channel
         for code in former.imported:
             self._restore(code)
@@ -183,7 +183,7 @@ def _is_in(module: ModuleType, folder: Path) -> bool:
 
 
 def _forget(package: _Package) -> None:
-    """Have the package imported afresh; code that has its modules goes on with them."""
+    """Unload the package, to be imported again; code that has its modules keeps them."""
     modules = package.modules()
     for name in modules:
         del sys.modules[name]

@@ -233,7 +233,7 @@ class KafkaController:
         log.info("controller_started", channels=sorted(enabled), member=self.config.instance_id)
 
     def fail(self, error: BaseException) -> None:
-        """Have ``wait`` return this. Any thread."""
+        """Make ``wait`` return this error. Any thread."""
         self._failures.put(error)
 
     def wait(self, timeout: float) -> BaseException | None:
@@ -259,7 +259,7 @@ class KafkaController:
         }
 
     def spark(self) -> SparkSnapshot | None:
-        """Look at Spark, None where no channel uses it. Any thread; does not block."""
+        """Return a snapshot of Spark, None if no channel uses it. Any thread; does not block."""
         return None if self._spark is None else self._spark.snapshot()
 
     def heartbeats(self) -> list[Heartbeat]:
@@ -269,11 +269,11 @@ class KafkaController:
     # --- changing what runs -----------------------------------------------------------------
 
     def adopt(self, config: Config) -> None:
-        """Have a configuration count as what runs; it changes nothing by itself."""
+        """Set the configuration that counts as running; it changes nothing by itself."""
         self.config = config
 
     def reached_at(self, admin_url: str | None) -> None:
-        """Have channels that start from now on say where the process's API is reached."""
+        """Set the API's address that channels publish which start from now on."""
         self.admin_url = admin_url
 
     def processor(self, name: str, channel: ChannelConfig) -> BatchProcessor:
@@ -329,7 +329,7 @@ class KafkaController:
 
     @contextmanager
     def _opening(self, name: str) -> Iterator[None]:
-        """Forget the channel if it fails in the block, with a StartError that names it."""
+        """Drop the channel if it fails in the block, with a StartError that names it."""
         try:
             yield
         except Exception as error:
@@ -370,7 +370,7 @@ class KafkaController:
         self.session.start()
 
     def replace_spark(self, settings: Any, deadline: Deadline) -> bool:
-        """Have Spark's session built again; nothing where none was asked for. Blocks.
+        """Rebuild Spark's session, if there is one. Blocks.
 
         Returns:
             False if a micro-batch did not end by the deadline: the session is the former one.
@@ -381,7 +381,7 @@ class KafkaController:
         return self._spark is None or self._spark.replace(settings, deadline)
 
     def begin_stop(self) -> None:
-        """Have nothing built any more that the stop would have to wait for. Does not block.
+        """Stop building what the stop would have to wait for. Does not block.
 
         Any thread; ahead of ``stop``, while a change may still be under way.
         """

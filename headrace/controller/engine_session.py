@@ -42,7 +42,7 @@ class EngineSession(Protocol):
         ...
 
     def retire(self) -> None:
-        """Let it end with the job that runs, as its driver is to be replaced."""
+        """End the session after the running job, because its driver is to be replaced."""
         ...
 
     def stop(self, deadline: Deadline) -> None:

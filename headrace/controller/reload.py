@@ -137,7 +137,7 @@ def _of_channel(
 def require_topics(
     kafka: KafkaConfig, name: str, channel: ChannelConfig, deadline: Deadline
 ) -> None:
-    """Look for the topics that a channel names. Blocks until the deadline at most.
+    """Check that the topics of a channel exist. Blocks until the deadline at most.
 
     Raises:
         KafkaUnavailableError: no broker answers.
@@ -208,7 +208,7 @@ class ReloadRun:
     def reconcile(
         self, desired: Config, changes: tuple[ConfigChange, ...]
     ) -> tuple[ConfigChange, ...]:
-        """Take the steps to ``desired``, which has ``changes`` over what runs. Blocks.
+        """Apply ``desired``; ``changes`` are its differences to what runs. Blocks.
 
         What fails holds up nothing else.
 
@@ -303,7 +303,7 @@ class ReloadRun:
         log.info("channel_restarted", channel=name)
 
     def _go_back(self, name: str, former: ChannelConfig) -> None:
-        """Let a channel run as before; where that fails too it is none of those that run."""
+        """Restart a channel as it ran before; if that fails too, it is no longer running."""
         try:
             self._open(name, former, self._controller.processor(name, former))
         except (StartError, ConfigError) as error:
@@ -358,7 +358,7 @@ class ReloadRun:
         log.info("clients_reconnected", channels=sorted(controller.channels))
 
     def _move(self, former: Config, desired: Config) -> None:
-        """Take another ZooKeeper session, or the former one with the former channels."""
+        """Switch to another ZooKeeper session, or back to the former one with its channels."""
         deadline = self._after(former.shutdown_timeout)
         try:
             self._controller.replace_session(desired.zookeeper, deadline)
@@ -402,7 +402,7 @@ class ReloadRun:
         return Deadline.after(seconds, self._clock)
 
     def _require_time(self) -> None:
-        """Begin nothing any more that the stop of the process would have to undo."""
+        """Raise if the process stops, which would have to undo the next step."""
         if self._stopping():
             raise RetryableError("the process stops")
 
@@ -474,17 +474,17 @@ class Reloader:
         self._thread.start()
 
     def stop(self, deadline: Deadline) -> bool:
-        """Take no further step; False if the one under way did not end by the deadline."""
+        """Stop after the current step; return False if it did not end by the deadline."""
         self._stopping.set()
         self._requests.put(None)
         return deadline.joined(self._thread)
 
     def request(self, by: str) -> None:
-        """Have the file read and applied. Does not block."""
+        """Request a reload of the file. Does not block."""
         self._requests.put(_Request(by))
 
     def reload(self, by: str, deadline: Deadline) -> ReloadReport:
-        """Have the file read and applied, and return what came of it. Blocks until the deadline.
+        """Reload the file and return a report. Blocks until the deadline.
 
         What is not done by then goes on. ``by`` says who wants it.
         """
@@ -510,7 +510,7 @@ class Reloader:
         )
 
     def check_watch(self) -> None:
-        """Say when the watching stalls, and when it goes on. Does not block; one thread at a time.
+        """Log when the watching stalls, and when it continues. Does not block; one thread.
 
         Files on a mount whose server is away hang whoever reads them, this one's thread as well.
         """
@@ -596,7 +596,7 @@ class Reloader:
             log.exception("config_reload_failed", by="retry")
 
     def _try_again(self) -> None:
-        """Take the steps again that may succeed by now."""
+        """Retry the steps that may succeed by now."""
         self._retry = min(LAST_RETRY, 2 * self._retry)
         applied = self._reconcile(self._left)
         if applied:

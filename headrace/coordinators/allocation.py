@@ -70,8 +70,8 @@ class _Table:
         }
 
     def _give_out(self, t: int, count: int) -> set[int]:
-        """Begin with the best for one topic alone, and, where it does not matter, with members
-        that have few extras yet; among equals by a hash, so that no member is always first.
+        """Return the members that get an extra partition: the best for this topic alone, then those
+        with few extras yet; among equals by a hash, so that no member is always first.
         """
         kept, loads, topic = self._kept[t], self._loads, self._topics[t]
 
@@ -139,7 +139,7 @@ class _Table:
                             self._distance[m] = cost - kept[m]
 
     def _pass_to(self, m: int) -> bool:
-        """Look for an extra for ``m`` along cheapest ways and pass it on; whether there was one."""
+        """Pass an extra to ``m`` along the cheapest path; return whether there was one."""
         came_from: dict[int, tuple[int, int]] = {m: (-1, m)}
         unseen = set(range(len(self._topics)))
         queue = deque([m])
@@ -227,7 +227,7 @@ def hand_out(
     owners: Mapping[TopicPartition, str],
     targets: Mapping[str, int],
 ) -> dict[TopicPartition, str]:
-    """Give each member its number of one topic's partitions: first of those it owns.
+    """Assign each member its number of one topic's partitions, first those it owns.
 
     A member keeps its lowest partitions, and the others go, in order, to members in order of a
     hash. While members give back and claim, what is still to be done comes out the same again.

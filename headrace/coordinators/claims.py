@@ -166,21 +166,21 @@ class HeldClaim:
     raise_to: int | None = None
 
     def release(self) -> None:
-        """Have the channel finish with it."""
+        """Mark the claim as being released by the channel."""
         self.state = ClaimState.RELEASING
 
     def end(self, claim: Claim, state: ClaimState) -> None:
-        """Note that the channel has ended ``claim``, which is this one or what it was before."""
+        """Record that the channel has ended ``claim``: this one, or what it was before a raise."""
         self.state = state
         # whoever ends a claim knows whether it shut out the former owners
         self.claim = replace(self.claim, unfenced=claim.unfenced)
 
     def want_epoch(self, at_least: int) -> None:
-        """Have the epoch raised; what was wanted before is not lowered."""
+        """Request a higher epoch; an earlier request is not lowered."""
         self.raise_to = max(at_least, self.raise_to or 0)
 
     def raised(self, claim: Claim) -> None:
-        """Note what the claim was raised to."""
+        """Record the claim with its raised epoch."""
         self.claim, self.raise_to = claim, None
 
 
@@ -205,7 +205,7 @@ class ClaimTable:
         return partition in self._by_partition
 
     def add(self, claim: Claim) -> None:
-        """Begin to hold a claim."""
+        """Add a claim that is now held."""
         self.unreleased.discard(claim.partition)
         self._by_partition[claim.partition] = HeldClaim(claim, claim.epoch)
 
@@ -217,7 +217,7 @@ class ClaimTable:
         return holding if holding.first_epoch <= claim.epoch <= holding.claim.epoch else None
 
     def remove(self, holding: HeldClaim) -> None:
-        """Hold the claim no more."""
+        """Remove the claim."""
         del self._by_partition[holding.claim.partition]
 
     def claims(self) -> list[Claim]:

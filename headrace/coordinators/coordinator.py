@@ -66,7 +66,7 @@ class Coordinator:
     # --- life -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to join the group."""
+        """Start joining the group."""
         self._registry.watch(self._on_change)
         self._registry.session.listen(self._on_session)
         self._thread.start()
@@ -104,15 +104,15 @@ class Coordinator:
         )
 
     def undrain(self) -> None:
-        """Take part again after ``drain`` or ``withdraw``."""
+        """Rejoin the group after ``drain`` or ``withdraw``."""
         self._send(self._member.undrain)
 
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
-        """Have these given back and none of them taken, until told otherwise; others may."""
+        """Release these partitions and claim none of them until the next call; others may."""
         self._send(partial(self._member.rebalance.leave_out, frozenset(partitions)))
 
     def stop(self, deadline: Deadline) -> tuple[Claim, ...]:
-        """Give everything back, leave the group and end the thread.
+        """Release everything, leave the group and end the thread.
 
         Returns the claims that the channel did not give back in time: they are lost without a
         clean end, also where the thread hangs, because their lease is broken then. Before ``start``
@@ -170,26 +170,26 @@ class Coordinator:
     # --- commands ---------------------------------------------------------------------------
 
     def released(self, claim: Claim, clean: bool) -> None:
-        """Give a claim back. ``clean``: everything delivered under it is committed."""
+        """Release a claim. ``clean``: everything delivered under it is committed."""
         self._send(partial(self._member.released, claim, clean=clean))
 
     def abandon(self, claim: Claim) -> None:
-        """Give a claim back that could not be worked on, and leave its partition for a while."""
+        """Release a claim that could not be started, and avoid its partition for a while."""
         self._send(partial(self._member.abandoned, claim))
 
     def raise_epoch(self, claim: Claim, at_least: int) -> None:
-        """Have the claim's epoch raised to ``at_least``: one more than the highest ever seen."""
+        """Raise the claim's epoch to ``at_least``: one more than the highest ever seen."""
         self._send(partial(self._member.raise_epoch, claim, at_least))
 
     def rejoin(self, claim: Claim) -> None:
-        """Have the member join again: nothing can be committed in the membership of ``claim``.
+        """Rejoin the group: nothing can be committed in the membership of ``claim``.
 
         All its claims are lost, and claimed again with a new member epoch.
         """
         self._send(partial(self._member.rejoin, claim))
 
     def set_partitions(self, counts: Mapping[str, int]) -> None:
-        """Say how many partitions each topic has, for all topics."""
+        """Set the number of partitions of each topic, for all topics."""
         self._send(partial(self._member.rebalance.set_partitions, dict(counts)))
 
     def update(self, info: MemberInfo, settings: CoordinatorBase | None = None) -> None:

@@ -54,7 +54,7 @@ class FencingLocks:
                 self._session.delete(path)
 
     def _wait_for(self, path: str, transactional_id: str, deadline: Deadline) -> bool:
-        """Take the lock once it is free; False: it was not in time."""
+        """Acquire the lock once it is free; return False if that took too long."""
         try:
             self._session.ensure(self._paths.fencing)
             while not self._take(path):

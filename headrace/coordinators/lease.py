@@ -109,7 +109,7 @@ class Lease:
             return not self._broken
 
     def reconnected(self, session_timeout: float, connected_at: float) -> None:
-        """Take note of what the server granted that let us in when we asked at ``connected_at``.
+        """Record the time-out that the server granted to the connection made at ``connected_at``.
 
         A shorter time-out counts from then on, whether or not a write is acknowledged after it.
         The lease does not become longer by that.

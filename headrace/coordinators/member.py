@@ -95,7 +95,7 @@ class GroupMembership:
     # --- events -----------------------------------------------------------------------------
 
     def session_changed(self, state: SessionState) -> None:
-        """Take note of what the client says about the session."""
+        """Handle a change of the session's state."""
         if self.state in ENDED:
             return
         if state is SessionState.CLOSED:
@@ -132,7 +132,7 @@ class GroupMembership:
         self.drain()
 
     def undrain(self) -> None:
-        """Take part again."""
+        """Rejoin the group."""
         self._withdrawing = False
         self._info = replace(self._info, draining=False)
         if self.state is MemberState.AWAY:
@@ -140,11 +140,11 @@ class GroupMembership:
             self._become(MemberState.JOINING)
 
     def released(self, claim: Claim, *, clean: bool) -> None:
-        """The channel is done with a claim."""
+        """Handle that the channel has finished with a claim."""
         self._end(claim, ClaimState.ENDED_CLEANLY if clean else ClaimState.ABANDONED)
 
     def abandoned(self, claim: Claim) -> None:
-        """The channel could not begin with a claim: leave the partition alone for a while."""
+        """Handle that the channel could not start a claim: avoid the partition for a while."""
         if self._end(claim, ClaimState.ABANDONED):
             self.rebalance.avoid(claim.partition)
 
@@ -163,7 +163,7 @@ class GroupMembership:
             holding.want_epoch(at_least)
 
     def rejoin(self, claim: Claim) -> None:
-        """Begin a new membership: nothing can be committed in that of ``claim`` any more."""
+        """Start a new membership: nothing can be committed in that of ``claim`` any more."""
         membership = self._membership
         if membership is None or membership.epoch != claim.member_epoch or self.state in ENDED:
             return
@@ -173,7 +173,7 @@ class GroupMembership:
     # --- running ----------------------------------------------------------------------------
 
     def run_once(self) -> float:
-        """Do what is due. Returns the seconds after which to call again at the latest."""
+        """Run what is due. Returns the seconds after which to call again at the latest."""
         self.last_progress = self._clock.monotonic()
         try:
             self._do_what_is_due()
@@ -202,7 +202,7 @@ class GroupMembership:
                 self._go_away()
 
     def _go_away(self) -> None:
-        """Be no member until ``undrain``."""
+        """Leave the group until ``undrain`` is called."""
         self._membership = self._lease = self._published = None
         self._become(MemberState.AWAY)
         self._log.info("member_drained")
@@ -283,13 +283,13 @@ class GroupMembership:
             self._resume()
 
     def _begin_lease(self, sent_at: float) -> None:
-        """Begin a lease with a write that is acknowledged now."""
+        """Start a lease with a write that is acknowledged now."""
         timeout, connected_at = self._session.session_timeout, self._session.connected_at
         self._lease = Lease.begin(timeout, self._clock, sent_at, connected_at, self._pinged_since)
         self._plan_heartbeat(sent_at, self._lease)
 
     def _plan_heartbeat(self, last: float, lease: Lease) -> None:
-        """Have the next one sent while a young, short lease has time left for its answer."""
+        """Schedule the next heartbeat while a young, short lease has time left for its answer."""
         pause = self._session.session_timeout * HEARTBEAT_SHARE
         left = lease.remaining()
         self._next_beat = last + (min(pause, left / 3) if left else pause)
@@ -308,7 +308,7 @@ class GroupMembership:
         self._listener.suspended()
 
     def _resume(self) -> None:
-        """Go on with the claims whose nodes are as we left them."""
+        """Resume the claims whose nodes are as we left them."""
         self.rebalance.verify()
         self._become(MemberState.ACTIVE)
         self._log.info("session_resumed", claims=len(self._claim_table))
@@ -316,7 +316,7 @@ class GroupMembership:
         self.rebalance.look_soon()
 
     def _rejoin(self, reason: LossReason) -> None:
-        """Begin again: nothing of the former membership counts."""
+        """Drop the former membership with all its claims, and join again."""
         self._lose_all(reason)
         # where the session lives on, our nodes do: they are cleared away in the next membership
         self._left_node = reason is not LossReason.SESSION_LOST
@@ -338,7 +338,7 @@ class GroupMembership:
             self.rebalance.lose(holding, reason)
 
     def _settle_accounts(self) -> None:
-        """Tell the registry what the channel did and what we publish now."""
+        """Publish changed member data, and pass the channel's changes of claims to the registry."""
         info = replace(self._info, cooldown=self.rebalance.avoided())
         if self._published != info:
             # before anything is given back, so that nobody leaves it to us once more
@@ -354,7 +354,7 @@ class GroupMembership:
             self._keep_alive()
 
     def _given_back(self) -> Iterator[None]:
-        """Give back what the channel has ended; stop for a heartbeat before each portion."""
+        """Release what the channel has ended; yield for a heartbeat before each portion."""
         for state in (ClaimState.ENDED_CLEANLY, ClaimState.ABANDONED):
             yield
             while self.rebalance.give_back(state):

@@ -127,7 +127,7 @@ class ZooKeeperOffsetStore(OffsetStore):
         self._existing.update(offsets)
 
     def _find_nodes(self, partitions: Collection[TopicPartition]) -> None:
-        """Learn which nodes exist, and create the parents of those that do not."""
+        """Find which nodes exist, and create the parents of those that do not."""
         unknown = [p for p in partitions if p not in self._existing]
         if not unknown:
             return
@@ -173,16 +173,16 @@ class ZooKeeperOffsetStore(OffsetStore):
     def fence(
         self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
     ) -> None:
-        """Do nothing: the epoch nodes refuse whoever claimed before."""
+        """Return at once: the epoch nodes refuse former owners."""
 
     def answers(self, partition: TopicPartition, deadline: Deadline) -> bool:  # noqa: ARG002 - nothing is ever in doubt here
         return True
 
     def serve(self) -> None:
-        """Do nothing: the session has its own threads."""
+        """Return at once: the session has its own threads."""
 
     def close(self) -> None:
-        """Do nothing: the session is the process's."""
+        """Return at once: the session belongs to the process."""
 
 
 def _portions(

@@ -63,7 +63,7 @@ class Listener(Protocol):
     """
 
     def claimed(self, claim: Claim) -> None:
-        """A partition is ours: fence its previous owner, read its offset, deliver."""
+        """Handle a new claim: fence its previous owner, read its offset, deliver."""
         ...
 
     def release_requested(self, claim: Claim) -> None:
@@ -71,7 +71,7 @@ class Listener(Protocol):
         ...
 
     def claim_lost(self, claim: Claim, reason: LossReason) -> None:
-        """The claim is over. Nothing is to be committed under it, nothing to be answered."""
+        """Handle a lost claim. Nothing is to be committed or answered under it."""
         ...
 
     def epoch_raised(self, old: Claim, new: Claim) -> None:
@@ -79,22 +79,22 @@ class Listener(Protocol):
         ...
 
     def suspended(self) -> None:
-        """ZooKeeper does not answer: claims hold while their lease does; begin nothing new."""
+        """Handle ZooKeeper's silence: claims hold while their lease does; nothing new begins."""
         ...
 
     def resumed(self) -> None:
-        """ZooKeeper answers again, be it that the session is over.
+        """Handle that ZooKeeper answers again, even if the session is over.
 
         Claims that ended meanwhile were told of before this call.
         """
         ...
 
     def rebalanced(self, summary: RebalanceSummary) -> None:
-        """The group looks different from what the last summary said."""
+        """Handle an assignment of the group that differs from the last summary."""
         ...
 
     def failed(self, error: HeadraceError) -> None:
-        """The coordinator ended by itself; all claims were told lost before. Nothing follows."""
+        """Handle the coordinator's failure, its last call; all claims were reported lost before."""
         ...
 
 
@@ -116,7 +116,7 @@ class Debounce:
         self._restless_since: float | None = None
 
     def observe(self, members: Mapping[str, MemberInfo]) -> float:
-        """Take note of the members seen now; seconds to wait before acting on them, 0 for none."""
+        """Record the members seen now; return the seconds to wait before acting on them."""
         now = self._clock.monotonic()
         present = {name: info for name, info in members.items() if not info.draining}
         if present != self._members:
@@ -200,32 +200,32 @@ class Rebalance:
         self.assignment = AssignmentState.PENDING
 
     def keep_pace(self, settings: CoordinatorBase) -> None:
-        """Go on at another pace."""
+        """Apply other settings of pace."""
         before, self._settings = self._settings, settings
         if settings.rebalance_delay != before.rebalance_delay:
             self._debounce = Debounce(settings.rebalance_delay, self._clock)
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Look when more events had time to come in; less often where reading takes long."""
+        """Schedule a check after more events can have arrived; later where reading takes long."""
         self._look_after(max(COALESCE, self._last_look_took))
 
     def _look_after(self, seconds: float) -> None:
         self.next_look = min(self.next_look, self._clock.monotonic() + seconds)
 
     def set_partitions(self, counts: Mapping[str, int]) -> None:
-        """Take note of how many partitions each topic has."""
+        """Set the number of partitions of each topic."""
         if dict(counts) != self._counts:
             self._counts = dict(counts)
             self.look_soon()
 
     def avoid(self, partition: TopicPartition) -> None:
-        """Do not claim the partition for a while."""
+        """Avoid claiming the partition for a while."""
         self._not_before[partition] = self._clock.monotonic() + RETRY_DELAY
         self._look_after(RETRY_DELAY)
 
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
-        """Give these back at once and claim none of them, until told otherwise.
+        """Release these at once and claim none of them until the next call.
 
         Others take them when the group has settled; nobody has to wait for that to give them back.
         """
@@ -284,7 +284,7 @@ class Rebalance:
         self._say(view, allocation, owners)
 
     def _assess(self, wanted: Collection[TopicPartition]) -> None:
-        """Note whether everything is taken that the map gives us."""
+        """Record whether every partition that is assigned to this member is claimed."""
         missing = sorted(p for p in wanted if p not in self._claim_table)
         if not missing:
             assigned = AssignmentState.COMPLETE if wanted else AssignmentState.NONE
@@ -300,7 +300,7 @@ class Rebalance:
             self._log.warning("assignment_overdue", partitions=[str(p) for p in missing])
 
     def verify(self) -> None:
-        """Give up claims whose nodes are not as we left them: no write under them would count.
+        """Drop claims whose nodes are not as we left them: no write under them would count.
 
         A claim that is just being raised is left out, because its epoch node may have changed.
         """
@@ -332,7 +332,7 @@ class Rebalance:
         }
 
     def _reconcile(self, owners: Mapping[TopicPartition, Owner]) -> None:
-        """Give up claims without their owner node, and delete our owner nodes without a claim.
+        """Drop claims without their owner node, and delete our owner nodes without a claim.
 
         A claim that is just being raised may have written its node already.
         """
@@ -390,7 +390,7 @@ class Rebalance:
             self.look_soon()
 
     def give_back(self, state: ClaimState) -> bool:
-        """Tell the registry of claims that the channel has ended, some at a time.
+        """Release claims that the channel has ended in the registry, some at a time.
 
         Returns whether there may be more in that state.
         """
@@ -407,7 +407,7 @@ class Rebalance:
         return True
 
     def lose(self, holding: HeldClaim, reason: LossReason) -> None:
-        """Tell the channel that a claim is over."""
+        """Remove a claim and report its loss to the channel."""
         self._claim_table.remove(holding)
         if reason is not LossReason.SESSION_LOST:
             self._claim_table.unreleased.add(holding.claim.partition)

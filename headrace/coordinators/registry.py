@@ -84,7 +84,7 @@ log = structlog.get_logger(__name__)
 
 @contextmanager
 def answered() -> Iterator[None]:
-    """Say in the registry's words that no useful answer came.
+    """Translate ZooKeeper errors that stand for no useful answer.
 
     Answers that have a meaning were taken before; what is left is a lost connection, a time-out,
     a node that changed twice while we looked, or denied access, which no waiting fixes.
@@ -123,7 +123,7 @@ class MemberNodes:
         self.member = member
 
     def watch(self, callback: Callable[[], None] | None) -> None:
-        """Have ``callback`` called after changes to what ``members`` or ``owners`` last read.
+        """Call ``callback`` after changes to what ``members`` or ``owners`` last read.
 
         Reading again arms the call again. With None nobody is called any more, nor kept.
         """

@@ -38,12 +38,12 @@ class GroupPaths:
 
     @property
     def root(self) -> str:
-        """Everything of the group."""
+        """Return the parent of all nodes of the group."""
         return f"{GROUPS}/{_encode(self.group)}"
 
     @property
     def ids(self) -> str:
-        """Parent of the member nodes. Its own data is empty: writing it tells all members."""
+        """Return the parent of the member nodes. Writing its empty data notifies all members."""
         return f"{self.root}/ids"
 
     def member(self, name: str) -> str:
@@ -51,7 +51,7 @@ class GroupPaths:
         return f"{self.ids}/{_encode(name)}"
 
     def owners(self, topic: str) -> str:
-        """Parent of a topic's owner nodes."""
+        """Return the parent of a topic's owner nodes."""
         return f"{self.root}/owners/{_encode(topic)}"
 
     def owner(self, partition: TopicPartition) -> str:
@@ -59,7 +59,7 @@ class GroupPaths:
         return f"{self.owners(partition.topic)}/{partition.partition}"
 
     def epochs(self, topic: str) -> str:
-        """Parent of a topic's epoch nodes."""
+        """Return the parent of a topic's epoch nodes."""
         return f"{self.root}/epochs/{_encode(topic)}"
 
     def epoch(self, partition: TopicPartition) -> str:
@@ -81,7 +81,7 @@ class GroupPaths:
 
     @property
     def fencing(self) -> str:
-        """Parent of the nodes of producers that are just being shut out."""
+        """Return the parent of the nodes of producers that are being fenced."""
         return f"{self.root}/fencing"
 
     def fencing_lock(self, transactional_id: str) -> str:

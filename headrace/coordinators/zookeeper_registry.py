@@ -78,7 +78,7 @@ class ZooKeeperRegistry(MemberNodes):
     def claim(
         self, partitions: Collection[TopicPartition], lease: Lease
     ) -> Mapping[TopicPartition, Claim | ClaimRefusal]:
-        """Take partitions that nobody owns, each by itself, with an epoch above all before.
+        """Claim partitions without an owner, each by itself, with an epoch above all before.
 
         Raises each epoch node and creates the owner node, both or neither. Where no answer came,
         some may be ours all the same: their owner nodes say so.
@@ -181,7 +181,7 @@ class ZooKeeperRegistry(MemberNodes):
     def release(
         self, claims: Collection[Claim], *, clean: bool
     ) -> Mapping[TopicPartition, Release]:
-        """Give claims back, each by itself, and say how they ended.
+        """Release claims, each by itself, and return how they ended.
 
         Deletes owner nodes and notes how the claims ended, unless somebody claimed after us. May be
         repeated after an unknown outcome.
@@ -216,7 +216,7 @@ class ZooKeeperRegistry(MemberNodes):
         raise refused
 
     def _mark_only(self, mark: Operation) -> Release:
-        """Note the end of a claim whose owner node is already gone."""
+        """Mark the end of a claim whose owner node is already gone."""
         try:
             self.session.multi([mark])
         except (BadVersionError, NoNodeError):

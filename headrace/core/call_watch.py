@@ -76,7 +76,7 @@ class CallFile:
             self.map = _mapped(path)
 
     def begin(self, partition: int, key: bytes | None, place: bytes) -> None:
-        """Note a call; ``partition`` is -1 for one that is given whole batches."""
+        """Record a call; ``partition`` is -1 for one that is given whole batches."""
         place = place[:_MOST_PLACE]
         self.map[_PLACE_AT : _PLACE_AT + len(place)] = place
         size, key = (_NO_KEY, b"") if key is None else (min(len(key), MOST_KEY), key[:MOST_KEY])
@@ -84,11 +84,11 @@ class CallFile:
         self.map[: len(data)] = data
 
     def end(self) -> None:
-        """Note that no call is under way."""
+        """Record that no call is under way."""
         self.map[4] = _IDLE
 
     def give_up(self) -> None:
-        """Note that the call under way hangs."""
+        """Record that the call under way hangs."""
         self.map[4] = _HUNG
 
     def read(self) -> Call | None:
@@ -106,7 +106,7 @@ class CallFile:
         )
 
     def count_end(self, call: Call) -> int:
-        """Note that a process ended in a call; return in how many one after the other it was."""
+        """Record that a process ended in a call; return how many ended in it in a row."""
         named = repr((call.partition, call.key, call.place)).encode()
         digest = hashlib.blake2b(named, digest_size=16).digest()
         before, count = _END.unpack_from(self.map, _END_AT)
@@ -161,7 +161,7 @@ class CallWatch:
     # --- the owner ------------------------------------------------------------------------------
 
     def open(self, channel: str, fail: Callable[[BaseException], None]) -> None:
-        """Say what call the former process ended in, if any, and begin to watch."""
+        """Log the call that the former process ended in, if any, and start watching."""
         self._channel = channel
         if self._path is not None:
             try:
@@ -195,7 +195,7 @@ class CallWatch:
         self.note_end(before)
 
     def note_end(self, call: Call) -> None:
-        """Note that a process ended in a call: its key gets its facts one by one from now on.
+        """Record that a process ended in a call: its key gets its facts one by one from now on.
 
         The record or timer is not given any more where the call hung, or where as many processes
         as :data:`MOST_ENDS` ended in it one after the other.
@@ -206,12 +206,12 @@ class CallWatch:
     # --- the lane -------------------------------------------------------------------------------
 
     def limit(self, seconds: float | None) -> None:
-        """Have calls take so many seconds at most from now on; with None as long as they take."""
+        """Limit calls to so many seconds from now on; None removes the limit."""
         self._seconds = seconds
 
     @contextmanager
     def job(self) -> Iterator[None]:
-        """Be where calls may be interrupted; nothing in it may need to be undone.
+        """Allow calls in the block to be interrupted; nothing in it may need to be undone.
 
         Raises:
             JobTimeoutError: a call took too long.
@@ -230,7 +230,7 @@ class CallWatch:
             self._file.end()
 
     def call(self, partition: int, key: bytes | None, place: bytes = b"") -> None:
-        """Note the call that begins now; the one before it is over.
+        """Record the call that begins now; the one before it is over.
 
         ``partition`` is -1 where whole batches are given, which ``place`` names then.
         """
@@ -257,7 +257,7 @@ class CallWatch:
             yield row
 
     def _leave(self) -> None:
-        """Be where nothing is interrupted any more. What was called stays to be read."""
+        """End the part that may be interrupted. The record of the call stays readable."""
         while True:
             # one that is on its way may come between any two steps, and no second one after it
             with suppress(_InterruptedError):
@@ -281,7 +281,7 @@ class CallWatch:
         )
 
     def note_interrupted(self, call: Call, seconds: float | None) -> None:
-        """Take it that a call was interrupted: by name, where it was made by itself."""
+        """Record that a call was interrupted: by name, if it was made by itself."""
         self.note_key(call, call.place)
         log.error("call_interrupted", **self.facts(call), seconds=seconds)
 
@@ -297,7 +297,7 @@ class CallWatch:
     # --- keys whose calls hung -----------------------------------------------------------------
 
     def note_key(self, call: Call, place: str) -> None:
-        """Note the key of a call: it gets its facts one by one, and never the one at ``place``."""
+        """Record the key of a call: it gets its facts singly, and never the one at ``place``."""
         if call.partition is None:
             return
         known = self._hung
@@ -343,7 +343,7 @@ class CallWatch:
                 _set_exception(thread, _InterruptedError)
 
     def give_up(self, number: int) -> Call | None:
-        """Note that the call of this number hangs for good; None where it is over."""
+        """Mark the call of this number as hung and return it; None if it is over."""
         if self.number != number:
             return None
         self._file.give_up()
@@ -351,7 +351,7 @@ class CallWatch:
 
 
 def _set_exception(thread: int, kind: type[BaseException] | None) -> None:
-    """Have a thread raise ``kind`` where it is in Python code; None takes that back."""
+    """Raise ``kind`` in a thread once it runs Python code; None cancels that."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind)
     )

@@ -63,7 +63,7 @@ def integer(value: int, kind: pa.DataType) -> pa.Scalar:
 
 
 def load_pandas() -> None:
-    """Have pyarrow import pandas now, for whoever turns objects into columns or groups rows later.
+    """Import pandas through pyarrow now, because building columns and grouping rows needs it later.
 
     Blocks for a second and more, the first time; before a channel is ready nobody waits for it.
     """
@@ -188,7 +188,7 @@ class ColumnRun(CompactRun):
 
     @property
     def extent(self) -> Extent:
-        """Offsets and bytes; of columns in slices, what is in the slice."""
+        """Return offsets and bytes; of columns in slices, what is in the slice."""
         if self._known is None:
             start: int = self.pieces[0].column("offset")[0].as_py()
             last: int = self.pieces[-1].column("offset")[-1].as_py()

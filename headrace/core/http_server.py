@@ -55,7 +55,7 @@ class ServerCertificate(Protocol):
         """Return what connections are made with."""
 
     def look(self) -> None:
-        """Take up what was renewed."""
+        """Reload what was renewed."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -94,7 +94,7 @@ class HttpServer:
         self._thread = Thread(target=self._serve, name=name, daemon=True)
 
     def start(self, deadline: Deadline) -> bool:
-        """Begin to answer; False if the thread ended instead."""
+        """Start answering; return False if the thread ended instead."""
         self._thread.start()
         while not self._server.started and not deadline.expired:
             self._thread.join(0.01)
@@ -189,7 +189,7 @@ class _Door(socket.socket):
         self._open: dict[socket.socket, float] = {}
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Take a connection, and let another one go where there are too many.
+        """Accept a connection, and close another one if there are too many.
 
         Raises:
             ConnectionAbortedError: all others are being answered.
@@ -224,7 +224,7 @@ class _Door(socket.socket):
         return found
 
     def _let_go(self, connection: socket.socket) -> None:
-        """Have the loop see the connection's end, also where an answer is not being read."""
+        """Shut the connection down, so that the loop sees its end even if no answer is read."""
         del self._open[connection]
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -246,7 +246,7 @@ class _Server(uvicorn.Server):
         self.door = _Door(listening, self.server_state.connections)
 
     async def on_tick(self, counter: int) -> bool:
-        """Go on, ten times a second, until the end."""
+        """Return whether the server stops; called ten times a second."""
         if counter % SILENCE_TICKS == 0:
             self.door.close_silent()
         if self._certificate is not None and counter % CERTIFICATE_TICKS == 0:

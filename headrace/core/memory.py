@@ -39,7 +39,7 @@ def give_back() -> bool:
 
 
 def limit_arenas() -> bool:
-    """Have threads that come later share few arenas; False where nothing was changed.
+    """Limit the arenas of threads that start later; return False if nothing was changed.
 
     That is so without glibc, and where the user chose a number by ``MALLOC_ARENA_MAX``. Called on
     the main thread, before others are started.
@@ -57,7 +57,7 @@ YOUNG = 100_000
 
 
 def relax() -> None:
-    """Have the collector look less often, unless this process wants it so or has it off.
+    """Raise the collector's thresholds, unless this process has set them or has it off.
 
     Concerns the whole process, as the collector does. Any thread.
     """
@@ -93,7 +93,7 @@ class GarbageCollector:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Look around on the thread while the block runs. Does not wait for its end."""
+        """Run the thread while the block runs. Does not wait for its end."""
         ending = Event()
         Thread(target=self._run, args=[ending], name="memory", daemon=True).start()
         try:
@@ -109,7 +109,7 @@ class GarbageCollector:
                 log.exception("garbage_collection_failed")
 
     def run_once(self) -> bool:
-        """Look around, if it is time, and return whether garbage was collected. Blocks for that."""
+        """Collect garbage if it is due, and return whether that was done. Blocks for that."""
         now = self._clock.monotonic()
         if now < self._due:
             return False

@@ -164,7 +164,7 @@ class Assignment(Protocol):
 
     @property
     def identity(self) -> str:
-        """``cluster id/group/topic id/partition``: the same again only for the same data."""
+        """Return ``cluster id/group/topic id/partition``, which is unique to the data."""
 
     @property
     def epoch(self) -> int:

@@ -30,13 +30,13 @@ class Span(Protocol):
         """Return whether it is a part of the trace that the headers of its one record name."""
 
     def child(self, name: str, others: Sequence[Span] = (), **attributes: str | int) -> Span:
-        """Begin a piece of this work; ``others`` are works that it is for as well."""
+        """Start a child span; ``others`` are spans that it belongs to as well."""
 
     def active(self) -> AbstractContextManager[object]:
-        """Have what the block does, user code included, count as part of it."""
+        """Make spans that the block starts, in user code too, children of this one."""
 
     def record(self, record: Record) -> AbstractContextManager[object]:
-        """Have the block count as work for one record, in the trace that this is of.
+        """Run the block as work for one record, in the trace of this span.
 
         Where it is of none, and where there are no others in the batch, as part of this work.
         """
@@ -48,7 +48,7 @@ class Span(Protocol):
         """
 
     def end(self, error: BaseException | None = None, outcome: str = "") -> None:
-        """Note that it is over, and how. Later calls change nothing."""
+        """End the span with its outcome. Later calls change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class Tracer(Protocol):
     """Where traces begin. Any thread; does not block."""
 
     def batch(self, source: BatchSource, records: Sequence[Record]) -> Span:
-        """Begin the trace of a batch that is handed to the processor, or go on with its record's.
+        """Start the trace of a batch that is handed to the processor, or continue its record's.
 
         Of several records it is linked to the traces that they are of.
         """
 
     def close(self, deadline: Deadline) -> None:
-        """Hand over what was recorded. Blocks until the deadline at most."""
+        """Export what was recorded. Blocks until the deadline at most."""
 
 
 class _NoSpan:
@@ -121,7 +121,7 @@ _current: ContextVar[Span] = ContextVar("headrace_span", default=NO_SPAN)
 
 @contextmanager
 def use_span(span: Span) -> Iterator[Span]:
-    """Do the block as the work of ``span``, and end that with it; an exception passes through."""
+    """Run the block as the work of ``span``, and end that with it; exceptions pass through."""
     token = _current.set(span)
     try:
         with span.active():
@@ -140,7 +140,7 @@ def current_headers() -> Headers:
 
 
 def linked_span(spans: Sequence[Span], name: str, **attributes: str | int) -> Span:
-    """Begin work for several others at once: a part of the first, and linked to the rest.
+    """Start a span for several others at once: a child of the first, linked to the rest.
 
     Where none is recorded it is a part of the first one's trace, if all go on with one: what is
     made then must not hide the trace of a record that was not looked at.

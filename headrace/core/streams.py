@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def take_any_text(stream: TextIO | None = None) -> None:
-    """Let standard output, or another stream, write an escape for what it cannot encode.
+    """Set standard output, or another stream, to write escapes for what it cannot encode.
 
     As standard error does by itself. By default it raises: on the first "Zürich" where the locale
     is "C", and on half a character, which JSON may hold, everywhere.

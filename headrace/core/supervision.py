@@ -25,7 +25,7 @@ class Heartbeat(Protocol):
 
     @property
     def last_beat(self) -> float:
-        """Monotonic time of the last sign of progress."""
+        """Return the monotonic time of the last sign of progress."""
 
     @property
     def stall_timeout(self) -> float | None:
@@ -84,7 +84,7 @@ class PeriodicThread(ABC):
         self._thread.start()
 
     def request_stop(self) -> None:
-        """Have the thread end. Does not block."""
+        """Request the thread's end. Does not block."""
         self._stopping.set()
         self._wake_up()
 
@@ -105,7 +105,7 @@ class PeriodicThread(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """Look until ``_stopping`` is set."""
+        """Check at intervals until ``_stopping`` is set."""
 
 
 class LoopThread(PeriodicThread):

@@ -25,7 +25,7 @@ app = command_group(
 
 @app.callback()
 def connector() -> None:
-    """Have ``fetch`` be a command also where it is the only one."""
+    """Keep ``fetch`` a subcommand although it is the only one."""
 
 
 @app.command()
@@ -48,7 +48,7 @@ def fetch(
 
 
 def fetch_into(folder: Path) -> None:
-    """Have exactly the connector's jars in ``folder``, checked. Blocks.
+    """Fetch the connector's jars into ``folder`` and verify them. Blocks.
 
     Raises:
         LocalStackError: they could not be fetched, or other jars are in the folder.

@@ -269,7 +269,7 @@ def show_on_stderr(step: str) -> None:
 
 
 def main(name: str) -> int:
-    """Have the jars of ``SETS[name]`` in the cache and return an exit code; errors are one line."""
+    """Fetch the jars of ``SETS[name]`` into the cache; return an exit code, print errors."""
     try:
         cached(SETS[name]())
     except LocalStackError as error:

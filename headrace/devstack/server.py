@@ -77,7 +77,7 @@ class PortBook:
         return self._ports[name]
 
     def forget(self) -> None:
-        """Let all ports go, so that others are chosen."""
+        """Release all ports, so that others are chosen."""
         self._ports.clear()
 
     def save(self) -> None:
@@ -241,7 +241,7 @@ class ServerProcess:
         wait_for(lambda: self.identity.state is not ProcessState.RUNNING, deadline)
 
     def resume(self) -> None:
-        """Let a paused process go on (SIGCONT)."""
+        """Resume a paused process (SIGCONT)."""
         self._send(signal.SIGCONT)
 
     def stop(self, deadline: Deadline) -> int:
@@ -355,7 +355,7 @@ class LocalServer(ABC):
     @property
     @abstractmethod
     def address(self) -> str:
-        """``host:port`` for clients."""
+        """Return ``host:port`` for clients."""
 
     @abstractmethod
     def _command(self, deadline: Deadline) -> list[str]:
@@ -432,7 +432,7 @@ class LocalServer(ABC):
         self._live().pause(deadline)
 
     def resume(self) -> None:
-        """Let a frozen server go on (SIGCONT)."""
+        """Resume a frozen server (SIGCONT)."""
         self._live().resume()
 
     def _live(self) -> ServerProcess:

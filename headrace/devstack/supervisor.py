@@ -87,7 +87,7 @@ def _exit(number: int, _: FrameType | None) -> None:
 
 
 def _ignore(_number: int, _: FrameType | None) -> None:
-    """Do nothing; only a handled signal reaches the wake-up descriptor."""
+    """Ignore the signal; only a handled signal reaches the wake-up descriptor."""
 
 
 if __name__ == "__main__":

@@ -204,7 +204,7 @@ class KafkaTopicCatalog:
         return True
 
     def grow(self, topic: str, partitions: int, deadline: Deadline) -> None:
-        """Have a topic have so many partitions, where it has fewer. Blocks until they are known.
+        """Raise a topic's number of partitions, if it has fewer. Blocks until they are known.
 
         Raises:
             StartError: the brokers will not, now or later.

@@ -106,7 +106,7 @@ class KafkaDeadLetterStore:
             return self._producer
 
     def _forget(self, producer: Producer) -> None:
-        """Let the next record make another producer: this one takes no more."""
+        """Discard this producer, which takes no more records; the next record opens another."""
         with self._lock:
             if self._producer is producer:
                 self._producer = None
@@ -346,7 +346,7 @@ class LetterReplay:
             ) from error
 
     def begin(self) -> None:
-        """Shut out other replays of the topic, so that what they did is there to be read.
+        """Fence other replays of the topic, so that what they did can be read.
 
         Raises:
             ProduceError: the brokers did not let us.

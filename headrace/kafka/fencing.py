@@ -82,7 +82,7 @@ def fence_producers(
     place: GroupPartition | None = None,
     lock: FencingLock | None = None,
 ) -> None:
-    """Begin again under each id, which ends what its producer had open and refuses it from then on.
+    """Fence the producer of each transactional id: end its open transaction and refuse it.
 
     A transaction that was being committed is completed first, one that was not is aborted. Blocks;
     any thread. One short-lived client for each id.
@@ -107,7 +107,7 @@ def fence_producers(
 def begin_again(
     client_properties: Mapping[str, Any], transactional_id: str, deadline: Deadline
 ) -> TransactionalProducer:
-    """Begin as a producer under an id, which shuts a former one out. Blocks.
+    """Open a producer under an id, which fences a former one. Blocks.
 
     Raises:
         OffsetStoreError: the former one may still commit.

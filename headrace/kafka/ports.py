@@ -52,7 +52,7 @@ class RecordSource(Protocol):
         starts: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Begin to fetch partitions at the offsets given, paused or not before.
+        """Start fetching partitions at the offsets given, paused or not before.
 
         Other partitions keep what was prefetched. ``epochs`` has leader epochs under which the log
         was seen to lead to these offsets: nothing is fetched of a partition whose log does not any
@@ -80,7 +80,7 @@ class RecordSource(Protocol):
         """Stop fetching assigned partitions for a while; their prefetched records are dropped."""
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on fetching paused partitions from where their last record ended."""
+        """Resume fetching paused partitions from where their last record ended."""
 
     def fetch(self, timeout: float) -> Fetched:
         """Return what has come, waiting ``timeout`` seconds for it at most."""
@@ -212,7 +212,7 @@ class OffsetStore(Protocol):
     def fence(
         self, transactional_ids: Collection[str], partition: TopicPartition, deadline: Deadline
     ) -> None:
-        """Shut out the producers of former owners, so that nothing they sent counts any more.
+        """Fence the producers of former owners, so that nothing they sent counts any more.
 
         What they had committed before can be read when this returns, of all partitions;
         ``partition`` is one that they had.
@@ -226,7 +226,7 @@ class OffsetStore(Protocol):
         """
 
     def serve(self) -> None:
-        """Let the client run its callbacks. The committer's thread; does not block."""
+        """Run the client's callbacks. The committer's thread; does not block."""
 
     def close(self) -> None:
         """Release the client."""

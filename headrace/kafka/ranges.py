@@ -274,7 +274,7 @@ class KafkaRangeSource(RecordSource):
         return fetched
 
     def _settle(self, fetched: Fetched) -> None:
-        """Take the answers on which positions in doubt their logs still lead to."""
+        """Apply the answers on whether logs still lead to positions in doubt."""
         fetched.errors.extend(self._logs.poll(0))
         for partition in [*self._logs.whole, *self._logs.lost]:
             plan = self._plans[partition]
@@ -358,7 +358,7 @@ class KafkaRangeSource(RecordSource):
     def _has_new_leader(
         self, partition: TopicPartition, plan: _PartitionPlan, epoch: int | None
     ) -> bool:
-        """Take note of the leader epoch; another one than before puts the position in doubt."""
+        """Record the leader epoch; return True if a change of it puts the position in doubt."""
         if epoch is None or epoch < 0 or plan.in_doubt:
             return False
         before, plan.epoch = plan.epoch, epoch
@@ -369,7 +369,7 @@ class KafkaRangeSource(RecordSource):
         return True
 
     def _take_answers(self) -> list[str]:
-        """Take the answers that are there; return what went wrong."""
+        """Apply the answers that have arrived; return the problems."""
         problems: dict[str, list[TopicPartition]] = {}
         unread: dict[TopicPartition, _PartitionPlan] = {}
         for partition, plan in self._plans.items():

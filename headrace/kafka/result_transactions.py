@@ -115,7 +115,7 @@ class _Deliveries:
         self._failures: list[tuple[int, str, str]] = []
 
     def report(self, error: KafkaError | None, message: Any) -> None:
-        """Take note of one record. Called by the client, within calls of it."""
+        """Record the delivery report of one record. Called by the client, within calls of it."""
         if error is not None:
             self._failures.append((error.code(), message.topic(), error.str()))
 
@@ -261,7 +261,7 @@ class Move(Protocol):
 
     @property
     def identity(self) -> str:
-        """``cluster id/group/topic id/partition``."""
+        """Return ``cluster id/group/topic id/partition``."""
 
     @property
     def partition(self) -> TopicPartition:

@@ -78,7 +78,7 @@ class TopicProducer:
         self._producer = Producer(clients.producer({**settings, "on_delivery": self._count_failed}))
 
     def send(self, records: Iterable[KeyValue], deadline: Deadline) -> None:
-        """Hand records to the client in their order. Blocks while its queue is full.
+        """Produce records in their order. Blocks while the client's queue is full.
 
         Raises:
             ProduceError: the queue stayed full until the deadline, or the client refuses a record;

@@ -115,7 +115,7 @@ class TransactionalProducer:
         return self._finish(transact, deadline, entries)
 
     def conclude(self, deadline: Deadline) -> CommitFailure | None:
-        """Be ready for a transaction: begin as a producer, or decide what is undecided. Blocks.
+        """Prepare for a transaction: initialize the producer, or decide what is undecided. Blocks.
 
         None: nothing of this producer's is under way any more.
         """
@@ -168,7 +168,7 @@ class TransactionalProducer:
         return max(clock.monotonic() - self._called_at, 0.001)
 
     def serve(self) -> None:
-        """Hand over what the client has to say."""
+        """Run the client's callbacks."""
         self._producer.poll(0)
 
     # --- on the thread of a call ------------------------------------------------------------

@@ -95,7 +95,7 @@ def first_of(partitions: Collection[TopicPartition]) -> str:
 
 
 def note(fetched: Fetched, partition: TopicPartition, offset: int, code: int, text: str) -> None:
-    """Note what a client reports in place of a record; a partition may be none at all."""
+    """Record what a client reports in place of a record; a partition may be none at all."""
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         fetched.denied.append(partition.topic)
     if partition.partition < 0 or not partition.topic:
@@ -152,7 +152,7 @@ class LogQuestions:
         self._close(self._open.keys() & set(partitions))
 
     def poll(self, timeout: float) -> list[str]:
-        """Take what has been answered; return what else went wrong. Blocks for the time-out."""
+        """Process answers that have arrived; return other errors. Blocks for the time-out."""
         self._put_what_waits()
         if self._consumer is None:
             return []
@@ -311,7 +311,7 @@ class LogLooks:
         asked[wanted].add_done_callback(partial(self._take_leader, look))
 
     def _take_leader(self, look: _Doubt, answer: Future[Any]) -> None:
-        """Take the leader's answer, on the client's thread."""
+        """Process the leader's answer, on the client's thread."""
         problem = answer.exception()
         if problem is None:
             epoch = answer.result().leader_epoch

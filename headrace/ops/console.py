@@ -90,7 +90,7 @@ def print_look(
 
 
 def repeated(look: Callable[[], int], every: float | None) -> int:
-    """Look once, or every so many seconds until Ctrl-C; return the exit code of the last look."""
+    """Call ``look`` once, or every so many seconds until Ctrl-C; return its last exit code."""
     code = 0
     try:
         while True:

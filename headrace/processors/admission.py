@@ -123,11 +123,11 @@ class Admission:
         self._rules = rules
 
     def forget(self, assignment: Assignment) -> None:
-        """Forget what was decided of a partition."""
+        """Drop the decision about a partition."""
         self._decided.pop(assignment, None)
 
     def pace(self, records: int) -> float:
-        """Take note of records that are let in; return when the next may be, in monotonic time."""
+        """Count admitted records; return when the next may be admitted, in monotonic time."""
         rate = self._rate
         return 0.0 if rate is None else self._clock.monotonic() + rate.take(records)
 

@@ -78,7 +78,7 @@ class BatchResponse:
         max_records: int | None = None,
         max_bytes: int | None = None,
     ) -> BatchResponse:
-        """Go on without a commit; with ``offset``, go on from there."""
+        """Continue without a commit; with ``offset``, continue from there."""
         return cls(Request.CONTINUE, offset, None, wait, max_records, max_bytes)
 
     @classmethod
@@ -149,11 +149,11 @@ class NoPauseControl:
 
 
 def _nobody() -> None:
-    """Stand in for the channel of a processor that is tried out by itself."""
+    """Return at once: a processor that is tried out by itself has no channel."""
 
 
 def _raise(error: BaseException) -> None:
-    """Stand in for the channel of a processor that is tried out by itself."""
+    """Raise the error: a processor that is tried out by itself has no channel."""
     raise error
 
 
@@ -249,7 +249,7 @@ class BatchProcessor(ABC):
         return None
 
     def on_assigned(self, assignment: Assignment) -> None:
-        """Take note of a partition; its position is known and committed."""
+        """Handle a new partition; its position is known and committed."""
 
     @abstractmethod
     def on_next_batch(self, batch: Batch) -> BatchResponse | Future[BatchResponse]:
@@ -270,7 +270,7 @@ class BatchProcessor(ABC):
         return 0.0
 
     def on_batch_processed(self, batch: Batch) -> None:
-        """Take note that a commit is stored which ``batch``'s own answer advanced to its end."""
+        """Handle a stored commit that ``batch``'s own answer advanced to its end."""
 
     def pass_over(self, batch: Batch) -> None:
         """Move the sink's own offset past a batch that the error policy skips. May block.
@@ -290,7 +290,7 @@ class BatchProcessor(ABC):
         """
 
     def on_idle(self, assignment: Assignment) -> BatchResponse | None:
-        """Take note that nothing was delivered for ``idle_time``: once, until something is.
+        """Handle that nothing was delivered for ``idle_time``: once, until something is.
 
         An answer is taken as if it were for a batch that ends at the position.
         """
@@ -312,10 +312,10 @@ class BatchProcessor(ABC):
         return None
 
     def on_pause(self, assignment: Assignment) -> None:
-        """Take note that delivery rests and what was advanced is committed."""
+        """Handle a pause: delivery has stopped and what was advanced is committed."""
 
     def on_resume(self, assignment: Assignment) -> None:
-        """Take note that delivery goes on."""
+        """Handle that delivery resumes."""
 
     def on_stream_termination(self, assignment: Assignment) -> BatchResponse | None:
         """Finish an orderly release: all batches are answered; the answer may still advance."""
@@ -347,7 +347,7 @@ class BatchProcessor(ABC):
         return None
 
     def on_reconfigured(self, channel: ChannelConfig) -> None:
-        """Take over what is hot of the processor's configuration; the channel goes on.
+        """Apply the hot values of the processor's configuration; the channel goes on.
 
         Called on any thread, beside other callbacks; must not block.
         """

@@ -46,7 +46,7 @@ class Engine(Protocol):
         ...
 
     def prepare(self, batch: Batch) -> Any:
-        """Do what can be done on a worker thread while another job runs."""
+        """Prepare a batch on a worker thread while another job runs."""
         ...
 
     def execute(

@@ -137,7 +137,7 @@ class MicroBatchProcessor(BatchProcessor):
             self._calls.open(context.channel, context.fail)
 
     def on_reconfigured(self, channel: ChannelConfig) -> None:
-        """Have the next micro-batch merged, decoded and bounded in time as configured now."""
+        """Apply new limits, decoding and time-outs from the next micro-batch on."""
         chosen = channel.processor
         if not isinstance(chosen, MergingConfig):
             return
@@ -156,7 +156,7 @@ class MicroBatchProcessor(BatchProcessor):
         return self._sink.stored_leader_epoch(assignment.identity)
 
     def on_assigned(self, assignment: Assignment) -> None:
-        """Forget what was left of an earlier assignment of the partition."""
+        """Drop what an earlier assignment of the partition has left."""
         self._open.forget_failure(assignment)
 
     def on_next_batch(self, batch: Batch) -> Future[BatchResponse]:
@@ -184,7 +184,7 @@ class MicroBatchProcessor(BatchProcessor):
         return 0.0 if self._runner is None else self._runner.pacer.next_batch_at()
 
     def _pass_gap(self, part: Batch) -> Future[BatchResponse]:
-        """Have all outputs stand past offsets that no record has. Blocks."""
+        """Move all outputs past offsets that no record has. Blocks."""
         answer: Future[BatchResponse] = Future()
         self.pass_over(part)
         answer.set_result(BatchResponse.advance(offset=part.next_offset))
@@ -196,12 +196,12 @@ class MicroBatchProcessor(BatchProcessor):
         error: PartitionError | BaseException,  # noqa: ARG002 - the channel's policy decides
         batch: Batch | None,  # noqa: ARG002
     ) -> BatchResponse | None:
-        """Take batches of the partition again: what was under way with the failed one is over."""
+        """Accept batches of the partition again: jobs with the failed one are over."""
         self._open.forget_failure(assignment)
         return None
 
     def on_stream_termination(self, assignment: Assignment) -> BatchResponse | None:
-        """Forget the partition; its batches are all answered."""
+        """Drop the partition; its batches are all answered."""
         self._admission.forget(assignment)
         self._open.withdraw(assignment, "the partition was released")
         return None

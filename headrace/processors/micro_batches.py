@@ -158,7 +158,7 @@ class MicroBatchRunner:
                         self._open.fail(pending, error)
 
     def _settle(self, batches: Sequence[PendingBatch], failure: BaseException | None) -> None:
-        """Bring batches to their answers, whose last run ended with ``failure`` if there was one.
+        """Settle batches, whose last run ended with ``failure`` if there was one.
 
         Nothing else of the channel is on its way meanwhile.
         """
@@ -189,7 +189,7 @@ class MicroBatchRunner:
     def _weighed(
         self, batches: Sequence[PendingBatch], failure: BaseException
     ) -> BaseException | None:
-        """Do what a failure asks for. Return it, None if it was not for what the batches hold."""
+        """Handle a failure. Return it, None if the batches' records did not cause it."""
         if isinstance(failure, (JobCancelledError, CommitConflictError)):
             if isinstance(failure, CommitConflictError):
                 self._fail_conflicts(batches, failure)

@@ -51,7 +51,7 @@ class AdaptiveSize:
         return other
 
     def took(self, records: int, seconds: float) -> None:
-        """Take note of a micro-batch that was stored."""
+        """Adapt the size to the time that a stored micro-batch took."""
         if self.target is None or seconds <= 0:
             return
         factor = self.target / seconds
@@ -95,7 +95,7 @@ class BatchPacer:
 
     @contextmanager
     def job(self) -> Iterator[None]:
-        """Take note of a job from its begin to its end; of one that fails only that it is over."""
+        """Measure the job that runs in the block; a failed one does not count."""
         began = self._clock.monotonic()
         self._next_batch_at = began + LEAD * self._usual
         try:
@@ -222,7 +222,7 @@ class OpenBatches:
             self._size = self._size.resized(limits.max_records, limits.target)
 
     def took(self, records: int, seconds: float) -> None:
-        """Take note of how long the job and the commit of a micro-batch took; ticks say nothing."""
+        """Adapt the size to the time that a micro-batch's job and commit took; ignore ticks."""
         with self._changed:
             if records:
                 self._size.took(records, seconds)
@@ -265,7 +265,7 @@ class OpenBatches:
         return batch.start == failed.next_offset
 
     def take(self, timeout: float, gathering: float = 0.0) -> list[PendingBatch]:
-        """Take what the next micro-batch holds; empty after ``timeout`` seconds, and once closed.
+        """Return the next micro-batch's batches; none after ``timeout`` seconds and once closed.
 
         As many as fit, from the front, without waiting for more: what arrives while a job runs
         goes into the next one together. Only where nothing was there the first one is waited for,
@@ -306,12 +306,12 @@ class OpenBatches:
         return taken
 
     def begin_job(self, name: str, batches: Sequence[PendingBatch]) -> None:
-        """Have :meth:`jobs_of` find a job, from its plan until nothing of it is stored any more."""
+        """Register a job for :meth:`jobs_of`, from its plan until nothing more of it is stored."""
         with self._changed:
             self._jobs[name] = batches
 
     def end_job(self, name: str) -> None:
-        """Have it found no longer."""
+        """Unregister a job."""
         with self._changed:
             del self._jobs[name]
 

@@ -62,7 +62,7 @@ class RateLimit:
         self._free_at = 0.0
 
     def take(self, records: int) -> float:
-        """Account for ``records`` just read; return the seconds to wait. Any thread."""
+        """Count ``records`` just read; return the seconds to wait. Any thread."""
         with self._lock:
             now = self._clock.monotonic()
             self._free_at = max(self._free_at, now) + records / self._per_second
@@ -85,12 +85,12 @@ class SimpleKafkaProcessor(BatchProcessor):
         self._rate: RateLimit | None = None
 
     def open(self, context: ChannelContext) -> None:
-        """Take the channel's clock and metrics."""
+        """Store the channel's clock and metrics."""
         self._context = context
         self._rate = self._limit(self._options.max_read_rate)
 
     def on_reconfigured(self, channel: ChannelConfig) -> None:
-        """Go on with another rate or delay."""
+        """Apply another rate or delay."""
         if not isinstance(channel.processor, SimpleProcessorConfig):
             return
         former, self._options = self._options, SimpleOptions.of(channel.processor)
@@ -129,7 +129,7 @@ class SimpleKafkaProcessor(BatchProcessor):
         return self._advance(batch, ripe)
 
     def _isolate(self, batch: Batch, index: int, error: Exception) -> BatchResponse:
-        """Come back to the failing record with a batch of its own."""
+        """Retry the failing record in a batch of its own."""
         offset = offset_of(batch.records[index])
         log.warning(
             "record_failed",
@@ -186,7 +186,7 @@ class CommitFirstProcessor(SimpleKafkaProcessor):
         return self._advance(batch, ripe)
 
     def on_batch_processed(self, batch: Batch) -> None:
-        """Do the work, now that the batch will not be delivered again."""
+        """Call the function, now that the batch will not be delivered again."""
         for item, records in self._items(batch):
             try:
                 self._function(item)

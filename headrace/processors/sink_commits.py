@@ -191,7 +191,7 @@ class CommitQueue:
         return [*self._in_hand, *self._waiting]
 
     def put(self, job: Job) -> None:
-        """Line a staged job up."""
+        """Queue a staged job."""
         with self._changed:
             self._waiting.append(job)
             self._changed.notify_all()
@@ -208,19 +208,19 @@ class CommitQueue:
             return self._in_hand
 
     def end(self) -> None:
-        """Have nobody wait for jobs any more: the lane, which brings them, has stopped."""
+        """Wake waiting threads for good: the lane, which brings jobs, has stopped."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
 
     def settle(self) -> None:
-        """Note that the jobs in hand are over."""
+        """Record that the current jobs are over."""
         with self._changed:
             self._in_hand = ()
             self._changed.notify_all()
 
     def give_back(self, returned: Returned) -> None:
-        """Have the lane see to batches of which nothing is stored, and is any more."""
+        """Return batches to the lane of which nothing is stored, nor will be."""
         with self._changed:
             self._returned.append(returned)
             self._changed.notify_all()
@@ -280,7 +280,7 @@ class SinkCommitter:
         self._time = context.metrics.thread_time(context.channel, ThreadRole.SINK)
 
     def forget(self) -> None:
-        """Say what was not said yet, and serve the thread's time no longer. Any thread."""
+        """Report the remaining skipped records, and drop the thread's time metric. Any thread."""
         for skipped in (self._skipped, self._keyless):
             skipped.report(all_of_it=True)
         self._context.metrics.forget_thread(self._time)
@@ -341,7 +341,7 @@ class SinkCommitter:
 
     @contextmanager
     def _watched(self, jobs: Sequence[Job]) -> Iterator[None]:
-        """Have lines that are logged meanwhile say of which jobs, and one say if it takes long."""
+        """Bind the jobs to lines that are logged in the block, and log if it takes long."""
         names = ",".join(job.micro_batch.id for job in jobs)
         with Bound(**context_of(jobs)):
             try:
@@ -352,14 +352,14 @@ class SinkCommitter:
 
     @contextmanager
     def _giving_back(self, job: Job) -> Iterator[None]:
-        """Have the lane see to what a job fails with."""
+        """Return a job that fails in the block to the lane."""
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - the lane sees to it
             self._line.give_back(Returned(job.number, job.batches, plain_error(error)))
 
     def _return(self, job: Job, failure: BaseException | None) -> None:
-        """Have the lane see to a job of which nothing is stored."""
+        """Return a job of which nothing is stored to the lane."""
         try:
             self._drop(job, failure)
         except BaseException as error:  # noqa: BLE001 - a sink's own that breaks its promise
@@ -392,7 +392,7 @@ class SinkCommitter:
         return (perf_counter() - begin) / len(jobs)
 
     def _hand_over(self, jobs: Sequence[Job]) -> None:
-        """Give all to the sink; what it fails with says nothing of the records, unless it says so.
+        """Commit all to the sink; its errors do not blame the records unless they say so.
 
         As one micro-batch's batches have one share for each partition, so have those of several.
         """
@@ -413,7 +413,7 @@ class SinkCommitter:
             raise SinkFailedError(reason) from plain_error(error)
 
     def _send_letters(self, jobs: Sequence[Job]) -> None:
-        """Have the dead letters of all in their topic, before anything of the rest is stored."""
+        """Produce the dead letters of all jobs before anything of the rest is stored."""
         new = [job for job in jobs if not job.has_sent_letters]
         found = [each for job in new for each in job.rejected()]
         if found:

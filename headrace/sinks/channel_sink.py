@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _nothing() -> None:
-    """Stand in for engines that keep nothing."""
+    """Return at once, for engines that keep nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ChannelSink:
         self._commit_lock = threading.Lock()
 
     def open(self) -> None:
-        """Have the sink get ready. See :meth:`Sink.open`."""
+        """Open the sink. See :meth:`Sink.open`."""
         self._sink.open()
 
     def close(self) -> None:

@@ -321,7 +321,7 @@ class CopyingSink(Protocol):
         offsets: Sequence[PartitionCommit],
         records: Sequence[ResultRecord],
     ) -> None:
-        """Do as :meth:`BatchCommitSink.commit_all`, and produce these records with it."""
+        """Commit as :meth:`BatchCommitSink.commit_all` does, and produce these records with it."""
         ...
 
 

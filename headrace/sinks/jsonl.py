@@ -87,7 +87,7 @@ def _bytes(value: bytes) -> str:
 
 
 def _moment(value: datetime) -> str:
-    """Spell a moment in UTC, and what has no time zone without one; to the millisecond."""
+    """Format a time in UTC to the millisecond; one without a time zone stays without."""
     if value.tzinfo is None:
         return f'"{value.isoformat(timespec="milliseconds")}"'
     moment = value.astimezone(UTC).replace(tzinfo=None)

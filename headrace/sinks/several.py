@@ -172,13 +172,13 @@ class OutputOffsets:
         return found if len(found) == len(self._outputs) else self.read(identity)
 
     def stored(self, names: Iterable[str], shares: Sequence[PartitionCommit]) -> None:
-        """Take note that outputs have taken a commit."""
+        """Record that outputs have stored a commit."""
         for share in shares:
             moved = dict.fromkeys(names, share.next_offset)
             self._known[share.identity] = {**self._known.get(share.identity, {}), **moved}
 
     def forget(self, names: Collection[str], identities: Iterable[str]) -> None:
-        """Have outputs asked again, because they may stand elsewhere."""
+        """Drop the cached offsets of outputs, which may have moved."""
         for identity in identities:
             found = self._known.get(identity, {})
             self._known[identity] = {
@@ -192,7 +192,7 @@ class OutputOffsets:
 
 
 def _log_lagging(identity: str, found: Mapping[str, int | None]) -> None:
-    """Say of each output that it has to get what others have."""
+    """Log each output that lags behind the others."""
     ahead = max((each for each in found.values() if each is not None), default=0)
     for name, stored in found.items():
         if stored is not None and stored < ahead:

@@ -380,7 +380,7 @@ class InMemoryOffsets(OffsetStore):
         return not (self._broker.down or deadline.expired)
 
     def serve(self) -> None:
-        """Do nothing: there are no callbacks."""
+        """Return at once: there are no callbacks."""
 
     def close(self) -> None:
         self.closed = True

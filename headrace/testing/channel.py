@@ -173,7 +173,7 @@ class FakeClock:
         return self.monotonic()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         with self._lock:
             self._now += seconds
 

@@ -178,7 +178,7 @@ class KeyedTest:
         self.counts: list[Any] = []
 
     def reconfigure(self, settings: FoldSettings) -> None:
-        """Go on with other settings, on the state that is there, as a channel does at a reload."""
+        """Apply other settings to the present state, as a channel does at a reload."""
         self.settings = settings
         rows = RowSettings(self.key, None, settings.unreadable)
         fold = fold_of(self.reducer, settings)
@@ -200,7 +200,7 @@ class KeyedTest:
         return self._produced(self._records[before:])
 
     def tick(self, now: int) -> list[Produced]:
-        """Have timers of the wall clock fire that are due at ``now`` (ms); return the outputs."""
+        """Fire timers of the wall clock that are due at ``now`` (ms); return the outputs."""
         return self.send(now=now)
 
     def _table(self, facts: Sequence[Sent | tuple[Any, Any, int]], start: int) -> pa.Table:

@@ -60,7 +60,7 @@ def started_spark(settings: SparkSettings | None = None) -> Iterator[SparkRuntim
 
 @pytest.fixture(scope="session")
 def spark_runtime() -> Iterator[SparkRuntime]:
-    """Have Spark for the run; import it into a ``conftest.py``."""
+    """Start Spark for the test run; import it into a ``conftest.py``."""
     with started_spark() as runtime:
         yield runtime
 

@@ -82,7 +82,7 @@ class NodeTree:
         return stat
 
     def take_watches(self, operation: Operation) -> list[Callable[[], None]]:
-        """Forget and return who waits for what an operation changed."""
+        """Remove and return the watches of what an operation changed."""
         if isinstance(operation, Check):
             return []
         changed = [("data", operation.path)]
@@ -137,7 +137,7 @@ class InMemoryZooKeeper:
     # --- for sessions -----------------------------------------------------------------------
 
     def open(self) -> int:
-        """Begin a session; returns its id."""
+        """Open a session; returns its id."""
         with self._lock:
             session = next(self._session_ids)
             self._alive.add(session)
@@ -187,7 +187,7 @@ class InMemoryZooKeeper:
                 watches.append((session, callback))
 
     def drop_watches(self, session: int) -> list[Callable[[], None]]:
-        """Forget and return what a session waits for."""
+        """Remove and return a session's watches."""
         with self._lock:
             dropped = []
             for key, waiting in self._tree.watches.items():
@@ -262,7 +262,7 @@ class InMemorySession:
             self.resume()
 
     def lose_answers(self, number: int, *, delay: bool = False) -> None:
-        """Let the next ``number`` changes happen unheard of: at once, or at ``deliver_late``."""
+        """Apply the next ``number`` changes without an answer: at once, or at ``deliver_late``."""
         self._answers_to_lose = number
         self._delay = delay
 

@@ -53,7 +53,7 @@ class ClientClose:
         self._disconnected = False
 
     def wait(self, timeout: float) -> bool:
-        """Begin to end, and wait for it; whether it came to an end."""
+        """Start the end if needed and wait for it; return whether it has ended."""
         with self._lock:
             if self._thread.ident is None:
                 self._thread.start()
@@ -73,7 +73,7 @@ class ClientClose:
             self.acknowledged = not self._disconnected
 
     def _on_state(self, state: str) -> None:
-        """Note a connection that is lost before the answer has come. kazoo's thread."""
+        """Record that the connection was lost before the answer. kazoo's thread."""
         if state == KazooState.SUSPENDED:
             self._disconnected = True
 

@@ -97,7 +97,7 @@ class Identity:
         self._lock = lock
 
     def release(self) -> None:
-        """Give the instance id up. Close the session first."""
+        """Release the instance id. Close the session first."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -140,7 +140,7 @@ class Identity:
         write_whole(self._session_path, json.dumps(fields))
 
     def clear(self) -> None:
-        """Forget the credentials: the session was closed."""
+        """Delete the stored credentials: the session was closed."""
         self._session_path.unlink(missing_ok=True)
 
 

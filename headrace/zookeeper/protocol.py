@@ -45,7 +45,7 @@ class SessionView(Protocol):
 
     @property
     def connected_at(self) -> float:
-        """Monotonic time of our last request to be let in that a server granted.
+        """Return the monotonic time of our last connection request that a server granted.
 
         The servers count the session's time-out from no earlier; -inf before the first.
         """
@@ -65,10 +65,10 @@ class Session(SessionView, Protocol):
     """
 
     def listen(self, callback: Callable[[SessionState], None]) -> None:
-        """Have ``callback`` told of every change of state from now on."""
+        """Call ``callback`` on every change of state from now on."""
 
     def unlisten(self, callback: Callable[[SessionState], None]) -> None:
-        """Tell ``callback`` no more."""
+        """Remove ``callback``."""
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> NodeStat:
         """Create a node whose parent exists."""

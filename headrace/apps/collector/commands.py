@@ -147,12 +147,12 @@ class ReadProgress:
         self._due = Deadline.after(_PROGRESS_INTERVAL)
 
     def begin(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Take the partitions with the offsets to read from and, at first, up to."""
+        """Start the progress of partitions, with the offsets to read from and, at first, up to."""
         self._before_end = set(ranges)
         self._total = sum(end - start for start, end in ranges.values())
 
     def took(self, records: int, ends: Iterable[TopicPartition]) -> None:
-        """Note records that were read, and partitions whose end was reached."""
+        """Count records that were read, and partitions whose end was reached."""
         if not self._before_end:
             return
         self._read += records

@@ -145,14 +145,14 @@ class Element:
         self._call.outputs.append(Output(value, target.name, found, self.time, headers))
 
     def close(self) -> None:
-        """Have the instance removed once the method returns. The next event creates another."""
+        """Remove the instance once the method returns. The next event creates another."""
         self._call.closed = True
 
     def on_create(self) -> None:
-        """Begin: the first event of the key is about to come."""
+        """Handle the creation: the first event of the key follows."""
 
     def on_event(self, event: Event[Any]) -> None:
-        """Take an event."""
+        """Handle an event."""
         raise NotImplementedError
 
     def on_trigger(self) -> None:
@@ -303,7 +303,7 @@ class _Instance:
         self.is_removed = False
 
     def create(self) -> None:
-        """Begin."""
+        """Create the instance."""
         if self._rules.interval is not None:
             self.marks.due = self._call.now + self._rules.interval
         if self._rules.gap is not None:

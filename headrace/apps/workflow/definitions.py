@@ -225,7 +225,7 @@ class Definition:
 
     @property
     def id(self) -> str:
-        """Name and version, as instances have them."""
+        """Return name and version, as instances have them."""
         return f"{self.name}@{self.version}"
 
 
@@ -268,7 +268,7 @@ class Workflows:
         self.definitions: dict[str, dict[int, Definition]] = {}
 
     def process(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Have calls name a function. It is called with an ``Assignment`` and the arguments.
+        """Register a function for calls. It is called with an ``Assignment`` and the arguments.
 
         Raises:
             DefinitionError: there is another one of this name, or it is async.

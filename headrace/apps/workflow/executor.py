@@ -266,7 +266,7 @@ class Executor:
             self._changed.wait(deadline.at_most(FETCH_TIMEOUT))
 
     def _ended(self, outcome: dict[str, Any]) -> None:
-        """Take an outcome; on the listener's thread."""
+        """Handle an outcome; on the listener's thread."""
         with self._changed:
             started = self._started.get(str(outcome.get("instance")))
             if started is not None and self._is_of(outcome, started):

@@ -427,7 +427,7 @@ class _Instance:
     def _failed(
         self, ref: str, text: str, trace: str, *, final: bool = False, own: bool = True
     ) -> None:
-        """Have another attempt of a call made, or give it up.
+        """Retry a call, or give it up.
 
         The error is its ``own`` where a worker has answered; one that was not answered in time has
         none, and what an attempt before it said goes along.
@@ -462,7 +462,7 @@ class _Instance:
     def _give_up(
         self, ref: str, attempt: int, text: str, trace: str, kind: str = EXCEPTIONS
     ) -> None:
-        """Have the instance fail: at once, or when its open calls are answered.
+        """Fail the instance: at once, or when its open calls are answered.
 
         Nothing is called any more, so that arguments and results give way to errors.
         """
@@ -605,7 +605,7 @@ class _Instance:
             self._put(HISTORY, to_json(document | {"timestamp": self._now}))
 
     def _ended(self, outcome: str) -> None:
-        """Take note of how an attempt has ended."""
+        """Count how an attempt has ended."""
         assert self.state is not None
         ended = self.state.setdefault("attempts", {})  # a former version had none
         ended[outcome] = ended.get(outcome, 0) + 1
@@ -754,7 +754,7 @@ class _TermPass:
         raise _TermError(path, text)
 
     def _forget_iteration(self, path: str) -> None:
-        """Forget what was noted of an iteration that is done, but for its result."""
+        """Delete the records of an iteration that is done, except its result."""
         for noted in (self._returns, self._loops, self._choices):
             for each in [each for each in noted if each.startswith((f"{path}.", f"{path}["))]:
                 del noted[each]
@@ -765,7 +765,7 @@ class _TermPass:
         return _OPEN if found is _OPEN else self._done(path, found)
 
     def _done(self, path: str, found: Any) -> Any:
-        """Note a part's result in the place of those within it."""
+        """Store a part's result in place of those of its own parts."""
         for each in [each for each in self._returns if each.startswith((f"{path}.", f"{path}["))]:
             del self._returns[each]
         self._returns[path] = found

@@ -55,17 +55,17 @@ class Topics:
 
     @property
     def events(self) -> str:
-        """Starts, and the answers of workers."""
+        """Return the topic of starts and of workers' answers."""
         return self.name
 
     @property
     def assignments(self) -> str:
-        """Calls that are to be made, and those that are cancelled."""
+        """Return the topic of calls that are to be made, and of those that are cancelled."""
         return f"{self.name}.assignments"
 
     @property
     def results(self) -> str:
-        """Every event of every instance."""
+        """Return the topic of every event of every instance."""
         return f"{self.name}.results"
 
     @property
@@ -232,7 +232,7 @@ class TopicReader:
             self._seek(moved, lost)
 
     def _note(self, error: str) -> None:
-        """Take note of what the client complains of."""
+        """Record an error of the client."""
         if clients.is_refused_topic(error):
             raise KafkaAccessError(
                 f"topic {self.topic!r} cannot be read: {error}; give this user the right to READ it"

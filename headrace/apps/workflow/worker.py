@@ -205,7 +205,7 @@ class _LateCalls:
         self._warned_at = -_LATE_INTERVAL
 
     def note(self, call: Assignment, seconds: float) -> None:
-        """Take note of one."""
+        """Count one call."""
         self._count, self._most, self._last = self._count + 1, max(self._most, seconds), call
 
     def warn(self, clock: Clock) -> None:
@@ -319,7 +319,7 @@ class AssignmentProcessor(BatchProcessor):
         return opened.answer
 
     def _pass_over(self, partition: TopicPartition, record: Record, error: Exception) -> None:
-        """Take note of a record that no reducer has written: it would stop its partition for ever.
+        """Log and skip a record that no reducer has written: it would stop its partition.
 
         If it was meant as a call, the reducer attempts that again.
         """
@@ -421,7 +421,7 @@ class AssignmentProcessor(BatchProcessor):
         return message
 
     def _end(self, job: _Job, outcome: str) -> None:
-        """Take note that a call is over. Under the lock."""
+        """Record that a call is over. Under the lock."""
         self._ended[outcome] += 1
         job.is_over = True
         self._jobs.pop(job.key, None)
@@ -434,7 +434,7 @@ class AssignmentProcessor(BatchProcessor):
     # --- leases -----------------------------------------------------------------------------
 
     def _watch_leases(self) -> None:
-        """Give threads up whose calls take longer than they may. On a thread of its own.
+        """Abandon threads whose calls exceed their limit. On a thread of its own.
 
         Calls that wait and that nobody waits for any more are ended: no thread may be free for
         long, and their batches are not answered before.
@@ -473,7 +473,7 @@ class AssignmentProcessor(BatchProcessor):
         )
 
     def _replace_caller(self) -> str | None:
-        """Have a thread in the place of one that was left; return why there is none."""
+        """Start a thread in place of an abandoned one; return the reason if that is refused."""
         reason = f"the pool has {self._count}"
         if len(self._left) <= self._count:
             try:
@@ -513,7 +513,7 @@ class AssignmentProcessor(BatchProcessor):
                         self._end(job, job.outcome)
 
     def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
-        """Have the batches of calls come again whose answers may not be stored."""
+        """Fail the batches of calls whose answers may not be stored, so that they are retried."""
         with self._lock:
             for job in jobs:
                 for batch in job.batches:

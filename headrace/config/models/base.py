@@ -72,7 +72,7 @@ def effect_of(field: FieldInfo) -> ReloadEffect:
 
 
 def unset() -> Any:
-    """Be the default of a field that ``derived`` fills in; it needs ``validate_default=True``."""
+    """Return the default of a field that ``derived`` fills in; needs ``validate_default=True``."""
     return None
 
 

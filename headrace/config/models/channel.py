@@ -134,7 +134,7 @@ InFlight = Annotated[int, WholeNumber(1, 16)]
 
 
 def _short_form(default: str, accepts: Any) -> BeforeValidator:
-    """Let a bare word name the type, and no type mean ``default``."""
+    """Expand a bare word to a section of that type, and no type to ``default``."""
 
     def full(value: Any) -> Any:
         if isinstance(value, str):

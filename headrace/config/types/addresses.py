@@ -62,7 +62,7 @@ class Network(FieldType):
 
 
 def _split(value: Any) -> Any:
-    """Let text with commas stand for a list."""
+    """Split text with commas into a list."""
     if isinstance(value, Expanded):
         parts = [part.strip() for part in value.split(",")]
         return [Expanded.of(p, value.source, from_file=value.from_file) for p in parts]

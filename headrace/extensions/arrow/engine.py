@@ -84,10 +84,10 @@ class ArrowEngine:
             self._decoder = self._decoder.treating(decode.on_undecodable)
 
     def cancel(self, micro_batch_id: str) -> None:
-        """Do nothing: the result of a cancelled job is not committed."""
+        """Return at once: the result of a cancelled job is not committed."""
 
     def revive(self) -> None:
-        """Do nothing: it lives as long as the process."""
+        """Return at once: it lives as long as the process."""
 
     def close(self) -> None:
         self._closed = True

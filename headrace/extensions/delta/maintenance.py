@@ -195,7 +195,7 @@ class MaintenanceOrder:
 
 
 def carry_out(order: MaintenanceOrder, stopping: Event) -> dict[str, Any]:
-    """Do it in another process and return what came of it. Blocks; ends early when ``stopping``.
+    """Run the task in another process, return its result. Blocks; ends early if ``stopping``.
 
     Every step of a task is whole or not at all, so that its process can be ended at any time.
 
@@ -266,7 +266,7 @@ _DONE_BY: dict[MaintenanceTask, Callable[[MaintenanceOrder], dict[str, Any]]] = 
 
 
 def main() -> None:
-    """Do what standard input says.
+    """Run the task that standard input describes.
 
     Signals to the whole group are the daemon's, which ends this process when it is time.
     """
@@ -365,7 +365,7 @@ class MaintenanceThread:
         self._thread.start()
 
     def went_on(self, before: int, after: int) -> None:
-        """Take note of a commit of ours, after version ``before``. Any thread; does not block."""
+        """Record a commit of ours, after version ``before``. Any thread; does not block."""
         for task, every in (
             (MaintenanceTask.CHECKPOINT, CHECKPOINT_EVERY),
             (MaintenanceTask.COMPACTION, self._config.compact_every),

@@ -54,7 +54,7 @@ class AffectedOutput:
 
 
 def find_output(folder: Path, table: KeptTable, moves: Sequence[OffsetMove]) -> AffectedOutput:
-    """Look at one column of every file of the table, as of when it was opened. Blocks.
+    """Read one column of every file of the table, as of when it was opened. Blocks.
 
     Raises:
         ReplaceRefusedError: the table does not say enough, or its files cannot be rewritten.

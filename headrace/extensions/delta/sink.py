@@ -161,7 +161,7 @@ class DeltaSink(Sink[StagedFiles]):
             return None if table is None else table.leader_epoch(identity)
 
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedFiles:
-        """Have the result written as Parquet files that no reader of the table sees.
+        """Write the result as Parquet files that no reader of the table sees.
 
         Raises:
             ResultMisfitError: a table cannot have its columns; nothing was computed.
@@ -200,7 +200,7 @@ class DeltaSink(Sink[StagedFiles]):
             self._commit([], moves, {OFFSETS_KEY: note})
 
     def plan_replace(self, moves: Sequence[OffsetMove]) -> Replacement:
-        """Look through one column of every file for what the table has of these records."""
+        """Read one column of every file to find the table's rows of these records."""
         with self._lock:
             return find_output(self._folder, self._reopened(), moves).replacement
 
@@ -332,7 +332,7 @@ class DeltaSink(Sink[StagedFiles]):
         return check_schema(self._folder, table.opened, schema, self._schema_changes)
 
     def _widen(self, table: KeptTable, schema: str | None) -> None:
-        """Have the table get columns, in a version of its own; another member may be first."""
+        """Add columns to the table, in a version of its own; another member may be first."""
         columns = self._new_columns(table, schema)  # another of the results may have brought them
         if not columns:
             return
@@ -384,7 +384,7 @@ class DeltaSink(Sink[StagedFiles]):
     def _is_stored(
         self, staged: Sequence[StagedFiles], offsets: Sequence[OffsetMove], error: BaseException
     ) -> bool:
-        """Tell a failed commit's outcome from the table itself, opened again."""
+        """Return a failed commit's outcome, read from the table itself, opened again."""
         self._table = None
         try:
             table = self._table = KeptTable(self._folder)

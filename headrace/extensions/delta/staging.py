@@ -282,16 +282,16 @@ class FetchPolicy:
         return all(field.dataType.typeName() in _ALIKE for field in schema.fields)
 
     def begins(self) -> None:
-        """Have the tasks write the next result, unless one of the others says more."""
+        """Assume that the tasks write the next result, unless a later call says otherwise."""
         self._rows: float = inf
         self._bytes: float = inf
 
     def fetched(self, table: pa.Table) -> None:
-        """Take note of rows that were fetched."""
+        """Record rows that were fetched."""
         self._rows, self._bytes = table.num_rows, table.nbytes
 
     def written(self, files: Sequence[Path]) -> None:
-        """Take note of files that tasks have written."""
+        """Record files that tasks have written."""
         found = [pq.read_metadata(file) for file in files]
         self._rows = sum(each.num_rows for each in found)
         groups = [each.row_group(at) for each in found for at in range(each.num_row_groups)]
@@ -427,7 +427,7 @@ class FileStaging:
     def _run(
         self, frame: DataFrame, folder: Path, partition_by: Sequence[str]
     ) -> Mapping[Path, PartitionValues]:
-        """Have the rows of a DataFrame in files of the folder, and return these with values."""
+        """Write the rows of a DataFrame to files in the folder; return these with values."""
         is_small = self._fetch_policy.suits(frame.schema)
         self._fetch_policy.begins()
         if is_small:
@@ -502,7 +502,7 @@ class FileStaging:
 
     @staticmethod
     def keep(staged: Sequence[StagedFiles]) -> None:
-        """Note that the files are, or may be, part of the table: they must stay."""
+        """Mark the files as being, or possibly being, part of the table: they must stay."""
         for each in staged:
             each.may_be_visible = True
 

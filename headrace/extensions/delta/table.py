@@ -186,7 +186,7 @@ def _line(action: LogAction) -> str:
 
 
 def _link(written: Path, entry: Path) -> bool:
-    """Give the file its name in the log unless that is taken; both at once, as links are made."""
+    """Link the file to its name in the log unless that is taken; a link is atomic."""
     try:
         os.link(written, entry)
     except FileExistsError:
@@ -305,7 +305,7 @@ class KeptTable:
         return moves
 
     def refresh(self) -> None:
-        """Go on to the newest version. Reads one small file for each that is new, and two more."""
+        """Read up to the newest version: one small file for each that is new, and two more."""
         while (entry := self._log.read(self.version + 1)) is not None:
             self._take(entry)
         if self._log.checkpoint() > self.version:

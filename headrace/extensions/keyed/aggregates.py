@@ -40,6 +40,6 @@ def count_silently(
     facts: list[Event[Any] | Fired],
     now: int,
 ) -> tuple[int | None, Sequence[Output], Mapping[str, Timer]]:
-    """Do as :func:`count` where a channel has no output."""
+    """Count as :func:`count` does, for a channel without output."""
     total, _, timers = count(key, state, facts, now)
     return total, [], timers

@@ -246,7 +246,7 @@ class KeyEvaluation:
         return Event(value, fact.ts, fact.source, partition, fact.offset, headers, is_late)
 
     def _refuse_late(self, fact: Fact) -> None:
-        """Deal with a fact that is too late, as ``late`` says."""
+        """Handle a fact that is too late, as ``late`` says."""
         if self._settings.late == "dead_letter":
             grace = self._settings.grace
             self._reject(fact, f"it is late by {fact.late_by} ms, and grace is {grace} ms")
@@ -394,7 +394,7 @@ class KeyEvaluation:
         return max(self._ttl or 0, max(fact.ts for fact in facts) + self._settings.ttl)
 
     def _hangs(self, last: Fact | Fired, calls: CallWatch) -> bool:
-        """Note the call for one fact or timer; where it hung before, give that up instead."""
+        """Record the call for one fact or timer; if it hung before, give that up instead."""
         key, partition = self._touched.key, self._touched.partition
         place = (
             f"timer {last.name!r}"
@@ -412,7 +412,7 @@ class KeyEvaluation:
     def _give_up(
         self, last: Fact | Fired, reason: BaseException | str, stage: Stage = Stage.PROCESS
     ) -> None:
-        """Deal with what cannot be read or reduced, as the settings say of that."""
+        """Handle what cannot be read or reduced, as the settings say."""
         error = PoisonError(reason)
         if not self._is_careful:
             raise error
@@ -434,7 +434,7 @@ class KeyEvaluation:
             self._due = None  # timers stay until the key is released
 
     def _refuse_quarantined(self, fact: Fact) -> None:
-        """Deal with a fact of a key that is quarantined, by whatever policy that was."""
+        """Handle a fact of a key that is quarantined, by whatever policy that was."""
         reason = f"the key is quarantined: {self._quarantined}"
         policies = {self._settings.undecodable, self._settings.failing}
         if policies & {"dead_letter", "quarantine"}:

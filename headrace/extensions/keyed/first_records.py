@@ -39,7 +39,7 @@ class FirstRecords:
         self._is_over = False
 
     def note(self, micro_batch: MicroBatch, result: pa.Table) -> None:
-        """Look at what became of a micro-batch; ``result`` is a table of ``fold.RESULT``."""
+        """Check the result of a micro-batch; ``result`` is a table of ``fold.RESULT``."""
         if self._is_over or not micro_batch.records:
             return
         rejected, dropped = (pc.sum(result.column(name)).as_py() or 0 for name in _GIVEN_UP)

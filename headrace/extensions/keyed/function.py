@@ -33,7 +33,7 @@ class KeyedFunction:
         self._clock = clock
 
     def follow(self, fold: TableFunction, settings: RowSettings) -> None:
-        """Have the next micro-batch folded by ``fold``, and grouped as ``settings`` say."""
+        """Set the fold of the next micro-batch, and the ``settings`` of its grouping."""
         self._current = (fold, settings)
 
     def __call__(self, table: pa.Table, batch: MicroBatch) -> pa.Table:

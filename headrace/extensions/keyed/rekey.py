@@ -150,7 +150,7 @@ class Rekey:
         )
 
     def _without_key(self, row: _Row, reason: str, raised: BaseException | None = None) -> _Made:
-        """Deal with a record that has no such key, as ``undecodable`` says."""
+        """Handle a record that has no such key, as ``undecodable`` says."""
         settings = self.settings
         if settings.undecodable == "fail":
             partition = TopicPartition(row.topic, row.partition)

@@ -176,7 +176,7 @@ class Restorer:
         self._commands.put(lambda: self._put(assignment, attempt))
 
     def begin_again(self, remake: Callable[[], Iterable[tuple[Assignment, int]] | None]) -> None:
-        """Have ``remake`` make a new store, and restore the partitions that it returns.
+        """Create a new store with ``remake``, and restore the partitions that it returns.
 
         It is called on the thread, until it returns: nothing is restored meanwhile, so that
         nothing of what was under way is taken for what the new store has. None: the store is the
@@ -227,7 +227,7 @@ class Restorer:
 
     @contextmanager
     def _step(self, number: int, restoring: _Restore) -> Iterator[None]:
-        """Have a partition of which a step fails begin again later; the others go on.
+        """Restart a partition later if a step of it fails in the block; the others go on.
 
         What was fetched is gone then, so that it goes on from where the store is.
         """
@@ -261,7 +261,7 @@ class Restorer:
             wait = False
 
     def _put(self, assignment: Assignment, attempt: int) -> None:
-        """Begin with a partition, and leave what was under way of it."""
+        """Start restoring a partition, and drop what was under way of it."""
         number = assignment.partition.partition
         former = self._under_way.get(number)
         if former is None or former.assignment is not assignment or former.attempt < attempt:
@@ -307,7 +307,7 @@ class Restorer:
             self._stopping.wait(_FETCH_TIMEOUT)
 
     def _measure(self) -> None:
-        """Go on with counting what there is of the partitions, once nothing waits for its state."""
+        """Continue counting the partitions' rows, once nothing waits for its state."""
         number, steps = next(iter(self._measuring.items()))
         try:
             if next(steps, _ENDED) is _ENDED:
@@ -355,7 +355,7 @@ class Restorer:
         restoring.end = high
 
     def _truncation(self, number: int, position: Position) -> str | None:
-        """Say whether a log that ends at a position is another one than led there."""
+        """Return a text if a log that ends at a position is another one than led there."""
         partition, epoch = self._partition(number), position.leader_epoch
         deadline = Deadline.after(_ANSWER_TIMEOUT, self._clock)
         if epoch is None or self._catalog.leader_epoch(partition, deadline) in {None, epoch}:
@@ -461,7 +461,7 @@ class Restorer:
                 ).start()
 
     def _ask_who_holds(self, number: int, restoring: _Restore) -> None:
-        """Have it told on our thread what holds a partition up. On a thread of its own."""
+        """Find what delays a partition, to be reported on our thread. On a thread of its own."""
         try:
             held_by = self._holder(self._partition(number))
         except Exception as error:  # noqa: BLE001 - of the brokers; that it stalled is told all the same
@@ -488,7 +488,7 @@ class Restorer:
         self._stalled(restoring.assignment, restoring.attempt, reason)
 
     def _take_complaint(self, complaint: str) -> None:
-        """Tell of what the client complains, once until it goes on."""
+        """Log an error of the client, once until it continues."""
         waiting = [each for each in self._under_way.values() if each.end is not None]
         if any(each.problem != complaint for each in waiting):
             log.warning("restore_failed", channel=self._name, error=complaint)

@@ -240,7 +240,7 @@ class KeyedSink(Sink[StagedState]):
         return self.totals
 
     def open(self) -> None:
-        """Look for the topics.
+        """Check that the topics exist.
 
         Raises:
             StartError: one does not exist, or no broker answers.
@@ -282,7 +282,7 @@ class KeyedSink(Sink[StagedState]):
         return self._marks.get(partition)
 
     def set_mark(self, partition: int, mark: ChangelogMark) -> None:
-        """Have commits of a partition say so. Any thread."""
+        """Set the mark that commits of a partition carry. Any thread."""
         self._marks[partition] = mark
 
     def stored_leader_epoch(self, identity: str) -> int | None:
@@ -292,7 +292,7 @@ class KeyedSink(Sink[StagedState]):
 
     @override
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedState:
-        """Have what is staged next see the changed rows. Blocks for reads of the former ones.
+        """Stage the changed rows, which later stages see. Blocks for reads of the former ones.
 
         ``result`` is what a ``KeyedFunction`` returns; None changes nothing.
         """
@@ -370,7 +370,7 @@ class KeyedSink(Sink[StagedState]):
         return held >= MOST_UNWRITTEN or size >= MOST_UNWRITTEN_BYTES
 
     def write_again(self) -> None:
-        """Have the store take what it could not take before; a commit under way does so itself."""
+        """Retry writes that the store refused before; a commit under way does so itself."""
         if self._state.problem is not None and self._lock.acquire(blocking=False):
             try:
                 self._state.apply((), {})
@@ -378,7 +378,7 @@ class KeyedSink(Sink[StagedState]):
                 self._lock.release()
 
     def clear_index(self) -> None:
-        """Have timers that no row has leave the store's index, unless a commit is under way.
+        """Remove timers that no row has from the store's index, unless a commit is under way.
 
         Raises:
             StateStoreError: the store cannot be read or written.
@@ -427,7 +427,7 @@ class KeyedSink(Sink[StagedState]):
             yield changelog_columns(self._topics.changelog, rows)
 
     def discard(self, staged: StagedState) -> None:
-        """Forget the layer."""
+        """Drop the layer."""
         self._state.drop(staged.layer.name)
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:  # noqa: ARG002
@@ -446,7 +446,7 @@ class KeyedSink(Sink[StagedState]):
     def checkpoint(
         self, topic_id: str, ends: Ends, deadline: Deadline, is_ours: Callable[[int], bool]
     ) -> dict[int, int]:
-        """Note how far the store follows the changelog, of what was committed since. Blocks.
+        """Store how far the store follows the changelog, of what was committed since. Blocks.
 
         No transaction is under way meanwhile, so that the store has all that is before the ends;
         but for partitions that are no longer ours, where the ends may be another owner's.

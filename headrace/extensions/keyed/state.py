@@ -87,17 +87,17 @@ class LayeredState:
     # --- partitions -------------------------------------------------------------------------
 
     def begin(self, partition: int, progress: Progress) -> None:
-        """Take note of where a partition is, before anything of it is staged."""
+        """Set a partition's progress, before anything of it is staged."""
         with self._lock:
             self._progress[partition] = progress
 
     def admit(self, partition: int) -> None:
-        """Take note that a partition's state is all there."""
+        """Mark a partition's state as complete."""
         with self._lock:
             self._ready.add(partition)
 
     def release(self, partition: int) -> None:
-        """Have reads of a partition fail until its state is there again.
+        """Make reads of a partition fail until its state is complete again.
 
         Also those under way: it comes before the store is emptied.
         """
@@ -107,7 +107,7 @@ class LayeredState:
             self._stale = {each for each in self._stale if each[0] != partition}
 
     def note_commit(self, partition: int) -> None:
-        """Have the store say of which commit the rows of a partition are that is all there. Blocks.
+        """Store which commit the rows of a partition with complete state belong to. Blocks.
 
         Raises:
             StateStoreError: it cannot be written.
@@ -150,7 +150,7 @@ class LayeredState:
             return staged if staged is not None else self._progress_of(partition).time
 
     def advance_time(self, partition: int, time: int) -> None:
-        """Have a tick of a quiet partition bring its stream time (ms) to this, at least."""
+        """Advance a quiet partition's stream time (ms) to this, at least, with a tick."""
         with self._lock:
             self._wanted_times[partition] = time
 
@@ -245,7 +245,7 @@ class LayeredState:
                         self._stale.add((partition, timer))
 
     def clear_index(self) -> None:
-        """Have timers that no row has leave the index, as looks found them. Blocks.
+        """Remove timers that no row has from the index, as searches found them. Blocks.
 
         Nothing may be applied meanwhile: one that was set again since then stays.
 
@@ -318,12 +318,12 @@ class LayeredState:
     # --- commits ----------------------------------------------------------------------------
 
     def stage(self, layer: Layer) -> None:
-        """Have what is staged next see a micro-batch's rows."""
+        """Stage a micro-batch's rows, which later stages see."""
         with self._lock:
             self._layers.append(layer)
 
     def drop(self, name: str) -> None:
-        """Forget what a micro-batch staged, because it will not be committed."""
+        """Drop what a micro-batch staged, because it will not be committed."""
         with self._lock:
             self._layers = [layer for layer in self._layers if layer.name != name]
 
@@ -376,12 +376,12 @@ class LayeredState:
 
     @property
     def problem(self) -> StateStoreError | None:
-        """Why the store has not taken what was committed last, None where it has."""
+        """Return the error why the store lacks what was committed last, None if it has that."""
         with self._lock:
             return self._problem
 
     def checkpoint(self, positions: Mapping[int, Position]) -> None:
-        """Note how far the store follows the changelog: all that was committed is applied.
+        """Store how far the store follows the changelog: all that was committed is applied.
 
         Partitions whose state is not all there are left out.
         """

@@ -228,7 +228,7 @@ def _is_quarantined(row: KeyRow | None) -> bool:
 def _put_rows(
     batch: WriteBatch, names: Sequence[bytes], rows: Sequence[bytes | None]
 ) -> dict[bytes, bytes | None]:
-    """Have a batch write rows and delete those that are None; return what is there then."""
+    """Add writes of rows, and deletes of those that are None, to a batch; return the rows."""
     if None not in rows:
         deque(map(batch.put, names, rows), maxlen=0)
     else:
@@ -241,7 +241,7 @@ def _put_rows(
 
 
 def _put_position(batch: WriteBatch, partition: int, position: Position) -> None:
-    """Have a batch write a position; earlier versions read it, and know no leader epoch."""
+    """Add the write of a position to a batch; earlier versions read it without leader epoch."""
     *known, epoch = position
     document = dict(zip(Position._fields, known, strict=False))
     batch.put(_PARTITION.pack(_POSITION, partition), json.dumps(document).encode())
@@ -255,7 +255,7 @@ def _put_position(batch: WriteBatch, partition: int, position: Position) -> None
 def _put_timers(
     batch: WriteBatch, key: PartitionKey, change: RowChange, earliest: dict[bytes, bytes]
 ) -> None:
-    """Have a batch write the index of a row's timers.
+    """Add the index of a row's timers to a batch.
 
     ``earliest`` gets the first new entry of each partition and clock.
     """
@@ -272,7 +272,7 @@ def _put_timers(
 def _put_loaded(
     batch: WriteBatch, partition: int, rows: LoadedRows, earliest: dict[bytes, bytes]
 ) -> list[bytes]:
-    """Have a batch write rows without knowing what was before; return their names."""
+    """Add writes of rows to a batch without knowing former ones; return their names."""
     prefix = _PARTITION.pack(_ROW, partition)
     names = [prefix + key for key in rows.keys]
     plain = [] if rows.extras else [_NO_EXTRA + value for value in rows.values if value]
@@ -416,7 +416,7 @@ class RocksStore(StateStore):
             ) from error
 
     def move_aside(self) -> str:
-        """Begin again with an empty store; return where the former one is now.
+        """Restart with an empty store; return where the former one is now.
 
         It may be called again where it failed, as it does while somebody still reads.
 
@@ -458,7 +458,7 @@ class RocksStore(StateStore):
         return _decoded(read.get(name) if data is None else data for name, data in found)
 
     def _touch(self, names: Iterable[bytes]) -> None:
-        """Have these be the last that the cache gives up."""
+        """Mark these as used last, so that the cache evicts them last."""
         deque(map(self._cache.move_to_end, names), maxlen=0)
 
     def _read(self, names: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -477,7 +477,7 @@ class RocksStore(StateStore):
         return found
 
     def _keep(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Have the cache hold rows as they were written, None for what was deleted.
+        """Cache rows as they were written, None for what was deleted.
 
         Step by step for all of them: there is no call of Python's for each.
         """
@@ -573,7 +573,7 @@ class RocksStore(StateStore):
             raise self._unusable("written", error) from error
 
     def _tally(self, change: RowChange, count: _Count | None) -> Sequence[int]:
-        """Take note of the phases that a change goes from and to; return what its counts add."""
+        """Count the phases that a change goes from and to; return what its counts add."""
         assert self._phase_of is not None
         before = None if change.before is None else self._phase_of(change.before)
         after = None if change.after is None else self._phase_of(change.after)

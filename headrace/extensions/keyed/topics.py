@@ -343,7 +343,7 @@ def open_by_key(
     replication_factor: int | None = None,
     partitions: int | None = None,
 ) -> None:
-    """Have the topic for re-keyed records of other topics ready. Blocks.
+    """Open the topic for re-keyed records of other topics. Blocks.
 
     It is created where it may be and does not exist, with as many partitions as the largest of
     ``sources`` has, unless ``partitions`` says how many.

@@ -101,7 +101,7 @@ class SparkInput(Protocol):
         ...
 
     def prepare(self, batch: Batch) -> Any:
-        """Do what can be done for a batch without Spark. Any thread."""
+        """Prepare a batch as far as possible without Spark. Any thread."""
         ...
 
     def frame(self, to_spark: ArrowToSpark, prepared: Sequence[Any], share: Share) -> DataFrame:
@@ -117,7 +117,7 @@ class ByValue:
     """The channel fetched the records; they are handed over as Arrow columns."""
 
     def check(self, to_spark: ArrowToSpark) -> None:
-        """Do nothing: every session can."""
+        """Return at once: every session can."""
 
     def prepare(self, batch: Batch) -> pa.Table:
         """Turn the records into columns."""
@@ -126,7 +126,7 @@ class ByValue:
     def frame(
         self, to_spark: ArrowToSpark, prepared: Sequence[pa.Table], share: Share
     ) -> DataFrame:
-        """Hand the columns over."""
+        """Create a DataFrame of the columns."""
         return to_spark.data_frame(merge(prepared, share.tasks))
 
 
@@ -151,7 +151,7 @@ class ByReference:
         }
 
     def check(self, to_spark: ArrowToSpark) -> None:
-        """Have Spark look for its Kafka connector; no broker is asked."""
+        """Check that Spark finds its Kafka connector; no broker is asked."""
         try:
             self._read(to_spark, {TopicPartition("nothing", 0): [(0, 0)]}, 1)
         except PySparkException as error:
@@ -165,7 +165,7 @@ class ByReference:
         return batch
 
     def frame(self, to_spark: ArrowToSpark, prepared: Sequence[Batch], share: Share) -> DataFrame:
-        """Have Spark read the ranges when its job runs."""
+        """Create a DataFrame that reads the ranges when the job runs."""
         stretches = stretches_of(prepared)
         frame = self._read(to_spark, stretches, share.tasks).selectExpr(*_COLUMNS)
         if share.is_limit:

@@ -71,7 +71,7 @@ class JvmReferences:
         self._not_before = 0.0
 
     def collect(self) -> None:
-        """Look at the young objects, and at all of them where too many of the JVM's are left."""
+        """Collect the young objects, and all of them if too many of the JVM's are left."""
         if not gc.isenabled():
             return
         gc.collect(_YOUNG)
@@ -129,7 +129,7 @@ class SparkJobs:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Be admitted by the session for the block; then have the JVM free what its jobs got."""
+        """Enter the session for the block; then free what its jobs got in the JVM."""
         try:
             with self._runtime.job_gate.admitted():
                 yield

@@ -256,7 +256,7 @@ class Jvm:
 
 
 def _launched(properties: Mapping[str, str], options: Mapping[str, Any]) -> ClientServer:
-    """Have spark-submit start a JVM with the properties. Blocks until it is ready, or ends."""
+    """Start a JVM with the properties by spark-submit. Blocks until it is ready, or ends."""
     launch: Callable[..., ClientServer] = launch_gateway
     with _files(properties) as files, ExitStack() as resources:
         resources.enter_context(_submit_args(f"--properties-file {_path(files[1])}"))
@@ -282,7 +282,7 @@ class _PopenOptions(dict[str, Any]):
 
 @contextmanager
 def _submit_args(ours: str) -> Iterator[None]:
-    """Have pyspark find arguments for spark-submit, before those of the environment.
+    """Set pyspark's arguments for spark-submit, before those of the environment.
 
     For one thread at a time, since there is one environment.
     """
@@ -306,7 +306,7 @@ def _submit_args(ours: str) -> Iterator[None]:
 
 @contextmanager
 def _files(properties: Mapping[str, str]) -> Iterator[tuple[int, int]]:
-    """Have the JVM's options and the properties in files for spark-submit, while the block runs.
+    """Write the JVM's options and the properties to files for spark-submit, for the block.
 
     They are in memory and have no name; only this user may open them, through ``/proc``. After the
     block they are empty, also for a JVM that still has them open.

@@ -67,7 +67,7 @@ class Persisted:
         self._found.append(persisted)
 
     def release(self) -> None:
-        """Let go what was persisted. Any thread; a second call does nothing."""
+        """Unpersist what was persisted. Any thread; a second call does nothing."""
         found, self._found = self._found, []
         others, self._others = self._others, set()
         # a JVM that is gone keeps nothing
@@ -113,7 +113,7 @@ def _recorded(persist: Callable[..., Any], level: Callable[[Any], StorageLevel])
 
 
 def record() -> None:
-    """Have pyspark's methods say what they persist. Once in a process; more often does nothing."""
+    """Patch pyspark's methods to record what they persist. Once in a process."""
     with _GUARD:
         if hasattr(DataFrame.persist, "__wrapped__"):
             return

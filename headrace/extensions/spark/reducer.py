@@ -81,7 +81,7 @@ def checked(result: object) -> DataFrame | None:
 
 
 def send_by_value(function: Any) -> None:
-    """Have the function's whole package pickled by value into Spark's Python workers.
+    """Register the function's whole package to be pickled by value for Spark's Python workers.
 
     By reference, a worker imports the package itself: it may not find it, and a reused worker
     goes on with the code it imported first after the package was changed and loaded again.

@@ -46,7 +46,7 @@ class JobGate:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Be inside for the time of the block. Blocks while it is closed."""
+        """Enter for the time of the block. Blocks while it is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_retired or not self.is_closed)
             self._inside += 1
@@ -58,7 +58,7 @@ class JobGate:
                 self._changed.notify_all()
 
     def close(self, deadline: Deadline) -> bool:
-        """Let nobody in and wait until all are out; else it is open again, and False returned."""
+        """Close the gate and wait until it is empty; if it is not in time, reopen, return False."""
         with self._changed:
             self.is_closed = True
             self._changed.wait_for(lambda: self._is_retired or not self._inside, deadline.remaining)
@@ -68,13 +68,13 @@ class JobGate:
         return False
 
     def retire(self) -> None:
-        """Let everybody go on, from now on for good: lanes, and who closes it. Does not block."""
+        """Open the gate for good, to lanes and closing threads alike. Does not block."""
         with self._changed:
             self._is_retired = True
             self._changed.notify_all()
 
     def open(self) -> None:
-        """Let lanes in again."""
+        """Open the gate to lanes again."""
         with self._changed:
             self.is_closed = False
             self._changed.notify_all()
@@ -171,7 +171,7 @@ class SparkRuntime:
         return None if self._jvm is None else self._jvm.process.pid
 
     def snapshot(self) -> SparkSnapshot:
-        """Look at it. Any thread; does not block, and does not ask the JVM."""
+        """Return a snapshot. Any thread; does not block, and does not ask the JVM."""
         jvm = self._jvm
         return SparkSnapshot(
             running=self._session is not None and jvm is not None and jvm.is_running,
@@ -191,7 +191,7 @@ class SparkRuntime:
         return session
 
     def fit(self, session: SparkSession, former: int | None, share: Share) -> int | None:
-        """Have a session's shuffles keep to a share, as they did to ``former``; None at first.
+        """Limit a session's shuffles to a share, as they were to ``former``; None at first.
 
         Not if the user or the reducer has chosen how many partitions they make, nor on a cluster.
         Return what they keep to now.

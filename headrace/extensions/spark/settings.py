@@ -73,7 +73,7 @@ class Slots:
 
     @contextmanager
     def share(self, lane: object) -> Iterator[Share]:
-        """Take what the lane's job may have, for the time of the block."""
+        """Reserve the share of the lane's job for the time of the block."""
         with self._lock:
             share = self._of(lane)
             if lane in self._taken:

@@ -59,13 +59,13 @@ class WorkerCalls:
         return _in_worker, (self._folder, limit, self._calls.known)
 
     def begin_job(self, seconds: float | None) -> None:
-        """Take up a job that may last so long; what is left of former ones is of no use."""
+        """Start a job with a time limit; the remains of former ones are dropped."""
         self._calls.limit(seconds)
         for file in self._files():
             file.unlink(missing_ok=True)
 
     def note_interrupted(self, call: Call) -> None:
-        """Note a call that a worker interrupted."""
+        """Record a call that a worker interrupted."""
         self._calls.note_interrupted(call, (self._calls.seconds or 0) * _SHARE)
 
     def overdue(self) -> list[Call]:
@@ -156,8 +156,8 @@ class _WorkerWatch(CallWatch):
 
     @override
     def note_interrupted(self, call: Call, seconds: float | None) -> None:
-        """Do nothing: the driver does."""
+        """Return at once: the driver records it."""
 
 
 def _leave_to_spark(error: BaseException) -> None:
-    """Do nothing: Spark ends the worker with its job."""
+    """Return at once: Spark ends the worker with its job."""

@@ -103,7 +103,7 @@ def bound_type(column: sa.Column[Any], kind: pa.DataType, dialect: str) -> sa.ty
 
 
 def is_bindable(column: sa.Column[Any], kind: pa.DataType, dialect: sa.Dialect) -> bool:
-    """Whether some value of an Arrow type can be given to a column, as far as Python can tell.
+    """Return whether some value of an Arrow type can be given to a column, as far as Python knows.
 
     For databases that cannot be asked. A structure or a list has no form but JSON there, and of a
     number Python would make as many zero bytes.
@@ -303,7 +303,7 @@ def number_of(error: BaseException) -> int | None:
 
 
 def is_numbered(original: BaseException) -> bool:
-    """Whether a driver's error has a number and a sentence, as those of MySQL's protocol have."""
+    """Return whether a driver's error has number and text, as those of MySQL's protocol have."""
     match original.args:
         case (int(), str()):
             return True

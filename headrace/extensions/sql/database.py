@@ -131,7 +131,7 @@ class Database:
         self.engine = self._engine(timeout)
 
     def _begin(self, connection: Connection) -> None:
-        """Have the transaction not depend on what is kept by the session."""
+        """Start the transaction so that it does not depend on the session's state."""
         if self._driver in _SIMPLE_QUERIES:
             connection.exec_driver_sql("; ".join(self._settings))
             return
@@ -163,7 +163,7 @@ class Database:
 
     @property
     def is_mysql(self) -> bool:
-        """Whether it is MySQL or MariaDB."""
+        """Return whether it is MySQL or MariaDB."""
         return self.dialect in MYSQL_DIALECTS
 
     def _isolation(self) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def _settings_of_a_session(timeout: float) -> Callable[[Any, object], None]:
 
 
 def _prepare_if_direct(connection: psycopg.Connection, _: object) -> None:
-    """Have psycopg prepare statements where the other end is the PostgreSQL server itself.
+    """Enable psycopg's prepared statements if the other end is the PostgreSQL server itself.
 
     It names them by a number, the same in each client. A pooler that deals out its connections by
     transactions gives one client's number to what another one had prepared. So both ends have to
@@ -302,7 +302,7 @@ def _prepare_if_direct(connection: psycopg.Connection, _: object) -> None:
 
 @contextmanager
 def explained(connection: Connection) -> Iterator[None]:
-    """Have the database say of statements how it would carry them out, and not do so."""
+    """Turn statements in the block into EXPLAIN, which does not execute them."""
 
     def ask(
         _connection: Connection, _cursor: Any, statement: str, parameters: Any, *_: Any
@@ -335,7 +335,7 @@ def brief(error: Exception) -> str:
 
 
 def _without_values(context: sa.ExceptionContext) -> None:
-    """Take out of an error what it says beyond the primary message and a constraint's name.
+    """Strip an error to its primary message and a constraint's name.
 
     PostgreSQL's DETAIL has the whole row that it refuses. The errors are changed themselves,
     because they are in tracebacks too, as what others came from.

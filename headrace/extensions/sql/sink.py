@@ -60,7 +60,7 @@ class Write:
 
 
 def carry_out(database: Database, writes: Sequence[Write]) -> None:
-    """Do all of it or nothing. Blocks.
+    """Execute all of the writes or nothing. Blocks.
 
     Raises:
         CommitConflictError: another writer moved some of the offsets.
@@ -100,7 +100,7 @@ def _is_stored(
     *,
     may_be: bool,
 ) -> bool:
-    """Tell a failed transaction's outcome from the offsets, on another connection.
+    """Return a failed transaction's outcome, read from the offsets on another connection.
 
     One that cannot have stored anything has not; what is looked for then is who was first. If the
     database cannot be asked, ``error`` is raised again.

@@ -136,7 +136,7 @@ class SqlTarget:
         self._longest_statement: int | None = None
 
     def load(self) -> None:
-        """Look at the table again. Blocks.
+        """Read the table's definition again. Blocks.
 
         Raises:
             StartError: it is not there, no constraint makes the key unique, or the column of
@@ -168,7 +168,7 @@ class SqlTarget:
         self._check_origin()
 
     def _note_json(self, connection: Connection) -> None:
-        """Have the text columns that MariaDB keeps JSON in be of that type."""
+        """Set the type of the text columns that MariaDB keeps JSON in."""
         if not getattr(connection.dialect, "is_mariadb", False):
             return
         schema, table = self._found
@@ -345,7 +345,7 @@ class SqlTarget:
 
     @contextmanager
     def _naming(self, column: str) -> Iterator[None]:
-        """Have what is raised for a value say the column, as a RowsRefusedError."""
+        """Add the column to errors raised for a value, as a RowsRefusedError."""
         try:
             yield
         except (ValueError, ArithmeticError) as error:

@@ -83,7 +83,7 @@ class ColumnProducer:
                 start = end + 1
 
     def forget(self) -> None:
-        """Forget which records were not taken before."""
+        """Clear the list of records that were refused before."""
         self._library.forget(self._handle)
 
     def failure(self) -> tuple[int, str, str] | None:

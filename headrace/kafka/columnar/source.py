@@ -149,7 +149,7 @@ class Consumer:
             raise KafkaException(KafkaError(KafkaError._FAIL, self._reason()))  # noqa: SLF001 - the client's public name for it
 
     def look_up(self, topic: str, seconds: float) -> bool:
-        """Have the client learn the leaders of a topic; say whether a broker answered. Blocks."""
+        """Request the leaders of a topic; return whether a broker answered. Blocks."""
         answer: int = self._library.look_up(self._handle, topic.encode(), round(seconds * 1000))
         return answer == 0
 

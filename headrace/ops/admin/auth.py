@@ -111,7 +111,7 @@ class Folder:
         return text if len(text) >= SHORTEST_TOKEN else None
 
     def write_address(self, url: str) -> None:
-        """Say where the API is served. Blocks for as long as a file takes.
+        """Write the API's address to a file. Blocks for as long as that takes.
 
         On a full disk it is left out, and logged.
 
@@ -163,7 +163,7 @@ class Certificate:
         self.context = _context(config)
 
     def look(self) -> None:
-        """Take up certificate and key where their files have changed; else keep the former.
+        """Reload certificate and key if their files have changed.
 
         For the thread that makes connections: nobody else may touch a context in use. Blocks for
         as long as it takes to read two small files. Connections go on with what they began with.
@@ -353,7 +353,7 @@ class Guard:
         self._answering = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the request through, or answer why not."""
+        """Pass the request on, or answer with the refusal."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -387,7 +387,7 @@ class Guard:
 
     @contextmanager
     def _place(self, path: str) -> Iterator[None]:
-        """Take one of the places for requests while the block runs.
+        """Occupy one of the places for requests while the block runs.
 
         Raises:
             ApiError: all are taken.

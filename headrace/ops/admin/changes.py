@@ -437,7 +437,7 @@ class Changes:
         name: ChannelName,
         body: Annotated[AcknowledgeRequest, Body()] = AcknowledgeRequest(),  # noqa: B008 - frozen
     ) -> AcknowledgeAnswer:
-        """Take it that somebody has seen what was skipped or rejected."""
+        """Acknowledge what was skipped or rejected."""
         with audited(Asked("acknowledge", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
             given = {kind: getattr(body, kind) for kind in KINDS}
@@ -454,7 +454,7 @@ class Changes:
             return AcknowledgeAnswer(acknowledged=done, rejects=self._rejects.of(channel.name))
 
     def seek(self, request: Request, name: ChannelName, body: SeekRequest) -> SeekAnswer:
-        """Have a partition of a paused channel go on at an offset, in the sink as well."""
+        """Move a partition of a paused channel to an offset, in the sink as well."""
         with audited(Asked("seek", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
             partition = partition_of(channel, body.topic, body.partition)
@@ -465,7 +465,7 @@ class Changes:
             return _seek_answer(applied)
 
     def reset(self, request: Request, name: ChannelName, body: ResetRequest) -> ResetAnswer:
-        """Have the partitions that this process holds of a paused channel go on elsewhere."""
+        """Reset the offsets of a paused channel's partitions that this process holds."""
         with audited(Asked("reset", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
             chosen, target = scope_of(channel, body), _target(body.to)
@@ -548,7 +548,7 @@ class Changes:
 
     @contextmanager
     def _waiter(self, seconds: float) -> Iterator[Deadline]:
-        """Give a deadline to a request that waits, unless too many wait already."""
+        """Yield a deadline for a request that waits, unless too many wait already."""
         if not self._waiting.acquire(blocking=False):
             raise ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -642,7 +642,7 @@ def _move_all(
 
 
 def _activity(channel: InboundKafkaChannel, partition: TopicPartition) -> PartitionSnapshot | None:
-    """Look at a partition; None: it is not held."""
+    """Return a snapshot of a partition; None if it is not held."""
     found = (p for p in channel.partitions() if (p.topic, p.partition) == partition)
     return next(found, None)
 

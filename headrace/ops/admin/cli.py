@@ -73,7 +73,7 @@ def _options(
     ca_file: _Ca = None,
     certificate_file: _Certificate = None,
 ) -> None:
-    """Stand for the options in a signature."""
+    """Declare the common options, for use in other signatures."""
 
 
 def connected(

@@ -117,7 +117,7 @@ def top(*, every: float, partitions: int, once: bool, as_json: bool) -> Command:
 
 
 def _print_unusable(found: dict[str, Any]) -> None:
-    """Say that the process goes on with another configuration than is in its file."""
+    """Print that the process runs with another configuration than its file has."""
     problems = (found["config"] or {}).get("problems")
     if problems:
         more = f" and {len(problems) - 1} more" if problems[1:] else ""

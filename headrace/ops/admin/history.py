@@ -158,7 +158,7 @@ class Rates:
         self._totals: dict[str, deque[StageTotals]] = {}
 
     def sample(self) -> None:
-        """Take note of where every channel stands. Does not block."""
+        """Record a sample of every channel. Does not block."""
         now, time = self._clock.monotonic(), self._clock.time()
         summary = Summary(self._controller.metrics)
         channels = dict(self._controller.channels)

@@ -67,7 +67,7 @@ class LogLevels:
         return levels()
 
     def close(self) -> None:
-        """Have nothing go back any more."""
+        """Cancel all pending resets of levels."""
         with self._lock:
             for loan in self._loans.values():
                 loan.timer.cancel()

@@ -507,7 +507,7 @@ def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Have every error of ``app`` answered as a problem."""
+    """Answer every error of ``app`` as a problem document."""
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(HeadraceError, _headrace_error)

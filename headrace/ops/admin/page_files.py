@@ -87,7 +87,7 @@ class SafeHeaders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request on."""
+        """Pass the request on."""
 
         async def adding(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -61,7 +61,7 @@ class Controller(Protocol):
         ...
 
     def spark(self) -> SparkSnapshot | None:
-        """Look at Spark, None where no channel uses it."""
+        """Return a snapshot of Spark, None if no channel uses it."""
         ...
 
 
@@ -69,7 +69,7 @@ class Deployment(Protocol):
     """What takes up new configuration. Safe on any thread; only ``reload`` blocks."""
 
     def reload(self, by: str, deadline: Deadline) -> ReloadReport:
-        """Have the file read and applied, and return what came of it by the deadline."""
+        """Reload the file, and return a report by the deadline."""
         ...
 
     def config_status(self) -> ConfigStatus:
@@ -87,7 +87,7 @@ class Process(Protocol):
 
     @property
     def last_beat(self) -> float:
-        """Monotonic time of the main thread's last sign of progress."""
+        """Return the monotonic time of the main thread's last sign of progress."""
         ...
 
     @property
@@ -123,11 +123,11 @@ class LocalProcess:
         self.beat()
 
     def beat(self) -> None:
-        """Note that the main thread looks around."""
+        """Record a heartbeat of the main thread."""
         self.last_beat = self._clock.monotonic()
 
     def ask_stop(self, by: str) -> None:
-        """Have the process stopped, as by the first signal; asking again changes nothing."""
+        """Stop the process, as the first signal does; asking again changes nothing."""
         with self._lock:
             if self._asked:
                 return

@@ -175,11 +175,11 @@ class Reads:
         )
 
     async def live(self, response: Response) -> d.Health:
-        """Tell whether the process makes progress. Asks for no thread, which might be busy."""
+        """Return whether the process makes progress. Needs no thread, which might be busy."""
         return _health(not_live(self._process, self._clock), response)
 
     async def ready(self, response: Response) -> d.Health:
-        """Tell whether the process does its work."""
+        """Return whether the process does its work."""
         return _health(not_ready(self._controller, self._process), response)
 
     def history(self, after: AfterTime = None) -> History:

@@ -162,7 +162,7 @@ class AdminServer:
         log.info("admin_served", url=self.url)
 
     def _leave_record(self, controller: Controller, process: Process, run_token: str) -> list[Path]:
-        """Have commands find the process by its file, whatever stands in there by then."""
+        """Write the file that commands find the process by."""
         config = controller.config
         record = ProcessRecord.of_this_process(
             process.file,

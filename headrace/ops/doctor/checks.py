@@ -207,7 +207,7 @@ def check_code(settings: config.Config) -> Iterator[Finding]:
 
 
 def check_sinks(settings: config.Config) -> Iterator[Finding]:
-    """Have each sink say what it sees of where it writes; it imports what it needs for that."""
+    """Run each sink's own check of where it writes; that imports what it needs."""
     for name, channel in settings.channels.items():
         for sink in config.single_sinks(channel.sink).values():
             for finding in sink.check():
@@ -228,7 +228,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check_state_dir(config: Config) -> Iterator[Finding]:
-    """See whether the process can write its state, and whether nobody else can."""
+    """Check that the process can write its state, and that no other user can."""
     path = Path(config.state_dir)
     folder = existing(path)
     if not folder.is_dir():
@@ -246,7 +246,7 @@ def check_state_dir(config: Config) -> Iterator[Finding]:
 
 
 def check_secrets(config: Config, file: Path, read: Collection[Path]) -> Iterator[Finding]:
-    """Look at who may read keys and files of ``${file:...}``, and who may write ``file``.
+    """Check the rights to read keys and files of ``${file:...}``, and to write ``file``.
 
     ``read`` are the files that loading the configuration has read, itself among them.
     """
@@ -286,7 +286,7 @@ _INSTALL = "install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless
 
 
 def check_java(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Look at the Java that Spark's launcher takes: that of JAVA_HOME, else that of the PATH."""
+    """Check the Java that Spark's launcher takes: that of JAVA_HOME, else of the PATH."""
     path = _launched(environment)
     if path is None:
         where = "JAVA_HOME" if environment.get("JAVA_HOME") else "PATH"
@@ -315,7 +315,7 @@ def _launched(environment: Mapping[str, str]) -> Path | None:
 
 
 def _advice(environment: Mapping[str, str]) -> str:
-    """Name a Java that would do, if this machine has one."""
+    """Return advice that names a suitable Java, if this machine has one."""
     found = find_java(environment)
     if found is None:
         return f"{_INSTALL}, or set JAVA_HOME"
@@ -328,7 +328,7 @@ _CONNECTOR = re.compile(
 
 
 def check_jars(spark: SparkConfig, pyspark_version: str) -> Iterator[Finding]:
-    """Look at the jars and packages in ``spark.properties``; by itself Headrace needs none."""
+    """Check the jars and packages in ``spark.properties``; by itself Headrace needs none."""
     properties = spark.session_properties()
     for jar in _listed(properties.get("spark.jars")):
         if "://" not in jar and not Path(jar).is_file():
@@ -392,7 +392,7 @@ def check_zookeeper(config: Config) -> Iterator[Finding]:
 
 
 def judge(facts: ZooKeeperFacts, config: Config) -> Iterator[Finding]:
-    """Say what the facts mean for the configuration."""
+    """Yield findings on what the facts mean for the configuration."""
     wanted, where = config.zookeeper, ",".join(config.zookeeper.hosts)
     yield _version(facts, where)
     if facts.mode == "standalone":
@@ -601,7 +601,7 @@ def judge_topics(
     made: Collection[str] = (),
     known: Collection[str] = (),
 ) -> Iterator[Finding]:
-    """Say what the topics that were found mean for the channel; ``made`` come at the start.
+    """Yield findings on the topics of a channel; ``made`` are created at the start.
 
     ``known`` are all that there are, one of which may have been meant.
     """
@@ -627,7 +627,7 @@ def judge_topics(
 def check_internal(
     name: str, channel: ChannelConfig, catalog: KafkaTopicCatalog
 ) -> Iterator[Finding]:
-    """Say what may become of the topics that a channel has for itself, where they exist."""
+    """Check the internal topics of a channel, if they exist."""
     chosen = channel.processor
     match chosen:
         case KeyedProcessorConfig():
@@ -665,7 +665,7 @@ def check_state(
     catalog: TopicCatalog,
     stored: Callable[[Collection[str], Deadline], Mapping[str, StoredOffset]],
 ) -> Iterator[Finding]:
-    """Say what is lost of a channel's state, or would be split by more partitions of its input."""
+    """Check for lost state of a channel, and for keys that more input partitions would split."""
     chosen = channel.processor
     if not isinstance(chosen, KeyedProcessorConfig):
         return
@@ -689,7 +689,7 @@ def check_state(
 def check_written(
     name: str, channel: ChannelConfig, catalog: TopicCatalog, made: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """See whether the topics exist that the channel writes to: dead letters, and its sink's.
+    """Check that the topics exist that the channel writes to: dead letters, and its sink's.
 
     ``made`` are created at the start.
     """
@@ -741,7 +741,7 @@ def _partitioner(
 def judge_partitioner(
     check: str, topic: str, partitions: int, records: Collection[Record]
 ) -> Iterator[Finding]:
-    """Say whether records are where Java's producers, and ours, put their keys.
+    """Check that records are in the partitions where Java's producers, and ours, put keys.
 
     Any partitioner will do that puts a key into one partition, but nobody else finds it there.
     """
@@ -774,7 +774,7 @@ def judge_partitioner(
 
 
 def check_stamps(check: str, newest: float | None) -> Iterator[Finding]:
-    """See whether records come from the future: then producers' or brokers' clocks are wrong."""
+    """Check for records from the future: then producers' or brokers' clocks are wrong."""
     ahead = 0.0 if newest is None else newest - SYSTEM_CLOCK.time()
     if ahead > AHEAD:
         advice = "synchronize the clocks of this machine, the producers and the brokers"
@@ -822,7 +822,7 @@ def _patiently(ask: Callable[[], T]) -> T:
 def _transactions(
     name: str, transactional_id: str, properties: Mapping[str, object]
 ) -> Iterator[Finding]:
-    """Begin, under an id that no member has, as a committing producer does."""
+    """Initialize a transactional producer under an id that no member has."""
     check = f"transactions of channel {name}"
     try:
         fence_producers(properties, [transactional_id], Deadline.after(TIMEOUT))

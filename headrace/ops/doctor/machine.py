@@ -101,7 +101,7 @@ def check_open_files(config: Config, limit: int | None = None) -> Iterator[Findi
 
 
 def check_disk(config: Config, environment: Mapping[str, str], *, spark: bool) -> Iterator[Finding]:
-    """Look at the free space where state, tables and Spark's shuffles lie."""
+    """Check the free space where state, tables and Spark's shuffles lie."""
     yield from _space("disk of state_dir", Path(config.state_dir), SPACE_STATE)
     for name, channel in config.channels.items():
         path = getattr(channel.sink, "path", None)

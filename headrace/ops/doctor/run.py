@@ -102,7 +102,7 @@ def run_checks(context: PreflightContext) -> Iterator[Finding]:
 
 
 def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Let one check that fails in a way nobody thought of keep no other from being made."""
+    """Run one check; turn an unexpected error into a finding."""
     try:
         yield from check()
     except Exception as problem:

@@ -128,7 +128,7 @@ def _owner(each: dict[str, Any]) -> str:
 
 
 def _claim(each: dict[str, Any]) -> str:
-    """Say how old the present claim is, or how the last one ended."""
+    """Return the age of the present claim, or how the last one ended."""
     if each["claim_age_s"] is not None:
         return duration(each["claim_age_s"])
     if each["clean_end"] is None:

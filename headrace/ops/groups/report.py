@@ -329,7 +329,7 @@ class _Comparison:
 def _settled(
     offsets: PartitionOffsets | None, node: OffsetDocument | None
 ) -> tuple[PartitionOffsets | None, OffsetPlace | None]:
-    """Let the offset of the later claim count, be it kept in Kafka or in ZooKeeper."""
+    """Return the offset of the later claim, be it stored in Kafka or in ZooKeeper."""
     if offsets is None:
         return None, None
     place = None if offsets.group is None else OffsetPlace.KAFKA
@@ -343,7 +343,7 @@ T = TypeVar("T")
 
 @contextmanager
 def group_reader(config: Config) -> Iterator[GroupReader]:
-    """Look at the groups of a configuration, as often as wanted, and close all clients then."""
+    """Yield a reader of a configuration's groups; close its clients at the end."""
     with ExitStack() as stack:
         yield GroupReader(config, stack)
 

@@ -59,7 +59,7 @@ class Hold:
         self.clean = True
 
     def claim(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take all of the partitions.
+        """Claim all of the partitions.
 
         Raises:
             ChannelRunningError: somebody has one of them or just took it.
@@ -136,7 +136,7 @@ class Hold:
         return self._lease.remaining()
 
     def fence(self, store: OffsetStore, deadline: Deadline) -> None:
-        """Shut former owners out that may still commit, as a member does before it reads.
+        """Fence former owners that may still commit, as a member does before it reads.
 
         Raises:
             OffsetStoreError: one of them could not be; the next owner has to.
@@ -151,7 +151,7 @@ class Hold:
         return self._claims[partition].commit(offset, topic_id)
 
     def release(self) -> None:
-        """Give everything back; what cannot be ends with the session."""
+        """Release everything; what cannot be released ends with the session."""
         self._registry.release(list(self._claims.values()), clean=self.clean)
 
 

@@ -282,7 +282,7 @@ def refuse_subscribers(group: GroupOffsets) -> None:
 
 
 def while_held(hold: Hold, work: Callable[[], T]) -> T:
-    """Do what may take longer than a lease, as looking through a large table does."""
+    """Run ``work``, which may take longer than a lease, while the hold is renewed."""
     with ThreadPoolExecutor(1, thread_name_prefix="offsets") as pool:
         future = pool.submit(work)
         while not wait([future], _KEEP_S).done:

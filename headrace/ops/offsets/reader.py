@@ -139,7 +139,7 @@ class PartitionOffsets:
 
     @property
     def disagreement(self) -> tuple[str, ...]:
-        """That sink and group differ, and which of them counts."""
+        """Return lines that say that sink and group differ, and which of them counts."""
         group = None if self.group is None else self.group.offset
         return () if self.sink in {None, group} else (_SINK_COUNTS,)
 

@@ -54,7 +54,7 @@ class ReplayRun:
         self.choice = choice
 
     def settle(self, plan: Plan) -> Settled:
-        """Say what becomes of the output; replacing moves partitions further back for it. Blocks.
+        """Settle what becomes of the output; replacing it moves partitions further back. Blocks.
 
         Raises:
             HeadraceError: the sink cannot be read.

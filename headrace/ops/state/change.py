@@ -229,7 +229,7 @@ class StateChange:
         return ChangelogMark(info.topic_id, low, info.partitions, written or high > low, key)
 
     def store_in_group(self, found: PartitionOffsets, offset: int) -> None:
-        """Have the group's own offset say the same; the one beside the state counts."""
+        """Store the same offset in the group; the one stored with the state counts."""
         self.hold.confirm()
         commit = self.hold.commit(found.partition, offset, found.topic_id)
         deadline = Deadline.after(min(COMMIT_TIMEOUT, self.hold.remaining()))

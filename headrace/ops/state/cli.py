@@ -83,7 +83,7 @@ def list_(
 
 
 def _from_changelog(options: ClientOptions, arguments: dict[str, Any]) -> int | None:
-    """Do without a process where that is asked for; return the exit code, None where it is not."""
+    """Read the changelog if that is asked for; return the exit code, None if it is not."""
     if not arguments["changelog"]:
         return None
     if options.config is None:

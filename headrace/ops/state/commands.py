@@ -392,7 +392,7 @@ def compared(store: RocksStore, changelog: ChangelogTable, number: int, position
 
 
 def topics(config: Config, channel: str | None, *, create: bool) -> int:
-    """Say what the internal topics are, created where that is wanted; return the exit code."""
+    """Print the internal topics, created if ``create``; return the exit code."""
     names = [channel] if channel is not None else _all(config)
     lost = False
     for name in names:

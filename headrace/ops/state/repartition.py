@@ -200,7 +200,7 @@ def _again(topic: str, partition: int, record: Record) -> ResultRecord:
 def repartition(
     config: Config, channel: str | None, *, partitioner: str | None, rewrite: bool
 ) -> None:
-    """Give the changelog as many partitions as the input has, and move each key's state.
+    """Add partitions to the changelog as the input has them, and move each key's state.
 
     Rows, offsets and what is written again of unread records are one transaction: a command that
     is ended anywhere has moved nothing or all, and can be run again.

@@ -17,7 +17,7 @@ app = command_group(help="Create the topics that a configuration needs.")
 
 @app.callback()
 def topics() -> None:
-    """Let ``create`` be a command also where it is the only one."""
+    """Keep ``create`` a subcommand although it is the only one."""
 
 
 @app.command()

@@ -317,7 +317,7 @@ def abort(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Shut a producer out, which ends its transaction.
+    """Fence a producer, which ends its transaction.
 
     Raises:
         UsageError: there is no such transaction, or the answer was no.

@@ -45,14 +45,14 @@ def is_library(logger: str) -> bool:
 
 
 def claim(record: logging.LogRecord) -> None:
-    """Give a line that a library wrote to the root logger, as py4j does, to the library's own."""
+    """Assign a line that a library logged to the root logger, as py4j does, to its own."""
     if record.name == "root":
         library = next((part for part in Path(record.pathname).parts if part in LIBRARIES), None)
         record.name = library or record.name
 
 
 def take_over() -> None:
-    """Have the libraries' loggers hand on to the root what they would write by themselves."""
+    """Route what libraries' loggers would write by themselves to the root logger."""
     for name in LIBRARIES:
         logger = logging.getLogger(name)
         logger.handlers.clear()
@@ -120,7 +120,7 @@ def levels() -> dict[str, str]:
 
 
 def listen(callback: Callable[[str, int | None], None]) -> None:
-    """Have ``callback`` told of each logger's level, of those given before as well.
+    """Call ``callback`` with each logger's level, now with those set before.
 
     For logs that are written elsewhere, such as in Spark's JVM. It is called on the thread that
     sets the level, with the logger and the level's number, or None for the logger's default.
@@ -133,14 +133,14 @@ def listen(callback: Callable[[str, int | None], None]) -> None:
 
 
 def unlisten(callback: Callable[[str, int | None], None]) -> None:
-    """Tell ``callback`` no more."""
+    """Remove ``callback``."""
     with _lock:
         if callback in _listeners:
             _listeners.remove(callback)
 
 
 def forget_levels() -> None:
-    """Let every logger go by the process's level, as at the start."""
+    """Reset every logger to the process's level, as at the start."""
     with _lock:
         for logger in tuple(_chosen):
             _choose(logger, None)

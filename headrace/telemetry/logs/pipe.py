@@ -140,7 +140,7 @@ class LogExport(Protocol):
     """Who takes the lines as well, as ``headrace.extensions.otel.exports`` does. Any thread."""
 
     def take(self, event: Mapping[str, Any], created: float) -> None:
-        """Take the fields of a line, which was logged at ``created``. Does not block."""
+        """Queue the fields of a line, which was logged at ``created``. Does not block."""
 
     def flush(self) -> None:
         """Wait until what was taken is sent, for two seconds at most."""
@@ -176,19 +176,19 @@ class StandardErrorHandler(logging.Handler):
         self._taken = self._unwritten = self._reported = 0
 
     def after_fork_in_child(self) -> None:
-        """Go on without the thread, which a fork does not copy, and locks that others had taken."""
+        """Drop the thread, which a fork does not copy, and locks that others had taken."""
         self._begin()
         self._thread = None
 
     # --- any thread -------------------------------------------------------------------------
 
     def export_to(self, export: LogExport) -> None:
-        """Have ``export`` take each line that is written, too."""
+        """Export each line that is written, too."""
         self._fields = _formatter(_handed_to(export))
         self._export = export
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take a line, without the lock of other handlers, under which a text may be made."""
+        """Handle a line without the lock of other handlers, under which a text may be made."""
         admitted = self.filter(record)
         if admitted:
             self.emit(record)
@@ -203,7 +203,7 @@ class StandardErrorHandler(logging.Handler):
             self.handleError(record)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Have a line written."""
+        """Queue a line to be written."""
         try:
             line = f"{self.format(record)}\n"
         except Exception:  # noqa: BLE001 - whatever the fields of the line raise
@@ -221,7 +221,7 @@ class StandardErrorHandler(logging.Handler):
         self._queue.put(line)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as logging calls it
-        """Say of which logger a line cannot be made, instead of writing it to standard error."""
+        """Log the name of the logger whose line cannot be formatted, without standard error."""
         if record.name != __name__:
             log.error("log_line_failed", source=record.name, exc_info=sys.exc_info()[1])
 
@@ -295,7 +295,7 @@ def flush() -> None:
 
 
 def export_lines(export: LogExport) -> None:
-    """Have ``export`` take the lines as well that are written to standard error from now on.
+    """Export the lines too that are written to standard error from now on.
 
     For the daemon, once, after ``configure_logging``.
     """
@@ -305,7 +305,7 @@ def export_lines(export: LogExport) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Have a child log that another thread's line at the fork has left with a lock taken."""
+    """Restore logging in a child after a fork, when another thread may have held a lock."""
     forget_events()
     for handler in logging.getLogger().handlers:
         for each in (handler, *handler.filters):
@@ -385,7 +385,7 @@ def _handed_to(export: LogExport) -> Processor:
 
 
 def _name_library_lines(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Give a library's line, which is any text, a stable name and keep the text as detail."""
+    """Set a stable event name on a library's line, and keep its text as detail."""
     event.pop("color_message", None)  # uvicorn's text for terminals
     if is_library(event["_record"].name):
         event["detail"], event["event"] = event["event"], "library_log"
@@ -393,7 +393,7 @@ def _name_library_lines(_logger: WrappedLogger, _method: str, event: EventDict) 
 
 
 def _add_repeated(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Say how many lines like this one were held back before it."""
+    """Add how many lines like this one were suppressed before it."""
     repeated = getattr(event["_record"], "repeated", 0)
     if repeated:
         event["repeated"] = repeated
@@ -410,7 +410,7 @@ def _renderers(config: LoggingConfig) -> list[Processor]:
 
 
 def _with_plain_error(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Have an error that is logged be one that can be shown, whatever its own code does.
+    """Replace a logged error by one that can be shown, whatever its own code does.
 
     First of all: what follows asks it for its class and its text.
     """

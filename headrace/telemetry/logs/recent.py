@@ -76,7 +76,7 @@ class Repeats:
             return None
 
     def _open(self, kind: Hashable, now: float) -> int:
-        """Begin to count again and return what the window before held back."""
+        """Restart the count and return the number that the former window suppressed."""
         former = self._windows.pop(kind, None)
         self._windows[kind] = _Window(now, admitted=1)
         if len(self._windows) > KINDS:
@@ -266,7 +266,7 @@ class RecentEvents:
         self.forget()
 
     def forget(self) -> None:
-        """Begin again, whatever other threads were doing: for one that is alone after a fork."""
+        """Reset everything, whatever other threads were doing: for the only thread after a fork."""
         self._lock = Lock()
         self._number = 0
         self._milestones = _Ring(self._kept)
@@ -296,7 +296,7 @@ def recent_events(after: int = 0) -> list[RecentEvent]:
 
 
 def forget_events() -> None:
-    """Forget what the process has kept, as a child of a fork that has its own."""
+    """Clear the events that the process has kept, in the child of a fork."""
     _RECENT.forget()
 
 

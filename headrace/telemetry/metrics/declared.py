@@ -245,11 +245,11 @@ class Metrics:
         return metric
 
     def begin_channel(self, channel: str) -> None:
-        """Have what is counted of a channel begin at 0: ``increase`` does not see a first event."""
+        """Initialize a channel's counters to 0: ``increase`` does not see a first event."""
         self._begin({"channel": channel})
 
     def begin_topic(self, channel: str, topic: str) -> None:
-        """Have what is counted of a topic begin at 0, as :meth:`begin_channel` does."""
+        """Initialize a topic's counters to 0, as :meth:`begin_channel` does."""
         self._begin({"channel": channel, "topic": topic})
 
     def _begin(self, given: Mapping[str, str]) -> None:
@@ -307,7 +307,7 @@ class Metrics:
         return time
 
     def forget_thread(self, time: ThreadTime) -> None:
-        """Serve the time of a thread no longer, because it ends."""
+        """Remove the time of a thread, because it ends."""
         if self._threads.times.get(time.key) is time:
             del self._threads.times[time.key]
 

@@ -278,7 +278,7 @@ class StateSize(Protocol):
 
     @property
     def rows(self) -> int:
-        """Keys."""
+        """Return the number of keys."""
 
     @property
     def bytes(self) -> int:
@@ -286,11 +286,11 @@ class StateSize(Protocol):
 
     @property
     def timers(self) -> int:
-        """Timers."""
+        """Return the number of timers."""
 
     @property
     def quarantined(self) -> int:
-        """Keys in quarantine, whose facts are rejected."""
+        """Return the number of keys in quarantine, whose facts are rejected."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,27 @@ _OF_SCRIPT = re.compile(
     r"|^  (?:static |async |get |set |\*)*([\w$]+)\(.*\{$"
 )
 
+#: Verbs that the docstring of a function may begin with. Add one that the field uses.
+_VERBS = """
+    Abandon Abort Accept Acknowledge Acquire Act Adapt Add Admit Adopt Advance Allow Answer Append
+    Apply Ask Assign Assume Attach Avoid Balance Bind Block Build Cache Call Cancel Change Check
+    Choose Claim Clear Close Collect Commit Compare Compute Connect Continue Copy Count Create Cut
+    Decide Declare Decode Define Delay Delete Deliver Derive Describe Direct Discard Discount
+    Divide Draw Drop Enable End Enter Execute Expand Export Extend Fail Fence Fetch Fill Find
+    Finish Fire Fix Fold Follow Force Fork Format Freeze Get Group Halt Handle Hold Ignore Import
+    Initialize Insert Interrupt Join Keep Leave Limit Link List Load Lock Log Lose Make Map Mark
+    Mask Measure Merge Move Notify Occupy Open Parse Pass Patch Pause Plan Position Prepare Print
+    Process Produce Prolong Prove Publish Put Queue Raise Re-key Read Rebuild Record Reduce Refuse
+    Register Reject Rejoin Release Reload Remember Remove Replace Report Request Reschedule
+    Reserve Reset Restart Restore Resume Retire Retry Return Rewrite Route Run Schedule Select
+    Send Separate Serve Set Settle Share Show Shut Skip Sort Split Stage Start Stop Store Strip
+    Suspend Switch Tick Translate Trust Try Turn Unblock Unload Unpersist Unregister Use Wait Wake
+    Warn Watch Withdraw Write Yield
+"""
+
+#: Functions whose docstring is read by users of the command line as the title of the whole.
+_TITLES = {("headrace/cli.py", "options")}
+
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -136,6 +157,18 @@ def first_lines(tree: ast.AST) -> Iterator[tuple[str, int]]:
             text = ast.get_docstring(node)
             if text:
                 yield text.splitlines()[0], getattr(node, "lineno", 1)
+
+
+def first_words(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
+    """Yield name, first word and line of each function with a docstring, but for tests.
+
+    A test of a shipped contract states what holds, and begins with its subject.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = ast.get_docstring(node)
+            if text and not node.name.startswith("test_"):
+                yield node.name, text.split()[0].strip(".,:;'`*\""), node.lineno
 
 
 def prose(text: str) -> Iterator[tuple[str, int]]:
@@ -187,6 +220,33 @@ def test_no_docstring_begins_with_a_replaced_word() -> None:
         if _NOT_IN_DOCSTRINGS.search(text)
     ]
     assert found == []
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    """A function's docstring says what it does, so its first word is a known verb."""
+    found = [
+        f"{file}:{line} {name}: {word}"
+        for file, tree in modules()
+        for name, word, line in first_words(tree)
+        if word not in _VERBS.split() and (file, name) not in _TITLES
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("docstring", "is_verb"),
+    [
+        ("Return the topics.", True),
+        ("Re-key a record.", True),
+        ("Have the topics read.", False),
+        ("The topics of a channel.", False),
+        ("``host:port`` for clients.", False),
+    ],
+)
+def test_a_first_word_that_is_no_verb_is_found(docstring: str, is_verb: bool) -> None:
+    """Signs around the word do not count, and what is no listed verb is found."""
+    ((_, word, _),) = first_words(ast.parse(f'def a():\n    """{docstring}"""'))
+    assert (word in _VERBS.split()) is is_verb
 
 
 def test_no_page_has_a_replaced_word() -> None:

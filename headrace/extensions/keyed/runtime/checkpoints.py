@@ -54,7 +54,7 @@ class Checkpoints:
         self._write_at = self._clear_at = 0.0
 
     def note(self, deadline: Deadline) -> None:
-        """Note how far the store follows the changelog, if its topics are what they were."""
+        """Store how far the store follows the changelog, if its topics are what they were."""
         try:
             patience = Deadline.after(deadline.at_most(LOOK_TIMEOUT), self._context.clock)
             self._topics.look(patience, closely=True)

@@ -105,7 +105,7 @@ class HeldPartitions:
         return True
 
     def note_batch(self, number: int, now: float) -> bool:
-        """Note that a batch came; return whether the partition's state is there."""
+        """Record that a batch came; return whether the partition's state is restored."""
         with self._guard:
             held = self._held[number]
             held.last_batch = now
@@ -113,7 +113,7 @@ class HeldPartitions:
             return held.is_restored
 
     def set_paused(self, assignment: Assignment, *, paused: bool) -> None:
-        """Note whether delivery of a partition is paused."""
+        """Record whether delivery of a partition is paused."""
         with self._guard:
             held = self._of(assignment)
             if held is not None:

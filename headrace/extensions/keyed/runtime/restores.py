@@ -31,7 +31,7 @@ _RESTORED = "its state is restored"
 
 
 def move_aside(store: RocksStore, channel: str, error: CorruptStoreError) -> None:
-    """Begin again with an empty store, and say where the former one is."""
+    """Restart with an empty store, and log where the former one is."""
     moved = store.move_aside()
     log.error("state_store_corrupt", channel=channel, moved_to=moved, error=str(error))
 
@@ -128,7 +128,7 @@ class PartitionRestores:
     # --- a store that is corrupt ------------------------------------------------------------
 
     def rebuild(self, error: CorruptStoreError) -> None:
-        """Begin again with an empty store: all partitions are restored from the changelog."""
+        """Restart with an empty store: all partitions are restored from the changelog."""
         if self._parts.store.is_corrupt:
             self.restorer.begin_again(lambda: self._remake(error))
 

@@ -170,7 +170,7 @@ class StateTopics:
         self._block(reason)
 
     def _grow(self, there: TopicInfo, read: TopicInfo | None, deadline: Deadline) -> None:
-        """Give the changelog of keys that are those of partitions as many as the input has."""
+        """Add partitions to a changelog whose keys follow the input's, as many as that has."""
         create = self._current.settings.internal.create
         if read is None or there.partitions >= read.partitions or not create:
             return
@@ -235,6 +235,6 @@ class StateTopics:
         )
 
     def forget(self, number: int) -> None:
-        """Forget why a partition rests: it is no longer ours."""
+        """Clear the reason why a partition is halted: it is no longer ours."""
         with self._guard:
             self._stranded.pop(number, None)

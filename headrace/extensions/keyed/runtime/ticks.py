@@ -102,7 +102,7 @@ class Ticks:
         return now - int(idle * 1000) if quiet_for >= idle else None
 
     def end_tick(self, held: HeldPartition, offset: int, answer: Future[BatchResponse]) -> None:
-        """Deal with what came of a tick. On the thread that answers it."""
+        """Handle the result of a tick. On the thread that answers it."""
         error = answer.exception() if not answer.cancelled() else None
         if error is None:
             held.failures = 0

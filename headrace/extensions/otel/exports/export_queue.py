@@ -84,14 +84,14 @@ class ExportQueue:
         return self._dropped
 
     def on_drop(self, callback: Callable[[int], None]) -> None:
-        """Have ``callback`` told how many items are dropped, those so far included."""
+        """Call ``callback`` with how many items are dropped, those so far included."""
         with self._changed:
             self._on_drop = callback
             if self._dropped:
                 callback(self._dropped)
 
     def put(self, item: Any) -> None:
-        """Have an item sent. Any thread, but for the one that sends: what that says is left out."""
+        """Queue an item. Any thread except the sending one, whose items are left out."""
         if os.getpid() != self._process or get_ident() == self._thread.ident:
             return
         with self._changed:

@@ -51,7 +51,7 @@ class OtlpLogs:
         self._is_answered = True
 
     def take(self, event: Mapping[str, Any], created: float) -> None:
-        """Have a line sent; ``event`` has its fields, ``created`` is in seconds since the epoch.
+        """Queue a line; ``event`` has its fields, ``created`` is in seconds since the epoch.
 
         What OpenTelemetry's own clients say is left out: each line that was not sent made another.
         """
@@ -78,7 +78,7 @@ class OtlpLogs:
         self._queue.put(ReadableLogRecord(record, self._resource, scope))
 
     def on_drop(self, callback: Callable[[int], None]) -> None:
-        """Have ``callback`` told how many lines are dropped, those so far included."""
+        """Call ``callback`` with how many lines are dropped, those so far included."""
         self._queue.on_drop(callback)
 
     def flush(self) -> None:

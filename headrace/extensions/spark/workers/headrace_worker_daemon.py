@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def read_changed_archives_only() -> None:
-    """Have archives read again if they have changed, and only then.
+    """Read archives again only if they have changed.
 
     pyspark 4.0 invalidates the caches of the path before each task, 4.2 only where the path itself
     has changed. So each look for a module sees whether its archive is as it was.
