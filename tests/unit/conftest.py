@@ -1,4 +1,4 @@
-"""What keeps the ring of the unit tests quick: it runs before every push."""
+"""Settings that keep the unit tests quick, as they run before every push."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ settings.register_profile(
 
 
 def pytest_collection_finish() -> None:
-    """Have the garbage collector leave alone what imports and collection made: it stays anyway."""
+    """Freeze objects of imports and collection, which stay until the end anyway."""
     gc.freeze()
 
 

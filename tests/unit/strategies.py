@@ -1,4 +1,4 @@
-"""What several tests have Hypothesis draw from."""
+"""Strategies that several tests draw from."""
 
 from __future__ import annotations
 

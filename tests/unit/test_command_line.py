@@ -1,4 +1,4 @@
-"""What all commands have in common."""
+"""Behaviour common to all commands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CONFIGURED = {
 
 
 def test_the_version_is_an_option_too() -> None:
-    """As of other programs, and without a command."""
+    """The option works without a command, as for other programs."""
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.output) == (0, f"{VERSION}\n")
 
@@ -60,7 +60,7 @@ def test_help_lists_commands_by_what_they_are_for() -> None:
 
 @pytest.mark.parametrize("command", LISTED, ids=lambda command: command.name)
 def test_summary_is_the_first_sentence_of_the_command_s_help(command: Command) -> None:
-    """What --help says without importing a command is what the command says."""
+    """The summary that --help prints without importing a command is the command's own."""
     assert command.load().get_short_help_str(1000) == command.summary
 
 
@@ -94,7 +94,7 @@ def test_each_command_s_arguments_read_as_they_are_typed(name: str) -> None:
 
 @pytest.mark.parametrize("group", [[], ["local"], ["offsets"], ["connector"]])
 def test_help_says_all_of_a_command_s_summary(group: list[str]) -> None:
-    """Nothing is cut short, however narrow the terminal is."""
+    """A summary is not cut for a narrow terminal."""
     inner: Any = typer.main.get_command(app)
     for name in group:
         inner = inner.commands[name]

@@ -40,7 +40,7 @@ def test_a_compiler_may_have_options(
 def test_a_compiler_that_does_not_start_is_no_failure(
     build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str
 ) -> None:
-    """The package is made without the part in C, and somebody is told why."""
+    """The package is made without the part in C, and the reason is printed."""
     broken = tmp_path / "broken"
     broken.write_bytes(b"\x7fELF")
     broken.chmod(0o755)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def live() -> Callable[[str | None], ExitCode]:
-    """Have the start fail while a signal was heard, or none; return the exit code."""
+    """Return a function that fails a start, with or without a signal, and gives the exit code."""
     signals = Signals()
 
     def run(heard: str | None) -> ExitCode:
@@ -54,7 +54,7 @@ def test_a_start_that_fails_by_a_signal_was_stopped(
 def test_a_start_that_fails_without_a_signal_has_failed(
     live: Callable[[str | None], ExitCode],
 ) -> None:
-    """Nobody asked for a stop: the error goes on to the exit code."""
+    """Without a request to stop, the error decides on the exit code."""
     with pytest.raises(KafkaUnavailableError):
         live(None)
 
@@ -137,7 +137,7 @@ def test_a_file_alone_needs_no_parser(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Whatever else stands there is the command line's, which has the options and the messages."""
+    """Other arguments are left to the command line, with its options and messages."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_CONFIG", variable)
     assert __main__._named(arguments) == (None if named is None else Path(named))

@@ -1,4 +1,4 @@
-"""What a probe asks, before anything else of Headrace is imported."""
+"""Questions of a probe, before other modules of Headrace are imported."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_used_is_no_reason_to_end_a_process(probed: Probed
 def test_a_file_of_the_usual_name_need_not_be_named(
     probed: Probed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As for all commands that take a configuration."""
+    """The usual name is found, as for all commands that take a configuration."""
     probed.file.touch()
     monkeypatch.chdir(probed.file.parent)
     assert health.main([]) == 0
@@ -131,7 +131,7 @@ def test_a_file_of_the_usual_name_need_not_be_named(
 def test_the_variable_names_the_file_too(
     probed: Probed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As for all commands that take a configuration."""
+    """The variable counts, as for all commands that take a configuration."""
     monkeypatch.setenv("HEADRACE_CONFIG", str(probed.file))
     assert health.main(["--ready", "--timeout", "2"]) == 0
     assert capsys.readouterr().out == "ready\n"
@@ -153,7 +153,7 @@ def test_the_reasons_of_a_process_are_printed(
 def test_a_process_that_does_not_answer_is_not_well(
     probed: Probed, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its record alone is no sign of life."""
+    """The process's record alone is no sign of life."""
     probed.close()
     assert health.main(["-c", str(probed.file)]) == 1
     assert "Connection refused" in capsys.readouterr().err
@@ -171,10 +171,10 @@ def test_a_process_that_does_not_answer_is_not_well(
         ["-c", "absent.yaml"],
     ],
 )
-def test_what_takes_more_is_left_to_the_whole_command_line(
+def test_other_calls_are_left_to_the_whole_command_line(
     probed: Probed, arguments: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Help, mistakes, and a process that left no record: nothing was asked or printed."""
+    """Help, mistakes, and a process without a record ask and print nothing."""
     given = [each.replace("{file}", str(probed.file)) for each in arguments]
     assert health.main(given) is None
     assert (probed.asked, capfd.readouterr()) == ([], ("", ""))

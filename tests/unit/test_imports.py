@@ -1,4 +1,4 @@
-"""What each start imports: a process pays for the libraries that it uses, and for no other."""
+"""Imports of each start: a process pays only for the libraries that it uses."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ SPARK = "{type: spark, sql: SELECT * FROM batch}"
 
 
 def test_a_daemon_whose_channels_are_not_built_has_imported_what_all_take(tmp_path: Path) -> None:
-    """As headrace run does, which ends here because there is no such file."""
+    """The command headrace run ends here at its missing file, with the common imports."""
     missing = str(tmp_path / "headrace.yaml")
     assert command("run", "-c", missing) == READING - {"rich"}
 
@@ -158,10 +158,8 @@ def test_a_daemon_imports_what_its_channels_use(
     ],
     ids=["arrow", "rekey"],
 )
-def test_what_takes_no_extra_is_built_without_one(
-    tmp_path: Path, processor: str, sink: str
-) -> None:
-    """Also the reader of columns, which the processor asks for when its channel starts."""
+def test_a_channel_without_extras_imports_none(tmp_path: Path, processor: str, sink: str) -> None:
+    """The reader of columns, needed at the channel's start, takes no extra either."""
     without = "sys.modules |= dict.fromkeys(['numpy', 'pandas', 'pyspark', 'rocksdict'])"
     found = built(
         tmp_path / "headrace.yaml", processor, sink, without, "import headrace.kafka.columnar"
@@ -170,7 +168,7 @@ def test_what_takes_no_extra_is_built_without_one(
 
 
 def test_no_start_parses_the_source_of_models() -> None:
-    """What stands below fields is read for schemas only."""
+    """Descriptions below fields are read for schemas only."""
     code = "import linecache, headrace.daemon, headrace.ops.admin.server; print(*linecache.cache)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

@@ -70,7 +70,7 @@ def test_a_function_of_a_package_is_a_command(folder: Path) -> None:
 
 
 def test_an_app_of_a_package_is_a_group_of_commands(folder: Path) -> None:
-    """Its commands are one word further."""
+    """A group's commands are one word further."""
     name = install(folder, attribute="app")
     done = CliRunner().invoke(app, [name, "first", "--count", "2"])
     assert (done.exit_code, done.output) == (0, "first 2\n")

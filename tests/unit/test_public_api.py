@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_every_public_name_can_be_imported() -> None:
-    """Each name in __all__ is there, and a wrong one is an AttributeError."""
+    """Each name in __all__ exists, and a wrong one is an AttributeError."""
     for name in headrace.__all__:
         assert getattr(headrace, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -43,7 +43,7 @@ def test_importing_headrace_imports_no_client_and_no_spark() -> None:
 
 @pytest.mark.parametrize("in_columns", [False, True])
 def test_a_processor_makes_a_table_of_each_batch(in_columns: bool) -> None:
-    """However the records were fetched, it has their keys, values and offsets."""
+    """The table has keys, values and offsets, for any way of fetching."""
 
     class Tables(headrace.BatchProcessor):
         def __init__(self) -> None:

@@ -98,8 +98,8 @@ def test_without_a_watchdog_nothing_is_fed() -> None:
     assert not Manager(watchdog=None).fed(Part())
 
 
-def test_what_is_said_of_start_reload_and_status() -> None:
-    """The messages are those of sd_notify; a status is one line and is sent when it changes."""
+def test_messages_of_start_reload_and_status_are_sd_notify_s() -> None:
+    """A status is one line and is sent when it changes."""
     manager = Manager()
     manager.service.status("starting")
     manager.service.ready("main:\n running")
@@ -193,8 +193,8 @@ def test_a_socket_that_is_gone_costs_a_line_in_the_log(tmp_path: Path) -> None:
     ]
 
 
-def test_without_systemd_nobody_is_told() -> None:
-    """Every call is harmless, also the stop's thread, which is not started."""
+def test_calls_without_systemd_are_harmless() -> None:
+    """The thread of the stop is not started."""
     service = Service.from_environment({})
     service.ready("up")
     with service.stopping("stopping", list, Deadline.after(1)):

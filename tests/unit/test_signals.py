@@ -56,14 +56,14 @@ def importing(doing: str) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.parametrize("doing", [_WAITING, _CALLING], ids=["waiting", "calling"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_during_the_imports_ends_the_process(number: signal.Signals, doing: str) -> None:
-    """Nothing is open: exit code 0, also where the main thread is in a call into C."""
+    """The exit code is 0, also while the main thread is in a call into C."""
     with importing(doing) as process:
         process.send_signal(number)
         assert process.wait(PATIENCE) == 0
 
 
 def test_other_signals_during_the_imports_do_not_end_the_process() -> None:
-    """SIGHUP, SIGUSR1 and SIGUSR2 come and go; the process is there for SIGTERM to end it."""
+    """SIGHUP, SIGUSR1 and SIGUSR2 are ignored, and SIGTERM ends the process."""
     with importing(_WAITING) as process:
         for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
             process.send_signal(number)
@@ -175,7 +175,7 @@ def test_the_first_signal_asks_and_the_second_ends() -> None:
 
 
 def test_a_signal_after_a_stop_asked_otherwise_is_the_first_one() -> None:
-    """Who asks through the API has not sent a signal."""
+    """A stop through the API is no signal."""
     process = Process()
     process.signals.ask("the API")
     process.signals.handle(signal.SIGTERM)
@@ -183,7 +183,7 @@ def test_a_signal_after_a_stop_asked_otherwise_is_the_first_one() -> None:
 
 
 def test_before_it_serves_a_signal_ends_the_process() -> None:
-    """Nothing is open yet."""
+    """A process that does not serve yet ends at once."""
     process = Process(shutdown_timeout=None)
     process.signals.handle(signal.SIGINT)
     assert process.ended == [0]
@@ -191,7 +191,7 @@ def test_before_it_serves_a_signal_ends_the_process() -> None:
 
 @pytest.mark.parametrize("asks", [signal.SIGTERM, None])
 def test_a_stop_that_does_not_end_is_ended(asks: signal.Signals | None) -> None:
-    """Once the time for a stop is over, with a margin, whoever asked for it."""
+    """The process ends once the stop's time and a margin are over, for any source of the stop."""
     process = Process()
     if asks is None:
         process.signals.ask("the API")
@@ -207,7 +207,7 @@ def test_a_stop_that_does_not_end_is_ended(asks: signal.Signals | None) -> None:
 
 
 def test_a_process_that_must_end_has_a_code_of_its_own() -> None:
-    """A stop that nobody asked for is ended like any other one."""
+    """A stop without a request is ended like any other one."""
     process = Process()
     process.signals.end_by(Deadline.after(6.0, process.clock), 70)
     process.signals.handle(signal.SIGTERM)
@@ -217,7 +217,7 @@ def test_a_process_that_must_end_has_a_code_of_its_own() -> None:
 
 
 def test_a_stop_keeps_to_the_time_that_its_signal_began() -> None:
-    """However late the main thread comes to it; a stop with less time ends earlier."""
+    """The main thread may notice late; a stop with less time ends earlier."""
     process = Process()
     process.signals.handle(signal.SIGTERM)
     asked = Deadline.after(20.0, process.clock)
@@ -230,8 +230,8 @@ def test_a_stop_keeps_to_the_time_that_its_signal_began() -> None:
     assert process.ended == [70]
 
 
-def test_a_signal_is_remembered_until_somebody_wants_to_know() -> None:
-    """SIGHUP before the daemon hears it is told once, then each time."""
+def test_a_signal_is_kept_until_its_handler_is_set() -> None:
+    """SIGHUP before the daemon's handler is delivered once, then each time."""
     process, told = Process(shutdown_timeout=None), []
     process.signals.handle(signal.SIGHUP)
     process.signals.on(signal.SIGUSR1, lambda: told.append("SIGUSR1"))
@@ -243,7 +243,7 @@ def test_a_signal_is_remembered_until_somebody_wants_to_know() -> None:
 
 
 def test_a_signal_before_the_block_keeps_it_from_running() -> None:
-    """A start that somebody called off does not begin."""
+    """A start that was stopped before does not begin."""
     process = Process()
     process.signals.handle(signal.SIGTERM)
     with pytest.raises(StoppedEarlyError), process.signals.interrupting():

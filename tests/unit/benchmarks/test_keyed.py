@@ -1,4 +1,4 @@
-"""What the benchmark ``keyed`` says of its figures, and the counts it compares with."""
+"""Figures of the benchmark ``keyed``, and the counts it compares with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark ``pipeline`` says of its figures."""
+"""Figures of the benchmark ``pipeline``."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_a_result_is_repeated_within_the_spread_of_its_rounds() -> None:
     assert said == "ratio was 0.9, 1.1, 1, and 0.19 in the middle of a second run"
 
 
-def test_what_cannot_be_compared_is_not_repeated() -> None:
+def test_a_figure_without_a_counterpart_is_not_repeated() -> None:
     """A second run that lacks a figure, and a first one that has none, keep nothing."""
     first = Report("some", {}, {"ratio": [1.0]})
     assert not_repeated(first, Report("some", {})) == ["ratio is missing in the second run"]
@@ -66,7 +66,7 @@ def test_a_benchmark_without_rounds_is_not_run_twice(
 
 
 def test_each_figure_of_a_comparison_is_compared() -> None:
-    """Those that the reports begin with, and those of times beside those of rates."""
+    """Figures of rates and of times are compared, as the reports begin with them."""
     rates = Rounds({side: [{"rate": 2.0, "batches_per_second": 1.0}] for side in _SIDES})
     steady = Rounds({side: [{"p50": 1.0, "p99": 2.0}] for side in ("value", "streaming")})
     loads = {"100k": rates, "1k": rates}
@@ -84,7 +84,7 @@ def test_each_figure_of_a_comparison_is_compared() -> None:
 
 @pytest.mark.parametrize("kind", ["daemons", "workers"])
 def test_scale_refuses_short_rounds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of daemons and of Spark's workers alike, by what was tried."""
+    """The error names daemons or workers, their number, and the seconds."""
     servers, usage = cast("LocalStack", None), cast("Usage", None)
     scale = sys.modules[Plan.__module__]
     monkeypatch.setattr(scale, "_topic", lambda *_: Topic("topic", 10, 0, {}))

@@ -1,4 +1,4 @@
-"""What the benchmark ``workflow`` counts, and the figures that it makes of it."""
+"""Counts of the benchmark ``workflow``, and the figures made of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def test_effects_are_counted_by_call_and_by_key() -> None:
-    """A call that comes again under its key is there twice; a store that knows keys has it once."""
+    """A repeated call under its key counts twice; a store with keys has it once."""
     lines = [
         "a-1-0 reserve k1",
         "a-1-0 charge k2",
@@ -98,8 +98,8 @@ class Counted(Runner):
         }
 
 
-def test_what_comes_again_is_a_fault_of_ours_and_a_figure_of_others() -> None:
-    """Without a kill no side may lose a thing; only those that promise it may repeat nothing."""
+def test_a_repeated_call_is_our_fault_and_others_figure() -> None:
+    """No side may lose a call without a kill; only sides that promise it may repeat none."""
     found = Counted("asyncio", calls_again=3).round("rate", 5)
     assert found["calls_again"] == 3
     with pytest.raises(PeerError, match=r"arrow: of 5 instances .*, 3 calls_again"):
@@ -110,7 +110,7 @@ def test_what_comes_again_is_a_fault_of_ours_and_a_figure_of_others() -> None:
 
 
 def test_figures_have_all_that_was_repeated() -> None:
-    """Over all rounds of a side, beside what its rounds and its killed worker came to."""
+    """Figures add up all rounds of a side, and its killed worker's count."""
     sides = {name: Counted(name, calls_again=n) for name, n in (("arrow", 0), ("asyncio", 2))}
     rounds = Rounds({name: [side.round("rate", 5)] * 2 for name, side in sides.items()})
     killed = {name: side.killed(5) for name, side in sides.items()}

@@ -1,4 +1,4 @@
-"""What the tests of a whole channel share."""
+"""Helpers of the tests of a whole channel."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def fail(error: BaseException) -> None:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until something is so that nobody announces."""
+    """Wait until the condition holds, for states that no event announces."""
     assert wait_for(condition, Deadline.after(PATIENCE))

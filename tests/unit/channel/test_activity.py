@@ -1,4 +1,4 @@
-"""What a partition is said to be doing."""
+"""The activity that a partition reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def test_a_callback_that_began_just_now_runs_for_no_time(
     own: Callable[..., OwnedPartition],
 ) -> None:
-    """What begins between the look at the clock and that at the partition is not in the future."""
+    """A callback that began after the clock was read does not run for a negative time."""
     owned = own()
     owned.hold.callback = RunningCallback(100.5, get_ident())
     assert snapshot_of("main", owned, FakeClock(100.0)).callback_seconds == 0.0

@@ -1,4 +1,4 @@
-"""What is new to a group, and so begins at its first record though ``initial_offset`` is latest."""
+"""Topics that are new to a group begin at their first record, also with latest."""
 
 from __future__ import annotations
 

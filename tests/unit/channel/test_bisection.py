@@ -58,7 +58,7 @@ def test_a_batch_becomes_two_halves() -> None:
 def test_a_named_record_becomes_a_part_of_its_own(
     offset: int, expected: list[tuple[int, int]]
 ) -> None:
-    """What stands before and behind it are the other parts."""
+    """The records before and after the named one are the other parts."""
     cut = cut_of(3, 5, 9, 10, 20)
     error = UndecodableRecordError(P0, offset, "no JSON")
     assert names_one_of(cut.records, error)
@@ -73,7 +73,7 @@ def test_a_record_that_was_not_delivered_is_not_named() -> None:
     assert spans(halves(cut, cut.records, error, 1)) == [(3, 9), (9, 11)]
 
 
-def test_what_is_left_out_does_not_count() -> None:
+def test_omitted_records_do_not_count_for_halves() -> None:
     """Halves are halves of what was delivered; a batch with one record delivered has no parts."""
     cut = cut_of(0, 1, 2, 3, 4, 5)
     assert spans(halves(cut, records(4, 5), ANY, 1)) == [(0, 5), (5, 6)]
@@ -81,7 +81,7 @@ def test_what_is_left_out_does_not_count() -> None:
 
 
 def process(owned: OwnedPartition, poison: frozenset[int], *, named: bool) -> Run:
-    """Deliver all that is there as a channel does, with a processor that fails at ``poison``."""
+    """Deliver all records as a channel does, with a processor that fails at ``poison``."""
     run = Run()
     while (cut := owned.take_batch(BEHIND_LINGER)) is not None:
         run.deliveries += 1
@@ -99,7 +99,7 @@ def process(owned: OwnedPartition, poison: frozenset[int], *, named: bool) -> Ru
 
 
 class Run:
-    """What was processed and what was found to fail, in order."""
+    """Hold the records that were processed and those that were found to fail, in order."""
 
     def __init__(self) -> None:
         self.processed: list[int] = []

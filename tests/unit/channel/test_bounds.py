@@ -77,7 +77,7 @@ def test_a_run_until_latest_ends_where_the_log_ended_at_its_start(broker: InMemo
 
 
 def test_the_last_batch_does_not_linger(broker: InMemoryBroker) -> None:
-    """Nothing can join it any more, so it is delivered at once."""
+    """The last batch is delivered at once, because no record can join it any more."""
     broker.produce(P0, *values(5))
     recorder = Recorder()
     channel = in_memory_channel(recorder, broker, until=LATEST, batch={"linger": "1h"})
@@ -128,8 +128,8 @@ def test_a_run_until_a_moment_ends_before_the_first_record_not_older(
     assert recorder.delivered(1) == [(0, 2, 1)]
 
 
-def test_a_partition_that_is_there_already_is_not_touched(broker: InMemoryBroker) -> None:
-    """Where the group is at the bound or behind it, nothing is delivered or moved back."""
+def test_a_partition_at_or_past_its_bound_is_left_alone(broker: InMemoryBroker) -> None:
+    """A group at or past the bound gets no record, and its offset does not move back."""
     broker.produce(P0, *at(1, 2, 3, 4))
     broker.store("group").commit({P0: Commit(3, 0)}, Deadline.after(PATIENCE))
     recorder = Recorder()
@@ -223,7 +223,7 @@ def test_every_member_waits_for_the_whole_group(broker: InMemoryBroker) -> None:
         assert all(map(done, channels))
 
 
-def test_partitions_that_nobody_is_to_have_are_not_waited_for(broker: InMemoryBroker) -> None:
+def test_partitions_outside_of_static_lists_are_not_waited_for(broker: InMemoryBroker) -> None:
     """With static lists that leave a partition out, the run ends without it."""
     broker.produce(P0, *values(5))
     broker.produce(P1, *values(5))
@@ -262,7 +262,7 @@ def test_while_the_brokers_are_silent_the_run_is_not_over(broker: InMemoryBroker
 def test_a_partition_added_after_the_bounds_are_fixed_is_bounded_by_its_beginning(
     broker: InMemoryBroker,
 ) -> None:
-    """Nothing of it is part of the run."""
+    """The bound is the partition's first offset, so that its records are not part of the run."""
     broker.produce(P0, *values(5))
     bounds = Bounds(LATEST, "main", SYSTEM_CLOCK, fail)
     bounds.fix(broker.catalog(), {"events": 2}, Deadline.after(PATIENCE))
@@ -291,7 +291,7 @@ def test_a_record_without_a_time_is_older_than_any_moment(broker: InMemoryBroker
 
 
 def test_a_channel_after_another_reads_what_was_written_meanwhile(broker: InMemoryBroker) -> None:
-    """Its bounds are fixed once it is asked whether they are reached, and hold from then on."""
+    """Bounds are fixed when they are first evaluated, and hold from then on."""
     broker.produce(P0, *values(5))
     recorder = Recorder()
     channel = in_memory_channel(
@@ -308,7 +308,7 @@ def test_a_channel_after_another_reads_what_was_written_meanwhile(broker: InMemo
 
 
 def test_the_input_of_a_channel_after_another_must_stay() -> None:
-    """Its topic is deleted before its bounds are known: the run fails, as it would wait for it."""
+    """A run fails when its topic is deleted before its bounds are known."""
     failures: list[BaseException] = []
     bounds = Bounds(Until(after={P0.topic: "first"}), "channel", SYSTEM_CLOCK, failures.append)
     bounds.topic_missing(P0.topic)

@@ -77,7 +77,7 @@ def test_linger_counts_from_the_oldest_record_that_is_left() -> None:
 
 
 def test_a_chunk_of_an_older_generation_is_refused() -> None:
-    """What was fetched before a seek does not come in after it."""
+    """Records that were fetched before a seek are refused after it."""
     buffer = filled(records(0, 1))
     old = buffer.generation
     buffer.restart(50)
@@ -117,7 +117,7 @@ def test_a_gap_at_the_end_belongs_to_the_batch_before_it() -> None:
 
 
 def test_a_gap_with_nothing_before_it_is_reported() -> None:
-    """With no record at hand the caller hears of the gap, once, and the start stays put."""
+    """Without buffered records the gap is reported once, and the start stays put."""
     buffer = filled(position=3)
     assert buffer.pass_gap(buffer.generation, 9)
     assert not buffer.pass_gap(buffer.generation, 9)
@@ -177,7 +177,7 @@ def test_split_keeps_every_record_and_both_starts() -> None:
 def test_cuts_deliver_every_record_once_in_order(
     gaps: list[int], chunk: int, limit: int, sizes: int
 ) -> None:
-    """Whatever the chunks and limits, cuts join up to the fetched records, end to start."""
+    """Cuts join up to the fetched records, end to start, for any chunks and limits."""
     offsets, offset = [], 0
     for gap in gaps:
         offset += gap
@@ -246,7 +246,7 @@ def test_a_chunk_matters_to_the_schedule_when_it_is_the_first_or_fills_the_batch
 
 
 def test_cutting_a_long_chunk_weighs_each_record_a_few_times() -> None:
-    """However many batches come of it: what cannot fit into the next one is not looked at."""
+    """Records that cannot fit into the next batch are not weighed, for any number of batches."""
     weighed = 0
 
     class Weighed(FakeRecord):

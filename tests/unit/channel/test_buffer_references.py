@@ -22,7 +22,7 @@ from headrace.core.record_runs import OffsetRun
 def test_cuts_cover_every_offset_once_in_order(
     start: int, lengths: list[int], each: int, most: int, size: int
 ) -> None:
-    """Whatever the runs and limits, cuts are runs that follow each other and keep the limits."""
+    """Cuts follow each other and keep the limits, for any runs."""
     limits = Limits(most, size, 0.0)
     buffer = PartitionBuffer()
     buffer.restart(start)
@@ -51,7 +51,7 @@ def test_cuts_cover_every_offset_once_in_order(
 
 
 def test_a_gap_between_runs_ends_a_batch() -> None:
-    """What was lost in between is in neither; the second continues from where the first ended."""
+    """Lost records between two runs are in neither batch."""
     limits = Limits(100, 1 << 20, 0.0)
     buffer = PartitionBuffer()
     buffer.restart(0)
@@ -66,7 +66,7 @@ def test_a_gap_between_runs_ends_a_batch() -> None:
 
 
 def test_a_record_by_reference_has_an_offset_and_nothing_else() -> None:
-    """Whoever asks for more is told why it is not there and what to do."""
+    """Reading more than the offset raises an error with the reason and the remedy."""
     record = OffsetRun(5, 8, 100)[1]
     assert (record.offset(), len(record), record.timestamp()) == (6, 100, (0, 0))
     with pytest.raises(HeadraceError, match=r"the value of the record at 6 .* source: by_value"):

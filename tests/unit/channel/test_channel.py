@@ -89,7 +89,7 @@ def test_latest_starts_at_the_end(broker: InMemoryBroker) -> None:
 
 
 def test_the_sink_s_offset_has_precedence(broker: InMemoryBroker) -> None:
-    """Where the processor keeps offsets with its data, the group's commit follows them."""
+    """The sink's offset is the start, and the group's commit follows it."""
     broker.produce(P0, *values(9))
     recorder = Recorder()
     recorder.stored[0] = 7
@@ -296,7 +296,7 @@ def test_an_unreachable_broker_is_a_start_error(broker: InMemoryBroker) -> None:
 
 
 def test_a_prepared_channel_has_claimed_nothing_and_can_be_closed(broker: InMemoryBroker) -> None:
-    """Its processor is open and its topics are known; a stop closes what was opened."""
+    """The processor is open and the topics are known; a stop closes both."""
     recorder, zookeeper = Recorder(), InMemoryZooKeeper()
     channel = in_memory_channel(recorder, broker, zookeeper=zookeeper)
     channel.prepare(Deadline.after(PATIENCE))

@@ -43,7 +43,7 @@ FAILURES = [ValueError("no"), SystemExit(3), KeyboardInterrupt(), MemoryError()]
 def test_a_failed_batch_comes_again_and_others_go_on(
     broker: InMemoryBroker, error: BaseException
 ) -> None:
-    """Whatever on_next_batch raises: told once, same first offset again, nothing skipped."""
+    """An exception of on_next_batch is reported once, and the same batch comes again."""
     broker.produce(P0, *values(5))
     broker.produce(P1, *values(5))
     failed = Event()
@@ -153,8 +153,8 @@ def test_errors_in_the_last_resorts_are_logged_and_the_channel_stops_in_order(
     assert channel.stop(Deadline.after(PATIENCE)).clean
 
 
-def test_a_future_that_nobody_completes_times_out(broker: InMemoryBroker) -> None:
-    """The batch is withdrawn, told as BatchTimeoutError, and delivered again."""
+def test_a_future_that_is_never_completed_times_out(broker: InMemoryBroker) -> None:
+    """The batch is withdrawn, reported as BatchTimeoutError, and delivered again."""
     broker.produce(P0, *values(5))
     recorder = Recorder()
     recorder.answer = recorder.later
@@ -311,7 +311,7 @@ def test_skip_passes_over_a_batch_after_its_attempts(broker: InMemoryBroker) -> 
 
 
 def test_a_batch_that_the_sink_cannot_pass_over_is_not_skipped(broker: InMemoryBroker) -> None:
-    """Where the sink's own offset does not move, skipping would only be undone: try again."""
+    """The batch is tried again, because a sink whose offset stays would undo a skip."""
     broker.produce(P0, *values(5))
 
     def answer(batch: Batch) -> BatchResponse:
@@ -331,7 +331,7 @@ def test_a_batch_that_the_sink_cannot_pass_over_is_not_skipped(broker: InMemoryB
 
 
 def test_a_batch_that_the_sink_has_already_is_passed_over_with_it(broker: InMemoryBroker) -> None:
-    """Where the sink says that it stands behind the batch to be skipped, reading goes on there."""
+    """Reading continues at the sink's offset when that is past the batch to be skipped."""
     broker.produce(P0, *values(20))
 
     def answer(batch: Batch) -> BatchResponse:
@@ -379,7 +379,7 @@ class Failing(Recorder):
 
 
 def test_a_processor_can_end_its_channel(broker: InMemoryBroker) -> None:
-    """Whatever rejects say, with its own error; the batch that is out is not committed."""
+    """The channel fails with the processor's error, and the open batch is not committed."""
     broker.produce(P0, *values(5))
     out: Future[BatchResponse] = Future()
     recorder = Failing(lambda _: out)

@@ -80,10 +80,10 @@ def test_commit_first_processes_no_record_before_its_time(broker: InMemoryBroker
     assert len(seen) == 3
 
 
-def test_nothing_is_told_after_the_termination(
+def test_no_callback_follows_the_termination(
     monkeypatch: pytest.MonkeyPatch, broker: InMemoryBroker
 ) -> None:
-    """A commit that fails behind on_stream_termination is not told: the callback was the last."""
+    """A commit that fails after on_stream_termination is not reported to the processor."""
     broker.produce(P0, *values(5))
     recorder = Recorder(lambda _: BatchResponse.continue_())
 
@@ -120,7 +120,7 @@ def test_a_processor_that_cannot_close_does_not_stop_the_stop(
 def test_the_scheduler_forgets_ended_partitions_and_outdated_times(
     clock: FakeClock, own: Callable[..., OwnedPartition]
 ) -> None:
-    """Neither pile up."""
+    """Ended partitions and outdated due times do not accumulate."""
     scheduler = Scheduler(clock)
     live = own()
     for turn in range(2000):

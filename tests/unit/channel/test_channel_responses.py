@@ -1,4 +1,4 @@
-"""What a whole channel makes of each response."""
+"""Effects of each response on a whole channel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.channel.in_memory import P0, P1, committed, values
 
 @pytest.mark.parametrize("in_flight", [1, 2])
 def test_commits_keep_the_order_of_batches(broker: InMemoryBroker, in_flight: int) -> None:
-    """However futures complete, a batch's offset is stored after those before it."""
+    """A batch's offset is stored after those before it, in any order of completion."""
     broker.produce(P0, *values(20))
     recorder = Recorder()
     recorder.answer = recorder.later
@@ -61,7 +61,7 @@ MATRIX = {
 def test_each_response_has_its_effect_on_delivery_and_commit(
     broker: InMemoryBroker, case: str, in_flight: int
 ) -> None:
-    """Whatever is answered, with one or two batches out, delivery goes on where it says."""
+    """Delivery continues where the response says, with one or two batches in flight."""
     expected: tuple[object, ...]
     response, expected, end = MATRIX[case]
     broker.produce(P0, *values(30))

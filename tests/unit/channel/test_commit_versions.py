@@ -1,4 +1,4 @@
-"""What an owner makes of commits whose metadata a later version of Headrace wrote."""
+"""Commits whose metadata a later version of Headrace wrote, as an owner reads them."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Bench:
         self.committer.run_once(flushed=True)
 
     def overwrite(self, stored: StoredOffset) -> None:
-        """Commit for P0 as somebody else would."""
+        """Commit for P0 as another writer would."""
         commits: dict[object, StoredOffset] = {P0: stored}
         self.broker.store("group").commit(commits, Deadline.after(1))  # type: ignore[arg-type]
 
@@ -73,7 +73,7 @@ class Bench:
 
     @property
     def stored(self) -> StoredOffset | None:
-        """What is stored of P0."""
+        """Return the stored offset of P0."""
         return self.broker.committed("group", P0)
 
 
@@ -139,7 +139,7 @@ def test_a_zombie_s_commit_is_found_and_mended(
 
 
 def test_a_commit_is_preceded_by_a_look(bench: Bench, owned: OwnedPartition) -> None:
-    """Somebody else's commit is seen before our next one covers it."""
+    """A commit of another writer is found before our next one covers it."""
     bench.commit(owned, 10)
     bench.overwrite(StoredOffset(3, 0))
     bench.clock.advance(FRESH)
@@ -149,7 +149,7 @@ def test_a_commit_is_preceded_by_a_look(bench: Bench, owned: OwnedPartition) -> 
 
 
 def test_a_higher_epoch_is_never_fought(bench: Bench, owned: OwnedPartition) -> None:
-    """What we had staged is dropped, the partition is let go, and nothing more is stored."""
+    """Staged commits are dropped, the partition is released, and nothing more is stored."""
     bench.commit(owned, 10)
     bench.overwrite(StoredOffset(12, 2, "successor"))
     bench.clock.advance(FRESH)
@@ -160,10 +160,10 @@ def test_a_higher_epoch_is_never_fought(bench: Bench, owned: OwnedPartition) -> 
     assert bench.found("superseded") == 1
 
 
-def test_nothing_is_mended_without_a_lease(
+def test_no_offset_is_repaired_without_a_lease(
     bench: Bench, own: Callable[..., OwnedPartition]
 ) -> None:
-    """A member whose lease is over does not repair, whatever it finds."""
+    """A member whose lease is over does not overwrite a foreign commit."""
     owned = own(session_timeout=3.0)
     bench.commit(owned, 10)
     bench.overwrite(StoredOffset(3, 0))
@@ -219,8 +219,10 @@ def test_a_missed_answer_is_no_foreign_commit(bench: Bench, owned: OwnedPartitio
     assert [event.offset for event in owned.events if hasattr(event, "offset")][-1] == 20
 
 
-def test_a_reset_while_nobody_ran_stays(bench: Bench, own: Callable[..., OwnedPartition]) -> None:
-    """What was stored before our first commit of a claim is nobody's mistake."""
+def test_a_reset_before_the_first_commit_stays(
+    bench: Bench, own: Callable[..., OwnedPartition]
+) -> None:
+    """An offset that was stored before a claim's first commit is not repaired."""
     bench.overwrite(StoredOffset(3, 0, "reset"))
     bench.later()
     own(session_timeout=SESSION)
@@ -231,7 +233,7 @@ def test_a_reset_while_nobody_ran_stays(bench: Bench, own: Callable[..., OwnedPa
 def test_a_broker_that_is_down_only_postpones_the_look(
     bench: Bench, own: Callable[..., OwnedPartition]
 ) -> None:
-    """What cannot be seen is not judged; afterwards every partition is looked at."""
+    """Every partition is checked once the broker is back."""
     first, second = own(0, session_timeout=SESSION), own(1, session_timeout=SESSION)
     bench.commit(first, 10)
     bench.commit(second, 11)
@@ -248,7 +250,7 @@ def test_a_broker_that_is_down_only_postpones_the_look(
 def test_a_refused_commit_loses_the_partition(
     bench: Bench, owned: OwnedPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that knows that somebody claimed after us is not asked again."""
+    """A store that knows of a later claim is not asked again."""
     asked: list[Commit] = []
 
     def refuse(offsets: dict[object, Commit], _: Deadline) -> dict[object, object]:
@@ -262,10 +264,10 @@ def test_a_refused_commit_loses_the_partition(
     assert [(c.offset, c.epoch, c.by, c.node_version) for c in asked] == [(10, 1, "me", 1)]
 
 
-def test_offsets_of_a_missing_topic_wait_until_it_is_there(
+def test_offsets_of_a_missing_topic_wait_for_the_topic(
     bench: Bench, own: Callable[..., OwnedPartition]
 ) -> None:
-    """One of them in a commit would have the whole fail; and nothing is repaired meanwhile."""
+    """One of them would fail the whole commit, and none is repaired meanwhile."""
     owned, topic = own(0, SESSION), {"events": TopicInfo("events", "id-1", 2)}
     bench.topics.begin("cluster", topic, {"events": 2})
     bench.commit(owned, 5)

@@ -130,7 +130,7 @@ def test_a_record_is_in_doubt_where_nothing_was_answered_before_it(
 def test_a_named_record_is_looked_for_nowhere(
     broker: InMemoryBroker, letters: InMemoryDeadLetters
 ) -> None:
-    """What stands before it is delivered, then it alone, without further attempts."""
+    """Records before the named one are delivered, then it alone, without further attempts."""
     broker.produce(P0, *values(8))
     recorder = refusing(5, error=PoisonRecordError(P0, 5, "a field is missing"))
     with running(channel_of(recorder, broker, letters, **policy(9))):
@@ -186,10 +186,10 @@ def test_a_letter_says_it_under_kafka_connects_names(
     assert "headrace.topic" not in found
 
 
-def test_what_is_no_records_fault_is_never_given_up(
+def test_a_failure_of_the_environment_is_never_given_up(
     broker: InMemoryBroker, letters: InMemoryDeadLetters
 ) -> None:
-    """Far beyond retry.attempts the whole batch comes again, until the cause is gone."""
+    """The whole batch comes again far beyond retry.attempts, until the cause is gone."""
     broker.produce(P0, *values(4))
 
     def answer(batch: Batch) -> BatchResponse:
@@ -223,10 +223,10 @@ def test_an_outage_in_between_does_not_condemn_a_record(
     assert letters.said("offset") == ["1"]
 
 
-def test_nothing_is_committed_before_the_letter_is_stored(
+def test_an_offset_is_committed_after_its_letter_is_stored(
     broker: InMemoryBroker, letters: InMemoryDeadLetters
 ) -> None:
-    """While the topic takes nothing the record comes again, and the offset stands before it."""
+    """While the topic refuses letters, the record comes again and its offset is not committed."""
     broker.produce(P0, *values(3))
     letters.refuse = "no broker"
     recorder = refusing(1)
@@ -257,7 +257,7 @@ def test_a_sink_that_does_not_move_has_the_record_sent_again(
 def test_a_sink_that_stands_elsewhere_is_followed(
     broker: InMemoryBroker, letters: InMemoryDeadLetters
 ) -> None:
-    """Somebody else's commit wins over the record that was to be passed over."""
+    """An offset that another writer stored in the sink wins over the record to be skipped."""
     broker.produce(P0, *values(20))
     recorder = refusing(1)
     recorder.stored[0] = 0
@@ -276,7 +276,7 @@ def test_a_sink_that_stands_elsewhere_is_followed(
 def test_too_many_stop_the_channel(
     broker: InMemoryBroker, letters: InMemoryDeadLetters, limit: dict[str, int]
 ) -> None:
-    """What is beyond the limit is neither sent nor committed."""
+    """Records beyond the limit are neither produced nor committed."""
     broker.produce(P0, *values(20))
     channel = channel_of(refusing(*range(20)), broker, letters, **policy(1, **limit))
     with running(channel):
@@ -296,9 +296,9 @@ def test_too_many_stop_the_channel(
 def test_a_ratio_of_thirty_percent_stops_the_channel_after_a_few_hundred_records(
     broker: InMemoryBroker, letters: InMemoryDeadLetters, deliver: str
 ) -> None:
-    """By the limit, and before records and batches had all their tries, which would take minutes.
+    """The limit stops the channel before all records had their attempts, which take minutes.
 
-    Whatever is delivered again as it was had to wait for a back-off.
+    A batch that is delivered again unchanged has waited for a back-off.
     """
     bad = {offset for offset in range(1000) if Random(offset).random() < 0.3}
     tried: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""A whole channel that finds an offset held in doubt by a transaction that nobody ends."""
+"""A whole channel that finds an offset held in doubt by an open transaction."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def met_while_handling(error: BaseException, first: BaseException) -> BaseExcept
     "error", [PoisonRecordError(P0, 3, "no"), UndecodableRecordError(P0, 3, "no")]
 )
 def test_an_error_may_name_its_record(error: BaseException) -> None:
-    """Whoever raises it knows which one it is."""
+    """The code that raises the error knows the record."""
     assert classify_error(error) is ErrorScope.RECORD
 
 
@@ -56,8 +56,8 @@ def test_an_error_may_name_its_record(error: BaseException) -> None:
     ],
     ids=repr,
 )
-def test_what_code_raises_may_be_a_records_fault(error: BaseException) -> None:
-    """What is not known to be something else's."""
+def test_an_unknown_error_may_be_a_record_s_fault(error: BaseException) -> None:
+    """An error of unknown cause counts as the batch's."""
     assert classify_error(error) is ErrorScope.BATCH
 
 
@@ -82,6 +82,6 @@ def test_what_code_raises_may_be_a_records_fault(error: BaseException) -> None:
     ],
     ids=repr,
 )
-def test_what_is_away_or_wrong_is_no_records_fault(error: BaseException) -> None:
-    """Time-outs, other systems, the machine and the code, also as the cause of another error."""
+def test_an_error_of_the_environment_is_no_record_s_fault(error: BaseException) -> None:
+    """Time-outs, other systems, the machine and the code count, also as another error's cause."""
     assert classify_error(error) is ErrorScope.ENVIRONMENT

@@ -1,4 +1,4 @@
-"""A whole channel whose offsets are refused or overwritten by somebody else."""
+"""A whole channel whose offsets another writer refuses or overwrites."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def broker_commits(broker: InMemoryBroker) -> list[tuple[int, int]]:
 
 
 def test_a_takeover_shuts_out_the_former_owner(broker: InMemoryBroker) -> None:
-    """What a crashed member's producer sends after the takeover is refused, and stays refused."""
+    """Commits of a crashed member's producer are refused from the takeover on."""
     zookeeper = InMemoryZooKeeper()
     crashed = in_memory_channel(
         Recorder(), broker, zookeeper=zookeeper, member="a", offsets=TRANSACTIONS
@@ -134,7 +134,7 @@ class UndecidedOffsets(InMemoryOffsets):
 
 
 def test_a_partition_waits_until_its_former_owner_is_shut_out(broker: InMemoryBroker) -> None:
-    """Nothing is delivered while the producer of a former owner may still commit."""
+    """No record is delivered while a former owner's producer may still commit."""
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
     former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=False, unfenced=(OLDER,))
     zookeeper.put(PATHS.epoch(P0), former.encode())
@@ -147,7 +147,7 @@ def test_a_partition_waits_until_its_former_owner_is_shut_out(broker: InMemoryBr
 
 
 def test_a_claim_that_ends_before_it_fenced_hands_the_duty_down(broker: InMemoryBroker) -> None:
-    """The epoch node goes on to name a producer that nobody could shut out."""
+    """The epoch node still names a producer that could not be fenced."""
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
     store = UnfencedOffsets(broker, recorder, refusals=inf)
     former = EpochDocument(7, "a", 3, transactional_id=GONE, clean_end=False)

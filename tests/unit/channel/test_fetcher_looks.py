@@ -44,7 +44,7 @@ class OneByOne(InMemorySource):
         starts: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] | None = None,  # noqa: ARG002 - of no interest here
     ) -> None:
-        """Take note of them."""
+        """Record the assigned starts."""
         self._assigned += starts
 
     def fetch(self, timeout: float) -> Fetched:

@@ -17,17 +17,17 @@ def reading(
 
 
 def test_below_the_budget_everything_is_fetched() -> None:
-    """With room for all nobody is paused."""
+    """With room for all partitions none is paused."""
     assert decide([reading(A, 40), reading(B, 40), reading(C, 0)], BUDGET) == Decision(fetch=True)
 
 
 def test_one_partition_may_use_the_room_of_others_that_want_nothing() -> None:
-    """Over its share, but nobody else is hungry: it goes on."""
+    """A partition over its share goes on while no other one is hungry."""
     assert decide([reading(A, 250), reading(B, 0), reading(C, 0)], BUDGET) == Decision(fetch=True)
 
 
-def test_a_full_budget_that_nobody_hungers_beside_just_stops_fetching() -> None:
-    """Stopping throws no prefetched record away, so nobody is paused."""
+def test_a_full_budget_without_a_hungry_partition_stops_fetching() -> None:
+    """Stopping keeps prefetched records, so no partition is paused."""
     readings = [reading(A, 100), reading(B, 100), reading(C, 100)]
     assert decide(readings, BUDGET) == Decision(fetch=False)
 
@@ -38,8 +38,8 @@ def test_a_partition_over_its_share_is_paused_for_a_hungry_one() -> None:
     assert decide(readings, BUDGET) == Decision(fetch=True, pause=frozenset({A}))
 
 
-def test_with_plenty_of_room_nobody_is_paused_for_a_hungry_one() -> None:
-    """Pausing throws prefetched records away, and the hungry one is fetched with the others."""
+def test_no_partition_is_paused_while_there_is_room() -> None:
+    """Pausing drops prefetched records, and the hungry partition is fetched with the others."""
     readings = [reading(A, 120), reading(B, 0, hungry=True), reading(C, 20)]
     assert decide(readings, BUDGET) == Decision(fetch=True)
 
@@ -65,8 +65,8 @@ def test_without_partitions_the_client_is_still_served() -> None:
     assert decide([], BUDGET) == Decision(fetch=True)
 
 
-def test_nothing_has_to_be_looked_at_before_half_of_the_budget_is_used() -> None:
-    """As long as nobody is paused; who is may have to be resumed before that."""
+def test_flow_is_next_decided_at_half_of_the_budget() -> None:
+    """A paused partition may have to be resumed before that."""
     readings = [reading(A, 40), reading(B, 20, hungry=True)]
     assert leeway(readings, BUDGET) == 90
     assert leeway([*readings, reading(C, 200)], BUDGET) == 0

@@ -1,4 +1,4 @@
-"""What becomes of an offset whose topic was deleted and created again when nobody looked."""
+"""Offsets of a topic that was deleted and created again while no member ran."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def events(logs: list[MutableMapping[str, Any]], name: str) -> list[MutableMappi
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
 @pytest.mark.parametrize("after", ["kafka", "zookeeper"])
 @pytest.mark.parametrize("before", ["kafka", "zookeeper"])
-def test_a_topic_replaced_while_nobody_ran_is_read_from_its_beginning(
+def test_a_topic_replaced_while_no_member_ran_is_read_from_its_beginning(
     broker: InMemoryBroker, before: str, after: str, policy: str
 ) -> None:
-    """The offset of the former topic is not used, whatever ``initial_offset`` is, and it is said.
+    """The offset of the former topic is logged and not used, for any ``initial_offset``.
 
     The first commit counts instead of it, under a higher epoch and with the present topic's id.
     That the group moves to another store on this occasion changes nothing.
@@ -115,9 +115,9 @@ def test_the_epoch_of_such_an_offset_still_counts(broker: InMemoryBroker) -> Non
 
 
 def test_a_claim_that_moves_from_a_member_that_did_not_see_it(broker: InMemoryBroker) -> None:
-    """What the former owner committed without knowing counts the new topic's records as the old's.
+    """The next owner, which started later, begins at the first record of the new topic.
 
-    So the next owner, which started later, begins at the first record.
+    The former owner did not notice the new topic, and its commits count the wrong records.
     """
     zookeeper, a, b = InMemoryZooKeeper(), Recorder(), Recorder()
     with running(in_memory_channel(a, broker, zookeeper=zookeeper, member="a")):

@@ -1,4 +1,4 @@
-"""What arrives while a processor is busy with what it has."""
+"""Records that arrive while a processor is busy."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_records_gather_in_the_channel_until_the_processor_wants_them(
         assert committed(broker, P0, 6)
 
 
-def test_the_first_batch_of_a_partition_waits_for_nobody(broker: InMemoryBroker) -> None:
-    """A partition that has nothing out has its records handed out as soon as they are due."""
+def test_the_first_batch_of_a_partition_does_not_wait(broker: InMemoryBroker) -> None:
+    """A partition without open batches has its records delivered as soon as they are due."""
     busy = Busy()
     broker.produce(P0, *values(1))
     with running(in_memory_channel(busy, broker)):

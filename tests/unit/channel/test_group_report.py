@@ -47,7 +47,7 @@ def value(metrics: Metrics, condition: str) -> float | None:
     return metrics.registry.get_sample_value("headrace_group_partitions", labels)
 
 
-def test_what_is_wrong_is_warned_of_once() -> None:
+def test_each_fault_of_the_group_is_warned_of_once() -> None:
     """Each condition has an event of its own, which comes again only when it changes."""
     report = RebalanceReporter("main", Metrics())
     with capture_logs() as logs:
@@ -82,8 +82,8 @@ def test_losses_and_suspensions_are_counted() -> None:
     assert sample("headrace_claims_lost_total", lost) == 1
 
 
-def test_nothing_is_resumed_where_everything_was_lost() -> None:
-    """The log says whether partitions go on or begin anew, and how many were kept and lost."""
+def test_a_group_that_lost_everything_is_not_resumed() -> None:
+    """The log has whether partitions resume or restart, and how many were kept and lost."""
     report = RebalanceReporter("main", Metrics())
     with capture_logs() as logs:
         for lost, kept in ((0, 0), (1, 1), (1, 0)):

@@ -1,4 +1,4 @@
-"""What a channel does with records in lists it does with records in columns: the same tests."""
+"""Records in columns pass the tests of records in lists."""
 
 from __future__ import annotations
 

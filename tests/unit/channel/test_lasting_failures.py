@@ -1,4 +1,4 @@
-"""What is tried again in vain: bounded runs end with it, and code that never worked is named."""
+"""Batches that fail at every attempt: bounded runs end, and code that never worked is named."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_a_rest_for_a_misfit_ends_with_the_claim(broker: InMemoryBroker) -> None
 def test_a_record_that_code_hangs_at_is_found_and_not_given_up(
     broker: InMemoryBroker, kind: Callable[[str], BaseException], at: int
 ) -> None:
-    """Its batch is divided; what lies before it is committed, and it comes again alone."""
+    """The batch is divided; records before the hanging one are committed, and it comes alone."""
     broker.produce(P0, *values(8))
 
     def answer(batch: Batch) -> BatchResponse:
@@ -300,7 +300,7 @@ def test_code_that_never_worked_is_named_once(
 
 
 def test_code_that_worked_once_is_not_named(broker: InMemoryBroker) -> None:
-    """What fails after a success may be for a value."""
+    """A failure after a success may be due to the value."""
     broker.produce(P0, *values(20))
 
     def answer(batch: Batch) -> BatchResponse:
@@ -330,7 +330,7 @@ def test_failures_by_a_future_count_as_well(broker: InMemoryBroker) -> None:
     assert [line["event"] for line in logs].count("processor_never_worked") == 1
 
 
-def test_causes_count_for_what_is_of_code() -> None:
+def test_an_error_of_code_is_found_among_causes() -> None:
     """A keyed reducer's error is the cause of one that names the record."""
     named = PoisonRecordError(P0, 3, "key 'a': no")
     assert not is_of_code(named)
@@ -340,10 +340,10 @@ def test_causes_count_for_what_is_of_code() -> None:
 
 
 @pytest.mark.parametrize("partition", [None, P0])
-def test_a_bounded_run_ends_with_a_state_that_waits_for_somebody(
+def test_a_bounded_run_ends_when_its_state_rests(
     broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch, partition: TopicPartition | None
 ) -> None:
-    """The channel's error says which state it is and why it rests."""
+    """The channel's error names the state and why it rests."""
     monkeypatch.setattr("headrace.channel.lasting_failures.BOUNDED_REST", 0.0)
     broker.produce(P0, *values(5))
     ended = Ended()

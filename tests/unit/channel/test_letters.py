@@ -79,8 +79,8 @@ def test_a_row_that_is_longer_than_by_chance_is_no_part_of_a_rate() -> None:
     assert seen == [True, True, False]
 
 
-def test_what_fails_from_the_start_has_no_rate() -> None:
-    """However many: nothing was answered, so that it may be something else than the records."""
+def test_failures_from_the_start_have_no_rate() -> None:
+    """Without an answered record the failures may have another cause than the records."""
     letters = DeadLetterLimits()
     for offset in range(9):
         assert not letters.heads_for(one(offset), limits(max_consecutive=99))

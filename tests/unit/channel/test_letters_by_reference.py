@@ -39,7 +39,7 @@ class Log:
         self._offsets = offsets
 
     def read(self, partition: TopicPartition, offset: int, deadline: Deadline) -> Record | None:
-        """Return the record, if it is there."""
+        """Return the record, or none without its offset."""
         del deadline
         if not self._offsets:
             raise KafkaUnavailableError(f"{partition}: not read in time")

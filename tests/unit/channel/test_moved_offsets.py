@@ -36,11 +36,11 @@ class Bench:
         self.zookeeper.put(PATHS.epoch(P0), b"{}")
 
     def store_in_kafka(self, offset: int, epoch: int) -> None:
-        """Have Kafka know an offset of P0."""
+        """Store an offset of P0 in Kafka."""
         self.kafka.commit({P0: Commit(offset, epoch)}, Deadline.after(PATIENCE))
 
     def store_in_zookeeper(self, offset: int, epoch: int) -> None:
-        """Have ZooKeeper know an offset of P0."""
+        """Store an offset of P0 in ZooKeeper."""
         assert self.nodes.commit({P0: self.commit(offset, epoch)}, Deadline.after(1)) == {}
 
     def commit(self, offset: int, epoch: int) -> Commit:
@@ -50,7 +50,7 @@ class Bench:
 
     @property
     def in_zookeeper(self) -> StoredOffset | None:
-        """What ZooKeeper has of P0."""
+        """Return the offset of P0 that ZooKeeper has."""
         return self.nodes.read(P0, Deadline.after(1))
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_skip_passes_over_a_named_record_alone(broker: InMemoryBroker) -> None:
-    """What stands around it is delivered, with attempts of its own where it fails."""
+    """Records around the named one are delivered, with attempts of their own."""
     broker.produce(P0, *values(8))
 
     def answer(batch: Batch) -> BatchResponse:

@@ -1,4 +1,4 @@
-"""What a channel's offset store is opened for, by the channel's configuration."""
+"""The offset store that a channel opens, by its configuration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CUSTOM = {"type": "custom", "factory": "some.module:Processor"}
 def test_former_owners_are_shut_out_where_they_stored_offsets(
     settings: Mapping[str, Any], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a producer left in doubt is in the channel's group, or in that of its Kafka sink."""
+    """Offsets in doubt are those of the channel's group, or of its Kafka sink's."""
     places: list[GroupPartition | None] = []
     monkeypatch.setattr(module, "fence_producers", lambda *given: places.append(given[3]))
     channel = ChannelConfig.model_validate(

@@ -209,10 +209,10 @@ def test_a_seek_into_a_batch_delivers_the_rest_of_it(own: Callable[..., OwnedPar
 
 
 @pytest.mark.parametrize("target", [60, 5])
-def test_a_seek_beyond_what_is_at_hand_needs_a_fetch(
+def test_a_seek_beyond_the_buffer_needs_a_fetch(
     own: Callable[..., OwnedPartition], target: int
 ) -> None:
-    """Backwards past the retained records, or ahead of the buffer: everything is dropped."""
+    """Everything is dropped for an offset before the retained records or after the buffer."""
     owned = waiting(own(), fetched=40)
     hand_out(owned)
     owned.progress.outstanding.clear()
@@ -225,7 +225,7 @@ def test_a_seek_beyond_what_is_at_hand_needs_a_fetch(
 def test_a_restart_resets_what_speaks_of_the_former_position(
     own: Callable[..., OwnedPartition],
 ) -> None:
-    """Nothing at hand, no failure, no back-off and no doubt of before holds at the new offset."""
+    """Records, failures, back-off and doubt of the former position do not hold at the new one."""
     owned = waiting(own(), fetched=40)
     out = hand_out(owned)
     owned.progress.pending.append(BatchSlice(10, records(10, 10), 20, 100))
@@ -254,10 +254,10 @@ def test_a_restart_resets_what_speaks_of_the_former_position(
     assert owned.progress.take_gap() is None
 
 
-def test_a_revert_past_what_is_at_hand_leaves_what_its_answer_does_not_say(
+def test_a_revert_past_the_buffer_keeps_other_state(
     own: Callable[..., OwnedPartition],
 ) -> None:
-    """What is processed, a wait and a doubt of the log are not the processor's to take back."""
+    """The processed offset, a wait and a doubt of the log are not the processor's to revert."""
     owned = waiting(own(), fetched=40)
     owned.progress.process_to(10, None)
     owned.retries.hold_until(5000.0)
@@ -360,7 +360,7 @@ def read_meanwhile(owned: OwnedPartition, turn: Callable[[], object], moment: in
 def test_a_batch_that_comes_again_is_known_at_every_moment(
     own: Callable[..., OwnedPartition], turn: str
 ) -> None:
-    """Whatever its holder does while another thread looks, an operator may skip in it."""
+    """An operator can skip in the batch at any moment of its holder's turn."""
     missed = []
     for moment in range(1, 200):
         owned = waiting(own(), 10)
@@ -385,7 +385,7 @@ def test_a_larger_next_size_does_not_exceed_the_channel_s(
     assert len(hand_out(owned).cut.records) == 10
 
 
-def test_where_a_processor_copies_them_batches_in_flight_fit_into_the_share(
+def test_batches_that_a_processor_copies_fit_into_the_share(
     own: Callable[..., OwnedPartition],
 ) -> None:
     """With a small share of the budget batches are cut smaller than configured."""
@@ -396,10 +396,10 @@ def test_where_a_processor_copies_them_batches_in_flight_fit_into_the_share(
     assert len(hand_out(owned).cut.records) == 5
 
 
-def test_what_is_in_memory_anyway_is_handed_out_in_full_batches(
+def test_buffered_records_are_delivered_in_full_batches(
     own: Callable[..., OwnedPartition],
 ) -> None:
-    """With a small share less has to be there, but a batch has all that is."""
+    """A small share lowers the records to wait for, but a batch takes all that are buffered."""
     owned = waiting(own(), fetched=40)
     whole = hand_out(owned).cut
     owned.progress.outstanding.clear()

@@ -136,7 +136,7 @@ def test_a_matched_topic_that_is_deleted_is_given_up(broker: InMemoryBroker, owe
 def test_no_end_waits_for_a_commit_of_a_deleted_topic(
     broker: InMemoryBroker, ends_before: bool
 ) -> None:
-    """Neither where reading has not begun yet, nor where the end had begun before."""
+    """A partition ends at once, before its first read or during an earlier end."""
     zookeeper, recorder = InMemoryZooKeeper(), Recorder()
     store = NotedOffsets(broker)
     channel = in_memory_channel(
@@ -210,7 +210,7 @@ def test_a_bounded_run_whose_topic_is_deleted_fails(
 
 
 def test_a_bounded_run_is_about_what_matches_at_its_start(broker: InMemoryBroker) -> None:
-    """Nothing of a topic that appears later is delivered."""
+    """Records of a topic that appears later are not delivered."""
     recorder = Recorder()
     channel = in_memory_channel(recorder, broker, until=Until(), topics=["^alerts"])
     with running(channel):

@@ -45,7 +45,7 @@ class Braking(Recorder):
 
 
 def test_a_pause_commits_and_holds_until_every_reason_is_gone(broker: InMemoryBroker) -> None:
-    """Nothing is delivered while any reason stands, partitions are kept, and both say so."""
+    """No record is delivered while any reason holds, and partitions are kept."""
     broker.produce(P0, *values(5))
     recorder = Recorder()
     channel = in_memory_channel(recorder, broker, commit_interval="1h")
@@ -72,7 +72,7 @@ def test_a_pause_commits_and_holds_until_every_reason_is_gone(broker: InMemoryBr
 
 
 def test_a_pause_is_not_acknowledged_before_it_is_true(broker: InMemoryBroker) -> None:
-    """Neither while a batch is out, nor while what it answered is not committed."""
+    """A pause waits for open batches and for the commit of their answers."""
     broker.produce(P0, *values(5))
     recorder = Recorder()
     recorder.answer = recorder.later
@@ -103,7 +103,7 @@ PAUSES: dict[str, Callable[[InboundKafkaChannel, Braking], object]] = {
 def test_a_pause_waits_for_no_commit_interval(
     broker: InMemoryBroker, pause: Callable[[InboundKafkaChannel, Braking], object]
 ) -> None:
-    """What is answered after its beginning is committed at once as well, whoever asked for it."""
+    """Answers after the pause began are committed at once, for any caller of the pause."""
     recorder = Braking()
     channel = in_memory_channel(recorder, broker, commit_interval="1h")
 
@@ -228,7 +228,7 @@ def test_a_processor_shortens_its_own_pause(broker: InMemoryBroker) -> None:
 
 
 def test_a_drain_lasts_until_its_holder_ends_it(broker: InMemoryBroker) -> None:
-    """Somebody else's pause that holds does not bring the partitions back."""
+    """Another user's pause does not bring the partitions back."""
     channel = in_memory_channel(Recorder(), broker)
     with running(channel):
         channel.pause(by="ann", mode=PauseMode.DRAIN)
@@ -290,7 +290,7 @@ def test_a_pause_ends_by_itself(broker: InMemoryBroker) -> None:
 
 
 def test_a_processor_pauses_and_resumes_by_itself(broker: InMemoryBroker) -> None:
-    """Its pause is one of its own: an operator's resume does not end it."""
+    """A processor's pause is separate: an operator's resume does not end it."""
     recorder = Braking()
 
     def answer(batch: Batch) -> BatchResponse:
@@ -370,7 +370,7 @@ def test_pauses_that_a_former_version_kept_are_read(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_stops_the_start(
     broker: InMemoryBroker, tmp_path: Path, text: str
 ) -> None:
-    """To deliver though somebody paused may do harm; the message says what to do."""
+    """Delivery despite a pause may do harm; the message says what to do."""
     (tmp_path / "pauses.json").write_text(text, encoding="utf-8")
     channel = in_memory_channel(
         Recorder(), broker, pauses=PauseFile(tmp_path / "pauses.json"), pause=KEPT
@@ -424,7 +424,7 @@ def test_a_pause_that_ends_while_zookeeper_is_away_ends_for_the_processor_too(
 def test_a_pause_that_begins_while_zookeeper_is_away_commits_when_it_is_back(
     broker: InMemoryBroker,
 ) -> None:
-    """What could not be committed meanwhile waits for no commit interval either."""
+    """The delayed commit does not wait for the commit interval."""
     recorder, zookeeper = Recorder(), InMemoryZooKeeper()
     session = zookeeper.session()
     channel = in_memory_channel(

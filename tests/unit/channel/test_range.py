@@ -1,4 +1,4 @@
-"""What a channel does when the broker no longer has, or never had, the records it wants."""
+"""Start offsets for which the broker has no records any more, or none yet."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_records_fetched_before_their_deletion_are_delivered(broker: InMemoryBro
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
 def test_a_gap_at_the_end_is_committed(broker: InMemoryBroker, policy: str) -> None:
-    """Where everything behind the position is gone, the lag still ends."""
+    """The lag ends when all records after the position are gone."""
     broker.store("group").commit({P0: StoredOffset(3, 0)}, Deadline.after(PATIENCE))
     drop_ahead(broker, 30)
     with running(in_memory_channel(Recorder(), broker, offset_out_of_range=policy)):

@@ -1,4 +1,4 @@
-"""Where a partition stands, as the metrics say it: how long records have been waiting."""
+"""The age of waiting records, as the metrics have it."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_the_lag_is_the_age_of_the_next_record(own: Callable[..., OwnedPartition
     assert lag(owned, 7.0) == pytest.approx(7.0 - after)
 
 
-def test_nothing_lags_at_the_end_of_the_log(own: Callable[..., OwnedPartition]) -> None:
-    """0 where everything is answered, nothing at all where the end is not known yet."""
+def test_lag_is_zero_at_the_end_of_the_log(own: Callable[..., OwnedPartition]) -> None:
+    """The lag is 0 when all records are answered, and none while the end is unknown."""
     owned = waiting(own())
     assert lag(owned, 5.0) is None
     owned.progress.high_watermark = 0
@@ -72,7 +72,7 @@ def test_a_clock_that_is_behind_makes_no_negative_lag(own: Callable[..., OwnedPa
 
 
 def test_a_record_without_a_timestamp_has_no_age(own: Callable[..., OwnedPartition]) -> None:
-    """What is not known is left out."""
+    """The lag is none without a timestamp."""
     record = FakeRecord(offset_=0, timestamp_=-1)
     assert lag(fetched(own(), [record], 1), 5.0) is None
 
@@ -81,13 +81,13 @@ def test_a_record_without_a_timestamp_has_no_age(own: Callable[..., OwnedPartiti
     ("newest", "caught_up_at", "expected"),
     [(None, None, None), (2.0, None, 8.0), (2.0, 6.0, 4.0), (7.0, 6.0, 3.0), (None, 6.0, 4.0)],
 )
-def test_what_is_not_fetched_is_younger_than_what_was(
+def test_lag_is_bounded_by_the_last_fetch_and_the_last_end(
     own: Callable[..., OwnedPartition],
     newest: float | None,
     caught_up_at: float | None,
     expected: float | None,
 ) -> None:
-    """The least that the last answer and the last look at the end allow; else nothing."""
+    """The lag is the least that the last fetch and the last known end allow, else none."""
     owned = waiting(own())
     owned.progress.high_watermark = 100
     owned.progress.newest = None if newest is None else MADE + newest

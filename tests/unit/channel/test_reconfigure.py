@@ -46,7 +46,7 @@ def change(channel: InboundKafkaChannel, **settings: Any) -> list[str]:
 
 
 def reconfigured(channel: InboundKafkaChannel, config: ChannelConfig) -> list[str]:
-    """Have the channel go on with ``config``; return what is different."""
+    """Apply ``config`` to the channel and return the changed paths."""
     changes = diff(channel.config, config, at=("channels", channel.name))
     if changes:
         channel.reconfigure(config, changes, soon())
@@ -72,7 +72,7 @@ def test_batches_are_cut_as_configured_now(broker: InMemoryBroker) -> None:
 
 
 def test_a_batch_that_lingers_is_cut_as_soon_as_the_limit_falls(broker: InMemoryBroker) -> None:
-    """What waits under the former value is looked at again."""
+    """A batch that waits under the former limit is checked again."""
     batch = {"max_records": 10, "linger": "1h"}
     with running(in_memory_channel(Recorder(), broker, batch=batch)) as channel:
         broker.produce(P0, *values(3))
@@ -81,8 +81,8 @@ def test_a_batch_that_lingers_is_cut_as_soon_as_the_limit_falls(broker: InMemory
         assert committed(broker, P0, 3)
 
 
-def test_idle_time_holds_for_what_is_idle_already(broker: InMemoryBroker) -> None:
-    """A partition that was to be told in an hour is told at once."""
+def test_a_new_idle_time_applies_to_idle_partitions(broker: InMemoryBroker) -> None:
+    """A partition that was to be reported in an hour is reported at once."""
     recorder = Recorder()
     with running(in_memory_channel(recorder, broker)) as channel:
         recorder.wait(lambda: bool(recorder.names(0)))
@@ -91,7 +91,7 @@ def test_idle_time_holds_for_what_is_idle_already(broker: InMemoryBroker) -> Non
 
 
 def test_offsets_are_committed_as_often_as_configured_now(broker: InMemoryBroker) -> None:
-    """What was to be stored in an hour is stored, and what follows at each answer."""
+    """The offset that waited for an hour is committed, and the next ones at each answer."""
     recorder = Recorder()
     with running(in_memory_channel(recorder, broker, commit_interval="1h")) as channel:
         broker.produce(P0, *values(3))
@@ -156,8 +156,8 @@ def test_a_failing_batch_is_treated_as_configured_now(broker: InMemoryBroker) ->
         eventually(lambda: any(p.state == "backing_off" for p in channel.partitions()))
 
 
-def test_as_many_batches_are_out_as_configured_now(broker: InMemoryBroker) -> None:
-    """A second batch is handed out while the first one is open."""
+def test_a_raised_max_in_flight_applies_at_once(broker: InMemoryBroker) -> None:
+    """A second batch is delivered while the first one is open."""
     recorder = Recorder()
     recorder.answer = recorder.later
     batch = {"max_records": 1, "linger": 0}
@@ -282,7 +282,7 @@ def test_the_coordinator_has_the_pace_configured_now(broker: InMemoryBroker) -> 
 
 
 def test_an_added_topic_takes_nothing_away(broker: InMemoryBroker) -> None:
-    """Its partitions are claimed, and begin as the channel's do; the others do not notice."""
+    """New partitions are claimed and begin as configured; the others are not interrupted."""
     broker.create_topic("others")
     broker.produce(OTHER, *values(3))
     recorder = Recorder()
@@ -298,7 +298,7 @@ def test_an_added_topic_takes_nothing_away(broker: InMemoryBroker) -> None:
 
 
 def test_a_removed_topic_takes_only_its_own_away(broker: InMemoryBroker) -> None:
-    """Its partitions end in order, committed; the others do not notice; it may come back."""
+    """The topic's partitions end committed and may return; the others are not interrupted."""
     broker.create_topic("others", 8)
     last = TopicPartition("others", 7)
     recorder = Recorder()
@@ -348,7 +348,7 @@ def test_a_topic_that_is_not_there_changes_nothing(broker: InMemoryBroker) -> No
         assert committed(broker, P0, 3)
 
 
-def test_what_needs_a_new_start_is_refused(broker: InMemoryBroker) -> None:
+def test_a_change_that_needs_a_restart_is_refused(broker: InMemoryBroker) -> None:
     """The fields are named, and nothing is changed."""
     with running(in_memory_channel(Recorder(), broker)) as channel:
         with pytest.raises(ConfigError, match=r"channels\.member\.group: the channel has to start"):
@@ -371,9 +371,9 @@ TESTED = {
     "buffer": "test_memory_is_bounded_as_configured_now",
     "batch_timeout": "test_an_answer_may_take_as_long_as_configured_now",
     "commit_interval": "test_offsets_are_committed_as_often_as_configured_now",
-    "idle_time": "test_idle_time_holds_for_what_is_idle_already",
+    "idle_time": "test_a_new_idle_time_applies_to_idle_partitions",
     "initial_offset": "test_a_partition_begins_where_configured_now",
-    "max_in_flight": "test_as_many_batches_are_out_as_configured_now",
+    "max_in_flight": "test_a_raised_max_in_flight_applies_at_once",
     "offset_out_of_range": "test_reading_goes_on_out_of_range_where_configured_now",
     "retry": "test_a_failing_batch_is_treated_as_configured_now",
     "release_timeout": "test_a_release_waits_as_long_as_configured_now",

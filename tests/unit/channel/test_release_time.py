@@ -42,7 +42,7 @@ def manager_of(clock: FakeClock, **settings: Any) -> PartitionManager:
 
 
 def seconds_to_release(manager: PartitionManager, clock: FakeClock, number: int) -> float:
-    """Have a partition given back; return the seconds in which that has to be over."""
+    """Release a partition and return the seconds that its end may take."""
     owned = manager.all()[number]
     manager.release_requested(owned.life.claim)
     assert owned.life.release_by is not None

@@ -1,4 +1,4 @@
-"""What a channel does when a topic is deleted and created again while it runs."""
+"""A topic that is deleted and created again while its channel runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def replace_topic(broker: InMemoryBroker, count: int) -> None:
 def test_a_topic_created_again_is_read_from_its_beginning(
     broker: InMemoryBroker, count: int, policy: str
 ) -> None:
-    """However long the new log is, and whatever the policies for other starts are."""
+    """The new log is read from its first record, for any length and any policy."""
     recorder = Recorder()
     channel = in_memory_channel(
         recorder, broker, initial_offset=policy, offset_out_of_range="earliest"
@@ -68,7 +68,7 @@ def test_a_topic_created_again_is_read_from_its_beginning(
     assert len(identities) == 4
 
 
-def test_what_is_out_of_the_former_log_is_withdrawn(broker: InMemoryBroker) -> None:
+def test_batches_of_the_former_log_are_withdrawn(broker: InMemoryBroker) -> None:
     """An answer to a batch of the former log moves nothing in the new one."""
     recorder = Recorder()
     out = {0: False}

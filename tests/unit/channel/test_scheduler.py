@@ -35,7 +35,7 @@ def test_partitions_come_in_the_order_in_which_they_became_ready(
 def test_a_partition_that_is_to_rest_or_to_end_goes_before_the_others(
     clock: FakeClock, delivery_gate: DeliveryGate, own: Callable[..., OwnedPartition]
 ) -> None:
-    """Its turn is short, and somebody waits for it; also when it has stood in the queue before."""
+    """A waiting caller makes the short turn urgent, also for a partition that was queued before."""
     scheduler = Scheduler(clock)
     first, second, third, fourth = own(0), own(1), own(2), own(3)
     for owned in (first, second, third):

@@ -76,8 +76,8 @@ def test_a_paused_partition_goes_on_where_it_is_sent(broker: InMemoryBroker) -> 
     assert moves == [(10, 9), (9, 4)]
 
 
-def test_what_is_not_paused_is_not_moved(broker: InMemoryBroker) -> None:
-    """While anything could be delivered, a seek is refused, and of what is not held anyway."""
+def test_a_seek_needs_a_paused_partition(broker: InMemoryBroker) -> None:
+    """A seek is refused while records could be delivered, and for a partition that is not held."""
     broker.produce(P0, *values(10))
     channel = in_memory_channel(Recorder(), broker)
     with running(channel):
@@ -95,7 +95,7 @@ def test_what_is_not_paused_is_not_moved(broker: InMemoryBroker) -> None:
 
 
 def test_a_pause_that_is_not_true_yet_lets_nothing_be_moved(broker: InMemoryBroker) -> None:
-    """As long as a batch is out the partition is not paused, whoever asked for it."""
+    """A partition with an open batch is not paused yet, for any caller of the pause."""
     broker.produce(P0, *values(10))
     recorder = Recorder()
     recorder.answer = recorder.later
@@ -135,10 +135,10 @@ def test_the_sinks_offset_moves_first_and_says_who(broker: InMemoryBroker) -> No
     ("replay", "said"),
     [(None, "is not said; seek with replay append"), (Replay.REPLACE, "takes a stopped channel")],
 )
-def test_output_of_what_is_read_again_takes_a_choice(
+def test_a_seek_back_needs_a_choice_about_output(
     broker: InMemoryBroker, replay: Replay | None, said: str
 ) -> None:
-    """Back is refused without one, and with one that takes a stopped channel; forward is not."""
+    """A seek back is refused without a choice, or with one for stopped channels; forward is not."""
     broker.produce(P0, *values(10))
     processor = Movable()
     processor.stored[0] = 8
@@ -153,7 +153,7 @@ def test_output_of_what_is_read_again_takes_a_choice(
 
 
 def test_a_sink_that_does_not_move_keeps_everything_where_it_is(broker: InMemoryBroker) -> None:
-    """Its error is a refusal by name, and position and commit stay."""
+    """The sink's error refuses the seek, and position and commit stay."""
     broker.produce(P0, *values(10))
     processor = Movable()
     processor.stored[0] = 10
@@ -167,7 +167,7 @@ def test_a_sink_that_does_not_move_keeps_everything_where_it_is(broker: InMemory
 
 
 def test_a_processor_that_keeps_offsets_out_of_reach_is_named(broker: InMemoryBroker) -> None:
-    """Where a start would go by offsets that cannot be moved, a seek is refused."""
+    """A seek is refused when a start would go by offsets that cannot be moved."""
     broker.produce(P0, *values(10))
     recorder = Recorder()
     recorder.stored[0] = 10
@@ -217,7 +217,7 @@ def test_targets_are_found_within_the_log(
 
 
 def test_batches_of_before_a_seek_are_not_delivered_after_it(broker: InMemoryBroker) -> None:
-    """What was fetched and not delivered is dropped: delivery goes on at the new offset only."""
+    """Buffered records are dropped, and delivery continues at the new offset."""
     broker.produce(P0, *values(10))
     gate, recorder = Event(), Recorder()
 

@@ -1,4 +1,4 @@
-"""What a channel does when its ZooKeeper session ends and another one begins."""
+"""A ZooKeeper session that ends and is replaced while its channel runs."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_a_poison_record_is_left_out_while_its_batch_backs_off(broker: InMemoryB
 
 
 def test_a_batch_of_nothing_else_is_passed_over_in_the_sink_too(broker: InMemoryBroker) -> None:
-    """Nothing is delivered, the sink's own offset moves behind it, and so does the commit."""
+    """The sink's offset and the commit move past the record without a delivery."""
     broker.produce(P0, b"poison")
     recorder = Recorder(_poisoned)
     channel = in_memory_channel(recorder, broker, retry=STUCK)
@@ -90,8 +90,8 @@ def test_a_batch_of_nothing_else_is_passed_over_in_the_sink_too(broker: InMemory
     assert ("passed over", 0, 1) in recorder.calls[0]
 
 
-def test_what_is_behind_waits_until_the_sink_has_moved(broker: InMemoryBroker) -> None:
-    """With several batches in flight, none begins behind one that passes before that has."""
+def test_later_records_wait_until_the_sink_has_moved(broker: InMemoryBroker) -> None:
+    """No batch begins after a skipped record before the sink has moved past it."""
     broker.produce(P0, *values(10), b"poison", *values(5))
     recorder = Recorder()
     recorder.answer = recorder.later
@@ -125,10 +125,8 @@ def test_a_sink_that_cannot_move_has_it_tried_again(broker: InMemoryBroker) -> N
 
 
 @pytest.mark.parametrize("stored", [1, 3])
-def test_where_the_sink_stands_elsewhere_reading_goes_on_there(
-    broker: InMemoryBroker, stored: int
-) -> None:
-    """The record is not tried for ever: the position follows the sink, as for a batch."""
+def test_reading_follows_a_sink_with_another_offset(broker: InMemoryBroker, stored: int) -> None:
+    """The position moves to the sink's offset, so the record is not tried for ever."""
     broker.produce(P0, b"0", b"1", b"poison", b"3")
     recorder = Recorder(_poisoned)
     quick = {"backoff": "1ms", "max_backoff": "1ms"}
@@ -146,7 +144,7 @@ def test_where_the_sink_stands_elsewhere_reading_goes_on_there(
 
 
 def test_a_skip_that_comes_late_is_told_from_one_in_time(broker: InMemoryBroker) -> None:
-    """Where the batch with the record succeeds after all, nothing is counted as left out."""
+    """No record is counted as skipped when its batch succeeds after all."""
     broker.produce(P0, b"0", b"1")
     metrics, recorder = Metrics(), Recorder()
     recorder.answer = recorder.later
@@ -160,8 +158,8 @@ def test_a_skip_that_comes_late_is_told_from_one_in_time(broker: InMemoryBroker)
     assert "skip_too_late" in [line["event"] for line in lines]
 
 
-def test_what_cannot_be_skipped_is_refused_by_name(broker: InMemoryBroker) -> None:
-    """Committed, behind the end, or not held: each is an error of its own, with a next step."""
+def test_a_skip_of_an_unavailable_record_is_refused(broker: InMemoryBroker) -> None:
+    """A committed, future or foreign record raises an error of its own, with a next step."""
     broker.produce(P0, *values(3))
     channel = in_memory_channel(Recorder(), broker)
     with raises_refused(Refusal.NOT_RUNNING):
@@ -179,7 +177,7 @@ def test_what_cannot_be_skipped_is_refused_by_name(broker: InMemoryBroker) -> No
 
 
 def test_only_a_record_of_the_batch_that_fails_is_skipped(broker: InMemoryBroker) -> None:
-    """What is behind it is refused by name while it is out and while it waits, unless forced."""
+    """A record after the failing batch is refused in flight and in back-off, unless forced."""
     broker.produce(P0, b"0", b"1", b"poison", b"3", *values(4))
     recorder = Recorder()
     recorder.answer = recorder.later
@@ -231,7 +229,7 @@ def test_a_failed_batch_is_known_when_what_was_read_ahead_is_dropped(
 def test_the_batch_that_fails_begins_with_a_record_and_not_with_a_gap(
     broker: InMemoryBroker,
 ) -> None:
-    """Where offsets before its first record have none, the record is named, not the position."""
+    """The offset of the batch is that of its first record, not the position before a gap."""
     broker.skip(P0, 3)
     broker.produce(P0, b"poison")
     channel = in_memory_channel(Recorder(_poisoned), broker, retry=STUCK)

@@ -1,4 +1,4 @@
-"""What a channel says by itself of callbacks and batches that hang."""
+"""Reports of callbacks and batches that hang."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_a_hanging_callback_is_told_once_with_its_calls() -> None:
     assert {"MainThread", "member-watchdog"} < names
 
 
-def test_each_batch_that_nobody_answers_is_told_once() -> None:
-    """A future that is not completed is reported before it times out, and again the next time."""
+def test_each_unanswered_batch_is_reported_once() -> None:
+    """An open future is reported before it times out, and again at the next attempt."""
     broker = filled_broker()
     recorder = Recorder()
     recorder.answer = recorder.later
@@ -73,7 +73,7 @@ def test_each_batch_that_nobody_answers_is_told_once() -> None:
     assert len(_of(logs, "stack_dump")) == 1
 
 
-def test_what_ends_in_time_is_not_told() -> None:
+def test_a_batch_answered_in_time_is_not_reported() -> None:
     """A channel at work reports nothing."""
     broker = filled_broker()
     with capture_logs() as logs, running(in_memory_channel(Recorder(), broker)):

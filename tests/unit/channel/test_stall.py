@@ -1,4 +1,4 @@
-"""What becomes of a channel one of whose threads stands still."""
+"""A channel with a thread that makes no progress."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_coordinator_that_hangs_fails_its_channel(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_committer_that_hangs_fails_its_channel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that keeps to no deadline would leave every offset where it is, and nobody told."""
+    """A store that ignores deadlines would stop all commits without an error."""
     monkeypatch.setattr(commits, "STALL_TIMEOUT", 0.2)
     hung, failed = Event(), Event()
     broker = InMemoryBroker()

@@ -1,4 +1,4 @@
-"""What a channel does about a partition of which silently nothing comes any more."""
+"""A partition that silently gets no more records."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_stalled_partition_is_fetched_again(broker: InMemoryBroker) -> None:
 def test_a_stall_that_a_refetch_does_not_end_is_reported_at_each_look(
     broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where fetching anew does not help, each look says so as an error; others are not held up."""
+    """Each check logs an error when fetching again did not help; other partitions go on."""
     source = broker.source()
     with (
         running(in_memory_channel(Recorder(), broker, record_source=source)),
@@ -135,7 +135,7 @@ def test_a_reader_that_a_transaction_holds_back_is_reported_once(broker: InMemor
 def test_an_idle_or_unanswered_partition_is_not_stalled(
     broker: InMemoryBroker,
 ) -> None:
-    """Neither a partition at its end nor one whose batch is out is fetched anew."""
+    """A partition at its end, or with an open batch, is not fetched again."""
     recorder = Recorder()
     advance = BatchResponse.advance()
     recorder.answer = lambda batch: recorder.later(batch) if batch.partition == P0 else advance

@@ -42,21 +42,21 @@ class Bench:
         return self.offsets.read(owned, Deadline.after(WAIT))
 
     def commit(self, number: int, offset: int) -> None:
-        """Have something stored."""
+        """Store an offset of a partition."""
         commits = {TopicPartition("events", number): Commit(offset, 1)}
         assert self.store.commit(commits, Deadline.after(WAIT)) == {}
 
 
 @pytest.fixture
 def bench(broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """Nothing is held yet."""
+    """Return a bench without held partitions."""
     return Bench(broker.store("group"), monkeypatch)
 
 
 def test_one_request_serves_all_that_start(
     bench: Bench, own: Callable[..., OwnedPartition]
 ) -> None:
-    """What is read for one partition is read for all that were claimed before it."""
+    """A request for one partition's offset reads those of all that were claimed before it."""
     bench.held = [own(number) for number in range(3)]
     bench.commit(1, 7)
     assert [bench.read(owned) for owned in bench.held] == [None, StoredOffset(7, 1), None]
@@ -65,8 +65,10 @@ def test_one_request_serves_all_that_start(
     assert bench.asked == [[0, 1, 2], [3]]
 
 
-def test_what_has_begun_is_not_asked_for(bench: Bench, own: Callable[..., OwnedPartition]) -> None:
-    """A partition whose start is found, or that waits for its former claim, is left out."""
+def test_partitions_that_have_begun_are_not_asked_for(
+    bench: Bench, own: Callable[..., OwnedPartition]
+) -> None:
+    """A partition with a known start, or that waits for its former claim, is left out."""
     begun, waiting, owned = own(0), own(1), own(2)
     begun.pending_commits.enqueue(None)
     waiting.life.await_end_of(own(1).life)
@@ -78,7 +80,7 @@ def test_what_has_begun_is_not_asked_for(bench: Bench, own: Callable[..., OwnedP
 def test_one_that_failed_is_read_by_itself(
     bench: Bench, own: Callable[..., OwnedPartition]
 ) -> None:
-    """What keeps its offset from being read keeps nobody else waiting."""
+    """An offset that cannot be read does not delay other partitions."""
     bench.held = [own(number) for number in range(3)]
     bench.held[0].retries.attempts = 2
     bench.commit(0, 7)
@@ -89,7 +91,7 @@ def test_one_that_failed_is_read_by_itself(
 
 
 def test_a_second_question_is_asked_again(bench: Bench, own: Callable[..., OwnedPartition]) -> None:
-    """Whoever reads again, after an error or a raised epoch, sees what is stored now."""
+    """A second read, after an error or a raised epoch, returns the present offset."""
     owned = own(0)
     bench.held = [owned]
     assert bench.read(owned) is None
@@ -109,10 +111,10 @@ def test_a_claim_that_looks_like_the_former_one_is_read_for_itself(
     assert [bench.read(owned) for owned in bench.held] == [StoredOffset(7, 1)] * 2
 
 
-def test_what_is_read_beside_others_is_not_kept_for_a_second_question(
+def test_a_read_for_others_is_not_kept_for_a_second_question(
     bench: Bench, own: Callable[..., OwnedPartition]
 ) -> None:
-    """Reading for a later partition leaves nothing behind for one that was answered before."""
+    """A read for a later partition is not kept for one that was answered before."""
     first, second = own(0), own(1)
     bench.held = [first]
     assert bench.read(first) is None
@@ -122,10 +124,10 @@ def test_what_is_read_beside_others_is_not_kept_for_a_second_question(
     assert bench.read(first) == StoredOffset(7, 1)
 
 
-def test_what_could_not_be_read_is_read_again(
+def test_a_failed_read_is_repeated(
     bench: Bench, broker: InMemoryBroker, own: Callable[..., OwnedPartition]
 ) -> None:
-    """An error is everybody's who asks, and leaves nothing behind."""
+    """An error reaches each caller and is not kept."""
     bench.held = [own(0), own(1)]
     broker.down = True
     for owned in bench.held:

@@ -52,8 +52,8 @@ def test_no_more_than_the_rate_is_copied(clock: FakeClock) -> None:
     assert tap.counts == TapCounts(passed=105, shown=6, over_rate=99)
 
 
-def test_only_what_is_asked_for_is_copied(clock: FakeClock) -> None:
-    """Of a partition, and with a key; others pass."""
+def test_only_matching_records_are_copied(clock: FakeClock) -> None:
+    """Records of the partition, or with the key, are copied."""
     of_partition = Tap(TapFilter(partition=P1), "ann", clock)
     with_key = Tap(TapFilter(key=b"x"), "ann", clock)
     for tap in (of_partition, with_key):
@@ -75,8 +75,8 @@ def test_a_large_batch_is_not_searched_for_a_key_to_its_end(clock: FakeClock) ->
 
 
 @pytest.mark.parametrize(("size", "kept"), [(1, 1000), (MOST_BYTES, 63), (MOST_BYTES + 9, 63)])
-def test_what_nobody_fetches_is_dropped(clock: FakeClock, size: int, kept: int) -> None:
-    """The queue has a bound in records and in bytes, and what is beyond it is counted."""
+def test_records_that_are_not_fetched_are_dropped(clock: FakeClock, size: int, kept: int) -> None:
+    """The queue is bounded in records and in bytes, and dropped records are counted."""
     tap = Tap(TapFilter(rate=1000), "ann", clock)
     for _ in range(2):
         tap.offer(batch([b"x" * size] * 1000))
@@ -91,7 +91,7 @@ def test_what_nobody_fetches_is_dropped(clock: FakeClock, size: int, kept: int) 
 
 
 def test_records_come_with_all_they_have(clock: FakeClock) -> None:
-    """Where they are from, their time, key, value and headers, and how often they were tried."""
+    """A record has its place, time, key, value, headers and attempt."""
     record = FakeRecord(
         topic_="t", partition_=1, offset_=7, key_=None, value_=None, headers_=[("h", None)],
         timestamp_=5,
@@ -123,7 +123,7 @@ def test_a_channel_has_so_many_taps_and_no_more(clock: FakeClock) -> None:
 def test_a_tap_that_fails_ends_and_nothing_else(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others get the batch, and whoever delivers it hears of nothing."""
+    """The other taps get the batch, and its delivery is not affected."""
     taps = Taps("main", clock)
     bad, good = taps.open(TapFilter(), "bad"), taps.open(TapFilter(), "good")
     offer = Tap.offer

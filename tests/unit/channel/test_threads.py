@@ -1,4 +1,4 @@
-"""What becomes of a channel when one of its threads fails."""
+"""Threads of a channel that fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.channel.recorder import PATIENCE, Recorder
 
 
 def explode(*_: object) -> None:
-    """Fail as nobody expects it."""
+    """Raise an unexpected error."""
     raise RuntimeError("out of order")
 
 

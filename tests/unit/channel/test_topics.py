@@ -1,4 +1,4 @@
-"""What a channel finds out about its topics, one look after the other."""
+"""Topics of a channel over successive checks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def broker() -> InMemoryBroker:
 
 
 def test_names_and_matches_make_the_topics(broker: InMemoryBroker) -> None:
-    """All that is there at the start was there before; a pattern without a match waits."""
+    """Topics of the start did not appear later; a pattern without a match waits."""
     bench = Bench(broker, "events", "^alerts", "^none")
     assert bench.begin() == ["no_topic_matches ^none"]
     assert bench.event() == [{"events": 2, "alerts.eu": 1}]
@@ -101,8 +101,8 @@ def test_a_named_topic_has_to_exist(broker: InMemoryBroker) -> None:
         Bench(broker, "other", "events", "none", "^none").begin()
 
 
-def test_what_appears_is_read_from_its_beginning(broker: InMemoryBroker) -> None:
-    """Topics that begin to match, and partitions that are added to those that match."""
+def test_new_topics_and_partitions_are_read_from_their_beginning(broker: InMemoryBroker) -> None:
+    """Topics that begin to match count, and partitions that are added to matching ones."""
     bench = Bench(broker, "^alerts")
     bench.begin()
     broker.create_topic("alerts.us", 2)
@@ -119,7 +119,7 @@ def test_what_appears_is_read_from_its_beginning(broker: InMemoryBroker) -> None
 
 
 def test_a_matched_topic_is_gone_after_two_looks(broker: InMemoryBroker) -> None:
-    """What is known of it is kept, because claims and commits may still speak of it."""
+    """Facts about the topic are kept, because claims and commits may still refer to it."""
     bench = Bench(broker, "events", "^alerts")
     bench.begin()
     before = bench.known.topic_id(_p("alerts.eu"))
@@ -183,7 +183,7 @@ def test_a_gone_topic_that_comes_back_is_a_new_one(broker: InMemoryBroker) -> No
 
 
 def test_a_matched_topic_may_be_replaced_between_two_looks(broker: InMemoryBroker) -> None:
-    """As a named one: it never was missing, and its id tells."""
+    """The changed id shows it, as for a named topic, though it was never missing."""
     bench = Bench(broker, "events", "^alerts")
     bench.begin()
     bench.event()

@@ -1,4 +1,4 @@
-"""What a channel does when a log has lost records that it was past."""
+"""A log that lost records before a channel's position."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def broker() -> InMemoryBroker:
 
 
 def read_all(broker: InMemoryBroker) -> None:
-    """Have the group read and commit all that there is, and stop."""
+    """Read and commit all records as the group, and stop."""
     with running(in_memory_channel(Recorder(), broker)):
         assert broker.wait_committed("group", P0, 10, Deadline.after(PATIENCE))
 
@@ -106,7 +106,7 @@ def test_a_seek_accepts_what_stands_there_now(broker: InMemoryBroker) -> None:
 
 
 def test_a_processor_may_say_where_to_go_on(broker: InMemoryBroker) -> None:
-    """Its answer's offset is taken if the broker has it."""
+    """The offset of the processor's answer is used if the broker has it."""
     read_all(broker)
     broker.truncate(P0, 6)
     broker.produce(P0, *[b"new"] * 8)
@@ -132,7 +132,7 @@ def test_an_offset_without_an_epoch_is_compared_with_the_end(broker: InMemoryBro
 
 
 def test_markers_behind_the_last_record_are_no_loss(broker: InMemoryBroker) -> None:
-    """What a later leader wrote there no reader sees: the position past it stays good."""
+    """Readers do not see a leader's markers, so the position past them stays valid."""
     read_all(broker)
     broker.truncate(P0, 10)
     broker.skip(P0, 3)
@@ -153,7 +153,7 @@ def buffered(channel: InboundKafkaChannel) -> int:
 
 
 def test_records_read_ahead_of_the_cut_are_dropped(broker: InMemoryBroker) -> None:
-    """What was delivered is still in the log: nothing is missed, and nothing halts."""
+    """Delivered records are still in the log, so none is missed and the partition goes on."""
     recorder = Recorder()
     recorder.answer = recorder.later
     channel = in_memory_channel(recorder, broker, batch={"max_records": 4, "linger": 0})
@@ -241,7 +241,7 @@ def test_a_whole_log_is_read_on_where_the_group_has_no_offset(broker: InMemoryBr
 
 
 def test_a_start_at_another_leader_costs_one_question(broker: InMemoryBroker) -> None:
-    """Where the log is whole, the present leader's epoch is what the next start compares."""
+    """With a whole log, the next start compares the present leader's epoch."""
     read_all(broker)
     broker.truncate(P0, 10)
     with running(in_memory_channel(Recorder(), broker)):
@@ -254,7 +254,7 @@ def test_a_start_at_another_leader_costs_one_question(broker: InMemoryBroker) ->
 def test_a_log_that_begins_behind_what_was_read_is_no_truncated_one(
     broker: InMemoryBroker,
 ) -> None:
-    """Nobody knows its former leaders any more; what retention took is the policy's matter."""
+    """Records removed by retention are the policy's matter, as former leaders are unknown."""
     read_all(broker)
     broker.truncate(P0, 9)
     broker.produce(P0, *[b"new"] * 8)
@@ -298,10 +298,10 @@ def test_a_truncated_log_whose_leader_is_silent_holds_no_worker(broker: InMemory
 
 
 @pytest.mark.parametrize("paused", [True, False])
-def test_nothing_is_delivered_until_a_truncated_log_is_settled(
+def test_delivery_waits_until_a_truncated_log_is_settled(
     broker: InMemoryBroker, *, paused: bool
 ) -> None:
-    """Also where the position is reported out of range, and the log grows past it meanwhile."""
+    """The position may be out of range, and the log may grow past it meanwhile."""
     recorder, catalog = Watching(), SilentCatalog(broker)
     catalog.silent = False
     channel = in_memory_channel(
@@ -417,7 +417,7 @@ def test_a_start_that_waits_for_a_leader_holds_no_worker(broker: InMemoryBroker)
 
 
 def test_a_start_whose_look_fails_is_tried_again(broker: InMemoryBroker) -> None:
-    """With the error for whoever asks what holds it up."""
+    """The check is repeated, and its error is readable meanwhile."""
     read_all(broker)
     broker.produce(P0, b"more")
     error = KafkaUnavailableError("no leader")

@@ -1,4 +1,4 @@
-"""A channel whose records somebody else reads: what it does when they are gone by then."""
+"""A channel whose records another process reads, and which are gone by then."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_batch_whose_records_are_gone_follows_the_policy(broker: PlannedBroker
 
 
 def test_a_failure_for_another_reason_is_one(broker: PlannedBroker) -> None:
-    """The records are there, so the same batch comes again."""
+    """The same batch comes again while its records exist."""
     failures = [RuntimeError("mine")]
 
     def read(_: Batch) -> BatchResponse:

@@ -109,7 +109,7 @@ def runtime_of(broker: InMemoryBroker, fail: Callable[[BaseException], None]) ->
 
 
 def test_a_partition_s_events_are_read_in_one_place() -> None:
-    """What has to follow from an event is decided once, whatever state the partition is in."""
+    """One place decides on an event's consequences, in any state of the partition."""
     folder = Path(partition.__file__).parent
     found = [p.name for p in folder.glob("*.py") if ".events.popleft" in p.read_text("utf-8")]
     assert found == ["workers.py"]

@@ -6,7 +6,7 @@ from benchmarks.chaos.keyed import compared_rows, miscounted
 
 
 def test_counts_that_rise_by_one_with_the_offsets_are_right() -> None:
-    """Of each key, and its state is the last of them."""
+    """Each key's counts rise, and its state is the last of them."""
     assert miscounted({b"a": [(3, 1), (9, 2)], b"b": [(4, 1)]}, {b"a": 2, b"b": 1}) == 0
 
 
@@ -29,7 +29,7 @@ def test_every_other_count_is_wrong(found: list[tuple[int, int]], state: int | N
 
 
 def test_rows_are_counted_over_all_partitions_that_were_compared() -> None:
-    """As they are said by the command; partitions that it did not compare have none."""
+    """The numbers are the command's; partitions that it did not compare have none."""
     said = (
         "g.t.state-0: 25 keys compared, 0 differ\n"
         "g.t.state-1: nothing of it is here\n"

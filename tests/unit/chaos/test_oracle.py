@@ -15,8 +15,8 @@ def _stored(*numbers: int, member: str = "a") -> list[Stored]:
     return [Stored(number, "p-0", number, member, 1) for number in numbers]
 
 
-def test_what_is_there_once_and_in_order_is_right() -> None:
-    """Nothing is lost, duplicated or disordered."""
+def test_records_stored_once_and_in_order_are_right() -> None:
+    """No record is lost, duplicated or disordered."""
     found = compare(_SENT, _stored(0, 1, 2))
     assert (found.lost, found.duplicated, found.disordered) == (0, 0, 0)
     assert found.acknowledged == found.stored == 3
@@ -27,14 +27,14 @@ def test_a_missing_record_is_lost() -> None:
     assert compare(_SENT, _stored(0, 2)).lost == 1
 
 
-def test_a_missing_record_that_nobody_could_read_is_not_lost() -> None:
-    """It counts by itself, and only where it is missing."""
+def test_a_missing_unreadable_record_is_not_lost() -> None:
+    """The record counts separately, and only if it is missing."""
     found = compare(_SENT, _stored(0), waits=lambda number: number < 2)
     assert (found.lost, found.unreadable) == (1, 1)
 
 
 def test_each_further_occurrence_is_a_duplicate() -> None:
-    """A record that is there three times is duplicated twice, and not out of order."""
+    """A record that occurs three times is duplicated twice, and not out of order."""
     found = compare(_SENT, _stored(0, 1, 1, 2, 1))
     assert (found.duplicated, found.disordered) == (2, 0)
 

@@ -9,7 +9,7 @@ def _rows(offsets: range, epoch: int, at: float) -> list[Stored]:
     return [Stored(n, "t-0", n, "a", epoch, at) for n in offsets]
 
 
-def test_what_follows_the_last_commit_is_repeated_with_need() -> None:
+def test_records_after_the_last_commit_are_repeated_with_need() -> None:
     """An owner that begins at the last commit repeats what was stored since, and no more."""
     rows = [*_rows(range(10), 1, 5.0), *_rows(range(6, 12), 2, 9.0)]
     commits = [Commit("g", "t", 0, *each) for each in ((4, 1.0), (6, 3.0), (6, 8.0))]
@@ -18,7 +18,7 @@ def test_what_follows_the_last_commit_is_repeated_with_need() -> None:
     assert (found.partition, found.epoch, found.at) == ("t-0", 2, 9.0)
 
 
-def test_what_lies_below_the_last_commit_is_repeated_without_need() -> None:
+def test_records_below_the_last_commit_are_repeated_without_need() -> None:
     """A commit that came before the first repeated record counts, a later one does not."""
     rows = [*_rows(range(10), 1, 5.0), *_rows(range(6, 12), 2, 9.0)]
     commits = [Commit("g", "t", 0, 8, 6.0), Commit("g", "t", 0, 10, 9.5)]
@@ -33,7 +33,7 @@ def test_a_claim_may_repeat_what_it_stored_itself() -> None:
 
 
 def test_each_partition_counts_for_itself() -> None:
-    """Nothing is repeated where every partition goes on."""
+    """No record is repeated while every partition goes on."""
     other = [Stored(100, "t-1", 0, "a", 1, 1.0)]
     assert repeats([*_rows(range(3), 1, 1.0), *_rows(range(3, 5), 2, 2.0), *other], []) == []
 

@@ -39,7 +39,7 @@ def test_a_run_begins_with_clean_events_only(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
-def test_somebody_is_always_meant_to_run(seed: int) -> None:
+def test_two_members_are_always_meant_to_run(seed: int) -> None:
     """Joins start members that rest, leaves stop members that run, and two stay."""
     schedule = draw(seed, 600)
     running = set(schedule.running)

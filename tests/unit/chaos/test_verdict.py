@@ -43,7 +43,7 @@ def _figures(**changed: Any) -> dict[str, Any]:
 
 
 def test_a_run_with_nothing_wrong_holds() -> None:
-    """Everything is there once, and the run had what it must have."""
+    """Each record is stored once, and the run reached its floors."""
     figures = _figures()
     assert figures["holds"]
     assert figures["below_floor"] == []
@@ -89,7 +89,7 @@ def test_each_thing_that_must_not_happen_fails_a_run(figure: str, changed: dict[
     ],
 )
 def test_a_run_that_proves_too_little_does_not_hold(floor: str, changed: dict[str, Any]) -> None:
-    """What is below its floor is named."""
+    """The figure below its floor is named."""
     figures = _figures(**changed)
     assert floor in figures["below_floor"]
     assert not figures["holds"]
@@ -112,7 +112,7 @@ def test_hard_faults_may_keep_a_member_away() -> None:
 
 
 def test_duplicates_and_commits_that_go_back_where_they_may_do_not_fail_a_run() -> None:
-    """A sink without offsets may repeat after a hard fault, and metadata refuses nobody."""
+    """A sink without offsets may repeat after a hard fault, and metadata refuses no commit."""
     figures = _figures(
         found={"sure": _RIGHT, "plain": replace(_RIGHT, duplicated=7)},
         offsets={"sure": _SEEN, "plain": replace(_SEEN, backwards=2, fenced=False)},

@@ -26,8 +26,8 @@ def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
     "token",
     ["hunter2-hunter2-hunter2\\nX: y", "hunter2-hunter2-hunter2 ", "hunter2-hunter2-hunterü"],
 )
-def test_a_token_that_nobody_can_send_is_refused(tmp_path: Path, token: str) -> None:
-    """A line break would end the header that it stands in."""
+def test_a_token_with_a_line_break_is_refused(tmp_path: Path, token: str) -> None:
+    """A line break would end its header."""
     problem = _problem(tmp_path, f'admin: {{token: "{token}"}}')
     assert "admin.token (line 1): " in problem
     assert "has a line break" in problem
@@ -70,7 +70,7 @@ def test_trusted_proxies_are_addresses_and_networks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["one.example:9465", "https://", "https://me:secret@one.example"])
 def test_an_advertised_address_is_one_that_can_be_followed(tmp_path: Path, url: str) -> None:
-    """It begins with its scheme, and has nobody's password in it."""
+    """The address begins with its scheme, and has no password."""
     problem = _problem(tmp_path, f"admin: {{advertised_url: '{url}'}}")
     assert "admin.advertised_url" in problem
     assert "https://one.example:9465" in problem

@@ -50,7 +50,7 @@ def _problems(path: Path) -> list[str]:
 
 @given(st.sampled_from(list(places(VALUES))), ANYTHING)
 def test_any_value_anywhere_loads_or_is_refused(place: Steps, value: object) -> None:
-    """Whatever stands in one place of a file, it loads and shows, or gives one-line sentences."""
+    """A file with any value in one place loads and shows, or gives one-line sentences."""
     values: Any = copy.deepcopy(VALUES)
     inner = values
     for step in place[:-1]:

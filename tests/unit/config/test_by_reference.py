@@ -14,7 +14,7 @@ REFERENCE = CHANNELS + "    source: by_reference\n"
 
 
 def test_spark_reads_where_it_has_a_connector(tmp_path: Path) -> None:
-    """By value is the default, and needs none."""
+    """The default, by value, needs no connector."""
     assert loaded(tmp_path, CONNECTOR + REFERENCE).channels["flights"].by_reference
     assert not loaded(tmp_path, CHANNELS).channels["flights"].by_reference
 
@@ -36,7 +36,7 @@ def test_other_processors_need_the_records(tmp_path: Path) -> None:
 
 
 def test_a_buffer_of_nothing_has_no_limit(tmp_path: Path) -> None:
-    """Its size would have no effect, and large batches ask for none."""
+    """The size of a buffer would have no effect, and large batches need none."""
     (problem,) = refused(tmp_path, CONNECTOR + REFERENCE + "    buffer: {max_bytes: 1GiB}\n")
     assert "buffer (line 10): exists only with source: by_value" in problem
     found = loaded(tmp_path, CONNECTOR + REFERENCE + "    batch: {max_bytes: 1GiB}\n")
@@ -53,8 +53,8 @@ def test_security_that_java_does_not_know_is_refused(tmp_path: Path, name: str) 
     assert loaded(tmp_path, text + CHANNELS).channels
 
 
-def test_what_tunes_librdkafka_is_not_refused(tmp_path: Path) -> None:
-    """The Java client does well without it."""
+def test_a_property_of_librdkafka_alone_is_not_refused(tmp_path: Path) -> None:
+    """The Java client does without it."""
     text = "kafka: {properties: {fetch.queue.backoff.ms: 5, fetch.min.bytes: 10}}\n"
     assert loaded(tmp_path, text + CONNECTOR + REFERENCE).channels
 

@@ -74,7 +74,7 @@ def test_check_says_of_which_key_a_state_is(tmp_path: Path) -> None:
 
 
 def test_check_says_which_channels_a_channel_goes_on_from(tmp_path: Path) -> None:
-    """Whoever writes a topic that is read is named: re-keying, outputs, dead letters, states."""
+    """Channels that write a topic of the channel are named: re-keying, outputs, letters, states."""
     path = tmp_path / "headrace.yaml"
     path.write_text(_CONTINUED)
     result = CliRunner().invoke(APP, ["check", "-c", str(path)])

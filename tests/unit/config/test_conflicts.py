@@ -158,7 +158,7 @@ def test_acls_need_an_identity(tmp_path: Path) -> None:
 
 
 def test_nodes_are_closed_where_a_user_is_given() -> None:
-    """By default to all but that user; a certificate may be another in each member."""
+    """The default closes nodes to all but the user; certificates may differ between members."""
     user = {"username": "a", "password": "b"}
     given: list[dict[str, Any]] = [
         {"digest": user},
@@ -350,7 +350,7 @@ _FITS_NONE = "does not fit the custom processor; it takes none, so leave it out"
     ],
 )
 def test_parts_of_a_channel_fit_one_another(fields: dict[str, Any], problem: str) -> None:
-    """What is right by itself and wrong together is refused, also in models built in code."""
+    """Fields that are right alone and wrong together are refused, also in models built in code."""
     with pytest.raises(ValidationError) as caught:
         channel(**fields)
     assert [detail["msg"] for detail in caught.value.errors()] == [problem]
@@ -435,7 +435,7 @@ def test_dead_letters_do_not_go_round(tmp_path: Path, text: str, problem: str) -
 
 
 def test_dead_letters_may_be_read_by_another_channel(tmp_path: Path) -> None:
-    """As long as its own go elsewhere, and a channel that does not run hands nothing on."""
+    """The reader's own letters must go elsewhere, and a disabled channel hands no records on."""
     loaded(tmp_path, _channels(a=("one", "two"), b=("two", "three"), c=("three", "four")))
     round_again = _channels(a=("one", "two"), b=("two", "one"))
     loaded(tmp_path, round_again.replace("b: {", "b: {enabled: false, "))

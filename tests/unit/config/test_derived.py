@@ -79,10 +79,10 @@ def test_the_first_reads_values_as_the_channel_does(tmp_path: Path) -> None:
         ("skip, undecodable: quarantine, topic: dead", "dead_letter", "dead"),
     ],
 )
-def test_what_has_no_key_meets_the_fate_of_poison(
+def test_a_record_without_a_key_follows_the_rule_for_failing_facts(
     tmp_path: Path, given: str, expected: str, letters: str | None
 ) -> None:
-    """As with facts that cannot be read, and those are as facts that fail; no key to quarantine."""
+    """Quarantine, which needs a key, becomes another rule."""
     file = text(channel=f"\n    rejects: {{failing: {given}}}")
     made = loaded(tmp_path, file).channels["orders.rekey"].rejects
     assert isinstance(made, RekeyRejects)
@@ -91,7 +91,7 @@ def test_what_has_no_key_meets_the_fate_of_poison(
 
 @pytest.mark.parametrize("late", ["deliver", "dead_letter"])
 def test_letters_of_both_have_the_same_headers(tmp_path: Path, late: str) -> None:
-    """What ``headers`` says holds for records without a key."""
+    """The configured ``headers`` apply to records without a key."""
     given = "failing: dead_letter, topic: dead, headers: connect"
     given += "" if late == "deliver" else f", late: {late}"
     grace = "" if late == "deliver" else ", grace: 1s"
@@ -100,7 +100,7 @@ def test_letters_of_both_have_the_same_headers(tmp_path: Path, late: str) -> Non
 
 
 def test_a_static_coordinator_names_the_partitions_of_both_topics(tmp_path: Path) -> None:
-    """What is listed for the input holds for the by-key topic."""
+    """The list of the input's partitions applies to the by-key topic."""
     listed = "\n    coordinator: {type: static, partitions: {orders: [0, 2]}}"
     channels = loaded(tmp_path, text(channel=listed)).channels
     found = [getattr(channels[name].coordinator, "partitions") for name in channels]  # noqa: B009
@@ -108,8 +108,8 @@ def test_a_static_coordinator_names_the_partitions_of_both_topics(tmp_path: Path
     assert found[0]["orders"] == found[1]["status.orders.by-key"]
 
 
-def test_what_is_shown_of_both_loads_as_the_same(tmp_path: Path) -> None:
-    """The shown text has both channels, and nothing is made of them again."""
+def test_both_shown_channels_load_as_the_same(tmp_path: Path) -> None:
+    """The shown text has both channels, and loading it derives no further ones."""
     config = loaded(tmp_path, text())
     assert loaded(tmp_path, show(config)) == config
 
@@ -124,7 +124,7 @@ def test_another_key_concerns_the_first_channel_alone(tmp_path: Path) -> None:
     "key", ["key", "headers.x-tenant", "headrace.apps.collector:group_of", "value.Kunde.Straße"]
 )
 def test_the_first_channel_has_the_key(tmp_path: Path, key: str) -> None:
-    """Whatever names a key of another kind is what the records are keyed by."""
+    """The path of the key is the re-keying channel's."""
     made = loaded(tmp_path, text(f'"{key}"')).channels["orders.rekey"].processor
     assert isinstance(made, RekeyProcessorConfig)
     assert made.key == key
@@ -132,7 +132,7 @@ def test_the_first_channel_has_the_key(tmp_path: Path, key: str) -> None:
 
 @pytest.mark.parametrize("key", ["record", "partition", "constant"])
 def test_keys_of_their_own_need_no_second_channel(tmp_path: Path, key: str) -> None:
-    """Nothing is written again where the record's key, or none, is what counts."""
+    """A key that is the record's, or none, makes no re-keying channel."""
     assert list(loaded(tmp_path, text(key)).channels) == ["orders"]
 
 
@@ -206,10 +206,8 @@ OTHER = """
         (text().replace("[orders]", '["^orders"]'), "topics", "reads one topic"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
-    tmp_path: Path, file: str, place: str, words: str
-) -> None:
-    """Each conflict names a place in the file, and what is wrong there."""
+def test_a_conflict_of_fields_is_refused(tmp_path: Path, file: str, place: str, words: str) -> None:
+    """The message names a place in the file, and the reason."""
     (problem,) = refused(tmp_path, file)
     assert place in problem.partition(": ")[0]
     assert words in problem
@@ -261,16 +259,16 @@ def test_a_channel_may_re_key_by_itself(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_does_not_go_with_re_keying_is_refused(
+def test_a_conflict_with_re_keying_is_refused(
     tmp_path: Path, given: tuple[str, ...], words: str
 ) -> None:
-    """Each conflict of the processor by itself names what is wrong."""
+    """The message of the processor has the reason."""
     (problem,) = refused(tmp_path, REKEY % (*given, "{}")[:5])
     assert words in problem
 
 
 def test_it_is_known_which_channel_re_keys_what_another_reads(tmp_path: Path) -> None:
-    """Of two that were made of one, and of those that a file has by themselves."""
+    """A derived re-keying channel is found, and one that the file has itself."""
     channels = loaded(tmp_path, text()).channels
     assert rekeying_of("orders", channels) == {"status.orders.by-key": "orders.rekey"}
     assert rekeying_of("orders.rekey", channels) == {}
@@ -287,7 +285,7 @@ def test_it_is_known_which_channel_re_keys_what_another_reads(tmp_path: Path) ->
 def test_null_means_that_nothing_is_purged(
     tmp_path: Path, internal: str, purge: float | None
 ) -> None:
-    """What is not said is the usual interval; null is said."""
+    """Without the key the usual interval applies."""
     second = loaded(tmp_path, text(processor=internal)).channels["orders"].processor
     assert isinstance(second, KeyedProcessorConfig)
     assert second.internal.purge_input == purge

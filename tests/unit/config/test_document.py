@@ -40,7 +40,7 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
 
 
 def test_a_fifo_is_refused(tmp_path: Path) -> None:
-    """Nobody waits for a writer that may never come."""
+    """Reading a FIFO would wait for a writer that may never come."""
     path = tmp_path / "headrace.yaml"
     os.mkfifo(path)
     assert _refused(path) == [f"{path} cannot be read: is no regular file"]
@@ -159,8 +159,10 @@ def test_broken_yaml_is_refused(tmp_path: Path, text: str, sentence: str) -> Non
         ("a: &x\n  <<: *x", ["a (line 1): an alias stands for what it is part of"]),
     ],
 )
-def test_what_yaml_would_hide_is_refused(tmp_path: Path, text: str, sentences: list[str]) -> None:
-    """Keys given twice or not text, tags and circles are refused with path and line."""
+def test_a_misleading_yaml_construct_is_refused(
+    tmp_path: Path, text: str, sentences: list[str]
+) -> None:
+    """Duplicate keys, keys that are not text, tags and circles have path and line."""
     assert refused(tmp_path, text) == sentences
 
 
@@ -183,7 +185,7 @@ def test_merged_mappings_may_be_overridden(tmp_path: Path) -> None:
 
 
 def test_a_merged_mistake_has_the_line_it_stands_on(tmp_path: Path) -> None:
-    """What is wrong in a merged mapping is reported where it was written."""
+    """A mistake in a merged mapping has the line where it was written."""
     text = CHANNELS.replace("flights:\n", "flights: &flights\n    workers: 0\n", 1) + (
         "  again:\n    <<: *flights\n    group: other\n"
     )
@@ -195,7 +197,7 @@ def test_a_merged_mistake_has_the_line_it_stands_on(tmp_path: Path) -> None:
 
 
 def test_dates_stay_text(tmp_path: Path) -> None:
-    """What YAML takes for a date is text here."""
+    """A scalar that YAML reads as a date is text."""
     text = CHANNELS.replace("group: statistics", "group: 2024-01-01")
     assert loaded(tmp_path, text).channels["flights"].group == "2024-01-01"
 
@@ -231,7 +233,7 @@ def test_lines_lead_to_values(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", ["010", "-017", "0_7", "00"])
 def test_numbers_of_base_8_are_refused(tmp_path: Path, number: str) -> None:
-    """YAML 1.1 takes a 0 at the beginning for base 8, which nobody means who writes 010."""
+    """YAML 1.1 reads 010 as a number of base 8, which its writer does not mean."""
     (problem,) = refused(tmp_path, f"workers: {number}")
     assert problem == (
         f"workers (line 1): is {number}, which YAML takes for a number of base 8; leave the 0 at "
@@ -246,7 +248,7 @@ def test_a_0_is_a_number_like_any_other(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    """Nobody wrote that much by hand, and reading it would take a while."""
+    """A configuration is never that large, and reading it would take long."""
     path = tmp_path / "headrace.yaml"
     with path.open("wb") as file:
         file.truncate(MAX_BYTES + 1)
@@ -257,7 +259,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 
 
 def test_the_first_problems_of_many_are_told(tmp_path: Path) -> None:
-    """From the top of the file, with how many there are; nobody reads megabytes of them."""
+    """The first hundred from the top are listed, with the number of the others."""
     text = "\n".join(f"  c{n}: {{topcs: [t]}}" for n in range(5_000))
     with pytest.raises(ConfigError) as caught:
         loaded(tmp_path, f"channels:\n{text}")

@@ -47,7 +47,7 @@ def test_the_example_loads() -> None:
 
 
 def test_the_commented_parts_of_the_example_load_too(tmp_path: Path) -> None:
-    """What the example shows in comments is right as well."""
+    """The example stays valid with its comments uncommented."""
     text = EXAMPLE.read_text(encoding="utf-8")
     text = re.sub(r"^( *)# ((?:  )*[a-z_]+:(?: .*)?)$", r"\1\2", text, flags=re.MULTILINE)
     text = re.sub(r"^  acl: null .*\n", "", text, flags=re.MULTILINE).replace(

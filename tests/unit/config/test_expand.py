@@ -128,14 +128,14 @@ def test_references_that_lead_nowhere_are_failures(
 def test_expanded_text_knows_whether_a_file_took_part(
     expansion: Expansion, text: str, from_file: bool
 ) -> None:
-    """What came from a file is shown as a secret; what a default or a variable gave is not."""
+    """Text from a file is shown as a secret; a default's or a variable's is not."""
     found = expansion.expand(text)
     assert isinstance(found, Expanded)
     assert found.from_file is from_file
 
 
 def test_a_file_with_a_byte_order_mark_is_refused(expansion: Expansion, tmp_path: Path) -> None:
-    """By its name, without a word of what is in it: as a password it would fit nowhere."""
+    """The message names the file without its contents; the mark would spoil a password."""
     (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfhunter2")
     expansion.expand("${file:marked}")
     ((_, sentence),) = expansion.failures
@@ -179,8 +179,8 @@ def test_any_text_survives_escaping(text: str) -> None:
 
 
 @given(st.text(CHARACTERS), st.text(alphabet="${}NAME:-file/$"))
-def test_what_a_reference_brings_in_is_not_expanded(value: str, around: str) -> None:
-    """The value of a variable arrives as it is, also when it looks like a reference."""
+def test_a_referenced_value_is_not_expanded(value: str, around: str) -> None:
+    """A variable's value is used as it is, also if it looks like a reference."""
     expansion = Expansion({"V": value}, folder=None)  # type: ignore[arg-type]
     escaped = around.replace("${", "$${").removesuffix("$")
     assert expansion.expand(f"${{V}}{escaped}") == value + around.removesuffix("$")

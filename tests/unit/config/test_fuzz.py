@@ -69,9 +69,9 @@ PIECES = st.sampled_from(
 
 
 def attempt(text: str, secret: str = HIDDEN) -> list[str]:
-    """Load a file with ``text``; return what is wrong with it, as somebody would be told.
+    """Load a file with ``text`` and return its problems as a user sees them.
 
-    What loads can be shown, as text and as JSON, and is not different from itself.
+    A configuration that loads can be shown, as text and as JSON, and does not differ from itself.
     """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "secret").write_text(secret, encoding="utf-8")
@@ -109,7 +109,7 @@ TEXTS = st.text(CHARACTERS, max_size=60) | st.lists(
 @QUICK
 @given(TEXTS)
 def test_any_text_loads_or_is_refused(text: str) -> None:
-    """Whatever a file holds, it is a configuration or gives one-line sentences."""
+    """A file with any text is a configuration, or gives one-line sentences."""
     attempt(text)
 
 
@@ -136,7 +136,7 @@ def test_a_damaged_file_loads_or_is_refused(text: str) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("strategy", [TEXTS, damaged()], ids=["any text", "damaged files"])
 def test_many_more_texts(strategy: st.SearchStrategy[str]) -> None:
-    """As the two above, far more of them."""
+    """The slow run draws far more texts than the two tests above."""
 
     def check(text: str) -> None:
         attempt(text)
@@ -237,7 +237,7 @@ def test_no_mistake_around_a_secret_shows_it(place: Steps, mistake: Any) -> None
 @QUICK
 @given(PLACES, ANYTHING)
 def test_no_other_mistake_shows_a_secret(place: Steps, value: object) -> None:
-    """Whatever else is wrong in a file, no sentence quotes one of its secrets."""
+    """No sentence quotes a secret, with any other mistake in the file."""
     assert HIDDEN not in "".join(attempt(with_value(EVERYWHERE, place, value)))
 
 

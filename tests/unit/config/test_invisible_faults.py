@@ -1,4 +1,4 @@
-"""Secrets with characters that nobody sees, as an editor puts them into files."""
+"""Secrets with invisible characters, as editors put them into files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ PLACES = {
 
 @pytest.mark.parametrize("text", FAULTS)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_secret_with_what_nobody_sees_is_refused_by_name(
+def test_a_secret_with_invisible_characters_is_refused_by_name(
     tmp_path: Path, place: str, text: str
 ) -> None:
-    """Wherever a secret stands: what is wrong is said, and nothing of the secret."""
+    """The message has the fault without the secret, in each place of a secret."""
     problems = refused(tmp_path, CHANNELS + PLACES[place].format('"${SECRET}"'), {"SECRET": text})
     assert any("password (line" in each and FAULTS[text] in each for each in problems), problems
     assert not any("hunter2" in each for each in problems)
@@ -56,7 +56,7 @@ def test_any_other_text_is_taken(text: str) -> None:
 
 
 def test_keys_in_pem_have_lines() -> None:
-    """Of either kind of line end; a mark before them is none of theirs."""
+    """Both line ends are accepted; a byte order mark before them is not."""
     key = "-----BEGIN PRIVATE KEY-----\r\nMII\r\n-----END PRIVATE KEY-----\n"
     assert invisible_fault(key) is None
     assert invisible_fault(f"\ufeff{key}") is not None

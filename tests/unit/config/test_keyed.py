@@ -1,4 +1,4 @@
-"""What the configuration of a channel with state refuses, and what it promises."""
+"""Conflicts and promises in the configuration of a channel with state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_channel_with_state_is_exactly_once_with_and_without_a_sink() -> None:
     assert "facts that cannot be reduced go to dead, once" in str(guarantee(letters))
 
 
-def test_what_becomes_of_poison_and_of_late_facts_are_two_exceptions() -> None:
+def test_poison_and_late_facts_are_two_exceptions() -> None:
     """The guarantee says of each whether it is left out, or where it goes."""
     rejects = {"failing": "skip", "late": "dead_letter", "topic": "dead"}
     said = str(guarantee(keyed({"grace": "5s"}, rejects=rejects)))
@@ -44,8 +44,8 @@ def test_what_becomes_of_poison_and_of_late_facts_are_two_exceptions() -> None:
     assert dropped.endswith("; facts that are more than 5 s late are left out")
 
 
-def test_what_is_shed_is_an_exception_of_the_guarantee() -> None:
-    """It says from how many on, which, and where the copies are."""
+def test_shed_records_are_an_exception_of_the_guarantee() -> None:
+    """The guarantee has the limit, the choice and the topic of the copies."""
     rejects = {"max_pending": 50, "overflow_choice": "oldest", "topic": "left"}
     said = "what is beyond 50 waiting records of a partition is left out (oldest) and goes to left"
     chosen = keyed(rejects={"overflow": "dead_letter", **rejects})
@@ -122,10 +122,10 @@ def test_a_channel_of_spark_sheds_where_that_can_be_stored(
         ({"state": {"cache": "-1"}}, {}, "is not"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_a_conflict_of_fields_is_refused(
     processor: dict[str, Any], channel: dict[str, Any], words: str
 ) -> None:
-    """Each conflict names the field and what to do."""
+    """The message names the field and the remedy."""
     with pytest.raises(ValidationError) as refused:
         keyed(processor, **channel)
     assert words in str(refused.value)

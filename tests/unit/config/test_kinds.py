@@ -157,7 +157,7 @@ def test_values_that_do_not_fit_are_refused(annotation: Any, value: object, sent
 
 @given(st.frozensets(st.integers(min_value=0, max_value=MAX_PARTITION), min_size=1, max_size=50))
 def test_partitions_survive_writing_and_reading(numbers: frozenset[int]) -> None:
-    """What is written for a set of partitions is read as the same set."""
+    """A set of partitions is read as it was written."""
     kind = PartitionNumbers()
     assert kind.read(kind.write(numbers)) == numbers
 

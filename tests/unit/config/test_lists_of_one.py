@@ -42,7 +42,7 @@ def test_a_topic_by_itself_is_a_list_of_it(
 
 
 def test_a_folder_by_itself_is_a_list_of_it(tmp_path: Path) -> None:
-    """As of python_path; it is taken from the file's folder."""
+    """A single python_path is a list of one, relative to the file's folder."""
     assert loaded(tmp_path, f"python_path: src\n{CHANNELS}").python_path == (tmp_path / "src",)
 
 

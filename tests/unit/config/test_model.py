@@ -211,7 +211,7 @@ channels:
     assert flights.coordinator.partitions == {"latest": frozenset({1, 2, 3, 7})}
 
 
-def test_what_is_loaded_cannot_be_changed(tmp_path: Path) -> None:
+def test_a_loaded_configuration_is_frozen(tmp_path: Path) -> None:
     """Sections are frozen, and lists in them are tuples."""
     config = loaded(tmp_path, CHANNELS)
     with pytest.raises(ValidationError, match="frozen"):
@@ -236,8 +236,8 @@ def test_every_field_is_described_and_declared(section: type[Section]) -> None:
 
 
 @pytest.mark.parametrize("chapter", list(chapters()), ids=lambda chapter: chapter.title)
-def test_what_a_field_declares_can_be_done_where_it_stands(chapter: Chapter) -> None:
-    """A channel's fields touch the channel at the most, and no shared one touches a channel."""
+def test_a_field_s_reload_effect_fits_its_section(chapter: Chapter) -> None:
+    """A channel's fields affect the channel at most, and no shared one affects a channel alone."""
     inside = chapter.path.startswith("channels.")
     alone = {ReloadEffect.SHARING, ReloadEffect.TOPICS, ReloadEffect.CHANNEL}
     for name, field in fields(chapter.section):

@@ -34,8 +34,8 @@ def test_outputs_are_sinks_by_name() -> None:
     assert not keeps_offsets(channel(sink=several(b="noop")).sink)
 
 
-def test_outputs_refuse_what_is_late_only_together() -> None:
-    """One that keeps no offsets is written before the others could refuse."""
+def test_outputs_refuse_late_facts_only_together() -> None:
+    """An output without offsets is written before the others could refuse."""
     assert refuses_late(channel(sink=several(a=DELTA, b=SQL)).sink)
     assert not refuses_late(channel(sink=several(a=DELTA, b="noop")).sink)
     assert refuses_late(channel(sink=DELTA).sink)
@@ -44,7 +44,7 @@ def test_outputs_refuse_what_is_late_only_together() -> None:
 
 
 def test_a_change_in_an_output_is_one_of_that_output() -> None:
-    """What differs is said as deep as it is."""
+    """The path of the change names the output."""
     before, after = (channel(sink=several(a=DELTA, b=each)) for each in ("noop", "console"))
     (change,) = diff(before, after)
     assert change.path == "sink.outputs.b"
@@ -103,7 +103,7 @@ def test_one_result_does_not_fill_several_outputs(way: str, tmp_path: Path) -> N
 
 
 def test_paths_begin_at_the_file(tmp_path: Path) -> None:
-    """As with a single sink."""
+    """Relative paths of outputs begin at the file's folder, as for a single sink."""
     text = CHANNELS.replace("noop", "{type: several, outputs: {a: {type: delta, path: t}}}")
     sink = loaded(tmp_path, text).channels["flights"].sink
     assert isinstance(sink, SeveralSinkConfig)

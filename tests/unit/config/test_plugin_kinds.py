@@ -136,7 +136,7 @@ def test_a_section_of_a_package_is_in_the_schema(name: str, tmp_path: Path) -> N
 
 
 def test_an_unknown_type_names_those_of_packages_as_well(name: str, tmp_path: Path) -> None:
-    """Nothing is imported for the sentence."""
+    """The sentence names kinds of packages without importing them."""
     install(tmp_path, name, _SINK)
     told = refusal(tmp_path, f"{{type: {name}x}}")
     assert told.startswith(f"channels.c.sink.type (line 7): '{name}x' is not delta, sql, kafka,")

@@ -32,7 +32,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offer(folder: Path, package: str, *sinks: str, processor: str | None = None) -> None:
-    """Install the metadata of a package; of its code nothing is there."""
+    """Install the metadata of a package without its code."""
     info = folder / f"{package}-1.2.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
@@ -138,8 +138,8 @@ def test_a_decoder_that_cannot_be_is_refused(tmp_path: Path, processor: str, tol
 
 
 @pytest.mark.usefixtures("packages")
-def test_a_name_that_nobody_offers_is_refused(tmp_path: Path) -> None:
-    """A processor's is no sink's; those that there are are named."""
+def test_an_unknown_plugin_is_refused(tmp_path: Path) -> None:
+    """A processor's name is no sink's, and the installed ones are listed."""
     with pytest.raises(ConfigError) as caught:
         channel(tmp_path, ARROW, "{type: custom, factory: router}")
     (problem,) = caught.value.problems
@@ -159,8 +159,8 @@ def test_a_name_that_two_packages_offer_is_refused(packages: Path, tmp_path: Pat
     assert sink.factory == "acme.sinks:Cold"
 
 
-def test_the_command_lists_what_is_installed(packages: Path) -> None:
-    """One line for each: the group, the name, the factory, and the package that offers it."""
+def test_the_command_lists_installed_plugins(packages: Path) -> None:
+    """A line has the group, the name, the factory, and the package."""
     install_pairs(packages)
     done = CliRunner().invoke(app, ["plugins"])
     assert done.exit_code == 0

@@ -121,7 +121,7 @@ def test_a_processor_has_the_reasons_that_it_knows(tmp_path: Path, name: str, re
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_a_channel_shows_the_keys_that_exist(tmp_path: Path, name: str) -> None:
-    """What is shown loads as the same, and so does what a model is dumped to."""
+    """The shown text loads as the same configuration, and so does a dumped model."""
     config = loaded(tmp_path, text(name, rejects=needed(name)))
     shown = yaml.safe_load(show(config))["channels"]["a"]
     assert {reason for reason in EVERY if reason in shown["rejects"]} == REASONS[name]
@@ -173,7 +173,7 @@ def test_the_schema_takes_the_rejects_that_the_file_may_have(name: str, reason: 
 def test_the_schema_denies_keys_that_do_not_exist(
     name: str, processor: dict[str, Any], channel: dict[str, Any], is_right: bool
 ) -> None:
-    """Beside the values that a file has elsewhere."""
+    """The schema agrees with the loader on each key."""
     file = yaml.safe_load(text(name, processor, **channel))
     found = refused_by_schema(file)
     assert (not found) == is_right, found
@@ -224,7 +224,7 @@ def test_dead_letters_without_a_topic_are_refused(
 
 
 def test_a_keyed_batch_is_never_given_up_whole(tmp_path: Path) -> None:
-    """Its facts are parted with by the fold; what else it fails for is no fact's."""
+    """The fold rejects single facts; another failure is no fact's fault."""
     channel = loaded(tmp_path, text("keyed", rejects={"failing": "skip"})).channels["a"]
     assert (channel.failing_batches, channel.attempts) == ("fail", None)
     other = loaded(tmp_path, text("simple", rejects={"failing": "skip"})).channels["a"]
@@ -295,7 +295,7 @@ FORMER: list[tuple[str, str, Any, dict[str, Any]]] = [
 def test_a_former_key_has_its_translation_in_the_error(
     tmp_path: Path, name: str, place: str, former: Any, now: dict[str, Any]
 ) -> None:
-    """What it says to write is a file that loads, and means what is listed here."""
+    """The file that the error suggests loads, and means what is listed here."""
     outer, _, key = place.rpartition(".")
     given = {key: former}
     rejects = {} if "rejects" in now or not needed(name) else {"rejects": needed(name)}
@@ -325,7 +325,7 @@ def test_any_value_of_a_former_key_has_a_sentence(tmp_path: Path, value: Any) ->
 
 
 def test_topics_and_headers_of_letters_have_one_place() -> None:
-    """Whatever section they were in."""
+    """Each former key is translated to the one section."""
     assert of_letter_topic("dead", "keyed") == {"rejects": {"topic": "dead"}}
     assert of_letter_headers("both", "keyed") == {"rejects": {"headers": "connect"}}
     assert of_on_error({"dead_letter": {"topic": "d"}}, "")["rejects"] == {"topic": "d"}

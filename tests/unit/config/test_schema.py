@@ -19,7 +19,7 @@ def test_the_schema_is_json() -> None:
 
 
 def test_every_field_is_in_the_schema() -> None:
-    """Each field of each section is there with its description and whether it is hot."""
+    """Each field of each section has its description, and whether it is hot."""
     for chapter in chapters():
         own = SCHEMA if not chapter.path else DEFINITIONS[chapter.section.__name__]
         assert list(own["properties"]) == [name for name, _ in fields(chapter.section)]

@@ -37,8 +37,8 @@ channels:
 """
 
 
-def test_what_is_shown_loads_as_the_same_configuration(tmp_path: Path) -> None:
-    """The shown text is a file that means the same, in any folder."""
+def test_a_shown_configuration_loads_as_the_same(tmp_path: Path) -> None:
+    """The shown text is a file that means the same in any folder."""
     config = loaded(tmp_path, FULL)
     other = tmp_path / "other"
     other.mkdir()
@@ -46,7 +46,7 @@ def test_what_is_shown_loads_as_the_same_configuration(tmp_path: Path) -> None:
 
 
 def test_defaults_are_filled_in(tmp_path: Path) -> None:
-    """The shown text has every field that exists beside the others, with units."""
+    """The shown text has every field that exists, with units."""
     shown = yaml.safe_load(show(loaded(tmp_path, CHANNELS)))
     flights = shown["channels"]["flights"]
     assert shown["kafka"]["bootstrap_servers"] == ["localhost:9092"]

@@ -23,8 +23,8 @@ def _sink(**fields: Any) -> SqlSinkConfig:
     return sink
 
 
-def test_nothing_shows_a_password() -> None:
-    """Neither the url nor the password is in what is printed of a configuration."""
+def test_no_printed_configuration_has_a_password() -> None:
+    """The url's user and password are left out, and so is the password field."""
     for sink in (_sink(), _sink(url=URL.replace(":hunter2", ""), password="hunter3")):
         shown = [show(sink), str(document(sink)), repr(sink)]
         assert not [text for text in shown if "hunter" in text or "u:" in text or "u@" in text]
@@ -103,10 +103,10 @@ def test_a_file_of_sqlite_starts_from_the_folder_of_the_configuration(
         ),
     ],
 )
-def test_what_does_not_fit_is_said_without_the_url(
+def test_a_fault_of_the_section_is_explained_without_the_url(
     tmp_path: Path, fields: str, problem: str
 ) -> None:
-    """The mistake is named, and what would do."""
+    """The message names the field and the remedy."""
     table = "" if "table: a" in fields else ", table: t"
     text = CHANNELS.replace("noop", f"{{type: sql, {fields}{table}}}")
     *_, found = refused(tmp_path, text)

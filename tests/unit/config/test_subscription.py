@@ -49,8 +49,8 @@ def test_names_and_patterns_are_told_apart() -> None:
     assert str(subscription) == "a.b, ^c, __mine"
 
 
-def test_patterns_stand_beside_names_in_a_file(tmp_path: Path) -> None:
-    """A backslash and a dollar sign are written as they are in single quotes."""
+def test_patterns_and_names_mix_in_a_file(tmp_path: Path) -> None:
+    """Backslash and dollar sign need no escape in single quotes."""
     text = CHANNELS.replace("[flights]", r"[flights, '^alerts\.[a-z]+$']")
     assert loaded(tmp_path, text).channels["flights"].topics == ("flights", r"^alerts\.[a-z]+$")
 

@@ -39,7 +39,7 @@ def test_durations_are_read_in_seconds(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "10sec", "10S", "-1s", "1h30m", ".5s", "5.s", "1e3s"])
-def test_what_is_not_a_duration_is_not_read(text: str) -> None:
+def test_a_text_without_a_known_unit_is_no_duration(text: str) -> None:
     """Text without a known unit, or with anything else, is no duration."""
     assert parse_duration(text) is None
 
@@ -63,8 +63,8 @@ def test_sizes_are_read_in_bytes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "16mb", "16M", "-1", "0.5B", "1,024", "MiB"])
-def test_what_is_not_a_size_is_not_read(text: str) -> None:
-    """Text with an unknown unit, or with a part of a byte, is no size."""
+def test_a_text_with_an_unknown_unit_is_no_size(text: str) -> None:
+    """A part of a byte is no size either."""
     assert parse_size(text) is None
 
 
@@ -79,13 +79,13 @@ def test_durations_are_written_in_the_largest_fitting_unit(seconds: float, text:
 
 @given(st.floats(min_value=1e-6, max_value=MAX_SECONDS) | st.just(0.0))
 def test_durations_survive_writing_and_reading(seconds: float) -> None:
-    """What is written for a duration is read as the same duration."""
+    """A duration is read as it was written."""
     assert parse_duration(format_duration(seconds)) == seconds
 
 
 @given(st.integers(min_value=0, max_value=MAX_BYTES))
 def test_sizes_survive_writing_and_reading(size: int) -> None:
-    """What is written for a size is read as the same size."""
+    """A size is read as it was written."""
     assert parse_size(format_size(size)) == size
 
 
@@ -102,7 +102,7 @@ def test_a_bare_number_is_no_duration(value: object) -> None:
 
 @pytest.mark.parametrize("value", [0, "0", "0ms"])
 def test_zero_needs_no_unit(value: object) -> None:
-    """Nothing is nothing in every unit."""
+    """Zero is the same in every unit."""
     assert _read(Annotated[float, Duration()], value) == 0.0
 
 

@@ -108,14 +108,14 @@ def rename(file: Path) -> None:
 def test_a_change_is_told_once_it_is_complete(
     file: Path, change: Callable[[Path], None], *, polling: bool
 ) -> None:
-    """However it is written, and whether the system tells or has to be asked."""
+    """The watch works for each way of writing, by notification and by polling."""
     with watching(file, polling=polling) as watched:
         change(file)
         watched.wait("two")
         assert watched.times == 1
 
 
-def test_what_was_written_before_the_watch_began_is_told(file: Path) -> None:
+def test_a_change_before_the_watch_began_is_told(file: Path) -> None:
     """A change between the reading and the watch is not missed."""
     watched = Watched(file)
     file.write_text("two", encoding="utf-8")
@@ -214,8 +214,8 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
     assert folders_of(tmp_path / "a" / "file") == {tmp_path}
 
 
-def test_what_was_taken_back_before_it_was_read_is_told_when_it_comes_again(file: Path) -> None:
-    """A content counts as told only until what was read is there again."""
+def test_a_reverted_change_is_told_when_it_comes_again(file: Path) -> None:
+    """A content counts as told only until the loaded one is restored."""
     told: list[None] = []
     watcher = FileWatcher(ReloadConfig(), lambda: {file: "one"}, lambda: told.append(None))
     for content in ("two", "one", "two"):
@@ -249,7 +249,7 @@ def test_a_file_that_is_being_written_is_not_told(
 
 
 def test_a_fifo_in_the_place_of_a_file_is_told_and_does_not_end_the_watch(file: Path) -> None:
-    """Nobody waits for its writer; the file that comes after it is told as well."""
+    """The watch does not wait for the FIFO's writer, and reports the next file as well."""
     with watching(file) as watched:
         file.unlink()
         os.mkfifo(file)

@@ -135,7 +135,7 @@ def test_relative_imports_in_a_subpackage_are_followed(folder: Folder) -> None:
 
 
 def test_a_folder_without_init_is_followed_like_a_package(folder: Folder) -> None:
-    """Many forget it: modules beside the one that is named count, by whichever import."""
+    """A forgotten __init__ is common: neighbouring modules count, by any import."""
     (folder.folder / "__init__.py").unlink()
     folder.jobs("from . import helpers\n\ndef work(_):\n    return helpers.helper()")
     book = CodeBook()
@@ -146,10 +146,10 @@ def test_a_folder_without_init_is_followed_like_a_package(folder: Folder) -> Non
     assert build(book) == "two"
 
 
-def test_what_others_have_in_a_namespace_stays(
+def test_modules_of_others_in_a_namespace_stay(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a package in several folders only the one with the channel's code is imported afresh."""
+    """Only the folder with the channel's code is imported again."""
     (folder.folder / "__init__.py").unlink()
     folder.jobs("from . import helpers, others\n\ndef work(_):\n    return helpers.helper()")
     elsewhere = tmp_path / "elsewhere" / PACKAGE
@@ -170,7 +170,7 @@ def test_what_others_have_in_a_namespace_stays(
 
 
 def test_a_module_that_is_added_counts(folder: Folder) -> None:
-    """What is missing may come after what needs it."""
+    """A missing module may be written after the one that imports it."""
     book = CodeBook()
     build(book)
     (folder.folder / "more.py").touch()
@@ -189,8 +189,8 @@ def test_code_is_followed_only_where_that_is_wanted(folder: Folder) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_sink_s_package_is_followed_beside_the_reducer_s(tmp_path: Path) -> None:
-    """Either one is a change, each is imported afresh for itself, and both can be had back."""
+def test_the_sink_s_package_is_followed_as_the_reducer_s(tmp_path: Path) -> None:
+    """Each is a change, is imported again by itself, and can be restored."""
     (tmp_path / "sink_of_a_test.py").write_text("def make():\n    return 'one'", encoding="utf-8")
     config = ChannelConfig.model_validate(
         {
@@ -247,6 +247,6 @@ _CUSTOM_SINK = {"type": "custom", "factory": "c:d"}
 def test_each_channel_says_where_its_code_is(
     processor: dict[str, Any], sink: Any, paths: tuple[str, ...]
 ) -> None:
-    """What is followed is the reducer, the function, and the factories."""
+    """The paths are those of the reducer, the function, and the factories."""
     values = {"topics": ["t"], "group": "g", "processor": processor, "sink": sink}
     assert import_paths(ChannelConfig.model_validate(values)) == paths

@@ -30,7 +30,7 @@ def test_another_zookeeper_takes_all_channels_along(world: World) -> None:
 
 
 def test_servers_that_cannot_be_reached_leave_all_as_it_is(world: World) -> None:
-    """Nothing is drained for a ZooKeeper that nobody has reached; it is tried again."""
+    """No channel is drained for an unreachable ZooKeeper, and the connection is tried again."""
     world.broken["new zookeeper"] = ZooKeeperUnavailableError("nobody there")
     world.write(zookeeper={"hosts": ["other:2181"]})
     world.channel(workers=3)
@@ -85,7 +85,7 @@ def test_a_session_is_made_for_all_channels_that_share_it(world: World) -> None:
 
 
 def test_a_channel_that_goes_with_the_connection_takes_its_metrics_along(world: World) -> None:
-    """Nothing is measured any more of a channel that was removed while it was paused."""
+    """A channel that was removed while it was paused has no metrics."""
     world.channel("more")
     world.reload()
     world.controller.channels["more"].pause(by="ann")
@@ -111,7 +111,7 @@ def test_an_added_channel_that_does_not_start_with_the_connection_is_pending(
 
 
 def test_no_session_at_all_asks_for_a_new_process(world: World) -> None:
-    """Neither the new servers nor the former let us in: nothing runs, so nothing is kept up."""
+    """Without the new servers and the former ones no channel runs, so the process ends."""
     world.write(zookeeper={"hosts": ["other:2181"]})
     world.broken["zookeeper"] = StartError("denied")
     world.reload()

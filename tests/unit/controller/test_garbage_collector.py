@@ -1,4 +1,4 @@
-"""What claims that ended were made of is given back soon."""
+"""Memory of ended claims is freed soon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _no_collection_by_itself() -> Iterator[None]:
 
 
 def test_a_channel_that_was_replaced_is_freed(world: World) -> None:
-    """Nothing of the channel is left two looks behind its end, without the collector's own."""
+    """The channel is freed by two collections, without the interpreter's own."""
     clock = FakeClock()
     collector = GarbageCollector(world.controller.claims, clock)
     delivers(world)
@@ -46,7 +46,7 @@ def test_a_channel_that_was_replaced_is_freed(world: World) -> None:
     assert former() is None
 
 
-def test_nothing_is_collected_while_no_claim_ends(world: World) -> None:
+def test_no_collection_runs_without_an_ended_claim(world: World) -> None:
     """A process that only works is never held up."""
     clock = FakeClock()
     collector = GarbageCollector(world.controller.claims, clock)
@@ -71,7 +71,7 @@ def test_looks_are_rare(world: World) -> None:
 def test_looks_are_taken_on_a_thread_of_their_own(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a look waits for holds nobody up, and one that fails is followed by others."""
+    """A slow collection delays no other thread, and a failed one is followed by others."""
     threads: SimpleQueue[str] = SimpleQueue()
 
     def fail(_: GarbageCollector) -> None:

@@ -85,8 +85,8 @@ def test_all_steps_together_are_all_changes(one: Config, other: Config) -> None:
 
 @settings(max_examples=25)
 @given(configs(), configs())
-def test_what_is_hot_restarts_nothing(one: Config, other: Config) -> None:
-    """Where all changes are in place, no step stops or starts anything."""
+def test_a_change_in_place_restarts_no_channel(one: Config, other: Config) -> None:
+    """Changes that are all in place stop and start nothing."""
     if all(change.effect is ReloadEffect.IN_PLACE for change in diff(one, other)):
         actions = {step.action for step in steps_between(one, other)}
         assert actions <= {Action.ADOPT, Action.ADJUST}

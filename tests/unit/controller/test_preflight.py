@@ -1,4 +1,4 @@
-"""What is known to be wrong before any server is asked."""
+"""Faults that are found before any server is asked."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ kafka:
 
 
 @pytest.mark.parametrize("mechanism", ["sasl.mechanism", "sasl.mechanisms"])
-def test_nobody_is_asked_for_a_token(tmp_path: Path, mechanism: str) -> None:
+def test_no_token_is_requested(tmp_path: Path, mechanism: str) -> None:
     """A client that authenticates so would send its secret to the endpoint and wait for it."""
     with socket.create_server(("127.0.0.1", 0)) as endpoint:
         port = str(endpoint.getsockname()[1])
@@ -141,8 +141,8 @@ def test_nobody_is_asked_for_a_token(tmp_path: Path, mechanism: str) -> None:
         ("security.protocol: SASL_SSL, sasl.mechanism: PLAIN", "sasl.username and sasl.password"),
     ],
 )
-def test_what_goes_with_a_login_is_looked_at(tmp_path: Path, properties: str, reason: str) -> None:
-    """Limits and keys always, names and passwords where they are all that a login takes."""
+def test_properties_of_a_login_are_checked(tmp_path: Path, properties: str, reason: str) -> None:
+    """Limits and keys are checked always, names and passwords if the login takes them alone."""
     (problem,) = _refused(tmp_path, f"kafka: {{properties: {{{properties}}}}}\n{CHANNELS}")
     assert reason in problem
 
@@ -277,7 +277,7 @@ def test_extras_that_are_missing_are_named_with_what_installs_them(
 def test_a_configuration_for_the_base_install_asks_for_no_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does one whose extras are there."""
+    """A configuration whose extras are installed needs no further one either."""
     file = tmp_path / "headrace.yaml"
     file.write_text(EXTRAS)
     assert len(load(file, also=preflight).channels) == 7

@@ -145,7 +145,7 @@ def test_a_cold_change_restarts_only_its_channel(world: World) -> None:
 
 
 def test_a_channel_that_was_taken_away_comes_back_without_its_pauses(world: World) -> None:
-    """Nobody sees them meanwhile to end them; ``pause: {persist: true}`` keeps them."""
+    """Pauses of a removed channel cannot be ended; ``pause: {persist: true}`` keeps them."""
     world.controller.channels["main"].pause(by="me")
     for enabled in (False, True):
         world.channel(enabled=enabled)
@@ -200,7 +200,7 @@ def test_code_that_cannot_be_loaded_leaves_the_old_running(
 def test_a_channel_that_does_not_start_with_the_new_values_goes_on_with_the_old(
     world: World,
 ) -> None:
-    """Where only the start shows that it cannot be, the former configuration is started again."""
+    """The former configuration is started again when the new one fails at its start."""
     delivers(world)
     world.channel(group=AGAIN)
     world.broken[f"channel main {AGAIN}"] = StartError("no luck")
@@ -228,7 +228,7 @@ def test_a_channel_that_runs_neither_way_is_shown_and_holds_up_nothing(world: Wo
 
 
 def test_a_change_during_an_outage_is_applied_when_it_is_over(world: World) -> None:
-    """Nothing is given up while ZooKeeper is away, hot values are applied, nothing is lost."""
+    """Hot values are applied without ZooKeeper, and the others when it is back."""
     world.session_state = SessionState.SUSPENDED
     world.channel("more", workers=3)
     world.reload()
@@ -268,8 +268,8 @@ def test_an_added_topic_that_does_not_exist_yet_is_taken_up_when_it_does(world: 
     delivers(world, "main", TopicPartition("late", 0))
 
 
-def test_what_takes_a_restart_of_the_process_is_pending(world: World) -> None:
-    """It is said, with what else was applied, and comes to nothing when it is taken back."""
+def test_a_change_that_needs_a_new_process_is_pending(world: World) -> None:
+    """The report has it with the applied changes, and a reverted change is not pending."""
     world.channel(workers=3)
     world.write(metrics={"port": 1}, shutdown_timeout="7s")
     report = world.reload()
@@ -301,7 +301,7 @@ def test_requests_are_served_one_after_the_other(world: World) -> None:
     assert world.controller.channels["main"].config.workers == 6
 
 
-def test_who_does_not_wait_long_enough_is_told_so(world: World) -> None:
+def test_a_reload_that_outlasts_its_deadline_is_under_way(world: World) -> None:
     """The report says that the reload goes on."""
     world.channel(workers=3)
     report = world.reloader.reload("me", Deadline.after(0))

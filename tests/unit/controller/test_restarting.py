@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tests.unit.controller.world import World
 
 
-def test_whatever_keeps_a_channel_from_starting_the_former_goes_on(world: World) -> None:
-    """An error of the processor's own is pending, and taken back it is as if it had not been."""
+def test_the_former_channel_goes_on_after_any_failed_start(world: World) -> None:
+    """A processor's error is pending, and reverting the change clears it."""
     delivers(world)
     world.broken["channel main again"] = RuntimeError("database away")
     world.channel(group="again")
@@ -36,7 +36,7 @@ def test_whatever_keeps_a_channel_from_starting_the_former_goes_on(world: World)
 
 
 def test_a_processor_that_refuses_a_change_leaves_it_pending(world: World) -> None:
-    """Nothing of it is taken over, however often it is asked."""
+    """No value is applied, at each reload."""
 
     def refuse(_: ChannelConfig) -> None:
         raise ValueError("not with me")

@@ -40,7 +40,7 @@ def _claimed(world: World) -> list[str]:
 def test_no_channel_claims_before_all_are_prepared(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the last one waits for, as for Spark, holds all up: none reads and commits meanwhile."""
+    """A slow start of the last one, as for Spark, keeps all from reading and committing."""
     states: list[ChannelState] = []
 
     def opened(_: Recorder, context: ChannelContext) -> None:

@@ -87,7 +87,7 @@ class World:
         self.write(channels={n: c for n, c in self.values["channels"].items() if n != name})
 
     def reload(self) -> ReloadReport:
-        """Have the file read and applied."""
+        """Read the file and apply it."""
         return self.reloader.reload("test", soon())
 
     def pending(self) -> dict[str, str]:
@@ -106,7 +106,7 @@ def delivers(world: World, group: str = "main", partition: TopicPartition = P0) 
 
 
 class _Session:
-    """As much of a session as the controller asks for."""
+    """Stand for a session, with the calls that the controller makes."""
 
     def __init__(self, world: World, hosts: tuple[str, ...]) -> None:
         self._world = world

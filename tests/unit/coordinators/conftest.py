@@ -7,5 +7,5 @@ from tests.unit.coordinators.group import Group
 
 @pytest.fixture
 def group() -> Group:
-    """Eight partitions and nobody yet."""
+    """Return a group of eight partitions without members."""
     return Group()

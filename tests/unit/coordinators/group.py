@@ -212,7 +212,7 @@ class Group:
         participant.session.close()
 
     def epochs(self) -> dict[int, int]:
-        """Return the epoch of each partition that somebody holds."""
+        """Return the epoch of each held partition."""
         return {
             partition.partition: claim.epoch
             for participant in self.participants

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def moves(owners: Mapping[TopicPartition, str], allocation: Allocation) -> int:
-    """Count the partitions that somebody has to give back."""
+    """Count the partitions that change their owner."""
     return sum(allocation.owners.get(partition) != owner for partition, owner in owners.items())
 
 
@@ -171,10 +171,10 @@ def test_members_that_act_at_once_come_to_rest(
 
 
 @given(groups(members=6, topics=1, partitions=40))
-def test_of_one_topic_a_joining_member_takes_its_share_and_nothing_else_moves(
+def test_a_member_that_joins_one_topic_takes_its_share_alone(
     group: tuple[dict[str, MemberInfo], dict[str, int], Owners],
 ) -> None:
-    """Everything that moves on a join moves to the one who joins, at most a rounded-up share.
+    """A join moves partitions to the new member only, at most a rounded-up share.
 
     With several topics, being even in each and in total may force further exchanges.
     """
@@ -188,10 +188,10 @@ def test_of_one_topic_a_joining_member_takes_its_share_and_nothing_else_moves(
 
 
 @given(groups(members=6, topics=1, partitions=40), st.data())
-def test_of_one_topic_only_the_leavers_partitions_move(
+def test_only_partitions_of_a_leaver_move(
     group: tuple[dict[str, MemberInfo], dict[str, int], Owners], data: st.DataObject
 ) -> None:
-    """When a member drains, nothing but what it had changes hands."""
+    """A draining member's partitions of one topic change hands, and no other ones."""
     members, counts, _ = group
     partitions = all_partitions(counts)
     owners = dict(allocate(members, partitions, {}).owners)
@@ -204,10 +204,10 @@ def test_of_one_topic_only_the_leavers_partitions_move(
 
 
 @given(groups(weight=3), st.data())
-def test_whoever_had_a_free_partition_counts_as_its_owner(
+def test_the_last_owner_of_a_free_partition_counts_as_its_owner(
     group: tuple[dict[str, MemberInfo], dict[str, int], Owners], data: st.DataObject
 ) -> None:
-    """The map is the same, whichever of the partitions are free for a moment."""
+    """The map is the same, whichever partitions are free for a moment."""
     infos, counts, owners = group
     free = data.draw(st.sets(st.sampled_from(sorted(owners)))) if owners else set()
     held = {p: owner for p, owner in owners.items() if p not in free}
@@ -237,8 +237,8 @@ def test_members_see_the_same_map_whatever_else_they_subscribe_to() -> None:
     assert {o for p, o in seen[0].items() if p.topic == "y"} == {"a"}
 
 
-def test_partitions_of_somebody_unknown_are_left_alone() -> None:
-    """What a stranger owns is reported, and the rest is spread as if it were not there."""
+def test_partitions_of_an_unknown_owner_are_left_alone() -> None:
+    """A stranger's partitions are reported, and the rest is spread without them."""
     partitions = all_partitions({"orders": 8})
     owners = dict.fromkeys(partitions[:4], "stranger")
     members = {"a": dynamic(["orders"]), "b": dynamic(["orders"])}
@@ -249,7 +249,7 @@ def test_partitions_of_somebody_unknown_are_left_alone() -> None:
 
 
 def test_without_members_nothing_is_owned() -> None:
-    """All partitions are reported when nobody is there to have them."""
+    """All partitions of a group without members are reported."""
     partitions = all_partitions({"orders": 2})
     assert allocate({}, partitions, {}).unowned == set(partitions)
 
@@ -279,8 +279,8 @@ def test_fixed_count_takes_nothing_from_those_who_have() -> None:
     assert moves(owners, allocation) == 0
 
 
-def test_fixed_count_shares_what_is_free_evenly() -> None:
-    """With too few partitions for members that have none, nobody is served before the others."""
+def test_fixed_count_shares_free_partitions_evenly() -> None:
+    """With too few partitions, members without one share them evenly."""
     members = {"a": fixed(4), "b": fixed(4)}
     assert totals(allocate(members, all_partitions({"orders": 4}), {}), members) == [2, 2]
 
@@ -289,7 +289,7 @@ def test_fixed_count_shares_what_is_free_evenly() -> None:
 def test_fixed_count_is_stable(
     group: tuple[dict[str, MemberInfo], dict[str, int], Owners], number: int
 ) -> None:
-    """Only what is above a member's number moves, and nobody gets more than its number."""
+    """Only partitions above a member's number move, and no member gets more than its number."""
     _, counts, owners = group
     members = {
         name: MemberInfo(frozenset(counts), AssignmentMode.FIXED_COUNT, 1, number)
@@ -336,7 +336,7 @@ def test_a_conflict_of_lists_blocks_nothing_else() -> None:
 
 
 def test_listed_partitions_that_do_not_exist_are_reported() -> None:
-    """A number beyond the topic is named; a topic nobody can see yet is not judged."""
+    """A number beyond the topic is named; a topic that no member sees yet is not judged."""
     members = {"a": static(orders=(0, 9), unseen=(1,))}
     allocation = allocate(members, all_partitions({"orders": 2}), {})
     assert allocation.missing == {"a": (TopicPartition("orders", 9),)}
@@ -344,7 +344,7 @@ def test_listed_partitions_that_do_not_exist_are_reported() -> None:
 
 
 def test_an_unlisted_partition_is_given_back() -> None:
-    """What a static member owns beside its list it is not to have."""
+    """A static member does not keep a partition outside of its list."""
     owners = {TopicPartition("orders", 3): "a"}
     allocation = allocate({"a": static(orders=(0,))}, all_partitions({"orders": 4}), owners)
     assert TopicPartition("orders", 3) in allocation.unowned

@@ -12,10 +12,10 @@ from tests.unit.coordinators.strategies import Owners, groups
 
 
 @given(groups(weight=3), st.data())
-def test_what_a_member_avoids_goes_to_another_and_the_group_comes_to_rest(
+def test_an_avoided_partition_goes_to_another_member(
     group: tuple[dict[str, MemberInfo], dict[str, int], Owners], data: st.DataObject
 ) -> None:
-    """Nobody is given what it avoids where somebody else may have it, and moving comes to an end.
+    """No member gets what it avoids while another can take it, and moves come to an end.
 
     Each free partition moves once, each that is taken away twice: given back and claimed.
     """

@@ -69,7 +69,7 @@ class Inbox:
         self.states.put("resumed")
 
     def rebalanced(self, summary: RebalanceSummary) -> None:
-        """Nothing here depends on it."""
+        """Ignore the event, on which no test depends."""
 
     def failed(self, error: HeadraceError) -> None:
         """Enqueue."""
@@ -105,10 +105,10 @@ def running(zookeeper: InMemoryZooKeeper) -> Iterator[Running]:
     running.coordinator.stop(Deadline.after(0.05))
 
 
-def test_what_is_known_before_the_start_is_published_with_the_join(
+def test_settings_from_before_the_start_are_published_with_the_join(
     zookeeper: InMemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So others never see a member that does not want anything yet, and move nothing twice."""
+    """Other members never see a member without topics, and move no partition twice."""
     registry = InMemoryRegistry(zookeeper, member="a")
     joined: queue.Queue[MemberInfo] = queue.Queue()
     join = registry.join
@@ -155,7 +155,7 @@ def test_stop_ends_by_its_deadline_and_names_what_was_left(running: Running) -> 
 def test_a_stop_that_a_hung_coordinator_overruns_ends_the_lease(
     running: Running, zookeeper: InMemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever stopped it closes the session next: nothing may be done under its claims."""
+    """The caller closes the session next, so that no claim may still be used."""
     claims = running.take(2)
     hung = threading.Event()
     monkeypatch.setattr(running.registry, "owners", lambda _topic: hung.wait(WAIT) and {})
@@ -227,10 +227,10 @@ def test_added_partitions_and_other_wishes_are_commands(running: Running) -> Non
     assert [running.inbox.requests.get(timeout=WAIT) for _ in range(3)]
 
 
-def test_what_is_just_being_claimed_is_waited_for(
+def test_a_partition_under_claim_is_waited_for(
     zookeeper: InMemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A partition that is left out while it is claimed counts as given back only when it is."""
+    """A partition that is left out during its claim counts as released only when it is."""
     running = Running(zookeeper)
     registry, claiming, go = running.registry, threading.Event(), threading.Event()
     claim = registry.claim

@@ -52,8 +52,8 @@ def test_a_lock_that_is_not_free_in_time_is_an_error() -> None:
         pass
 
 
-def test_what_was_left_of_the_same_session_is_its_own() -> None:
-    """A node that could not be deleted keeps others away, and not the member that made it."""
+def test_a_node_left_by_the_same_session_is_its_own() -> None:
+    """A node that could not be deleted blocks other members, and not its own."""
     zookeeper = InMemoryZooKeeper()
     session = zookeeper.session()
     locks = FencingLocks(session, GROUP)

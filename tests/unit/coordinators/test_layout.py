@@ -110,8 +110,8 @@ def test_a_later_format_version_is_told_apart(document: MemberDocument) -> None:
     [b"", b"\xff", b"12", b"[]", b"{}", b'{"version":"1"}', b'{"version":true}', b'{"version":0}'],
 )
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: type(d).__name__)
-def test_what_is_not_a_document_is_refused(document: MemberDocument, data: bytes) -> None:
-    """Scribbles raise one error that names the node."""
+def test_a_node_without_a_document_is_refused(document: MemberDocument, data: bytes) -> None:
+    """The error names the node."""
     with pytest.raises(BadDocumentError, match="ZooKeeper node /n cannot be used"):
         type(document).decode("/n", data)
 
@@ -149,14 +149,14 @@ def test_wrong_values_in_a_member_node_are_refused(name: str, value: object) -> 
     ).map(lambda value: json.dumps(value).encode())
 )
 def test_no_content_makes_anything_but_a_typed_error(data: bytes) -> None:
-    """Whatever stands in a node, reading it gives a document or a BadDocumentError."""
+    """Any content of a node gives a document or a BadDocumentError."""
     for document in DOCUMENTS:
         with pytest.raises(BadDocumentError):
             type(document).decode("/n", data)
 
 
-def test_wishes_that_nobody_could_read_are_not_published() -> None:
-    """A weight below one and a negative number are refused where they come up."""
+def test_settings_that_no_member_could_read_are_not_published() -> None:
+    """A weight below one and a negative number are refused at once."""
     with pytest.raises(ConfigError, match="weight: 0"):
         MemberInfo(frozenset(), weight=0)
     with pytest.raises(ConfigError, match="partitions_per_topic: -1"):

@@ -47,7 +47,7 @@ class Ensemble:
                 self._asks += self._half_tick
 
     def hear(self, arrival: float) -> None:
-        """Have a heartbeat arrive."""
+        """Deliver a heartbeat."""
         self.run(arrival)
         self._heard = True
 
@@ -96,7 +96,7 @@ def test_a_heartbeat_counts_once_a_later_one_is_acknowledged() -> None:
 
 
 def test_an_answer_that_was_slow_counts_later() -> None:
-    """What was on its way for long may have arrived late: its answer's time is looked at."""
+    """The time of the answer counts, as a slow request may have arrived late."""
     clock = FakeClock(100)
     lease = Lease.begin(SESSION, clock, 100, 100)
     clock.advance(BEAT)
@@ -214,7 +214,7 @@ def test_a_connect_after_a_standstill_counts_at_once() -> None:
 def test_a_lease_after_a_standstill_never_outlives_the_session(
     ticks: float, phase: float, frozen: float, delay: float, beats: list[float]
 ) -> None:
-    """Nothing was heard of the process for most of a session, and the session lives on."""
+    """The process was silent for most of a session, which lives on."""
     clock = FakeClock(0)
     tick, way = SESSION / ticks, delay * SESSION
     ensemble = Ensemble(tick, phase * tick / 2, inf, way)

@@ -25,7 +25,7 @@ from tests.unit.coordinators.group import (
 
 
 def test_a_lone_member_claims_everything_once_the_group_has_settled(group: Group) -> None:
-    """Nothing is claimed before the rebalance delay has passed, and then all of it."""
+    """No partition is claimed before the rebalance delay, and then all of them."""
     a = group.join("a")
     group.run(0.4)
     assert a.held == []
@@ -53,7 +53,9 @@ def test_an_assignment_is_complete_once_the_member_has_its_partitions(group: Gro
 
 
 def test_an_assignment_that_takes_too_long_is_overdue(group: Group) -> None:
-    """Nobody has to wait for ever for partitions that others do not let go; it may yet complete."""
+    """Members that keep partitions do not hold up others for ever; the assignment may complete
+    later.
+    """
     a = group.join("a")
     group.run()
     a.channel.gives_back = False
@@ -80,7 +82,7 @@ def test_a_member_too_many_rightly_has_nothing() -> None:
 
 
 def test_a_member_that_joins_again_has_yet_to_take_its_partitions(group: Group) -> None:
-    """What it had in the former stay does not count."""
+    """Partitions of the former membership do not count."""
     a = group.join("a")
     group.run()
     assert assignment_of(a) is AssignmentState.COMPLETE
@@ -111,7 +113,7 @@ def test_a_member_with_all_it_had_again_does_not_wait_for_the_group_to_settle(gr
 
 
 def test_the_first_one_back_waits_for_those_whose_partitions_it_could_have(group: Group) -> None:
-    """Where the map of the moment gives it those of others as well, it is pending."""
+    """The assignment is pending when the present map gives it the partitions of others as well."""
     a, b = group.join("a"), group.join("b")
     group.run()
     own = a.held
@@ -173,7 +175,7 @@ def test_members_that_start_together_collide_nowhere(group: Group) -> None:
 
 
 def test_a_member_that_stops_hands_over(group: Group) -> None:
-    """Whoever drains gives everything back cleanly, and the others take it over."""
+    """A draining member releases all partitions cleanly, and the others take them over."""
     a, b = group.join("a"), group.join("b")
     group.run()
     a.member.drain()
@@ -298,7 +300,7 @@ def test_a_process_that_stood_still_does_nothing_with_its_old_claims(group: Grou
 
 
 def test_a_process_that_stood_still_claims_again_once_it_is_heard(group: Group) -> None:
-    """Its client did not ping either: a session that lives on may end sooner than it seems."""
+    """The client did not ping either, so a session that lives on may end soon."""
     a = group.join("a")
     group.run(60)
     a.stopped = True
@@ -354,8 +356,8 @@ def test_a_name_that_is_never_freed_fails(group: Group) -> None:
     assert state_of(second) is MemberState.FAILED
 
 
-def test_what_is_not_given_back_in_time_is_lost_and_freed(group: Group) -> None:
-    """Leaving with claims in work ends them without a clean end, and names them."""
+def test_partitions_not_released_in_time_are_lost_and_freed(group: Group) -> None:
+    """A leave with claims in use ends them without a clean end, and names them."""
     a, b = group.join("a"), group.join("b")
     group.run()
     a.channel.gives_back = False
@@ -384,8 +386,8 @@ def test_leaving_without_zookeeper_ends_all_the_same(group: Group) -> None:
     assert state_of(a) is MemberState.LEFT
 
 
-def test_a_slow_member_holds_up_nobody_else(group: Group) -> None:
-    """While one member does not give back, the others have what they can have."""
+def test_a_slow_member_delays_no_other(group: Group) -> None:
+    """Other members take the free partitions while one does not release its own."""
     a, b = group.join("a"), group.join("b")
     group.run()
     a.channel.gives_back = False
@@ -459,7 +461,7 @@ def test_fixed_count_members_leave_the_rest_unowned(group: Group) -> None:
     assert len(a.channel.summary.unowned) == 2
 
 
-def test_the_summary_says_what_is_on_the_way(group: Group) -> None:
+def test_the_summary_has_pending_partitions(group: Group) -> None:
     """Partitions that are to be claimed are pending, and then owned."""
     a = group.join("a")
     group.run(0.3)
@@ -501,7 +503,7 @@ def test_a_member_that_starts_again_goes_back_to_what_it_had(group: Group) -> No
     assert [member.held for member in members] == before
 
 
-def test_what_was_a_members_own_it_claims_without_delay(group: Group) -> None:
+def test_a_member_claims_its_former_partitions_without_delay(group: Group) -> None:
     """A member that starts again has its former partitions at once, and no others."""
     a, b = group.join("a"), group.join("b")
     group.run()

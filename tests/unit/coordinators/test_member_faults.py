@@ -77,8 +77,8 @@ def test_a_claim_of_unknown_outcome_ends_in_one_claim(group: Group, *, delay: bo
     assert a.registry.verify(a.channel.held.values()) == []
 
 
-def test_a_late_claim_does_not_survive_beside_another_members(group: Group) -> None:
-    """When the late request executes, whoever comes second is refused or cleared away."""
+def test_a_late_claim_does_not_survive_another_member_s(group: Group) -> None:
+    """The second of two claims is refused or removed when the late request executes."""
     a = group.join("a")
     group.run(0.5)
     a.session.lose_answers(1, delay=True)
@@ -204,7 +204,7 @@ def test_an_abandoned_partition_is_tried_again_after_a_while(group: Group) -> No
 
 
 def test_an_abandoned_partition_goes_to_another_member(group: Group) -> None:
-    """Whoever could not work on it tells the others, and one of them has it at once."""
+    """The member that could not work on it tells the others, and one claims it at once."""
     a, b = group.join("a"), group.join("b")
     group.run()
     number = a.held[-1]
@@ -255,7 +255,7 @@ def test_releasing_goes_on_after_a_suspension(group: Group) -> None:
 
 
 def test_commands_for_claims_that_ended_are_ignored(group: Group) -> None:
-    """What the channel says of a lost claim changes nothing about its successor."""
+    """A command for a lost claim does not change its successor."""
     a = group.join("a")
     group.run()
     old = a.channel.held[partition(0)]
@@ -302,7 +302,7 @@ def test_wishes_that_could_not_be_published_are_published_later(group: Group) ->
     assert (len(a.held), len(b.held)) == (6, 2)
 
 
-def test_unreadable_nodes_harm_nobody(group: Group) -> None:
+def test_unreadable_nodes_harm_no_member(group: Group) -> None:
     """Scribbled member and owner nodes are reported, and everything else goes on."""
     group.zookeeper.put(PATHS.member("x"), b"scribble")
     group.zookeeper.put(PATHS.owner(partition(0)), b"scribble")

@@ -68,7 +68,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(name=members)
     def join(self, name: str) -> None:
-        """Start a member; beside a running one of its name it is refused."""
+        """Start a member; a second one of its name is refused."""
         if name not in self.running:
             self.running[name] = self.group.join(name, INFO)
 
@@ -240,7 +240,9 @@ class GroupMachine(RuleBasedStateMachine):
             self.group.zookeeper.remove(PATHS.epoch(partition(number)))
 
     def _has_both_nodes(self, number: int) -> bool:
-        """Whether neither was deleted: without both, versions begin anew beside an old claim."""
+        """Return whether neither was deleted: without both, versions restart while an old claim
+        exists.
+        """
         paths = PATHS.owner(partition(number)), PATHS.epoch(partition(number))
         return all(self.group.zookeeper.node(path) is not None for path in paths)
 
@@ -302,7 +304,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_partition_has_two_owners_with_effect(self) -> None:
-        """Of the claims that somebody may act on, no two are for one partition."""
+        """No partition has two claims that are in effect."""
         self.group.check_exclusive()
 
     def _note_epochs(self) -> None:
@@ -372,6 +374,6 @@ TestGroupMachine.settings = USUAL
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_more_orders_of_events() -> None:
-    """As many as the profile for long runs says, and no more said of each than in the quick run."""
+    """The examples are those of the profile for long runs, with the output of the quick run."""
     examples = settings.get_profile("long").max_examples
     run_state_machine_as_test(GroupMachine, settings=settings(USUAL, max_examples=examples))

@@ -60,7 +60,7 @@ def test_a_suspended_session_is_unavailable(world: InMemoryWorld) -> None:
 
 
 def test_a_heartbeat_goes_on_after_a_lost_answer(world: InMemoryWorld) -> None:
-    """A heartbeat that was executed unheard of does not look like somebody else's write."""
+    """A heartbeat whose answer was lost does not look like another client's write."""
     a = world.member("a")
     a.join(INFO)
     a.session.lose_answers(1)
@@ -108,7 +108,7 @@ def test_a_new_session_is_not_the_old_membership(world: InMemoryWorld) -> None:
 def test_a_connection_that_breaks_after_reading_says_nothing_of_our_nodes(
     world: InMemoryWorld,
 ) -> None:
-    """What is ours is not taken for somebody else's because the session is unknown just then."""
+    """Our nodes are not taken for another client's while the session is unknown."""
     a = world.member("a")
     a.join(INFO)
     claim = claimed(a, P0)
@@ -125,7 +125,7 @@ def test_a_connection_that_breaks_after_reading_says_nothing_of_our_nodes(
 
 
 def test_producers_that_are_too_many_to_name_are_logged(world: InMemoryWorld) -> None:
-    """The next claim names the latest ones, and the log those that nobody will shut out."""
+    """The next claim names the latest ones, and the log those that will not be fenced."""
     first, second = (
         world.member(name, transactional_prefix=PRODUCER + name) for name in ("a", "b")
     )
@@ -145,9 +145,9 @@ def test_producers_that_are_too_many_to_name_are_logged(world: InMemoryWorld) ->
 
 
 def test_producers_of_other_programs_are_not_shut_out(world: InMemoryWorld) -> None:
-    """An id that is not of the group is refused, wherever a node has it, and does not come again.
+    """An id outside of the group is refused in each node, and does not come again.
 
-    Whoever may write to ZooKeeper could have any producer of the cluster shut out otherwise.
+    Otherwise a client that may write to ZooKeeper could fence any producer of the cluster.
     """
     first, second, third = (
         world.member(name, transactional_prefix=PRODUCER + name) for name in ("a", "b", "c")

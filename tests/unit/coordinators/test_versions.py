@@ -109,10 +109,10 @@ def stranger(group: Group) -> Stranger:
     return Stranger(group, 0, 1, 2)
 
 
-def test_what_a_later_version_owns_is_left_alone_and_reported(
+def test_partitions_of_a_later_version_are_left_alone_and_reported(
     group: Group, stranger: Stranger
 ) -> None:
-    """Ours share the rest, stay at work, and say why they do not touch it."""
+    """Our members share the rest, stay at work, and give the reason."""
     a, b = group.join("a"), group.join("b")
     before = stranger.nodes()
     group.run(60)
@@ -127,7 +127,7 @@ def test_what_a_later_version_owns_is_left_alone_and_reported(
         assert participant.channel.error is None
 
 
-def test_what_a_later_version_left_is_taken_as_far_as_it_can_be_read(group: Group) -> None:
+def test_nodes_of_a_later_version_are_taken_as_far_as_they_are_readable(group: Group) -> None:
     """An epoch node of our format is claimed above it; one of the next is not destroyed."""
     stranger = Stranger(group, 0, 1)
     epoch = EpochDocument(7, "later", 1, None, clean_end=False)
@@ -150,8 +150,8 @@ def test_what_a_later_version_left_is_taken_as_far_as_it_can_be_read(group: Grou
     assert a.channel.summary.pending == {partition(0), partition(1)}
 
 
-def test_what_was_left_is_claimed_once_its_format_is_ours_again(group: Group) -> None:
-    """An operator who rolls back rewrites or deletes the epoch nodes; nothing is restarted."""
+def test_a_partition_is_claimed_once_its_format_is_ours_again(group: Group) -> None:
+    """An operator who rolls back rewrites or deletes the epoch nodes, without a restart."""
     stranger = Stranger(group, 0, 1)
     a = group.join("a")
     group.run()
@@ -166,8 +166,8 @@ def test_what_was_left_is_claimed_once_its_format_is_ours_again(group: Group) ->
     assert group.epochs()[1] == 41
 
 
-def test_what_an_earlier_version_did_not_write_is_not_missed(group: Group) -> None:
-    """Keys that were added within the format have a meaning where they are absent."""
+def test_keys_that_an_earlier_version_lacks_are_not_missed(group: Group) -> None:
+    """Keys that were added within the format have a meaning when they are absent."""
     document = json.loads(EpochDocument(3, "old", 1, None, clean_end=True).encode())
     del document["unfenced"]
     path = PATHS.epoch(partition(0))

@@ -45,7 +45,7 @@ def test_a_member_that_withdraws_before_it_joined_never_joins(group: Group) -> N
 
 
 def test_a_session_that_ends_while_withdrawing_leads_away_as_well(group: Group) -> None:
-    """What was not given back is lost with the session, and the member does not join again."""
+    """Partitions that were not released are lost with the session, and the member stays away."""
     a = group.join("a")
     group.run()
     a.channel.gives_back = False
@@ -61,7 +61,7 @@ def test_a_session_that_ends_while_withdrawing_leads_away_as_well(group: Group) 
 
 
 def test_a_partition_that_is_left_out_is_asked_for_at_once(group: Group) -> None:
-    """Whoever has it next, the member gives it back: there is no group that has to settle first."""
+    """The member releases it for any next owner, without waiting for the group to settle."""
     a = group.join("a")
     group.run()
     a.member.rebalance.leave_out({partition(3)})
@@ -69,8 +69,8 @@ def test_a_partition_that_is_left_out_is_asked_for_at_once(group: Group) -> None
     assert [claim.partition for claim in a.channel.asked] == [partition(3), partition(5)]
 
 
-def test_a_partition_that_is_left_out_goes_to_another_or_to_nobody(group: Group) -> None:
-    """The member gives it back and takes it again only when it is told to."""
+def test_a_partition_that_is_left_out_goes_elsewhere(group: Group) -> None:
+    """The member releases it, and takes it again only on command."""
     a = group.join("a")
     group.run()
     a.member.rebalance.leave_out({partition(3)})
@@ -103,7 +103,7 @@ def _until_away(group: Group, member: Participant) -> None:
 
 
 def test_claims_of_a_broken_lease_leave_no_nodes_behind(group: Group) -> None:
-    """Whoever withdraws after having stood still is away only once it bars nobody's way."""
+    """A member that withdraws after a standstill is away only once its nodes are gone."""
     a = group.join("a")
     group.run()
     a.channel.gives_back = False
@@ -118,7 +118,7 @@ def test_claims_of_a_broken_lease_leave_no_nodes_behind(group: Group) -> None:
 
 
 def test_a_fenced_member_that_withdraws_takes_its_nodes_with_it(group: Group) -> None:
-    """Its session lives on, so it joins once more to clear away what stands for nothing."""
+    """The session lives on, so the member joins once more to remove its nodes."""
     a = group.join("a")
     group.run()
     a.member.rejoin(a.channel.held[partition(0)])
@@ -128,8 +128,8 @@ def test_a_fenced_member_that_withdraws_takes_its_nodes_with_it(group: Group) ->
     assert group.zookeeper.node(PATHS.member("a")) is None
 
 
-def test_what_was_lost_bars_the_way_until_its_node_is_seen_to_be_gone(group: Group) -> None:
-    """A claim that is over may have left its owner node, and whoever waits must know that."""
+def test_a_lost_claim_blocks_until_its_node_is_gone(group: Group) -> None:
+    """A lost claim may have left its owner node, for which a waiting caller must wait."""
     a = group.join("a")
     group.run()
     a.channel.gives_back = False
@@ -145,7 +145,7 @@ def test_what_was_lost_bars_the_way_until_its_node_is_seen_to_be_gone(group: Gro
 
 
 def test_a_member_that_leaves_after_a_broken_lease_leaves_no_node(group: Group) -> None:
-    """Its session may go on, as where its channel alone is not wanted any more."""
+    """The session may go on, as when the channel alone is removed."""
     a = group.join("a")
     group.run()
     group.clock.advance(8)

@@ -48,6 +48,6 @@ def test_time_in_which_the_machine_is_suspended_counts(asleep: tuple[str, ...]) 
     assert float(told) >= before + SUSPENDED
 
 
-def test_its_seconds_never_fall() -> None:
+def test_monotonic_seconds_never_fall() -> None:
     """Two readings one after the other are in order."""
     assert SYSTEM_CLOCK.monotonic() <= SYSTEM_CLOCK.monotonic()

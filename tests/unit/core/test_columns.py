@@ -56,7 +56,7 @@ def facts(record: Record) -> tuple[object, ...]:
 def test_headers_of_a_name_are_those_of_the_list(
     records: list[FakeRecord], pieces: int, data: st.DataObject
 ) -> None:
-    """In any part of a run, each thing that a header says is there, from records that say it."""
+    """A part of a run has each value of the header, from records that have it."""
     names = [name for each in records for name, _ in each.headers_ or ()]
     name = data.draw(st.sampled_from(names or ["none"]))
     start = data.draw(st.integers(0, len(records) - 1))
@@ -89,7 +89,7 @@ def test_a_run_is_the_list(records: list[FakeRecord], pieces: int, data: st.Data
 
 @given(lists(), st.integers(1, 7))
 def test_the_table_is_the_lists(records: list[FakeRecord], pieces: int) -> None:
-    """What Spark gets does not depend on how records were fetched."""
+    """Spark's table does not depend on how records were fetched."""
     end = records[-1].offset() + 1
     assignment = FakeAssignment(PARTITION)
     run = in_columns(records, PARTITION, pieces=pieces)
@@ -123,7 +123,7 @@ def test_a_buffer_cuts_runs_within_limits(fetches: list[int], most: int, size: i
     assert (buffer.records, buffer.size) == (0, 0)
 
 
-def test_a_slice_weighs_what_is_in_it() -> None:
+def test_a_slice_weighs_its_own_rows() -> None:
     """The bytes of a run are those of its rows, not those of the columns that it is cut from."""
     values = [b"x" * 10_000, *[b"y" * 100] * 99]
     run = in_columns([FakeRecord(offset_=n, value_=v) for n, v in enumerate(values)], PARTITION)
@@ -146,7 +146,7 @@ def test_records_that_came_one_by_one_become_few_pieces() -> None:
 
 
 def test_large_pieces_of_few_records_stay() -> None:
-    """Nothing is gained by a copy of pieces whose values are large, and the copy takes memory."""
+    """A copy of pieces with large values takes memory without a gain."""
     whole = in_columns([FakeRecord(offset_=0, value_=bytes(1 << 20))], PARTITION)
     large = whole.pieces[0]
     for n in range(1, 200):
@@ -170,7 +170,7 @@ def test_a_buffer_counts_what_records_take_that_came_one_by_one() -> None:
 
 
 def test_columns_and_others_are_not_mixed() -> None:
-    """Neither a list nor a run by reference can be one with a run in columns."""
+    """A list or a run by reference does not join a run in columns."""
     run = in_columns([FakeRecord(offset_=1)], PARTITION)
     assert run.may_precede(run)
     assert not run.may_precede([FakeRecord(offset_=2)])
@@ -179,7 +179,7 @@ def test_columns_and_others_are_not_mixed() -> None:
 
 
 def test_a_run_has_no_steps_and_no_record_behind_its_end() -> None:
-    """What a list answers with an IndexError a run does, too; a step is refused."""
+    """An index past the end raises an IndexError, as a list does; a step is refused."""
     run = in_columns([FakeRecord(offset_=n) for n in range(4)], PARTITION, pieces=2)
     with pytest.raises(IndexError):
         run[4]

@@ -49,8 +49,8 @@ def test_a_decoder_is_made_once_in_a_process_and_again_for_a_channel_that_starts
     assert len(made.read_text().split()) == 2
 
 
-def test_what_a_decoder_raises_is_an_error_of_the_value(made: Path) -> None:
-    """Whatever it is, but for what says that no record is to blame."""
+def test_an_exception_of_a_decoder_is_an_error_of_the_value(made: Path) -> None:
+    """An error that blames no record passes unchanged."""
     decoder = pairs(made)
     with pytest.raises(ValueError, match=r"^acme_pairs:Pairs raised ValueError: "):
         decoder(b"rubbish")

@@ -27,7 +27,7 @@ def test_an_extra_brings_its_library(extra: Extra) -> None:
 
 
 def test_all_has_every_extra() -> None:
-    """Nothing is left out of ``pip install 'headrace[all]'``."""
+    """The extra ``all`` of ``pip install 'headrace[all]'`` has every other one."""
     _, _, section = _PYPROJECT.partition("[project.optional-dependencies]")
     names = re.findall(r"^(\w+) = \[", section.partition("\n[")[0], re.MULTILINE)
     (brought,) = re.findall(r'^all = \["headrace\[(.*)\]"\]$', _PYPROJECT, re.MULTILINE)
@@ -35,8 +35,8 @@ def test_all_has_every_extra() -> None:
 
 
 @pytest.mark.parametrize("extra", Extra)
-def test_what_is_installed_is_seen(extra: Extra, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library is looked for by its module; the tests have all of them."""
+def test_an_installed_library_is_seen(extra: Extra, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library is found by its module; the tests have all of them."""
     assert extra.installed
     for module, library in extra.libraries.items():
         with monkeypatch.context() as context:
@@ -64,6 +64,6 @@ def test_the_error_says_who_takes_what_and_what_installs_it() -> None:
 
 
 def test_other_errors_pass() -> None:
-    """What is imported may have errors of its own."""
+    """An imported module may have errors of its own."""
     with pytest.raises(ZeroDivisionError), required(Extra.SQL, "a sink"):
         raise ZeroDivisionError

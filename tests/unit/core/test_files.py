@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    """Nothing but the file is left behind, and nobody but its owner may read it."""
+    """No other file is left, and only the owner may read it."""
     file = tmp_path / "offsets.yaml"
     write_whole(file, "old")
     write_whole(file, "new")
@@ -23,8 +23,8 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    """The former file stays as it was, and no half of a new one lies beside it."""
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
+    """The former file stays as it was, without a part of the new one."""
     file = tmp_path / "offsets.yaml"
     file.mkdir()
     with pytest.raises(OSError, match="offsets"):

@@ -48,14 +48,14 @@ def test_a_callable_is_found() -> None:
         ("needy_code:send", "imports 'not_installed_here', which is not installed"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_a_sentence(path: str, words: str) -> None:
+def test_an_unusable_import_path_is_explained(path: str, words: str) -> None:
     """Each mistake names the path and the next step."""
     with pytest.raises(ImportPathError, match=words):
         load_callable(path, "record")
 
 
 def test_options_are_given_by_name() -> None:
-    """What a factory makes of them is returned."""
+    """The result of the factory is returned."""
     assert make("good_code:made", {"b": 3, "a": 12}) == 4
 
 

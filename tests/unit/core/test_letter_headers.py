@@ -37,7 +37,7 @@ def failure(error: Exception | None = None) -> Failure:
 
 
 def test_kafka_connects_names_are_those_of_its_reporter() -> None:
-    """Each header that Kafka Connect writes is there, with text as it has it."""
+    """The headers are those that Kafka Connect writes, with its texts."""
     found = LetterHeaders("connect", "group").of(SAID, failure(raised(ValueError("no"))))
     trace = dict(found)["__connect.errors.exception.stacktrace"].decode()
     assert found == [
@@ -56,8 +56,8 @@ def test_kafka_connects_names_are_those_of_its_reporter() -> None:
     assert trace.endswith("ValueError: no\n")
 
 
-def test_what_raised_nothing_has_a_message_only() -> None:
-    """A record without a key, for instance; a timer's letter has no place either."""
+def test_a_letter_without_an_exception_has_a_message_only() -> None:
+    """A record without a key has no exception, and a timer's letter no place either."""
     said = {"partition": "3", "timer": "t", "message": "late"}
     found = dict(LetterHeaders("connect", "group").of(said, failure()))
     assert found["__connect.errors.exception.message"] == b"cannot take it"
@@ -75,7 +75,7 @@ def test_headers_are_ours_by_default() -> None:
 
 @pytest.mark.parametrize("names", ["headrace", "connect"])
 def test_a_letter_is_read_under_either_names(names: str) -> None:
-    """Where a record is from and what was wrong is found, whatever the headers are called."""
+    """Place and reason of a letter are found under each set of names."""
     headers = LetterHeaders(names, "group").of(SAID, failure())  # type: ignore[arg-type]
     own: list[tuple[str, bytes | None]] = [("topic", b"not this"), ("trace", None)]
     found = read_letter([*own, *headers])
@@ -83,8 +83,8 @@ def test_a_letter_is_read_under_either_names(names: str) -> None:
     assert found.keys() - SAID.keys() == ({"group"} if names != "headrace" else set())
 
 
-def test_of_a_letter_that_was_one_before_the_last_headers_count() -> None:
-    """A record that came from a dead-letter topic itself says where it was last."""
+def test_the_last_headers_count_for_a_letter_of_a_letter() -> None:
+    """A record from a dead-letter topic has its last place."""
     first = LetterHeaders("headrace").of(SAID, failure())
     second = LetterHeaders("headrace").of({**SAID, "offset": "4"}, failure())
     assert read_letter([*first, *second])["offset"] == "4"
@@ -100,7 +100,7 @@ def test_messages_are_kept_short(length: int) -> None:
 
 
 def test_a_traceback_is_kept_short() -> None:
-    """However deep the calls, and its end has the error."""
+    """The traceback of deep calls is cut, and ends with the error."""
     error = raised(ValueError("." * 50_000 + "end"))
     found = dict(LetterHeaders("connect").of(SAID, failure(error)))
     trace = found["__connect.errors.exception.stacktrace"].decode()
@@ -118,7 +118,7 @@ def test_a_traceback_is_kept_short() -> None:
     ],
 )
 def test_code_is_named_with_its_module(thing: object, name: str) -> None:
-    """As class names in Java are; an object by its class, what is built in without a module."""
+    """An object has its class's name with the module, and a built-in the name alone."""
     assert full_name(thing) == name
 
 
@@ -168,7 +168,7 @@ def connect_at(offset: int, topic: str = "t") -> list[Header]:
 
 
 def test_a_letter_says_where_it_is_from_and_why() -> None:
-    """All that our headers say is there, and the record's own headers as they were."""
+    """All facts of our headers are returned, and the record's own headers as they were."""
     found = letter_origin([*OWN_HEADERS, *ours_at(7)])
     assert found.identity == ("g", "t", "id", 1, 7)
     assert (found.timestamp, found.error, found.message) == (1_700_000_000_000, "ValueError", "no")
@@ -184,7 +184,7 @@ def test_a_letter_says_where_it_is_from_and_why() -> None:
     ],
 )
 def test_kafka_connect_s_names_are_read_too(headers: list[Header]) -> None:
-    """Alone, or beside ours in either order, they are taken off the record's own."""
+    """Connect's headers are removed from the record's own, alone or with ours in either order."""
     found = letter_origin([*OWN_HEADERS, *headers])
     assert (found.topic, found.partition, found.offset, found.group) == ("t", 1, 7, "g")
     assert found.headers == tuple(OWN_HEADERS)
@@ -202,7 +202,7 @@ def test_a_letter_without_a_traceback_keeps_that_of_the_former_one() -> None:
     "last",
     [ours_at(7), keyed_at(7), connect_at(7), [*ours_at(7), *connect_at(7)]],
 )
-def test_of_several_letters_the_last_one_counts(former: list[Header], last: list[Header]) -> None:
+def test_the_last_of_several_letters_counts(former: list[Header], last: list[Header]) -> None:
     """A record that came from a dead-letter topic keeps the headers that it had there."""
     found = letter_origin([*OWN_HEADERS, *former, *last])
     assert found.offset == 7
@@ -216,8 +216,8 @@ def test_a_record_that_was_replayed_says_so() -> None:
     assert (found.replays, found.headers) == (2, (*OWN_HEADERS, replayed, replayed))
 
 
-def test_what_says_no_place_has_no_identity() -> None:
-    """A timer's letter, a foreign record, and numbers that are none."""
+def test_a_letter_without_a_place_has_no_identity() -> None:
+    """A timer's letter, a foreign record and invalid numbers have none."""
     timer = [("headrace.partition", b"2"), ("headrace.timer", b"due"), ("headrace.message", b"m")]
     assert letter_origin(timer).identity is None
     assert letter_origin(timer).timer == "due"

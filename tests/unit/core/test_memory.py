@@ -67,5 +67,5 @@ def test_threads_share_two_arenas() -> None:
 
 
 def test_the_users_own_number_stays() -> None:
-    """What MALLOC_ARENA_MAX says is left alone."""
+    """A number in MALLOC_ARENA_MAX is left alone."""
     assert _run(MALLOC_ARENA_MAX="5") == ("False", 5)

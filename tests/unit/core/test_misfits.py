@@ -1,4 +1,4 @@
-"""What is said of a value that cannot be decoded."""
+"""Reasons of a value that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_reason_names_field_expected_and_found(value: bytes, said: str) -> Non
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes_have_one_reason(value: bytes) -> None:
-    """Whatever comes: a bounded sentence with a code, and never an error."""
+    """Any value has a bounded sentence with a code, and never an error."""
     said = why_undecodable(value, KIND)
 
     assert code_of(said) is not None

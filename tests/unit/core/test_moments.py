@@ -21,8 +21,8 @@ def test_a_moment_is_milliseconds_since_the_epoch(text: str, milliseconds: int) 
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "1356998400", "1969-12-31", "2013-13-01"])
-def test_what_is_no_moment_is_refused_with_an_example(text: str) -> None:
-    """The message quotes what was written and shows how to write it."""
+def test_an_invalid_time_is_refused_with_an_example(text: str) -> None:
+    """The message quotes the text and shows how to write a time."""
     with pytest.raises(ValueError, match="2013-01-01T05:00:00Z") as refused:
         parse_moment(text)
     assert repr(text) in str(refused.value)

@@ -20,7 +20,7 @@ from headrace.core.processes import ProcessRecord, find_process, forget
 
 
 class Home:
-    """A user's home, with a configuration file that nobody ever reads."""
+    """Hold a user's home, with a configuration file that is not read."""
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / "headrace.yaml"
@@ -66,7 +66,7 @@ def test_a_record_is_for_its_owner_alone(home: Home) -> None:
 
 
 def test_a_state_dir_out_of_the_file_is_not_needed(home: Home, tmp_path: Path) -> None:
-    """What only the file names is left in the usual folder as well."""
+    """A state_dir of the file alone leaves a record in the usual folder as well."""
     record = home.record()
     written = record.leave(tmp_path / "elsewhere", home.environ)
     assert [path.parent for path in written] == [
@@ -92,7 +92,7 @@ def test_a_usual_folder_that_cannot_be_written_has_another_in_its_place(
 def test_a_folder_that_others_may_write_to_is_neither_read_nor_written(
     home: Home, tmp_path: Path
 ) -> None:
-    """Where everybody makes folders, somebody may have left a record that leads to himself."""
+    """In a shared folder another user could leave a record that leads to a process of theirs."""
     home.usual.parent.mkdir(parents=True)
     home.usual.write_text("no folder")
     written = home.record().leave(tmp_path / "elsewhere", home.environ)
@@ -111,7 +111,7 @@ def test_a_state_dir_that_cannot_be_written_is_an_error(home: Home, tmp_path: Pa
 
 
 def test_a_process_that_ended_without_a_word_is_named(home: Home) -> None:
-    """Its record is still there, its id is nobody's."""
+    """The record is left, and its process id does not run."""
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
     home.record(pid=ended.pid).leave(home.usual, home.environ)
@@ -139,13 +139,13 @@ def test_another_process_of_the_same_id_is_told_without_proc(
 
 
 def test_ids_of_another_container_say_nothing(home: Home) -> None:
-    """Who shares the folder with a container has to ask to know whether its process lives."""
+    """Only a request shows whether a process of another container runs."""
     home.record(pid=999_999_999, namespace="pid:[1]").leave(home.usual, home.environ)
     assert home.find().pid == 999_999_999
 
 
 def test_the_process_of_one_s_own_container_is_meant(home: Home) -> None:
-    """Every container has a process 1: what a former one left there hides nobody."""
+    """Every container has a process 1: the record of a former container hides none."""
     for former, own in (("a", "b"), ("b", "a")):
         home.record(instance_id=former, namespace="pid:[1]").leave(home.usual, home.environ)
         home.record(instance_id=own).leave(home.usual, home.environ)
@@ -154,7 +154,7 @@ def test_the_process_of_one_s_own_container_is_meant(home: Home) -> None:
 
 
 def test_several_of_other_containers_are_several(home: Home) -> None:
-    """Where none is our own, equal ids are no reason to take them for one."""
+    """Equal ids of other containers do not make two records one."""
     home.record(instance_id="a", namespace="pid:[1]", pid=1).leave(home.usual, home.environ)
     home.record(instance_id="b", namespace="pid:[2]", pid=1).leave(home.usual, home.environ)
     with pytest.raises(SeveralProcessesError, match=r"a \(process 1\), b \(process 1\)"):
@@ -162,7 +162,7 @@ def test_several_of_other_containers_are_several(home: Home) -> None:
 
 
 def test_one_process_with_records_in_two_folders_is_one(home: Home) -> None:
-    """As where the usual folder could be written after all."""
+    """The usual folder may become writable after the fallback was used."""
     (left,) = home.record().leave(home.usual, home.environ)
     home.fallback.mkdir(mode=0o700)
     (home.fallback / left.name).write_bytes(left.read_bytes())
@@ -170,7 +170,7 @@ def test_one_process_with_records_in_two_folders_is_one(home: Home) -> None:
 
 
 def test_a_process_removes_records_of_those_that_ended(home: Home) -> None:
-    """Of its own file, and where an id says that they did: not those of other containers."""
+    """Records of the same file whose process ended are removed, but not other containers'."""
     ended = home.record(pid=999_999_999, instance_id="ended").leave(home.usual, home.environ)
     elsewhere = home.record(pid=999_999_999, instance_id="elsewhere", namespace="pid:[1]")
     other = home.record(pid=999_999_999, file=str(home.file.with_name("other.yaml")))
@@ -184,7 +184,7 @@ def test_a_process_removes_records_of_those_that_ended(home: Home) -> None:
 
 
 def test_two_processes_of_one_file_are_told_apart_by_name(home: Home) -> None:
-    """As with an instance_id out of the environment; without a name both are named."""
+    """Processes with an instance_id from the environment are named if no name is given."""
     home.record(pid=1, started="").leave(home.usual, home.environ)
     home.record(instance_id="two").leave(home.usual, home.environ)
     with pytest.raises(SeveralProcessesError, match=rf"one \(process 1\), two.*{os.getpid()}"):
@@ -195,7 +195,7 @@ def test_two_processes_of_one_file_are_told_apart_by_name(home: Home) -> None:
 
 
 def test_one_of_two_that_still_runs_is_meant(home: Home) -> None:
-    """What a process of another name left before it died is in nobody's way."""
+    """The record of a dead process of another name does not hide the running one."""
     home.record(pid=999_999_999, instance_id="former").leave(home.usual, home.environ)
     home.record().leave(home.usual, home.environ)
     assert home.find().pid == os.getpid()
@@ -203,7 +203,7 @@ def test_one_of_two_that_still_runs_is_meant(home: Home) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"pid": 7}', "null", "\udcff"])
 def test_a_damaged_record_is_named(home: Home, text: str) -> None:
-    """Nothing is guessed: the file stands in the message."""
+    """The message has the damaged file, and no process is guessed."""
     (path,) = home.record().leave(home.usual, home.environ)
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(UnreachableError, match=f"{path} cannot be read: it is damaged"):
@@ -223,7 +223,7 @@ def test_a_record_with_more_or_less_in_it_is_of_another_version(home: Home) -> N
 
 
 def test_the_record_of_another_user_is_named(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be read says so, with whose account it takes."""
+    """The message has the folder and the account that may read it."""
     (path,) = home.record().leave(home.usual, home.environ)
 
     def refuse(_: Path) -> None:

@@ -19,7 +19,7 @@ PACKAGE = Path(headrace.__file__).parent
 def test_a_python_of_ours_imports_nothing_from_where_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither from its folder nor from its environment; our modules and its arguments it has."""
+    """Modules in its folder and environment are ignored; it has our modules and its arguments."""
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong one')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     command = python_command("import json, headrace; print(json.dumps(sys.argv[1:]))", "a b", "é")
@@ -41,7 +41,7 @@ def test_a_relative_folder_of_the_path_stays_what_it_was(
 
 
 def test_each_python_that_is_started_is_isolated() -> None:
-    """Nobody starts this interpreter but by the command, or as isolated; Spark starts its own."""
+    """The interpreter is started by the command, or isolated; Spark starts its own."""
     starters = {
         str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8")
         for path in PACKAGE.rglob("*.py")

@@ -35,7 +35,7 @@ class _Clock:
 def test_silence_is_over_only_after_its_limit_without_a_sign(
     looks: list[tuple[float, bool]],
 ) -> None:
-    """Whatever signs come when: it is over no sooner than the limit after the last one."""
+    """Silence ends no sooner than its limit after the last sign."""
     clock, done = _Clock(), 0
 
     silence = Silence(lambda: done, 20.0, clock)
@@ -68,7 +68,7 @@ def test_a_machine_that_stood_still_is_no_silence() -> None:
 
 
 def test_a_process_shows_its_work_and_that_of_its_children() -> None:
-    """What a child of a child computes is seen; what it waits is not."""
+    """Computing in a grandchild counts as work, and waiting does not."""
     burn = "while True: pass"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"
     with (
@@ -86,8 +86,8 @@ def test_a_process_shows_its_work_and_that_of_its_children() -> None:
             idle.kill()
 
 
-def test_what_is_written_is_a_sign(tmp_path: Path) -> None:
-    """A file that grows, and one that comes anywhere below a folder; a missing one is none."""
+def test_a_written_file_is_a_sign_of_work(tmp_path: Path) -> None:
+    """A growing file counts, and a new one below a folder; a missing one does not."""
     log, folder = tmp_path / "log", tmp_path / "folder"
     signs = signs_of_work(files=[log, folder])
     seen = [signs()]

@@ -42,7 +42,7 @@ ACTIVITY = PartitionSnapshot(
 
 
 def test_a_thread_is_shown_where_it_is() -> None:
-    """By name, with the calls it is in, the innermost last; one that ended has none."""
+    """The stack is found by the thread's name, innermost call last; an ended thread has none."""
     inside, done = Event(), Event()
 
     def linger() -> None:
@@ -76,7 +76,7 @@ def test_threads_of_one_name_are_told_apart() -> None:
 
 
 def test_a_dump_has_an_event_for_each_thread_and_partition() -> None:
-    """Whoever reads the log finds both by their names."""
+    """The log has both by their names."""
     with capture_logs() as logs:
         Diagnostics(lambda: [ACTIVITY]).dump()
     names = [entry["event"] for entry in logs]
@@ -88,8 +88,8 @@ def test_a_dump_has_an_event_for_each_thread_and_partition() -> None:
 
 
 @pytest.mark.parametrize("look", [thread_stacks, lambda: stack_of(get_ident())])
-def test_what_threads_have_in_hand_is_not_kept(look: Callable[[], object]) -> None:
-    """A look at the stacks keeps no frame, nor what its variables hold, for the collector."""
+def test_a_look_at_stacks_keeps_no_objects_of_threads(look: Callable[[], object]) -> None:
+    """No frame and no variable is left for the collector."""
 
     class Records:
         """Stands for what a thread works on."""

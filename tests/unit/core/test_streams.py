@@ -25,7 +25,7 @@ sink.commit(sink.stage(batch, pa.table({{"city": ["Z\u00fcrich \u2708"]}})), [])
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
 def test_the_console_sink_prints_wherever_it_runs(encoding: str) -> None:
-    """What the stream cannot encode comes as an escape; the channel goes on."""
+    """A character that the stream cannot encode is escaped, and the channel goes on."""
     done = subprocess.run(
         [sys.executable, "-c", _PRINTED.format(path=sys.path)],
         capture_output=True,
@@ -49,8 +49,8 @@ def test_half_a_character_is_written_as_an_escape() -> None:
     assert written.getvalue() == rb"\ud800"
 
 
-def test_what_is_no_stream_of_bytes_is_left_alone() -> None:
-    """As a test's or a notebook's, and one whose owner has said how."""
+def test_a_stream_without_bytes_is_left_alone() -> None:
+    """Streams of tests and notebooks stay, and one with a chosen error handler."""
     take_any_text(io.StringIO())
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="ignore")
     take_any_text(stream)

@@ -50,7 +50,7 @@ def test_a_batch_without_records_is_a_table_without_rows() -> None:
     assert table_of(empty).equals(SCHEMA.empty_table())
 
 
-def test_what_a_record_lacks_is_null() -> None:
+def test_absent_parts_of_a_record_are_null() -> None:
     """No key, no value, no headers and no timestamp are nulls, and empty bytes are not."""
     records = [FakeRecord(value_=None, timestamp_=-1), FakeRecord(key_=b"", value_=b"")]
 

@@ -49,7 +49,7 @@ def raised(error: BaseException) -> BaseException:
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("kind", [Mute, MuteExit], ids=["exception", "exit"])
 def test_an_error_is_described_whatever_its_text_does(kind: Any, how: type[BaseException]) -> None:
-    """By the name of its type, which is asked of no code of its class."""
+    """The type's name is found without calling code of its class."""
     error = raised(kind(how))
     name = kind_of(error)
     assert name == type.__dict__["__name__"].__get__(kind)
@@ -127,7 +127,7 @@ def test_a_reducer_s_error_that_cannot_be_shown_is_poison(
 
 
 def test_a_reducer_that_exits_is_poison() -> None:
-    """As ``sys.exit()`` in it; the process goes on."""
+    """A reducer that calls ``sys.exit()`` does not end the process."""
 
     def leaves(key: str, state: Any, facts: list[Any], now: int) -> Any:
         raise SystemExit(f"{key} {state} {facts[0].value} {now}")

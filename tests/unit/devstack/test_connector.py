@@ -53,7 +53,7 @@ def test_a_folder_that_has_them_is_left_alone(cache: Path, tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("cache")
 def test_a_folder_with_other_jars_is_refused(tmp_path: Path) -> None:
-    """A jar that Spark would load as well is named, nothing is put beside it, exit code 1."""
+    """A jar that Spark would load too is named, no file is added, and the exit code is 1."""
     (tmp_path / "old.jar").write_bytes(b"")
     result = CliRunner().invoke(app, ["connector", "fetch", str(tmp_path)])
     assert result.exit_code == 1

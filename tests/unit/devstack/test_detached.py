@@ -83,7 +83,7 @@ def test_status_fails_when_a_server_is_down(tmp_path: Path) -> None:
 
 
 def test_a_state_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    """The file holds complete JSON and no other file is left beside it."""
+    """The file holds complete JSON, and no other file is left."""
     _state_of(os.getpid()).write(tmp_path)
     assert json.loads((tmp_path / "state.json").read_text(encoding="utf-8"))["servers"]
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]

@@ -75,7 +75,7 @@ def test_a_later_process_with_the_same_pid_gets_no_signal(
     assert sleeper.poll() is None
 
 
-def test_a_pid_nobody_has_means_nobody() -> None:
+def test_an_unused_pid_has_no_identity() -> None:
     """An unused pid has no identity."""
     with subprocess.Popen(["true"]) as process:
         process.wait()

@@ -101,7 +101,7 @@ def test_jars_that_are_not_the_pinned_ones_are_refused(cache: Path, maven: FakeM
     assert [path.name for path in cache.iterdir()] == ["kafka-4.2.lock"]
 
 
-def test_what_an_interrupted_fetch_left_is_cleared_away(cache: Path, maven: FakeMaven) -> None:
+def test_an_interrupted_fetch_is_cleared_away(cache: Path, maven: FakeMaven) -> None:
     """A half-filled folder of a killed process is removed and does no harm."""
     (cache / ".kafka-4.2.2-killed" / "jars").mkdir(parents=True)
     jars.kafka_jars(_ignore)
@@ -122,7 +122,7 @@ def test_two_processes_do_not_fetch_at_once(cache: Path, maven: FakeMaven) -> No
     assert maven.fetched == 0
 
 
-def test_who_waited_for_the_lock_takes_what_the_other_fetched(
+def test_jars_fetched_during_the_wait_for_the_lock_are_used(
     cache: Path, maven: FakeMaven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Jars that became whole while this process waited are not fetched a second time."""
@@ -221,7 +221,7 @@ def test_the_connector_is_of_the_pyspark_installed(
 def test_the_set_up_is_told_in_one_line_why_there_are_no_jars(
     cache: Path, maven: FakeMaven, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the set-up runs ends with 1 and the error in one line; with 0 once it worked."""
+    """The set-up's command ends with 1 and one line, or with 0 after a success."""
     maven.contents["b.jar"] = b"tampered"
     assert jars.main("kafka") == 1
     last = capsys.readouterr().err.splitlines()[-1]

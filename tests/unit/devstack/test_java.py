@@ -54,7 +54,7 @@ def test_too_old_a_java_is_passed_over(tmp_path: Path) -> None:
     assert found == java.Java(good, 17)
 
 
-def test_of_the_usual_folders_the_oldest_good_one_is_taken(tmp_path: Path) -> None:
+def test_the_oldest_good_java_of_the_usual_folders_is_taken(tmp_path: Path) -> None:
     """Among installed versions the lowest that will do is preferred."""
     for version in ("21.0.1", "17.0.9", "11.0.1"):
         _install(tmp_path / ".jdks" / f"temurin-{version}", version)

@@ -29,6 +29,6 @@ def test_a_useless_answer_lists_no_broker() -> None:
             thread.join(20)
 
 
-def test_nobody_listening_lists_no_broker() -> None:
+def test_a_refused_connection_lists_no_broker() -> None:
     """A refused connection means that the broker is not ready."""
     assert live_brokers(f"{LOOPBACK}:{free_port()}") == []

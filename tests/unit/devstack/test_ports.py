@@ -38,7 +38,7 @@ def test_a_folder_keeps_its_ports(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_of_ports_means_new_ones(tmp_path: Path) -> None:
-    """What cannot be read as ports is as good as no file."""
+    """Contents that cannot be read as ports are ignored."""
     for content in ("{", "[1]", '{"a": "b"}'):
         (tmp_path / "ports.json").write_text(content, encoding="utf-8")
         assert server.PortBook(tmp_path / "ports.json").port("a") >= 15_000

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("only_new", [False, True])
-def test_a_topic_that_is_there_gets_records_only_if_asked(
+def test_an_existing_topic_gets_records_only_on_request(
     only_new: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A new topic gets them in any case."""
@@ -34,7 +34,7 @@ def test_a_topic_that_is_there_gets_records_only_if_asked(
 
 
 def test_a_folder_of_records_that_is_named_has_to_exist(tmp_path: Path) -> None:
-    """Nothing is started, and the error names the folder."""
+    """No server is started, and the error names the folder."""
     absent = tmp_path / "absent"
     result = CliRunner().invoke(
         cli.app, ["up", "--dir", str(tmp_path / "stack"), "--records", str(absent)]

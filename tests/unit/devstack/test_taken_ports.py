@@ -54,7 +54,7 @@ class SlowServer(ZooKeeperServer):
 
 
 def test_another_program_is_not_taken_for_the_server(stranger: int, tmp_path: Path) -> None:
-    """Nothing is started where something listens, though that answers as the server would."""
+    """No server is started on a used port, even if the program there answers like it."""
     server = SlowServer(tmp_path / "zookeeper", port=stranger)
     assert server.mode() == "standalone"
     with pytest.raises(PortTakenError, match="another process listens on"):

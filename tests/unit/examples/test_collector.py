@@ -54,7 +54,7 @@ def planned(flights: pd.DataFrame) -> Schedule:
 
 @pytest.fixture(scope="module")
 def outcomes(planned: Schedule) -> list[dict[str, Any]]:
-    """What a collector makes of the events."""
+    """Return the collector's outcomes of the events."""
     settings = channels("arrow")["collector"]["processor"]["options"]
     test = KeyedTest(Collector(**settings), FoldSettings(outputs=("out",), value="bytes"))
     facts = [
@@ -85,7 +85,7 @@ def test_the_events_are_the_same_each_time(planned: Schedule, flights: pd.DataFr
     assert schedule(flights) == planned
 
 
-def test_what_the_collector_makes_of_the_events_is_verified(
+def test_the_collector_s_outcomes_are_verified(
     planned: Schedule, outcomes: list[dict[str, Any]], flights: pd.DataFrame
 ) -> None:
     """Each group has its one outcome, and the verdict has the numbers."""
@@ -102,59 +102,59 @@ def of(outcomes: list[dict[str, Any]], planned: Schedule, fate: Fate) -> dict[st
 
 
 def doubled(outcomes: list[dict[str, Any]], _: Schedule) -> None:
-    """Have one twice."""
+    """Duplicate an outcome."""
     outcomes.append(outcomes[3])
 
 
 def removed(outcomes: list[dict[str, Any]], _: Schedule) -> None:
-    """Have one missing."""
+    """Remove an outcome."""
     del outcomes[3]
 
 
 def replaced(outcomes: list[dict[str, Any]], _: Schedule) -> None:
-    """Have one twice in place of another."""
+    """Duplicate an outcome in place of another."""
     outcomes[3] = outcomes[4]
 
 
 def renamed(outcomes: list[dict[str, Any]], _: Schedule) -> None:
-    """Have one of a group that nobody created."""
+    """Name a group that was not created."""
     outcomes[3]["id"] = "nobody"
 
 
 def other_result(outcomes: list[dict[str, Any]], planned: Schedule) -> None:
-    """Have another delay."""
+    """Change a delay."""
     results = of(outcomes, planned, Fate.SUCCESS)["results"]
     results[next(iter(results))] = {"arr_delay": 9999}
 
 
 def less_results(outcomes: list[dict[str, Any]], planned: Schedule) -> None:
-    """Have a success without one of its flights."""
+    """Remove a flight from a success."""
     of(outcomes, planned, Fate.SUCCESS)["results"].popitem()
 
 
 def other_payload(outcomes: list[dict[str, Any]], planned: Schedule) -> None:
-    """Have the payload of nobody."""
+    """Remove the payload."""
     of(outcomes, planned, Fate.FAILURE)["payload"] = None
 
 
 def succeeded(outcomes: list[dict[str, Any]], planned: Schedule) -> None:
-    """Have a group succeed that has a cancelled flight."""
+    """Turn the failure of a cancelled flight into a success."""
     of(outcomes, planned, Fate.FAILURE)["type"] = "EventGroupCollectorSuccess"
 
 
 def other_error(outcomes: list[dict[str, Any]], planned: Schedule) -> None:
-    """Have an error that no flight had."""
+    """Set an error that no flight had."""
     of(outcomes, planned, Fate.FAILURE)["error"] = "Operation timed out after 3600 seconds"
 
 
 def other_entity(outcomes: list[dict[str, Any]], planned: Schedule) -> None:
-    """Have a time-out that names a flight."""
+    """Name a flight in a time-out."""
     outcome = of(outcomes, planned, Fate.TIMEOUT)
     outcome["entity"] = next(iter(outcome["results"]), "x")
 
 
 def found_again(outcomes: list[dict[str, Any]], planned: Schedule) -> None:
-    """Have a result of the flight whose event was lost."""
+    """Add a result of the flight whose event was lost."""
     outcome = of(outcomes, planned, Fate.TIMEOUT)
     (group,) = (each for each in planned.groups if each.name == outcome["id"])
     assert group.lost is not None
@@ -177,14 +177,14 @@ def found_again(outcomes: list[dict[str, Any]], planned: Schedule) -> None:
         (found_again, "0 twice, 0 missing, 1 wrong"),
     ],
 )
-def test_what_is_wrong_is_found(
+def test_each_wrong_outcome_is_found(
     harm: Callable[[list[dict[str, Any]], Schedule], None],
     words: str,
     planned: Schedule,
     outcomes: list[dict[str, Any]],
     flights: pd.DataFrame,
 ) -> None:
-    """An outcome that is there twice, or not, or is not right, each by itself."""
+    """A repeated, a missing and a wrong outcome are found, each by itself."""
     harmed = copy.deepcopy(outcomes)
     harm(harmed, planned)
     verdict = compare(harmed, planned.groups, flights)
@@ -257,10 +257,10 @@ NONE: frozenset[int] = frozenset()
         (CollectorDemoPhase.DONE, Facts(100, 100, [HALF, ALL - HALF], 9), CollectorDemoPhase.DONE),
     ],
 )
-def test_a_phase_ends_when_its_fact_is_there(
+def test_a_phase_ends_with_its_fact(
     phase: CollectorDemoPhase, facts: Facts, then: CollectorDemoPhase
 ) -> None:
-    """And not before."""
+    """A phase does not end before its fact."""
     assert next_phase(phase, facts) is then
 
 

@@ -92,13 +92,13 @@ def test_the_channel_is_one_that_headrace_takes_and_its_element_counts() -> None
         (ElementsDemoPhase.FINISHING, 100, ALL, ElementsDemoPhase.DONE),
     ],
 )
-def test_the_next_phase_begins_when_its_fact_is_there(
+def test_the_next_phase_begins_with_its_fact(
     phase: ElementsDemoPhase,
     events_reported: int,
     held: frozenset[int],
     following: ElementsDemoPhase,
 ) -> None:
-    """Partitions that are held, or events in reports."""
+    """The facts are held partitions, and events in reports."""
     assert next_phase(phase, events_reported, 100, held) is following
 
 
@@ -128,7 +128,7 @@ def test_reports_that_say_all_hold() -> None:
 def test_each_way_to_be_wrong_is_found(
     reports: tuple[tuple[str, str, int, int], ...], wrong: dict[str, int]
 ) -> None:
-    """By what it is, and by nothing else; the line says NOT verified."""
+    """Each fault counts under its own name, and the line says NOT verified."""
     right = compare(reported(*RIGHT), TOTALS)
     verdict = compare(reported(*reports), TOTALS)
     assert verdict == replace(right, **wrong)

@@ -61,8 +61,8 @@ def answer(call: Assignment) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("again", [1, 3])
-def test_what_is_right_is_verified(ledger: Ledger, again: int) -> None:
-    """However often a call was made under the same key."""
+def test_right_outcomes_are_verified(ledger: Ledger, again: int) -> None:
+    """Repeated calls under the same key do not change the verdict."""
     verdict = compare(FLIGHTS, played(again), ledger)
     assert verdict.holds
     assert str(verdict) == (
@@ -70,8 +70,8 @@ def test_what_is_right_is_verified(ledger: Ledger, again: int) -> None:
     )
 
 
-def test_what_is_wrong_is_counted(ledger: Ledger) -> None:
-    """Outcomes twice, missing or wrong; effects twice, missing or of another amount."""
+def test_wrong_outcomes_and_effects_are_counted(ledger: Ledger) -> None:
+    """Outcomes and effects may be repeated, missing or wrong."""
     first, second = played()
     verdict = compare(FLIGHTS, [first, first], ledger)
     assert verdict == Verdict(2, 2, 1, 1, 0, 8, 0, 0)

@@ -15,14 +15,14 @@ _LINE = "APIVERSION [rdkafka#consumer-5] [thrd:h:1/1]: h:1/1:   ApiKey {} Versio
     ("versions", "found"), [("1..5", True), ("1..4", False), ("1..6", False), ("0..15", False)]
 )
 def test_a_broker_of_4_3_is_known_by_one_request(versions: str, found: bool) -> None:
-    """By the highest version of it that it takes; a later line that takes more is another."""
+    """The highest accepted version of the request shows it; later lines accept more."""
     lines = [_LINE.format("Produce (0)", "0..5"), _LINE.format("DescribeLogDirs (35)", versions)]
     assert is_of_4_3(lines) is found
     assert not is_of_4_3(["INIT DescribeLogDirs", _LINE.format("Fetch (1)", "1..5")])
 
 
-def test_nothing_is_said_of_brokers_that_do_not_answer() -> None:
-    """A start goes on without."""
+def test_silent_brokers_cause_no_warning() -> None:
+    """A start goes on without the check."""
     with capture_logs() as logs:
         nowhere = {"bootstrap.servers": "127.0.0.1:1"}
         assert not warn_of_lost_marks(nowhere, Deadline.after(0.2))

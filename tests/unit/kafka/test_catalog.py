@@ -1,4 +1,4 @@
-"""What brokers say of topics, where a leader has just moved."""
+"""Topics as brokers describe them, when a leader has just moved."""
 
 from __future__ import annotations
 

@@ -20,8 +20,10 @@ from headrace.kafka import clients
         (logging.ERROR, "FATAL", "error"),
     ],
 )
-def test_what_a_client_recovers_from_is_no_error(level: int, facility: str, expected: str) -> None:
-    """A broker that ends a connection to have it log in again, one that is away; not its end."""
+def test_an_error_that_a_client_recovers_from_is_no_error(
+    level: int, facility: str, expected: str
+) -> None:
+    """A broker that ends a connection to renew its login, or that is away, is no error."""
     bridge = clients.base({})["logger"]
     with capture_logs() as logs:
         bridge.log(level, "%s [%s] %s", facility, "rdkafka#consumer-1", "what happened")

@@ -142,7 +142,7 @@ def test_keys_go_where_they_go_one_by_one(site: Site) -> None:
 
 
 def test_a_queue_that_is_full_loses_and_doubles_nothing() -> None:
-    """What had no room is produced once there is some, before what comes behind it."""
+    """Records without room are produced once there is some, before later ones."""
     site = Site(**{"test.mock.num.brokers": 1, "queue.buffering.max.messages": 100})
     values = [b"%d" % number for number in range(2000)]
     ones = pa.array([1] * 2000, pa.int32())
@@ -161,7 +161,7 @@ def test_a_queue_that_stays_full_is_said() -> None:
 
 
 def test_a_record_that_is_too_large_is_refused_and_named(site: Site) -> None:
-    """As one that is produced by itself."""
+    """The error is that of a record produced by itself."""
     values = pa.array([b"v", b"v" * 2_000_000, b"v"])
     columns = ResultColumns(TOPIC, pa.array([b"k"] * 3), values)
     said = []
@@ -172,8 +172,8 @@ def test_a_record_that_is_too_large_is_refused_and_named(site: Site) -> None:
     assert said[0] == said[1]
 
 
-def test_what_brokers_do_not_take_is_said_once() -> None:
-    """A failure is that of the records it is of, and no later ones'."""
+def test_records_that_brokers_refuse_are_reported_once() -> None:
+    """A failure is that of its own records, and not of later ones."""
     site = Site(**{"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 200})
     columns = ResultColumns(TOPIC, pa.array([b"k"]), pa.array([b"v"]))
     said = []

@@ -41,7 +41,7 @@ def _library() -> None:
     ],
 )
 def test_a_closed_consumer_raises(call: Callable[[Consumer], Any]) -> None:
-    """What is asked of a consumer that is closed is an error in Python, not the process's end."""
+    """A closed consumer's call is an error in Python, not the process's end."""
     consumer = Consumer(PROPERTIES)
     consumer.close()
     consumer.close()
@@ -68,7 +68,7 @@ def _threads() -> int:
     return sum(name.read_text().startswith("rdk:") for name in names)
 
 
-def test_what_the_python_client_does_itself_is_left_to_it() -> None:
+def test_a_login_that_python_makes_is_refused() -> None:
     """Tokens of AWS come from a callback in Python: librdkafka alone would never log in."""
     aws = {
         **PROPERTIES,

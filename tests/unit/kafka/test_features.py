@@ -1,4 +1,4 @@
-"""What the installed librdkafka lacks of what a configuration takes."""
+"""Features that a configuration needs and the installed librdkafka lacks."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def properties(**given: Any) -> KafkaConfig:
 
 
 def lacking(monkeypatch: pytest.MonkeyPatch, *absent: str) -> None:
-    """Have a librdkafka that was built without some features."""
+    """Stand for a librdkafka that was built without some features."""
     monkeypatch.setattr(features, "built_in", lambda: ALL - set(absent))
 
 
 def test_the_installed_client_says_what_it_has() -> None:
-    """What no build of librdkafka lacks is there."""
+    """Features that every build of librdkafka has are listed."""
     found = built_in()
     assert found is not None
     assert {"snappy", "lz4", "plugins"} & found
@@ -84,7 +84,7 @@ def test_a_mechanism_that_was_not_built_in_is_refused(
 
 
 def test_kerberos_is_the_login_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As librdkafka has it: the protocol is what asks for it."""
+    """The protocol implies Kerberos in librdkafka."""
     lacking(monkeypatch, "sasl_gssapi")
     ((steps, sentence),) = missing_features(properties(security_protocol="sasl_ssl"))
     assert steps == ("kafka", "properties", "security.protocol")
@@ -126,10 +126,10 @@ def test_a_mechanism_that_no_build_has_is_refused(monkeypatch: pytest.MonkeyPatc
         ),
     ],
 )
-def test_what_else_may_be_missing_is_refused_at_its_place(
+def test_a_missing_feature_is_refused_at_its_place(
     monkeypatch: pytest.MonkeyPatch, config: KafkaConfig, feature: str, steps: tuple[str, ...]
 ) -> None:
-    """TLS, a login of ours, compressions, OpenID Connect."""
+    """TLS, logins, compressions and OpenID Connect are checked."""
     lacking(monkeypatch, feature)
     assert [found for found, _ in missing_features(config)] == [steps]
     lacking(monkeypatch)
@@ -137,7 +137,7 @@ def test_what_else_may_be_missing_is_refused_at_its_place(
 
 
 def test_no_word_of_a_client_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where its names are hidden, the start says it."""
+    """A librdkafka that hides its features is left to the start."""
     monkeypatch.setattr(features, "built_in", lambda: None)
     assert list(missing_features(properties(security_protocol="SASL_SSL"))) == []
 
@@ -149,7 +149,7 @@ def test_no_word_of_a_client_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatc
 def test_a_login_is_refused_just_where_no_client_can_be_made(
     protocol: str, mechanism: str | None
 ) -> None:
-    """Whatever the protocol and the mechanism, with the librdkafka that is installed."""
+    """The check agrees with the installed librdkafka for each protocol and mechanism."""
     named = {} if mechanism is None else {"sasl_mechanism": mechanism}
     config = properties(security_protocol=protocol, **named)
     login = {"sasl.username": "u", "sasl.password": "p", "group.id": "g", "log_level": 0}

@@ -1,4 +1,4 @@
-"""What fencing makes of its producer's answers, with a producer that plays them."""
+"""Fencing with a producer that plays a script of answers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Finisher(Stage):
 
 
 class Brokers:
-    """What the log says of each id, and whether the group's offsets and topics are in doubt."""
+    """Hold what the log says of each id, and whether offsets and topics are in doubt."""
 
     def __init__(self) -> None:
         self.decided = Decided({}, Decision.NONE)
@@ -108,8 +108,8 @@ def test_each_id_is_begun_again_and_aborts_a_transaction(stage: Finisher) -> Non
     assert stage.calls == [*ABORTED * 2, "init"]
 
 
-def test_what_the_user_may_not_do_is_said_and_passed(stage: Finisher) -> None:
-    """The former producer is shut out all the same, and nothing is left open."""
+def test_a_denied_call_is_logged_and_fencing_goes_on(stage: Finisher) -> None:
+    """The former producer is fenced all the same, and no transaction is left open."""
     stage.script["send"] = deque([DENIED])
     with capture_logs() as logs:
         fence("a")
@@ -138,7 +138,7 @@ def test_another_owner_that_does_the_same_is_let(stage: Finisher, call: str) -> 
     ],
 )
 def test_a_time_out_is_an_error(stage: Finisher, call: str, message: str) -> None:
-    """Whoever fences tries again: the partitions wait until nothing is in doubt any more."""
+    """The caller fences again, and partitions wait until no offset is in doubt."""
     stage.script[call] = deque([TIMED_OUT])
     with pytest.raises(OffsetStoreError, match=message):
         fence("a")
@@ -169,7 +169,7 @@ def test_offsets_in_doubt_are_finished_as_it_was_decided(
 def test_offsets_of_which_the_decision_is_unknown_are_left_in_doubt(
     stage: Finisher, brokers: Brokers
 ) -> None:
-    """Neither an abort nor a commit is a guess; the error says how it is finished by hand."""
+    """An outcome is not guessed; the error names the command that settles it."""
     brokers.decided, brokers.stable = Decided({}, Decision.UNKNOWN), False
     with pytest.raises(OffsetStoreError, match="headrace transactions settle"):
         fence("a")
@@ -251,7 +251,7 @@ def row(key: bytes, value: bytes | None) -> SimpleNamespace:
 def test_a_decided_commit_is_stored_once_more_before_the_transaction_that_finishes_it(
     stage: Finisher, brokers: Brokers
 ) -> None:
-    """Its offsets and rows of changelogs, in one transaction of another id; never other topics."""
+    """Offsets and changelog rows are stored in one transaction of another id."""
     state = TopicPartition("state", 0)
     decided = dict.fromkeys([OFFSETS, OUT, state], Decision.COMMIT)
     brokers.decided = Decided(decided, Decision.NONE)
@@ -269,10 +269,10 @@ def test_a_decided_commit_is_stored_once_more_before_the_transaction_that_finish
 
 
 @pytest.mark.parametrize("failing", ["begin", "send", "commit"])
-def test_nothing_is_finished_that_could_not_be_stored_once_more(
+def test_a_transaction_whose_copy_failed_is_not_finished(
     stage: Finisher, brokers: Brokers, failing: str
 ) -> None:
-    """What is held back stays so, and the next try begins from the beginning."""
+    """Held records stay held, and the next try begins from the beginning."""
     brokers.decided = Decided({OFFSETS: Decision.COMMIT}, Decision.NONE)
     brokers.stable = False
     brokers.sent = {PLACE.partition: SentOffset(9, -1, "")}

@@ -28,8 +28,8 @@ def pems(tmp_path: Path) -> dict[str, str]:
     return {name: str(tmp_path / name) for name in texts}
 
 
-def test_what_both_clients_know_is_handed_over_under_java_names() -> None:
-    """Same or other names, text in place of numbers; what only tunes librdkafka is left out."""
+def test_properties_of_both_clients_are_handed_over_under_java_names() -> None:
+    """Numbers become text; properties that only tune librdkafka are left out."""
     properties = {
         "fetch.wait.max.ms": 100,
         "isolation.level": "read_uncommitted",

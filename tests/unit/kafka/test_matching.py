@@ -26,8 +26,8 @@ def test_a_pattern_takes_what_there_is() -> None:
     }
 
 
-def test_nobody_is_asked_without_patterns() -> None:
-    """A listing costs a request for all topics of the cluster; names alone need none."""
+def test_a_subscription_without_patterns_asks_no_broker() -> None:
+    """A listing costs a request for all topics of the cluster."""
     broker = InMemoryBroker()
     broker.down = True
     assert matching(broker.catalog(), Subscription(("events",)), Deadline.after(1)) == {}

@@ -13,7 +13,7 @@ from tests.contracts.kafka import FOREIGN_METADATA
 P = TopicPartition("events", 3)
 
 
-def test_what_is_stored_is_read_back() -> None:
+def test_a_stored_offset_is_read_back() -> None:
     """Offset, epoch, member and topic come back as they were stored."""
     found = stored_in(entry(P, StoredOffset(7, 3, "a", "t" * 22)))
     assert found == StoredOffset(7, 3)
@@ -73,8 +73,8 @@ def test_a_later_version_s_epoch_counts() -> None:
 
 
 @pytest.mark.parametrize("metadata", [*FOREIGN_METADATA, "x" * 4000, "[" * 4000])
-def test_what_another_program_left_is_kept_for_the_log(metadata: str) -> None:
-    """There is no epoch, and the beginning of the text says who it was."""
+def test_metadata_of_another_program_is_kept_for_the_log(metadata: str) -> None:
+    """The epoch is absent, and the beginning of the text shows the writer."""
     found = stored_in(ClientPartition("events", 3, 11, metadata=metadata))
     assert found == StoredOffset(11, 0)
     assert found is not None

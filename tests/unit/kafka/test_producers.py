@@ -1,4 +1,4 @@
-"""What every producer is made with."""
+"""Properties of every producer."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_producer_has_one_request_in_flight(
     make: Callable[[Mapping[str, Any]], object],
     said: dict[str, int],
 ) -> None:
-    """Whatever the user's properties say of it, by whichever name; they hold otherwise."""
+    """The limit replaces the user's property under either name; other properties hold."""
     made = _Made()
     monkeypatch.setattr(module, "Producer", made)
     make({"bootstrap.servers": "127.0.0.1:1", **said})

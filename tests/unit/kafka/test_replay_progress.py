@@ -19,7 +19,7 @@ from headrace.kafka.dead_letters import GroupProgress, ReplayProgress
 def test_progress_has_what_was_replayed_and_nothing_else(
     letters: set[int], runs: list[set[int]]
 ) -> None:
-    """Whatever is replayed in whichever order, each letter is known as replayed or as not."""
+    """Each letter is known as replayed or not, for any order of replays."""
     progress, done = ReplayProgress(), set[int]()
     for run in runs:
         chosen, pending = run & letters, letters - done
@@ -39,8 +39,8 @@ def test_progress_in_a_row_takes_no_room() -> None:
     assert progress.after([0], letters) == GroupProgress(100_000)
 
 
-def test_what_no_replay_takes_needs_no_room() -> None:
-    """Fifty thousand letters of two groups without any order, every tenth one no letter at all."""
+def test_letters_of_no_replay_need_no_room() -> None:
+    """The letters are fifty thousand of two groups in random order, a tenth of them none."""
     chance = random.Random(1)
     letters: dict[str, list[int]] = {"a": [], "b": [], "": []}
     for offset in range(50_000):

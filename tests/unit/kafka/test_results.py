@@ -1,4 +1,4 @@
-"""What results make of their producer's answers, with a producer that plays them."""
+"""Results with a producer that plays a script of answers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Producing(Stage):
 
 
 class Message:
-    """What a delivery report is about."""
+    """Stand for the record of a delivery report."""
 
     def topic(self) -> str:
         """Return the topic."""
@@ -198,7 +198,7 @@ def test_a_coordinator_that_moves_is_asked_again(
 def test_a_producer_that_is_shut_out_is_not_asked_again(
     stage: Producing, results: ResultTransactions, call: str
 ) -> None:
-    """Whatever call heard of it first, the stay is over, and another one may commit."""
+    """The membership is over after any call's error, and another one may commit."""
     stage.script[call] = deque([FENCED])
     for _ in range(2):
         with pytest.raises(FencedError):
@@ -242,7 +242,7 @@ def test_a_commit_without_an_answer_is_asked_for_again_and_looked_at(
 def test_an_outcome_that_stays_unknown_fails_the_batch(
     stage: Producing, results: ResultTransactions
 ) -> None:
-    """Its repetition begins with deciding it."""
+    """The next attempt begins by deciding the outcome."""
     stage.script["commit"] = deque([TIMED_OUT, TIMED_OUT])
     with pytest.raises(SinkFailedError):
         results.commit([share(0)], [RECORD])
@@ -254,7 +254,7 @@ def test_an_outcome_that_stays_unknown_fails_the_batch(
 def test_a_record_that_was_not_taken_is_named(
     stage: Producing, results: ResultTransactions
 ) -> None:
-    """By the delivery report, or by the count of those that are left."""
+    """The name comes from the delivery report, or else the count of those left."""
     stage.report = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "denied")
     with pytest.raises(SinkFailedError, match="did not take a record: topic out: denied"):
         results.commit([share(0)], [RECORD])
@@ -363,10 +363,10 @@ def test_an_abort_is_finished_before_the_next_transaction_where_brokers_lose_mar
     assert stage.calls == [*finished, *TRANSACTION, *TRANSACTION]
 
 
-def test_nothing_is_committed_after_an_abort_that_could_not_be_finished(
+def test_no_commit_follows_an_unfinished_abort(
     stage: Producing, results: ResultTransactions
 ) -> None:
-    """The commit would bring back what was aborted; each try begins with finishing that."""
+    """The commit would bring back aborted records, so each try finishes the abort first."""
     stage.lose_marks = True
     stage.script["send"] = deque([TIMED_OUT])
     with pytest.raises(SinkFailedError):

@@ -67,7 +67,7 @@ def test_both_versions_are_read(value: bytes) -> None:
 
 
 def test_one_without_partitions_is_read() -> None:
-    """As a producer that has only begun leaves it."""
+    """The transaction is that of a producer that has only begun."""
     nothing = struct.pack(">iqq", -1, 5, -1)
     found = decode_transaction(key(), head(0, 0) + nothing)
     assert found is not None
@@ -88,7 +88,7 @@ def test_records_of_another_kind_are_passed_over() -> None:
 @pytest.mark.parametrize(
     "value", [head(2), b"\x00", value_0(state=99), value_0()[:20], head(1) + b"\xff" * 40]
 )
-def test_what_is_not_understood_is_refused(value: bytes) -> None:
+def test_an_unknown_entry_is_refused(value: bytes) -> None:
     """The message names the brokers' own tool."""
     with pytest.raises(OffsetStoreError, match="kafka-transactions"):
         decode_transaction(key(), value)
@@ -115,7 +115,7 @@ class Coordinator:
         self.log.append(LoggedTransaction("a", state, 4, self.epoch, 1, 2, 3, partitions))
 
     def begin(self) -> None:
-        """Have a producer begin: the first one, or one that shuts the one before out."""
+        """Begin a producer: the first one, or one that fences its predecessor."""
         self.epoch += 1
         self.write(TransactionState.EMPTY)
 
@@ -151,7 +151,7 @@ def histories(draw: st.DrawFn) -> Coordinator:
 
 @given(histories())
 def test_the_whole_log_says_what_was_decided_of_each_partition(made: Coordinator) -> None:
-    """Whatever came after it elsewhere, and where nothing was, that nothing was."""
+    """Each partition has its decision, or none, for any later transactions elsewhere."""
     found = decided(made.log)
     assert found.partitions == made.truth
     assert found.of_group is made.truth.get(OFFSETS, Decision.NONE)
@@ -161,7 +161,7 @@ def test_the_whole_log_says_what_was_decided_of_each_partition(made: Coordinator
 def test_a_compacted_log_says_the_same_or_that_it_does_not_know(
     made: Coordinator, data: st.DataObject
 ) -> None:
-    """Of what is cleaned the last record is left; a decision is never taken for another."""
+    """A cleaned log gives the decision or UNKNOWN, and never another decision."""
     cleaned = data.draw(st.integers(1, len(made.log)))
     found = decided(made.log[cleaned - 1 :])
     assert found.of_group in {made.truth.get(OFFSETS, Decision.NONE), Decision.UNKNOWN}
@@ -170,7 +170,7 @@ def test_a_compacted_log_says_the_same_or_that_it_does_not_know(
 
 @pytest.mark.parametrize("end", range(1, 4))
 def test_a_kill_after_the_decision_is_a_commit_and_before_it_is_none(end: int) -> None:
-    """Its owner may be killed at any step: only what was prepared was decided."""
+    """Only a prepared transaction was decided, at any step of its owner's end."""
     made = Coordinator()
     made.begin()
     made.transact(PLACES[:1], Decision.COMMIT)
@@ -178,8 +178,8 @@ def test_a_kill_after_the_decision_is_a_commit_and_before_it_is_none(end: int) -
     assert decided(step).of_group is (Decision.NONE if end == 1 else Decision.COMMIT)
 
 
-def test_what_was_decided_under_another_producer_id_is_out_of_reach() -> None:
-    """An id that was forgotten and begun again has another, whose marks end nothing of before."""
+def test_a_decision_under_another_producer_id_is_out_of_reach() -> None:
+    """An expired id begins again with another producer id, whose marks end no earlier one."""
     made = Coordinator()
     made.begin()
     made.transact(PLACES, Decision.COMMIT)

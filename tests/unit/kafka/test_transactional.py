@@ -1,4 +1,4 @@
-"""What a transactional store makes of its producer's answers, with a producer that plays them."""
+"""A transactional store with a producer that plays a script of answers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Stage:
         self._called("abort")
 
     def poll(self, _: float) -> None:
-        """Have nothing to say."""
+        """Poll without events."""
 
 
 @pytest.fixture
@@ -131,14 +131,14 @@ def test_one_producer_commits_for_one_stay(
         ("commit", ABORT, ["abort", "begin", "send", "commit"]),
     ],
 )
-def test_what_was_left_open_is_settled_first(
+def test_an_open_transaction_is_settled_first(
     stage: Stage,
     commit: Callable[..., CommitFailure | None],
     call: str,
     error: KafkaError,
     then: list[str],
 ) -> None:
-    """After a time-out the end that was asked for is asked for again, anything else is undone."""
+    """After a time-out the requested end is requested again; other transactions are aborted."""
     stage.script[call] = deque([error])
     failure = commit()
     assert failure is not None
@@ -187,7 +187,7 @@ def test_a_call_that_does_not_come_back_ends_the_stay(
 
 @pytest.fixture
 def stored(monkeypatch: pytest.MonkeyPatch) -> StoredOffset:
-    """What a broker would say of every partition."""
+    """Return the offset that a broker has for every partition."""
     offset = StoredOffset(5, 1)
 
     def read_many(_: object, wanted: Iterable[TopicPartition], __: Deadline) -> object:
@@ -207,7 +207,7 @@ def test_a_new_claim_of_ours_waits_for_what_an_earlier_one_committed(
     call: str,
     then: str,
 ) -> None:
-    """Its offset is not read while a commit of it may still be stored; serving decides that."""
+    """The offset is not read while an earlier commit may still be stored."""
     stage.script[call] = deque([TIMED_OUT, TIMED_OUT])
     stage.script[then] = deque([TIMED_OUT, TIMED_OUT] if then == call else [TIMED_OUT])
     assert commit() is not None
@@ -223,7 +223,7 @@ def test_a_new_claim_of_ours_waits_for_what_an_earlier_one_committed(
     assert stage.calls == calls
 
 
-def test_what_a_producer_left_that_is_shut_out_need_not_be_waited_for(
+def test_a_fenced_producer_s_commit_need_not_be_waited_for(
     stage: Stage,
     store: TransactionalOffsetStore,
     commit: Callable[..., CommitFailure | None],
@@ -241,7 +241,7 @@ def test_what_a_producer_left_that_is_shut_out_need_not_be_waited_for(
 def test_a_settling_that_does_not_come_back_ends_the_stay(
     stage: Stage, stored: StoredOffset
 ) -> None:
-    """Nothing waits for it for ever: the next commit hears that the stay is over."""
+    """The next commit fails because the membership is over, instead of waiting for ever."""
     clock = FakeClock()
     commits = {P0: Commit(7, 1, "a", transactional_id="tx.1")}
     with closing(TransactionalOffsetStore(PROPERTIES, "group", clock)) as store:

@@ -107,7 +107,7 @@ def test_a_question_without_an_answer_does_not_hold_up_later_ones(
 
 
 def test_a_client_keeps_its_questions_while_no_other_waits(clients: list[FakeConsumer]) -> None:
-    """However long that takes: it asks again by itself."""
+    """The client repeats its question by itself, for any time."""
     FakeConsumer.sound = frozenset()
     clock = FakeClock()
     questions = LogQuestions({}, "g", clock)
@@ -120,8 +120,8 @@ def test_a_client_keeps_its_questions_while_no_other_waits(clients: list[FakeCon
     assert clients[0].closed
 
 
-def test_what_is_in_doubt_for_long_is_told_once_in_a_while(clients: list[FakeConsumer]) -> None:
-    """With the first one's name and how many there are, whether it was put already or waits."""
+def test_a_long_doubt_is_reported_at_intervals(clients: list[FakeConsumer]) -> None:
+    """The report has the first partition and the number of the others."""
     FakeConsumer.sound = frozenset()
     clock = FakeClock()
     questions = LogQuestions({}, "g", clock)
@@ -186,7 +186,7 @@ def looks(admin: FakeAdmin, clock: FakeClock | None = None) -> LogLooks:
 def test_a_leader_of_before_answers_without_a_client(
     clients: list[FakeConsumer], admin: FakeAdmin
 ) -> None:
-    """As one that does not know its epoch; and nobody waits for one that says nothing."""
+    """The leader does not know the epoch; a silent one delays no other answer."""
     admin.led = {P0: [3], P1: [-1]}
     asked = looks(admin)
     silent = asked.ask(P2, 5, 3)
@@ -225,8 +225,8 @@ def test_a_topic_whose_leaders_are_others_than_known_is_looked_up(admin: FakeAdm
     asked.close()
 
 
-def test_a_look_that_nobody_answers_fails(clients: list[FakeConsumer], admin: FakeAdmin) -> None:
-    """In its time, and the thread and the client end with it."""
+def test_an_unanswered_look_fails(clients: list[FakeConsumer], admin: FakeAdmin) -> None:
+    """The look fails in time, and its thread and client end."""
     FakeConsumer.sound = frozenset()
     admin.led = {P0: [4]}
     clock = FakeClock()
@@ -241,7 +241,7 @@ def test_a_look_that_nobody_answers_fails(clients: list[FakeConsumer], admin: Fa
 
 
 def test_a_later_look_at_the_same_log_replaces_the_one_before(admin: FakeAdmin) -> None:
-    """Who asked before hears no answer to what was asked later."""
+    """The earlier caller gets no answer to the later question."""
     asked = looks(admin)
     before = asked.ask(P0, 10, 3)
     admin.led = {P0: [3]}

@@ -19,24 +19,24 @@ def test_steady_growth_is_told_in_percent_of_the_mean_an_hour() -> None:
     assert percent_an_hour(_samples(*sizes)) == pytest.approx(60.0)
 
 
-def test_what_comes_and_goes_is_no_growth() -> None:
-    """A saw that ends where it began has no slope to speak of."""
+def test_a_saw_is_no_growth() -> None:
+    """A series that ends where it began has a slope near zero."""
     assert abs(percent_an_hour(_samples(*[100e6, 110e6, 120e6, 110e6, 100e6] * 20))) < 1.0
 
 
 def test_one_look_is_no_growth() -> None:
-    """Nothing is made of a run that was interrupted at once."""
+    """A run that was interrupted at once has one sample."""
     assert percent_an_hour(_samples(100e6)) == 0.0
 
 
-def test_what_is_usual_is_in_the_middle() -> None:
+def test_the_usual_number_is_the_median() -> None:
     """One thread more for a moment does not count."""
     samples = [Sample(float(n), 1, threads, 7) for n, threads in enumerate([20, 20, 25, 20, 19])]
     assert usual(samples) == (20, 7)
 
 
-def test_what_came_and_went_is_named() -> None:
-    """By how many a name grew is told by medians; what stayed as it was is not."""
+def test_names_that_grew_are_listed() -> None:
+    """Medians decide on a name's growth, and unchanged names are left out."""
     before = [{"rdk:main": 2, "python": 1}]
     after = [{"rdk:main": 3, "python": 1}]
     assert more_of(before, before) == {}

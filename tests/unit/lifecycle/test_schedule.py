@@ -27,7 +27,7 @@ def test_only_pauses_last() -> None:
 
 
 def test_kinds_can_be_chosen() -> None:
-    """Where a process must live on, nothing is drawn that ends it."""
+    """Without kinds that end a process, none is drawn."""
     kinds = (Kind.HOT, Kind.HOLD)
     operations = draw(1, 20, daemons=1, kinds=kinds)
     assert {operation.kind for operation in operations} == set(kinds)

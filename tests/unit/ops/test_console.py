@@ -22,7 +22,7 @@ ROWS: list[dict[str, Any]] = [
 def test_a_table_has_numbers_at_the_right_and_texts_as_they_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What is not known is "-", and what looks like markup is none."""
+    """An unknown value is "-", and markup is printed literally."""
     columns: tuple[Column[dict[str, Any]], ...] = (
         Column("topic", itemgetter("topic")),
         *figures(behind="lag"),

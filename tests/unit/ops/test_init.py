@@ -58,10 +58,10 @@ def test_a_project_has_what_it_takes_to_run(tmp_path: Path) -> None:
     assert '/headrace" run -c headrace.yaml\n' in unit
 
 
-def test_its_configuration_is_for_the_base_install(
+def test_the_new_configuration_is_for_the_base_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes no extra, and the addresses that were given unless the environment has others."""
+    """The file needs no extra, and its addresses give way to the environment's."""
     monkeypatch.delenv("ZOOKEEPER", raising=False)
     monkeypatch.setenv("KAFKA", "other:1")
     folder = written(tmp_path / "new", "--brokers", "b:1", "--zookeeper", "z:2")
@@ -94,7 +94,7 @@ def test_a_project_reads_where_its_local_stack_is(
 
 @pytest.mark.parametrize("has_repository", [False, True])
 def test_a_folder_with_files_is_left_alone(tmp_path: Path, has_repository: bool) -> None:
-    """What somebody has there is neither changed nor added to."""
+    """The user's files are neither changed nor added to."""
     names = {"mine", ".git"} if has_repository else {"mine"}
     for name in names:
         (tmp_path / name).write_text("mine")
@@ -105,7 +105,7 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path, has_repository: bool)
 
 
 def test_a_new_repository_takes_a_project(tmp_path: Path) -> None:
-    """The folder of git is no file of somebody's, and stays."""
+    """The folder of git is not counted, and stays."""
     (tmp_path / ".git").mkdir()
     written(tmp_path)
     assert (tmp_path / ".git").is_dir()
@@ -115,7 +115,7 @@ def test_a_new_repository_takes_a_project(tmp_path: Path) -> None:
 def test_a_project_that_cannot_be_written_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the disk is full in the middle, what was written is taken away again."""
+    """Files written before the disk was full are removed."""
     write = Path.write_text
 
     def full(path: Path, text: str, encoding: str) -> int:
@@ -182,7 +182,7 @@ def test_an_address_that_the_configuration_refuses_is_refused(
 
 
 def test_a_folder_s_name_is_not_written_over(tmp_path: Path) -> None:
-    """What stands for the command in the files may be in the folder's path."""
+    """Placeholders of the files may occur in the folder's path."""
     folder = written(tmp_path / "HEADRACE" / "BROKERS")
     assert f"WorkingDirectory={folder}\n" in (folder / "headrace.service").read_text()
 

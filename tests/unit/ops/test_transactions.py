@@ -74,7 +74,7 @@ def nodes(
     ],
 )
 def test_the_owner_is_a_member_that_runs(found: GroupNodes, owner: str | None) -> None:
-    """By the claims that name the producer, or by its name where none says otherwise."""
+    """The owner is found by the claims that name the producer, else by the producer's name."""
     assert owner_of("headrace.g.a.b.7", "g", found) == owner
 
 
@@ -88,7 +88,7 @@ def test_the_owner_is_a_member_that_runs(found: GroupNodes, owner: str | None) -
     ],
 )
 def test_a_producer_is_of_the_group_with_the_longest_name(name: str, of_group: bool) -> None:
-    """Where one group's name begins another's, that one's producers are not its own."""
+    """A producer of a group whose name begins with another's belongs to the former."""
     assert is_of_group(name, "g", ["g.h", "g", "other"]) is of_group
 
 
@@ -117,8 +117,8 @@ def test_only_what_hangs_is_aborted_unforced() -> None:
             require_hanging(found)
 
 
-def test_only_what_is_decided_is_settled_unforced() -> None:
-    """Not what is open, a running member's, or another program's."""
+def test_only_a_decided_transaction_is_settled_unforced() -> None:
+    """An open one, a running member's, and another program's are refused."""
     done = replace(OPEN, logged=replace(OPEN.logged, state=TransactionState.COMPLETE_COMMIT))
     require_settled(done)
     cases: list[tuple[FoundTransaction, type[HeadraceError], str]] = [

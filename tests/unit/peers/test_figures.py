@@ -74,7 +74,7 @@ class _Runner:
 
 @pytest.mark.parametrize("cold", [0.0, 1.3, 60.0])
 def test_a_topic_is_as_long_as_a_warm_process_needs(cold: float) -> None:
-    """Whatever the first round took: the last one before those that count lasted long enough."""
+    """The last round before the counted ones lasts long enough, after any first round."""
     runner = _Runner(cold, rate=2_000_000)
     topic = long_enough(runner.name, runner.round, _Topics().of, Plan(), say=print)
     assert len(runner.rounds) > 1

@@ -38,7 +38,7 @@ def _started(code: str, folder: Path) -> SideProcess:
 
 
 def test_a_side_says_what_it_counted_and_is_looked_at(tmp_path: Path) -> None:
-    """Its counts come with its memory, threads and processor time, whatever else it prints."""
+    """Counts come with memory, threads and processor time, among other output."""
     process = _started(_COUNTS, tmp_path)
     measured = process.round(_REQUEST)
     process.close()
@@ -50,7 +50,7 @@ def test_a_side_says_what_it_counted_and_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_side_that_ends_by_itself_is_named_with_its_own_words(tmp_path: Path) -> None:
-    """What it wrote to standard error stands in the error."""
+    """The error has the side's standard error."""
     process = _started(_FAILS, tmp_path)
     with pytest.raises(PeerError, match=r"side ended by itself .*\n.*no such topic here"):
         process.round(_REQUEST)

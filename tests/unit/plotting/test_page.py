@@ -143,8 +143,8 @@ def test_scale_says_how_the_cost_grows_and_draws_it(tmp_path: Path) -> None:
     assert "2 daemons" in (tmp_path / "results" / "scale-cost.svg").read_text(encoding="utf-8")
 
 
-def test_streaming_is_drawn_beside_us_and_targets_have_verdicts(tmp_path: Path) -> None:
-    """A rate has to be large, a latency small; sides that were not run have no bar."""
+def test_streaming_is_drawn_next_to_us(tmp_path: Path) -> None:
+    """Targets have verdicts: a rate has to be large, a latency small; sides not run have no bar."""
     line = {
         "benchmark": "pipeline",
         "value_ratio_100k": 1.4,

@@ -205,7 +205,7 @@ class Member:
 
 
 class Rests:
-    """Takes note of which partitions rest."""
+    """Record which partitions rest."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -216,7 +216,7 @@ class Rests:
     def pause(
         self, note: str, *, seconds: float | None = None, partition: TopicPartition | None = None
     ) -> None:
-        """Have a partition rest."""
+        """Let a partition rest."""
         del seconds
         assert partition is not None
         with self._changed:
@@ -225,7 +225,7 @@ class Rests:
         self.on_pause(partition.partition)
 
     def resume(self, *, partition: TopicPartition | None = None) -> None:
-        """Have it go on."""
+        """Let it go on."""
         assert partition is not None
         with self._changed:
             self.resting.discard(partition.partition)
@@ -238,7 +238,7 @@ class Rests:
 
 
 class Stranded:
-    """Takes note of what rests until somebody acts: by partition, None for all of them."""
+    """Record what rests until an operator acts: by partition, None for all of them."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -247,14 +247,14 @@ class Stranded:
     def pause(
         self, note: str, *, seconds: float | None = None, partition: TopicPartition | None = None
     ) -> None:
-        """Have a partition rest, or all."""
+        """Let a partition rest, or all."""
         del seconds
         with self._changed:
             self.notes[None if partition is None else partition.partition] = note
             self._changed.notify_all()
 
     def resume(self, *, partition: TopicPartition | None = None) -> None:
-        """Have it go on."""
+        """Let it go on."""
         with self._changed:
             self.notes.pop(None if partition is None else partition.partition, None)
             self._changed.notify_all()
@@ -282,7 +282,7 @@ class KeyedBench:
 
     @contextmanager
     def daemon(self, **processor: Any) -> Iterator[KeyedDaemon]:
-        """Open a processor on what is there, and close it."""
+        """Open a processor on the present brokers and files, and close it."""
         daemon = KeyedDaemon(self, **processor)
         daemon.processor.open(daemon.context)
         try:
@@ -292,7 +292,7 @@ class KeyedBench:
             daemon.processor.close(Deadline.after(PATIENCE))
 
     def written_by_another(self, number: int, key: bytes, state: bytes) -> None:
-        """Have another member count one more fact of a partition."""
+        """Count one more fact of a partition as another member."""
         row = FakeRecord(key_=key, value_=state, headers_=[(EXTRA_HEADER, b"")])
         self.broker.produce(TopicPartition(CHANGELOG, number), row)
         found = self.stored[_identity(number)]
@@ -338,7 +338,7 @@ class KeyedDaemon:
         )
 
     def assign(self, number: int, *, wait: bool = True, topic_id: str = INPUT_ID) -> FakeAssignment:
-        """Assign a partition, and wait until its state is there."""
+        """Assign a partition, and wait until its state is restored."""
         identity = _identity(number, topic_id)
         held = FakeAssignment(TopicPartition(INPUT, number), identity=identity)
         held.position = self.processor.stored_offset(held) or 0
@@ -383,7 +383,7 @@ class KeyedDaemon:
         return keys, found.amounts["facts"], found.counts["facts"]
 
     def corrupt_tables(self) -> None:
-        """Have the store's tables be others than were written, in every block."""
+        """Overwrite every block of the store's tables."""
         self.store.flush()
         for table in self._bench.folder.glob("*.sst"):
             with table.open("r+b") as file:

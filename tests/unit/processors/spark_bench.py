@@ -57,7 +57,7 @@ class Engine:
     seconds: float = 5.0
 
     def open(self, channel: str) -> None:
-        """Have nothing to check."""
+        """Check the channel's name alone."""
         assert channel == "channel"
 
     def admitted(self) -> AbstractContextManager[None]:
@@ -91,17 +91,17 @@ class Engine:
         return Staged(sink.stage(micro_batch, None, lambda result: result), self.left_out)
 
     def cancel(self, micro_batch_id: str) -> None:
-        """Take note."""
+        """Record the call."""
         self.cancelled.append(micro_batch_id)
 
     def revive(self) -> None:
-        """Take note."""
+        """Record the call, and fail as the test wants."""
         self.revived += 1
         if self.revive_error is not None:
             raise self.revive_error
 
     def close(self) -> None:
-        """Have nothing to cancel."""
+        """Close without jobs to cancel."""
 
 
 @dataclass
@@ -126,10 +126,10 @@ class MemorySink:
     move_error: Exception | None = None
 
     def open(self) -> None:
-        """Have nothing to open."""
+        """Open without resources."""
 
     def close(self) -> None:
-        """Have nothing to close."""
+        """Close without resources."""
 
     def stored_offset(self, identity: str) -> int | None:
         """Return a number made of the identity."""
@@ -172,7 +172,7 @@ class MemorySink:
         self.stored.append(list(offsets))
 
     def move(self, staged: str, offsets: Sequence[PartitionCommit]) -> None:
-        """Take note, and fail as the test wants."""
+        """Record the call, and fail as the test wants."""
         self._note("tried", [staged])
         if self.move_error is not None:
             raise self.move_error
@@ -180,12 +180,12 @@ class MemorySink:
         self.moved.append(list(offsets))
 
     def discard(self, staged: str) -> None:
-        """Take note."""
+        """Record the call."""
         self._note("discarded", [staged])
         self.discarded.append(staged)
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
-        """Take note."""
+        """Record the moves."""
         self.moves += [(move, note) for move in moves]
 
     def _note(self, step: str, staged: Sequence[str]) -> None:
@@ -194,7 +194,7 @@ class MemorySink:
 
     @property
     def stored_ranges(self) -> list[list[tuple[int, int, int]]]:
-        """What was committed: (partition, start, next offset) by commit."""
+        """Return what was committed: (partition, start, next offset) by commit."""
         return [
             [(o.partition.partition, o.start, o.next_offset) for o in commit]
             for commit in self.stored
@@ -258,14 +258,14 @@ class Bench:
 
     @property
     def runner(self) -> MicroBatchRunner:
-        """What has the turns of lane and sink."""
+        """Return the runner that has the turns of lane and sink."""
         runner = self.processor._runner
         assert runner is not None
         return runner
 
     @property
     def line(self) -> CommitQueue:
-        """What is between the lane and the sink."""
+        """Return the line between the lane and the sink."""
         return self.runner._line
 
     def staged(

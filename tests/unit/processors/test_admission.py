@@ -53,7 +53,7 @@ def offsets(records: Sequence[Any]) -> list[int]:
 
 
 class Queue:
-    """What overflows of the newest: a queue with so much room, as an oracle."""
+    """Stand for a queue with so much room, as an oracle of the newest records that overflow."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -101,7 +101,7 @@ def test_each_record_is_processed_or_overflows(
 def test_the_newest_overflow_as_a_queue_that_is_full_drops_them(
     steps: list[tuple[int, int]], most: int, columns: bool
 ) -> None:
-    """What found room is processed, however much comes after it."""
+    """A record that found room is processed, for any number of records after it."""
     assignment = FakeAssignment(P0)
     admission, queue = Admission(AdmissionRules(None, most), FakeClock()), Queue(most)
     start = end = 0
@@ -116,8 +116,8 @@ def test_the_newest_overflow_as_a_queue_that_is_full_drops_them(
 
 
 @given(st.integers(0, 50), st.integers(1, 20), st.integers(1, 40))
-def test_of_the_oldest_all_overflow_but_the_last(end: int, count: int, most: int) -> None:
-    """Processing goes on with the most recent ones."""
+def test_all_but_the_last_records_overflow_with_oldest(end: int, count: int, most: int) -> None:
+    """Processing continues with the most recent records."""
     assignment = FakeAssignment(P0, high_watermark=max(end, count))
     admission = Admission(AdmissionRules(None, most, OverflowChoice.OLDEST), FakeClock())
     kept, _ = admission.admit(batch_of(assignment, 0, count))
@@ -150,15 +150,15 @@ def test_a_sample_of_records_without_key_is_of_offsets() -> None:
 
 
 @pytest.mark.parametrize("end", [None, 10, 5])
-def test_nothing_overflows_while_no_more_than_may_wait(end: int | None) -> None:
-    """Nor while the end of the partition is not known; the batch is the same object."""
+def test_no_record_overflows_below_the_limit(end: int | None) -> None:
+    """The same batch is returned, also while the end of the partition is unknown."""
     admission = Admission(AdmissionRules(None, 10), FakeClock())
     batch = batch_of(FakeAssignment(P0, high_watermark=end), 0, 5)
     assert admission.admit(batch) == (batch, None)
 
 
 def test_a_partition_that_comes_back_is_decided_again() -> None:
-    """What was planned for a former assignment does not count."""
+    """The plan for a former assignment does not count."""
     assignment = FakeAssignment(P0, high_watermark=100)
     admission = Admission(AdmissionRules(None, 10), FakeClock())
     admission.admit(batch_of(assignment, 0, 5))
@@ -181,7 +181,7 @@ def test_rules_can_be_changed_while_it_runs() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.floats(0, 3)), min_size=1, max_size=20))
 def test_a_rate_is_kept_over_time(taken: list[tuple[int, float]]) -> None:
-    """Whoever waits as told takes no more than the rate, less one batch; nothing is saved up."""
+    """A caller that waits as paced stays below the rate plus one batch."""
     clock = FakeClock()
     admission = Admission(AdmissionRules(max_rate=100), clock)
     begin, total = clock.monotonic(), 0
@@ -193,8 +193,8 @@ def test_a_rate_is_kept_over_time(taken: list[tuple[int, float]]) -> None:
         clock.advance(max(0.0, next_at - clock.monotonic()))
 
 
-def test_what_the_configuration_says_is_followed() -> None:
-    """Records wait without rules, a rate is one, and what is too much is a number."""
+def test_the_rules_follow_the_configuration() -> None:
+    """Records wait without rules; a rate and a number of waiting records are rules."""
     section = ChannelConfig.model_validate
     base: dict[str, Any] = {"topics": ["in"], "group": "g", "sink": {"type": "kafka", "topic": "o"}}
 
@@ -249,7 +249,7 @@ def overflow_count(bench: Bench, reason: str) -> float:
 
 
 def test_a_batch_that_overflows_whole_runs_no_job_and_is_committed() -> None:
-    """Its offsets are stored as those of others, in their order."""
+    """The offsets are stored in the order of batches."""
     bench = bench_with(AdmissionRules(None, 50, OverflowChoice.OLDEST))
     answer = bench.send(0, records=10)
     bench.run_once()
@@ -355,10 +355,10 @@ def script(failures: list[bool]) -> list[Any]:
 
 @settings(deadline=None, max_examples=50)
 @given(st.sampled_from(OverflowChoice), st.integers(5, 60), FAILURES, FAILURES, st.integers(1, 3))
-def test_whatever_fails_each_record_is_in_one_commit(
+def test_each_record_is_in_one_commit_after_any_failures(
     choice: OverflowChoice, most: int, jobs: list[bool], commits: list[bool], in_flight: int
 ) -> None:
-    """As a result or as a copy, though batches are decided again when they come again."""
+    """A record is a result or a copy once, though batches are decided again at each attempt."""
     engine, sink = NotingEngine(script=script(jobs)), CopyingSink(script=script(commits))
     bench = bench_with(AdmissionRules(None, most, choice, "left"), sink, engine)
     held, position, attempt = bench.assignments[0], 0, 1

@@ -19,7 +19,7 @@ from tests.unit.processors.spark_bench import Bench
 def test_the_size_goes_where_the_target_is_met(
     fixed: float, per_record: float, target: float, start: int
 ) -> None:
-    """Whatever a job and a record cost, full micro-batches come to the target or to a bound."""
+    """Full micro-batches reach the target or a bound, for any cost of jobs and records."""
     size = AdaptiveSize(100_000, target)
     size.records = start
     for _ in range(60):
@@ -49,7 +49,7 @@ def test_one_slow_micro_batch_halves_the_size_at_most() -> None:
 
 
 def test_without_a_target_the_limit_stands() -> None:
-    """Nothing is adapted."""
+    """The limit stays as configured."""
     size = AdaptiveSize(100_000, None)
     size.took(100_000, 60.0)
     assert size.records == 100_000
@@ -67,7 +67,7 @@ def test_other_bounds_go_on_from_the_size(most: int, target: float | None, recor
 
 
 def test_a_slow_micro_batch_is_followed_by_a_smaller_one() -> None:
-    """What waits is merged up to the limit that the last one led to; a batch is never cut."""
+    """Batches are merged up to the limit that the last job led to, and never cut."""
     bench = Bench(MergeLimits(max_records=40, target=1e-9))
     for number in range(4):
         bench.send(number)

@@ -49,8 +49,8 @@ def test_only_so_many_results_are_staged(bench: Bench) -> None:
     assert [answer.result(0) for answer in answers] == [ADVANCE] * (ROOM + 1)
 
 
-def test_what_is_staged_behind_a_failed_commit_is_not_committed(bench: Bench) -> None:
-    """It is discarded when it shares a partition; what shares none is stored."""
+def test_results_staged_after_a_failed_commit_are_not_committed(bench: Bench) -> None:
+    """A result that shares a partition is discarded; another one is stored."""
     bench.sink.script = [OSError("away")]
     first, second, other = bench.staged(0), bench.staged(0, 10), bench.staged(1)
     bench.commit()
@@ -77,7 +77,7 @@ def test_merged_batches_behind_a_failed_commit_follow_it(bench: Bench) -> None:
 
 
 def test_a_batch_fails_only_when_nothing_of_its_partition_is_staged(bench: Bench) -> None:
-    """Who is told of a failure may move the sink's offset at once: no commit is on its way."""
+    """The channel may move the sink's offset at once after a failure, as no commit is pending."""
     staged: list[bool] = []
     bench.sink.script = [OSError("away")] * 2
     failing = bench.staged(0)
@@ -96,7 +96,7 @@ def test_a_batch_fails_only_when_nothing_of_its_partition_is_staged(bench: Bench
 
 
 def test_a_failed_job_does_not_overtake_what_waits_for_its_commit(bench: Bench) -> None:
-    """Its batches are seen to when the line is empty, and those before them are stored by then."""
+    """The job's batches fail once the line is empty, and those before them are stored by then."""
     first = bench.staged(0)
     bench.engine.script = [ValueError("bad")]
     failed, behind = bench.staged(0, 10), bench.send(0, 20)
@@ -114,7 +114,7 @@ def test_a_failed_job_does_not_overtake_what_waits_for_its_commit(bench: Bench) 
 
 
 def test_a_partition_lost_between_job_and_commit_is_left_out(bench: Bench) -> None:
-    """Claims have to be current right before the commit, and the rest is computed again."""
+    """Claims have to be current right before the commit; the other batches are computed again."""
     lost, kept = bench.send(0), bench.send(1)
     bench.runner.run_once()
     bench.assignments[0].current = False
@@ -129,7 +129,7 @@ def test_a_partition_lost_between_job_and_commit_is_left_out(bench: Bench) -> No
 
 
 def test_a_withdrawn_partition_is_withdrawn_from_all_that_is_staged() -> None:
-    """Of a lost partition nothing is stored any more, whatever was staged of it."""
+    """No staged result of a lost partition is stored."""
     bench = Bench(MergeLimits(max_records=20))
     answers = [bench.send(number % 2, 10 * (number // 2)) for number in range(4)]
     for _ in range(2):
@@ -144,8 +144,8 @@ def test_a_withdrawn_partition_is_withdrawn_from_all_that_is_staged() -> None:
     assert bench.sink.stored_ranges == [[(1, 0, 10)], [(1, 10, 20)]]
 
 
-def test_a_conflict_withdraws_what_is_staged_behind_it(bench: Bench) -> None:
-    """The sink stands elsewhere for one partition; the other goes on in its order."""
+def test_a_conflict_withdraws_results_staged_after_it(bench: Bench) -> None:
+    """The partition in conflict is withdrawn; the other continues in order."""
     conflict = SinkConflictError(TopicPartition("t", 1), 0, 7)
     bench.sink.script = [CommitConflictError([conflict])]
     kept, moved = bench.send(0), bench.send(1)
@@ -178,7 +178,7 @@ def test_a_fenced_member_runs_nothing_again(bench: Bench) -> None:
     assert len(bench.engine.jobs) == 2
 
 
-def test_a_jvm_that_dies_leaves_what_is_staged_alone(bench: Bench) -> None:
+def test_a_jvm_that_dies_leaves_staged_results_alone(bench: Bench) -> None:
     """A result that was staged before is committed, and the job that had no result runs again."""
     first = bench.staged(0)
     bench.engine.script = [EngineDiedError("gone")]
@@ -193,7 +193,7 @@ def test_a_jvm_that_dies_leaves_what_is_staged_alone(bench: Bench) -> None:
 
 
 def test_a_commit_may_fail_while_the_next_job_runs(bench: Bench) -> None:
-    """What that job gives is discarded as soon as it is there, and runs again in its order."""
+    """The result of that job is discarded at its end, and computed again in order."""
 
     def commit_meanwhile(_: MicroBatch) -> None:
         assert bench.runner.commits.run_once()

@@ -25,8 +25,8 @@ def test_a_batch_is_cut_where_a_part_of_the_sink_stands(bench: Bench) -> None:
     assert other.result(0) == ADVANCE
 
 
-def test_what_follows_a_batch_that_was_cut_is_withdrawn(bench: Bench) -> None:
-    """It was cut by the channel before that knew; what begins at the boundary is taken."""
+def test_batches_after_a_cut_batch_are_withdrawn(bench: Bench) -> None:
+    """The channel sent them before the cut; a batch that begins at the boundary is accepted."""
     bench.sink.boundaries[0] = 4
     bench.send(0)
     assert isinstance(error_of(bench.send(0, 10)), BatchCancelledError)
@@ -38,7 +38,7 @@ def test_what_follows_a_batch_that_was_cut_is_withdrawn(bench: Bench) -> None:
     assert bench.sink.stored_ranges == [[(0, 0, 4)], [(0, 4, 10)]]
 
 
-def test_what_follows_a_cut_batch_that_failed_is_withdrawn_too(bench: Bench) -> None:
+def test_batches_after_a_cut_batch_that_failed_are_withdrawn(bench: Bench) -> None:
     """The batch comes again as the channel knows it."""
     bench.sink.boundaries[0] = 4
     bench.engine.script.append(ValueError("no"))
@@ -66,7 +66,7 @@ def _of_run() -> Batch:
 
 
 def test_a_run_of_offsets_is_cut_as_one() -> None:
-    """By reference there are no records at hand, and the part is a run again."""
+    """The part of a run by reference, which has no records in memory, is a run again."""
     part = cut(_of_run(), 17)
     assert isinstance(part.records, OffsetRun)
     assert (part.start, part.next_offset, part.size) == (10, 17, 700)

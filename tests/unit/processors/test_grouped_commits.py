@@ -86,7 +86,7 @@ def test_large_results_are_as_few_as_one_by_one(bench: Bench) -> None:
 
 
 def test_results_that_come_during_a_commit_wait_for_the_next(bench: Bench) -> None:
-    """What is in the sink's hand stays as it is."""
+    """The results of a commit under way do not change."""
 
     def stage_meanwhile() -> None:
         behind.append(bench.staged(0, 20))
@@ -100,8 +100,8 @@ def test_results_that_come_during_a_commit_wait_for_the_next(bench: Bench) -> No
     assert bench.sink.stored_ranges == [[(0, 0, 20), (1, 0, 10)], [(0, 20, 30)]]
 
 
-def test_what_fails_together_is_committed_one_by_one(bench: Bench) -> None:
-    """A failure is nobody's until each was tried alone; nothing is computed again or discarded."""
+def test_results_that_fail_together_are_committed_one_by_one(bench: Bench) -> None:
+    """No result is computed again or discarded, as the failure may be that of one of them."""
     bench.sink.script = [OSError("away")]
     answers = chain(bench)
     with capture_logs() as logs:
@@ -115,7 +115,7 @@ def test_what_fails_together_is_committed_one_by_one(bench: Bench) -> None:
 
 
 def test_refused_rows_fail_their_own_micro_batch_only(bench: Bench) -> None:
-    """What is behind it in its partition comes back and follows it; others are stored."""
+    """A later batch of its partition comes again after it; other partitions are stored."""
     refused = RowsRefusedError("too long")
     bench.sink.script = [refused, refused]
     bad, other, behind = chain(bench)
@@ -143,7 +143,7 @@ def test_a_conflict_fails_the_partition_that_moved(bench: Bench) -> None:
 
 
 def test_a_lost_partition_is_left_out_and_the_rest_is_one_commit(bench: Bench) -> None:
-    """Claims have to be current right before the transaction, of each micro-batch in it."""
+    """Claims of each micro-batch have to be current right before the transaction."""
     lost, kept, lost_as_well, kept_as_well = [*chain(bench), bench.staged(1, 10)]
     bench.assignments[0].current = False
     bench.commit()
@@ -155,8 +155,8 @@ def test_a_lost_partition_is_left_out_and_the_rest_is_one_commit(bench: Bench) -
     assert [kept.result(0), kept_as_well.result(0)] == [ADVANCE] * 2
 
 
-def test_what_follows_a_withdrawn_batch_is_not_in_the_transaction() -> None:
-    """A merged micro-batch that goes back takes all with it that shares a partition."""
+def test_results_after_a_withdrawn_batch_are_not_committed() -> None:
+    """A withdrawn merged micro-batch takes with it all results that share a partition."""
     bench = Bench(MergeLimits(max_records=20), sink=GroupingSink())
     withdrawn, merged = bench.send(0), bench.send(1)
     bench.runner.run_once()
@@ -171,8 +171,8 @@ def test_what_follows_a_withdrawn_batch_is_not_in_the_transaction() -> None:
     assert bench.sink.stored_ranges[1:] == [[(1, 0, 10)], [(1, 10, 20)]]
 
 
-def test_what_is_withdrawn_while_all_fail_is_not_tried_alone(bench: Bench) -> None:
-    """Claims are looked at again before each commit that follows."""
+def test_results_withdrawn_during_a_failed_group_are_not_tried_alone(bench: Bench) -> None:
+    """Claims are checked again before each commit that follows."""
 
     def lose() -> None:
         bench.processor.on_partition_lost(bench.assignments[0])
@@ -221,8 +221,8 @@ def test_a_sink_that_wants_to_exit_fails_like_others(bench: Bench, error: BaseEx
     assert [answer.result(0) for answer in answers] == [ADVANCE] * 3
 
 
-def test_nothing_stored_is_discarded_when_an_answer_fails(bench: Bench) -> None:
-    """An error after the commit comes back with its batches, and its rows stay."""
+def test_no_stored_result_is_discarded_when_an_answer_fails(bench: Bench) -> None:
+    """An error after the commit returns its batches, and the rows stay."""
     bench.engine.left_out = FailsOnce(lambda: ValueError("cannot be counted"))
     answers = chain(bench)
     bench.commit()

@@ -237,10 +237,10 @@ def is_busy(bench: Bench) -> bool:
 def test_offsets_are_stored_once_and_in_order(
     steps: list[tuple[str] | tuple[str, int]], skips: bool, groups: bool, most: int
 ) -> None:
-    """Whatever fails and in whichever order threads get on, each batch counts once, in its order.
+    """Each batch counts once and in order, for any failures and any order of threads.
 
-    A sink that keeps offsets sees no conflict at all, whether it commits one result at a time or
-    all that wait: nothing is committed behind a gap, and nothing that was withdrawn or passed over.
+    A sink that keeps offsets sees no conflict, with commits of one result and of all: no commit
+    leaves a gap, and none has a withdrawn or skipped batch.
     """
     sink = KeepingGroupingSink() if groups else KeepingSink()
     bench = Bench(MergeLimits(max_records=most), sink=sink)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def no_spark() -> NoReturn:
-    """Fail, because nobody needs it."""
+    """Fail: engine arrow takes no Spark."""
     raise AssertionError("engine: arrow takes no Spark")
 
 
@@ -96,7 +96,7 @@ def test_re_keying_takes_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_spark_the_error_says_that_spark_is_to_be_installed(
     built: ChannelConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What its engine imports is missing then, and not what keeps states."""
+    """The missing package is that of the engine, and not that of states."""
     monkeypatch.setitem(sys.modules, "headrace.extensions.spark.keyed", None)
     with pytest.raises(StartError, match=r"group g takes pyspark.* 'headrace\[spark\]'"):
         build_processor(built, no_spark, "m", None, tmp_path)

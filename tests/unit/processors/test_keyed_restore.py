@@ -45,7 +45,7 @@ def count_to(daemon: KeyedDaemon, number: int, key: bytes, facts: int) -> None:
     daemon.processor.on_partition_lost(held)
 
 
-def test_nothing_is_delivered_before_the_state_is_there(bench: KeyedBench) -> None:
+def test_delivery_waits_until_the_state_is_restored(bench: KeyedBench) -> None:
     """The partition rests while its changelog is read; a batch cut before that comes again."""
     with bench.daemon() as first:
         count_to(first, 0, b"a", 3)
@@ -63,7 +63,7 @@ def test_nothing_is_delivered_before_the_state_is_there(bench: KeyedBench) -> No
 
 
 def test_no_position_is_noted_of_what_another_owner_wrote(bench: KeyedBench) -> None:
-    """What was lost may have gone on elsewhere: the next owner here reads that, and counts on."""
+    """Another member may have gone on after a loss, so its rows are read before counting on."""
     with bench.daemon() as daemon:
         count_to(daemon, 0, b"a", 3)
         bench.written_by_another(0, b"a", b"4")
@@ -97,7 +97,7 @@ def test_a_clean_end_notes_how_far_the_store_is(bench: KeyedBench) -> None:
 
 
 def test_a_conflict_has_the_other_writer_s_rows_read(bench: KeyedBench) -> None:
-    """Whoever committed between: the partition rests, catches up and counts on from there."""
+    """The partition rests, reads the other writer's rows, and counts on from there."""
     with bench.daemon() as daemon:
         held = daemon.assign(0)
         daemon.send(held, b"a")
@@ -111,7 +111,7 @@ def test_a_conflict_has_the_other_writer_s_rows_read(bench: KeyedBench) -> None:
 
 
 def test_a_batch_that_conflicts_counts_in_no_phase(bench: KeyedBench) -> None:
-    """What the other writer made of the key does, once it is read; done here was only the rest."""
+    """The other writer's row counts once it is read, and only the rest as done here."""
     with bench.daemon() as daemon:
         held = daemon.assign(0)
         daemon.send(held, b"a")
@@ -168,7 +168,7 @@ def test_a_conflict_while_a_partition_is_restored_begins_again(bench: KeyedBench
 
 
 def test_a_partition_given_up_meanwhile_is_not_restored(bench: KeyedBench) -> None:
-    """Another one that is released while the first is about to rest holds up nobody."""
+    """A second partition that is released while the first begins to rest delays no other."""
     with bench.daemon() as daemon:
         first, second = daemon.assign(0), daemon.assign(1)
         daemon.send(first, b"a")
@@ -206,10 +206,10 @@ def test_a_corrupt_store_is_made_again_while_the_channel_runs(bench: KeyedBench)
         assert [value for _, value in daemon.member.outputs] == [b"1", b"2", b"3", b"1", b"4", b"2"]
 
 
-def test_what_a_full_disk_did_not_take_is_written_although_nothing_is_committed(
+def test_a_full_disk_s_rows_are_written_without_a_commit(
     bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A partition that comes back waits for it, and so would no record ever come."""
+    """The partition that returns waits for the rows, and so no record would ever come."""
     monkeypatch.setattr(checkpoints, "WRITE_INTERVAL", 0.0)
     with bench.daemon() as daemon:
         held = daemon.assign(0)
@@ -233,10 +233,10 @@ def test_what_a_full_disk_did_not_take_is_written_although_nothing_is_committed(
         assert daemon.processor.state_reader().snapshot().unwritten == 0
 
 
-def test_what_a_former_store_did_not_take_is_written_to_the_new_one(
+def test_rows_refused_by_a_former_store_are_written_to_the_new_one(
     bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The problem says that files were corrupt, and the store is not: nothing is made again."""
+    """The store is not made again for an error of the one before it."""
     monkeypatch.setattr(checkpoints, "WRITE_INTERVAL", 0.0)
     with bench.daemon() as daemon:
         held = daemon.assign(0)
@@ -255,7 +255,7 @@ def test_what_a_former_store_did_not_take_is_written_to_the_new_one(
 def test_a_new_store_is_filled_once_jobs_under_way_are_over(
     bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a job commits after the store was found corrupt is not written over by older rows."""
+    """Rows that a job commits after the corruption are not overwritten by older ones."""
     with bench.daemon() as daemon:
         held = daemon.assign(0)
         daemon.send(held, b"a")
@@ -296,7 +296,7 @@ def test_a_new_store_is_filled_once_jobs_under_way_are_over(
 
 
 def stored_after_all(bench: KeyedBench, identity: str) -> None:
-    """Have the brokers know a commit without records that this process takes for failed."""
+    """Add a commit without records to the brokers, which this process takes for failed."""
     found = bench.stored[identity]
     bench.stored[identity] = StoredOffset(
         found.offset, 0, commits=(found.commits or 0) + 1, stream_time=found.stream_time
@@ -405,7 +405,7 @@ def test_a_tick_behind_a_batch_of_ours_has_not_failed(bench: KeyedBench, came_be
 
 @pytest.mark.parametrize("topic_id", [INPUT_ID, "another"])
 def test_state_without_an_offset_is_not_added_to(bench: KeyedBench, topic_id: str) -> None:
-    """The brokers forgot it, or the input is another topic: nobody knows what was counted."""
+    """Without an offset, or with another input topic, it is unknown which records were counted."""
     with bench.daemon() as first:
         count_to(first, 0, b"a", 3)
     if topic_id == INPUT_ID:
@@ -454,7 +454,7 @@ def test_a_corrupt_store_is_found_by_a_write(bench: KeyedBench) -> None:
 
 
 def test_a_corrupt_store_is_found_by_a_tick(bench: KeyedBench) -> None:
-    """Where no record comes, the look for timers has the store made again, and the timer fires."""
+    """Without records, the check for timers makes the store again, and the timer fires."""
     with bench.daemon() as daemon:
         held = daemon.assign(0)
         daemon.send(held, b"a", b"later")
@@ -491,7 +491,7 @@ def test_a_store_that_cannot_be_opened_is_made_again(bench: KeyedBench, name: st
 
 
 def test_a_partition_under_way_begins_again_in_the_new_store(bench: KeyedBench) -> None:
-    """What it had read is in the store that was moved aside: it is not taken for all there is."""
+    """Rows that it read are in the store that was moved aside, and are read again."""
     with bench.daemon() as daemon:
         count_to(daemon, 1, b"b", 3)
         held = daemon.assign(0)

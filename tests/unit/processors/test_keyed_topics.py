@@ -96,7 +96,7 @@ _WITHOUT_STORE = [(harm, False) for harm in HARMED if harm not in {"shortened", 
 def test_a_changelog_without_rows_that_were_committed_has_the_partition_rest(
     bench: KeyedBench, harm: str, is_local: bool
 ) -> None:
-    """Whatever became of it: nothing is counted from 0, the store stays, one event says why."""
+    """No count begins at 0, the store stays, and one event has the reason."""
     counted(bench)
     harming, words = HARMED[harm]
     harming(bench.broker)
@@ -130,7 +130,7 @@ def test_a_changelog_without_rows_that_were_committed_has_the_partition_rest(
 def test_an_end_that_was_lost_is_found_without_a_store(
     bench: KeyedBench, harm: str, words: str
 ) -> None:
-    """By where rows ended at the last checkpoint: the commit after it has that with its offset."""
+    """The commit after a checkpoint has the rows' end with its offset."""
     with bench.daemon() as daemon:
         held = daemon.assign(0)
         for _ in range(2):
@@ -150,7 +150,7 @@ def test_an_end_that_was_lost_is_found_without_a_store(
 def test_rows_that_only_moved_by_compaction_are_not_missed_without_a_store(
     bench: KeyedBench,
 ) -> None:
-    """What was committed is there, however much came after the last checkpoint."""
+    """Committed rows are found, for any number of rows after the last checkpoint."""
     with bench.daemon() as daemon:
         held = daemon.assign(0)
         for _ in range(3):
@@ -242,7 +242,7 @@ def refused(daemon: KeyedDaemon, held: Any) -> None:
 
 
 def checkpoint(daemon: KeyedDaemon) -> None:
-    """Have the processor look as it does every some seconds."""
+    """Run the processor's periodic checkpoint."""
     daemon.processor.opened.checkpoints.note(Deadline.after(PATIENCE))
 
 

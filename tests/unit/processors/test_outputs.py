@@ -65,8 +65,8 @@ def test_outputs_that_one_transaction_can_have_are_committed_together(tmp_path: 
     sink.close()
 
 
-def test_what_cannot_be_built_names_its_output() -> None:
-    """A factory that is not there stops the start."""
+def test_an_output_that_cannot_be_built_is_named() -> None:
+    """A missing factory stops the start."""
     with pytest.raises(ImportPathError, match="nowhere"):
         opened({"a": "noop", "b": {"type": "custom", "factory": "nowhere_at_all:make"}})
 

@@ -1,4 +1,4 @@
-"""What of a processor's configuration is taken over while it runs."""
+"""Configuration that a processor applies while it runs."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def test_facts_are_reduced_as_configured_now(tmp_path: Path) -> None:
             daemon.send(held, b"k", b"\xff")
 
 
-def test_nothing_is_taken_over_where_a_reducer_refuses_its_limits(tmp_path: Path) -> None:
-    """The file says so and is mended: what was in it besides must not have taken effect."""
+def test_a_change_that_a_reducer_refuses_is_not_applied(tmp_path: Path) -> None:
+    """No other setting of the file takes effect either."""
 
     def refuse(_: object) -> None:
         raise ConfigError(["channels.main.processor.state.max_row: too little"])

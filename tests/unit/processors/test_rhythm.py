@@ -50,7 +50,7 @@ def woken() -> Woken:
 
 
 def test_batches_are_wanted_shortly_before_a_job_s_usual_end(woken: Woken) -> None:
-    """Of the first job nothing is known; each later one moves the usual time by a quarter."""
+    """The first job has no estimate; each later one moves the usual time by a quarter."""
     assert woken.job(1.0) == 0.0
     assert woken.job(2.0) == pytest.approx(LEAD * 1.0)
     assert woken.job(1.25) == pytest.approx(LEAD * 1.25)
@@ -99,8 +99,8 @@ def test_the_processor_knows_the_pace_of_its_lane(bench: Bench) -> None:
     assert bench.processor.next_batch_at() == 0.0
 
 
-def test_what_comes_with_the_first_batch_is_taken_with_it() -> None:
-    """A lane that had nothing takes the other partitions' batches too, until it is full."""
+def test_batches_that_come_together_are_taken_together() -> None:
+    """An idle lane takes the other partitions' batches too, until it is full."""
     waiting = OpenBatches(MergeLimits(max_records=20))
     taken: list[PendingBatch] = []
     lane = Thread(target=lambda: taken.extend(waiting.take(30.0, gathering=30.0)))
@@ -112,7 +112,7 @@ def test_what_comes_with_the_first_batch_is_taken_with_it() -> None:
 
 
 class Announced(Condition):
-    """Says that somebody begins to wait, and for how many seconds at most."""
+    """Record that a wait begins, and for how many seconds at most."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Announced(Condition):
         self.seconds: list[float | None] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Take note, and wait."""
+        """Record the timeout, and wait."""
         self.seconds.append(timeout)
         self.begun.release()
         return super().wait(timeout)
@@ -145,7 +145,7 @@ def test_a_lane_with_one_batch_does_not_wait_for_silent_partitions() -> None:
 
 
 def test_a_lane_whose_work_waits_does_not_gather() -> None:
-    """What came while a job ran has been waited for, and is taken at once."""
+    """Batches that came during a job are taken at once."""
     waiting, changed = OpenBatches(MergeLimits()), Announced()
     waiting._changed = changed
     waiting.put(PendingBatch(make_batch([b"v"]), "first"))

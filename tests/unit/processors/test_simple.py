@@ -59,7 +59,7 @@ def test_records_go_one_by_one_in_order() -> None:
 
 
 def test_a_failing_record_is_isolated_at_its_real_offset() -> None:
-    """What came before it is committed; it comes again alone, though offsets have gaps."""
+    """Records before it are committed; it comes again alone, though offsets have gaps."""
 
     def function(record: Record) -> None:
         if record.value() == b"bad":
@@ -125,7 +125,7 @@ def test_young_records_wait_until_they_are_old_enough(
 
 
 def test_a_batch_that_is_all_young_waits_for_its_first_record() -> None:
-    """Nothing is processed, and nothing is passed over."""
+    """No record is processed or skipped."""
     options = SimpleOptions(delay=10.0)
     processor = opened(SimpleKafkaProcessor(lambda _: None, options), FakeClock(1000.0))
     answer = processor.on_next_batch(make_batch(at(997, 998), start=1))

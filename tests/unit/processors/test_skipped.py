@@ -43,7 +43,7 @@ def test_every_record_counts_and_few_are_logged() -> None:
 def test_lines_of_the_log_add_up_to_the_metric(
     steps: list[tuple[TopicPartition, int, int]],
 ) -> None:
-    """However records come, and whether any come after the last: what was held back is said."""
+    """Held-back counts are logged, for any order of records and a log that ends early."""
     clock = FakeClock()
     context = ChannelContext("channel", "group", Metrics(), clock)
     skipped = SkippedRecords(context)
@@ -58,8 +58,8 @@ def test_lines_of_the_log_add_up_to_the_metric(
     assert sum(log["records"] for log in logs) == counted == sum(step[1] for step in steps)
 
 
-def test_what_was_held_back_is_said_though_nothing_follows() -> None:
-    """The last records of a burst are in the log after the pause, and once."""
+def test_held_back_records_are_logged_without_a_successor() -> None:
+    """The last records of a burst are logged after the pause, once."""
     clock = FakeClock()
     overflow = Overflow(OverflowChoice.NEWEST, 4)
     skipped = SkippedRecords(ChannelContext("channel", "group", Metrics(), clock))

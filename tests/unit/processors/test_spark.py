@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def test_batches_of_several_partitions_become_one_commit(bench: Bench) -> None:
-    """What waits is merged: one job, one commit, every future answered with advance."""
+    """Waiting batches are merged into one job and one commit, and each future is answered."""
     futures = [bench.send(0), bench.send(1), bench.send(0, 10), bench.send(2, 40)]
 
     bench.run_once()
@@ -39,7 +39,7 @@ def test_batches_of_several_partitions_become_one_commit(bench: Bench) -> None:
 
 
 def test_an_answered_batch_is_freed_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was prepared of a batch does not wait for the cyclic collector, which looks seldom."""
+    """The prepared table does not wait for the cyclic collector, which runs seldom."""
 
     class Table:
         """Stands for the columns of a batch."""
@@ -186,8 +186,8 @@ def test_only_the_batch_that_fails_alone_fails(bench: Bench) -> None:
     assert bench.sink.stored_ranges == [[(0, 0, 10)], [(2, 0, 10)]]
 
 
-def test_nothing_of_a_failed_partition_is_committed_behind_its_failure(bench: Bench) -> None:
-    """Later batches are withdrawn: in the same micro-batch, waiting, and still on their way."""
+def test_no_batch_is_committed_after_its_partition_failed(bench: Bench) -> None:
+    """Later batches are withdrawn: in the same micro-batch, waiting, and not yet sent."""
     poison = ValueError("poison")
     bench.engine.script = [poison, poison]
     first, second = bench.send(0, 0), bench.send(0, 10)

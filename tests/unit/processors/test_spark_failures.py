@@ -204,8 +204,8 @@ def test_skipped_records_are_counted_when_they_are_committed(bench: Bench) -> No
     assert value_of(bench.metrics.skipped.labels("channel", "t", "undecodable")) == 3
 
 
-def test_close_answers_what_is_open(bench: Bench) -> None:
-    """After close no future is left open, and a batch that comes late is refused."""
+def test_a_close_answers_open_batches(bench: Bench) -> None:
+    """No future is open after the close, and a later batch is refused."""
     waiting = bench.send(0)
 
     bench.processor.close(Deadline.after(1))

@@ -45,7 +45,7 @@ def test_a_thread_ends_with_the_call_under_way() -> None:
 
 
 def test_a_thread_that_drains_ends_with_its_work() -> None:
-    """What came before the stop is done, also where the last call had found nothing."""
+    """Work that came before the stop is done, also when the last call had found none."""
     work, looked, stopped = list[str](), Event(), Event()
 
     def run_once() -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Store:
-    """What is stored, and what happens next: errors are raised by the next commits."""
+    """Hold stored rows, and errors that the next commits raise."""
 
     rows: list[Any] = field(default_factory=list)
     offsets: dict[str, int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Fixed:
         self.name = name
 
     def open(self) -> None:
-        """Take note."""
+        """Record that the sink is open."""
         self.store.is_open = True
 
     def stored_offset(self, identity: str) -> int | None:
@@ -69,11 +69,11 @@ class Fixed:
         self.store.offsets.update({each.identity: each.next_offset for each in offsets})
 
     def discard(self, staged: list[Any]) -> None:
-        """Take note."""
+        """Record the discarded result."""
         self.store.discarded.append(staged)
 
     def close(self) -> None:
-        """Take note."""
+        """Record that the sink is closed."""
         self.store.is_open = False
 
 

@@ -76,8 +76,8 @@ def test_both_alphabets_say_the_same_id() -> None:
 
 @pytest.mark.parametrize("topic_id", [FORMER, "A" * 21 + "+", "/" + "A" * 21, KAFKAS, "A" * 22])
 @pytest.mark.parametrize("group", ["g", "g/h", "g+h/" + "A" * 22])
-def test_what_a_sink_of_one_s_own_has_stored_can_be_renamed(topic_id: str, group: str) -> None:
-    """Each identity becomes the one that the sink is asked for, however often that is done."""
+def test_identities_stored_by_a_user_s_sink_can_be_renamed(topic_id: str, group: str) -> None:
+    """Each identity becomes the one that the sink is asked for, at each call."""
     stored = identity_of("c", group, topic_id, 7)
     wanted = identity_of("c", group, kafkas_topic_id(topic_id), 7)
     assert headrace.sinks.present_identity(stored) == wanted

@@ -54,10 +54,10 @@ def test_a_sink_imports_no_spark(sink: str) -> None:
         ("SqlSink('sqlite:///' + sys.argv[1], 't', mode=WriteMode.UPSERT, key=['id'])", True),
     ],
 )
-def test_pandas_is_there_once_a_sink_that_needs_it_is_open(
+def test_pandas_is_imported_by_the_open_of_a_sink_that_needs_it(
     base: Base, sink: str, *, needs_it: bool
 ) -> None:
-    """Importing it takes a second and more, which the first commit would wait for."""
+    """The import takes a second or more, for which the first commit would wait."""
     done = subprocess.run(
         [sys.executable, "-c", _COMMIT, str(base.path), sink],
         capture_output=True,

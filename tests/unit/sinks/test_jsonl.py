@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the lines go."""
+    """Return the path of the lines."""
     return tmp_path / "rows.jsonl"
 
 

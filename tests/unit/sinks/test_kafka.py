@@ -55,7 +55,7 @@ class Transactions:
 
 @pytest.fixture
 def transactions() -> Transactions:
-    """What a sink commits through."""
+    """Return the transactions that a sink commits through."""
     return Transactions()
 
 
@@ -93,7 +93,7 @@ def test_every_column_has_its_place(transactions: Transactions) -> None:
 
 
 def test_the_topic_of_the_sink_wins(transactions: Transactions) -> None:
-    """As with Spark's own sink: a row's topic counts where the sink names none."""
+    """A row's topic counts if the sink names none, as for Spark's own sink."""
     rows = pa.table({"value": ["a"], "topic": ["mine"]})
     assert [record.topic for record in committed(transactions, rows)] == ["out"]
     assert [record.topic for record in committed(transactions, rows, topic=None)] == ["mine"]
@@ -151,7 +151,7 @@ def _empty(kind: pa.DataType) -> pa.Array:
 def test_a_result_that_does_not_fit_names_each_column(
     transactions: Transactions, columns: dict[str, pa.Array], topic: str | None, problem: str
 ) -> None:
-    """Nothing is begun then."""
+    """The error precedes the transaction."""
     with pytest.raises(ResultMisfitError) as caught:
         KafkaSink(transactions, topic).stage(micro_batch("one"), pa.table(columns))
     assert problem in str(caught.value)

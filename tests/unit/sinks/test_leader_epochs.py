@@ -62,7 +62,7 @@ def test_the_epoch_moves_with_the_offset(opened: Callable[[], DeltaSink | SqlSin
 def test_an_epoch_that_is_not_known_takes_the_place_of_one(
     opened: Callable[[], DeltaSink | SqlSink],
 ) -> None:
-    """Where an operator has moved the offset, or records came without one."""
+    """The epoch is unknown after a move by an operator, and for records without one."""
     sink = opened()
     store(sink, 0, 10, 3)
     sink.move_offsets([OffsetMove(IDENTITY, P, 10, 5)], "back")

@@ -1,4 +1,4 @@
-"""What an engine keeps for a result until that is over."""
+"""Resources that an engine keeps for a result until its end."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Sink:
         self.discarded.append(kept)
 
 
-def test_what_is_kept_for_a_result_is_let_go_once() -> None:
-    """After its commit; after one that fails only when it is discarded."""
+def test_resources_of_a_result_are_released_once() -> None:
+    """They are released by its commit, or after a failed one when it is discarded."""
     sink, released = Sink(), []
     channel_sink = ChannelSink(sink)  # type: ignore[arg-type]
 

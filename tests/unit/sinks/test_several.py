@@ -47,7 +47,7 @@ class Two:
 
     @property
     def rows(self) -> list[list[Any]]:
-        """What both have."""
+        """Return the rows of both outputs."""
         return [self.a.rows, self.b.rows]
 
 
@@ -65,7 +65,7 @@ def move(number: int, start: int, target: int) -> OffsetMove:
 
 
 @pytest.mark.parametrize("is_another", [False, True])
-def test_who_has_a_range_takes_nothing_when_it_comes_again(two: Two, is_another: bool) -> None:
+def test_an_output_with_a_range_ignores_its_repetition(two: Two, is_another: bool) -> None:
     """The lowest offset is the sink's, and the same range completes the other output only."""
     two.fail_between(2, share(0, 10, 20))
     sink = two.another() if is_another else two.sink
@@ -82,8 +82,8 @@ def test_who_has_a_range_takes_nothing_when_it_comes_again(two: Two, is_another:
     assert two.rows == [[1, 2, 3], [1, 2, 3]]
 
 
-def test_parts_complete_what_is_behind(two: Two) -> None:
-    """A range may come again in smaller pieces, as long as none crosses where an output stands."""
+def test_parts_of_a_range_complete_an_output(two: Two) -> None:
+    """A range may come again in smaller pieces, if none crosses an output's offset."""
     two.fail_between(2, share(0, 10, 20))
     two.commit(3, share(0, 10, 14))
     assert two.sink.boundary(identity(0), 14) == 20
@@ -100,10 +100,10 @@ def test_parts_complete_what_is_behind(two: Two) -> None:
     ],
     ids=["across", "some-in-part", "some"],
 )
-def test_nothing_is_stored_where_an_output_would_have_to_take_a_part(
+def test_a_range_across_an_output_s_offset_is_not_stored(
     shares: list[PartitionCommit], two: Two
 ) -> None:
-    """A range across an output's offset, and partitions that differ, come again one by one."""
+    """Partitions that differ come again one by one."""
     two.fail_between(2, share(0, 10, 20))
     with pytest.raises(SinkFailedError, match="output a has a part"):
         two.commit(3, *shares)
@@ -124,7 +124,7 @@ def test_a_range_that_does_not_begin_at_the_lowest_offset_is_a_conflict(
 
 
 def test_another_owner_in_between_is_a_conflict_of_the_second_output(two: Two) -> None:
-    """What a new owner completed is not stored again, and the others of the micro-batch go on."""
+    """A range that a new owner completed is not stored again; other partitions go on."""
     other = two.another()
     two.fail_between(2, share(0, 10, 20), share(1, 10, 20))
     other.stored_offset(identity(0))
@@ -148,7 +148,7 @@ def test_the_group_s_offset_counts_while_an_output_has_none() -> None:
 
 
 def test_a_group_that_is_ahead_of_what_outputs_have_is_not_followed() -> None:
-    """Where an output has no offset, and the others are behind, the next start is by theirs."""
+    """The outputs' offsets decide on the next start, also when one output has none."""
     two = Two()
     two.a.offsets[identity(0)] = 10
     assert two.sink.stored_offset(identity(0)) is None
@@ -158,7 +158,7 @@ def test_a_group_that_is_ahead_of_what_outputs_have_is_not_followed() -> None:
 
 
 def test_outputs_without_offsets_are_written_first() -> None:
-    """What fails behind them comes again for all, so that they may have it twice, not never."""
+    """A failure after them repeats the range for all: twice is better than never."""
     loose, kept = Store(journal=[]), Store()
     loose.journal = kept.journal
     sink = SeveralSink([alone("kept", Fixed(kept, "kept")), alone("loose", Loose(loose, "loose"))])
@@ -167,16 +167,16 @@ def test_outputs_without_offsets_are_written_first() -> None:
     assert kept.journal == ["loose", "kept"]
 
 
-def test_what_the_outputs_promise_together() -> None:
-    """The weakest counts, and one that keeps nothing takes nothing away."""
+def test_the_weakest_output_decides_on_the_guarantee() -> None:
+    """An output that keeps no rows does not weaken it."""
     kept, none = alone("kept", Fixed(Store())), alone("none", NoopSink())
     assert SeveralSink([kept, none]).guarantee is Guarantee.EXACTLY_ONCE
     assert SeveralSink([none]).guarantee is Guarantee.NOT_KEPT
     assert SeveralSink([kept, alone("x", Loose(Store()))]).guarantee is Guarantee.AT_LEAST_ONCE
 
 
-def test_what_is_staged_is_removed_unless_it_was_taken(two: Two) -> None:
-    """Each output's own is discarded: after a failure, and where it has the range already."""
+def test_unused_staged_results_are_discarded(two: Two) -> None:
+    """Each output discards its own after a failure, and if it has the range already."""
     two.fail_between(2, share(0, 10, 20))
     assert (two.a.discarded, two.b.discarded) == ([], [[2]])
     two.commit(2, share(0, 10, 20))
@@ -184,7 +184,7 @@ def test_what_is_staged_is_removed_unless_it_was_taken(two: Two) -> None:
 
 
 def test_a_failed_stage_removes_what_was_staged_before_it() -> None:
-    """Nothing is left of a result whose other part cannot be made."""
+    """The parts of a result are discarded if another part cannot be staged."""
 
     class Refusing(Movable):
         def stage(self, *_: Any) -> list[Any]:

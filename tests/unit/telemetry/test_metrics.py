@@ -112,10 +112,10 @@ def served() -> Iterator[MetricsServer]:
     server.close()
 
 
-def test_connections_without_a_request_take_no_threads_and_keep_nobody_out(
+def test_connections_without_a_request_take_no_threads(
     served: MetricsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many connect and send half a request: scrapes are answered, and they are let go."""
+    """Scrapes are answered next to many half requests, which are closed."""
     monkeypatch.setattr(http_server, "REQUEST_TIMEOUT", 0.5)
     threads = threading.active_count()
     half = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(300)]
@@ -132,7 +132,7 @@ def test_connections_without_a_request_take_no_threads_and_keep_nobody_out(
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv4 through IPv6")
 def test_every_address_of_the_machine_is_that_of_either_family() -> None:
-    """Who serves metrics on ``::`` is reached by IPv4, too."""
+    """A server on ``::`` is reached by IPv4, too."""
     server = MetricsServer(used(), "::", 0)
     try:
         for host in ("127.0.0.1", "[::1]"):
@@ -157,7 +157,7 @@ def test_every_address_of_the_machine_is_that_of_either_family() -> None:
 def test_scrapes_are_answered_in_the_way_that_they_ask_for(
     served: MetricsServer, method: str, path: str, headers: dict[str, str], status: int
 ) -> None:
-    """By GET and HEAD, at any path, compressed or not, in either format, and some or all."""
+    """GET and HEAD work at any path, compressed or not, in either format."""
     with httpx.Client(base_url=f"http://127.0.0.1:{served.port}", trust_env=False) as client:
         answer = client.request(method, path, headers={"Accept-Encoding": "identity", **headers})
     assert answer.status_code == status
@@ -176,8 +176,8 @@ def test_names_kinds_labels_and_help_are_pinned() -> None:
     assert lines == GOLDEN.read_text(encoding="utf-8").splitlines()
 
 
-def test_what_is_declared_is_served() -> None:
-    """Prometheus reads each metric with the kind and the labels that its declaration says."""
+def test_declared_metrics_are_served() -> None:
+    """Prometheus reads each metric with the kind and labels of its declaration."""
     declared = {
         spec.name.removesuffix("_total"): (
             spec.kind,
@@ -220,7 +220,7 @@ def test_partitions_are_read_at_each_scrape() -> None:
 
 
 def test_a_partition_that_begins_has_no_committed_offset() -> None:
-    """What is not known yet is left out instead of shown as 0."""
+    """An unknown value is left out instead of shown as 0."""
     metrics = Metrics()
     reading = PartitionSnapshot("main", "events", 3, 2, "starting", 0)
     metrics.watch_partitions("main", lambda: [reading])
@@ -262,7 +262,7 @@ def test_a_sink_is_as_fresh_as_its_freshest_partition() -> None:
     assert scraped(metrics)["headrace_sink_freshness_seconds"][2] == 3.0
 
 
-def test_what_is_counted_of_a_topic_begins_at_zero_and_is_forgotten() -> None:
+def test_counters_of_a_topic_begin_at_zero_and_are_forgotten() -> None:
     """A first failure is an increase from 0; a topic that is given up leaves no series."""
     metrics = Metrics()
     for topic in ("kept", "gone"):
@@ -279,7 +279,7 @@ def test_what_is_counted_of_a_topic_begins_at_zero_and_is_forgotten() -> None:
         assert {labels["topic"] for labels in samples(metrics, name)} == {"kept"}
 
 
-def test_what_is_counted_of_a_channel_begins_at_zero() -> None:
+def test_counters_of_a_channel_begin_at_zero() -> None:
     """The first lost claim of a kind is an increase from 0 as well."""
     metrics = Metrics()
     metrics.begin_channel("main")
@@ -312,7 +312,7 @@ def test_known_values_are_those_that_the_code_has(
 
 
 def test_a_channel_that_is_removed_leaves_no_series() -> None:
-    """What has a channel's name goes with it, of whatever kind; others stay."""
+    """Series with the channel's name are removed, of each kind; others stay."""
     metrics = Metrics()
     for channel in ("kept", "gone"):
         metrics.begin_topic(channel, "events")

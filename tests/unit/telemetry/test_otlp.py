@@ -49,7 +49,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """What the queues log, also after a test with loggers that are made once and kept."""
+    """Yield the log of the queues, also after a test with cached loggers."""
     monkeypatch.setattr(export_queue, "log", structlog.get_logger())
     with capture_logs() as found:
         yield found
@@ -168,7 +168,7 @@ def test_a_metric_that_cannot_be_read_costs_a_round_and_no_more(
 
 
 def send_log(collector: Collector) -> OtlpLogs:
-    """Have the lines of the log sent to the collector, too."""
+    """Send the lines of the log to the collector, too."""
     chosen = {"endpoint": collector.address("logs")}
     export = open_log_export(configured(logging={"otlp": chosen}))
     assert export is not None
@@ -190,7 +190,7 @@ def fields(record: LogRecord) -> dict[str, Any]:
 
 
 def test_a_line_has_its_severity_name_and_fields(collector: Collector) -> None:
-    """What the JSON has is there, numbers as numbers, lists as lists, parts as JSON."""
+    """The record has the fields of the JSON: numbers, lists, and parts as JSON."""
     send_log(collector)
     structlog.get_logger("headrace.test").warning(
         "partition_lost", partition=3, seconds=0.5, names=["a", "b"], parts={"a": 1}, nobody=None
@@ -255,7 +255,7 @@ def test_a_libraries_line_has_its_text_and_an_error_its_traceback(collector: Col
 def test_repeats_are_held_back_and_clients_of_the_collector_left_out(
     collector: Collector,
 ) -> None:
-    """What standard error does not get does not go by OTLP either, and no line makes another."""
+    """Lines that are held back are not exported, and an exporter's own line is not either."""
     send_log(collector)
     for _ in range(30):
         structlog.get_logger("headrace.test").info("seen")
@@ -265,10 +265,10 @@ def test_repeats_are_held_back_and_clients_of_the_collector_left_out(
     assert len(collector.logs()) == 10
 
 
-def test_lines_that_no_collector_takes_are_counted_and_held_up_by_nobody(
+def test_lines_that_no_collector_takes_are_counted(
     collector: Collector, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Standard error has them, and says how many the collector did not take."""
+    """Standard error has them, with the number that the collector did not take."""
     collector.answer = 400
     export, told = send_log(collector), list[int]()
     structlog.get_logger("headrace.test").info("seen")
@@ -302,8 +302,8 @@ class Gate:
         return True
 
 
-def test_who_puts_something_in_never_waits_and_what_has_no_room_is_counted() -> None:
-    """A collector that does not answer costs what comes beyond the queue, and nothing else."""
+def test_a_full_queue_counts_and_never_blocks() -> None:
+    """A silent collector costs the entries beyond the queue, and no other."""
     gate, told = Gate(), list[int]()
     queue = ExportQueue(Signal.TRACES, gate.send, gate.opened.set, interval=0.01)
     queue.put("first")
@@ -374,7 +374,7 @@ def test_a_forked_child_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_endpoint_without_a_path_has_that_of_its_signal(given: str, path: str) -> None:
-    """As a base endpoint of OpenTelemetry's; one with a path is what it says."""
+    """The endpoint is a base as in OpenTelemetry; one with a path is used as it is."""
     own = {"otlp": {"endpoint": given}}
     config = configured(tracing={"endpoint": given}, metrics=own, logging=own)
     assert config.metrics.otlp is not None
@@ -396,7 +396,7 @@ def test_an_endpoint_that_is_no_address_is_refused(given: str) -> None:
 
 
 def test_spans_that_no_collector_takes_are_counted(collector: Collector) -> None:
-    """As lines and metrics are."""
+    """Spans count as lines and metrics do."""
     collector.answer = 400
     dropped: list[int] = []
     tracing = configured(tracing={"endpoint": collector.endpoint}).tracing
@@ -409,8 +409,8 @@ def test_spans_that_no_collector_takes_are_counted(collector: Collector) -> None
 # --- the extra ------------------------------------------------------------------------------
 
 
-def test_nothing_is_sent_unless_it_is_asked_for() -> None:
-    """By default there is neither."""
+def test_no_export_is_open_by_default() -> None:
+    """Lines and metrics are exported only if they are configured."""
     assert open_log_export(configured()) is None
     assert open_metrics_export(configured(), Metrics()) is None
 

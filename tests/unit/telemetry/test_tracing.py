@@ -237,7 +237,7 @@ def test_a_failed_spark_job_says_why(
 def test_an_error_ends_the_span_and_goes_on(
     tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
 ) -> None:
-    """What a block raises is recorded once, and raised."""
+    """The block's exception is recorded once and raised."""
     span = a_batch(tracer)
     with pytest.raises(ZeroDivisionError):
         fail_in(span)
@@ -252,8 +252,8 @@ def fail_in(span: Span) -> None:
         raise ZeroDivisionError
 
 
-def test_nothing_is_recorded_without_a_tracer() -> None:
-    """The one span that stands for all work takes everything and keeps nothing."""
+def test_no_span_is_recorded_without_a_tracer() -> None:
+    """One constant span stands for all work, and keeps no attribute."""
     span = NO_TRACER.batch(SOURCE, TEN)
     assert span is NO_SPAN
     assert linked_span([span, span], "micro_batch") is NO_SPAN
@@ -289,7 +289,7 @@ def collector() -> Iterator[Collector]:
 
 
 def test_traces_reach_a_collector(collector: Collector) -> None:
-    """What is recorded arrives by OTLP over HTTP at the latest when the tracer is closed."""
+    """Spans arrive by OTLP over HTTP by the close of the tracer."""
     config = TracingConfig(endpoint=collector.endpoint)
     tracer = open_tracer(config, "one")
     batch = tracer.batch(SOURCE, TEN)
@@ -370,7 +370,7 @@ def test_a_batch_of_several_is_linked_to_their_traces(
 def test_links_are_bounded_and_references_have_none(
     tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
 ) -> None:
-    """The first traces are shown; of records that nobody has read nothing is known."""
+    """The first traces are linked; records by reference have unknown ones."""
     contexts = [f"00-{n:032x}-{n:016x}-01" for n in range(1, 2 * MOST_LINKS)]
     tracer.batch(SOURCE, [of_trace(each, n) for n, each in enumerate(contexts)]).end()
     tracer.batch(SOURCE, OffsetRun(0, 10, 100)).end()
@@ -402,7 +402,7 @@ def test_a_malformed_header_is_ignored_and_logged_once(
 def test_a_function_of_one_record_goes_on_with_its_trace(
     tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
 ) -> None:
-    """Its span is below the producer's and linked to the batch; what it raises is in it."""
+    """The span is the producer's child, is linked to the batch, and has the function's error."""
     records = [of_trace(ONE, 1), FakeRecord(offset_=2), of_trace(OTHER, 3)]
     inside: list[str] = []
 
@@ -470,7 +470,7 @@ class Produced:
 
 @pytest.mark.parametrize("propagate", [True, False])
 def test_a_result_says_which_span_made_it(exporter: InMemorySpanExporter, propagate: bool) -> None:
-    """Rows of the Kafka sink, and copies beside them, behind the headers that they have."""
+    """The Kafka sink's rows and copies have the context after their own headers."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = OpenTelemetryTracer(provider, propagate=propagate)
@@ -500,7 +500,7 @@ def results_of(batches: list[Span]) -> list[ResultRecord]:
     return produced.records
 
 
-def test_a_trace_that_is_not_recorded_goes_on_in_what_is_made(
+def test_an_unsampled_trace_goes_on_in_results(
     tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
 ) -> None:
     """The next consumer finds the same trace and state, and that it is not sampled."""
@@ -515,7 +515,7 @@ def test_a_trace_that_is_not_recorded_goes_on_in_what_is_made(
     assert exporter.get_finished_spans() == ()
 
 
-def test_what_is_made_of_other_unrecorded_batches_has_what_it_had() -> None:
+def test_results_of_unsampled_batches_get_no_context() -> None:
     """A record's own context, which a reducer may pass on, must not be hidden by another's."""
     provider = TracerProvider(sampler=ParentBased(ALWAYS_OFF), shutdown_on_exit=False)
     tracer = OpenTelemetryTracer(provider)
@@ -531,7 +531,7 @@ def test_what_is_made_of_other_unrecorded_batches_has_what_it_had() -> None:
 def test_outputs_of_state_by_key_say_it_and_rows_of_the_changelog_do_not(
     tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
 ) -> None:
-    """A state is not what a span made for somebody else."""
+    """A state is not a result for a consumer."""
     produced, state = Produced(), LayeredState(MemoryStore())
     sink = KeyedSink(cast("Any", produced), state, SinkTopics("log", {"out": "out"}), FakeClock())
     change = {PartitionKey(0, b"a"): RowChange(None, KeyRow(b"1", None))}

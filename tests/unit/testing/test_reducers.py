@@ -53,7 +53,7 @@ def test_an_arrow_reducer_gets_typed_columns() -> None:
     ) == [{"n": 1}]
 
 
-def test_records_keep_what_is_theirs() -> None:
+def test_whole_records_keep_their_fields() -> None:
     """Whole records have keys, headers, times, offsets and partitions of their own."""
     record = FakeRecord("flights", 3, 40, b"k", b"v", [("h", b"1")], 1_700_000_000_123)
 
@@ -76,8 +76,8 @@ def test_the_batch_says_which_offsets_it_has() -> None:
     assert raised.value.args[0] == [("events", 1, 0, 2), ("events", 0, 7, 8)]
 
 
-def test_what_is_no_table_is_an_error() -> None:
-    """A result of another type says what is wanted."""
+def test_a_result_that_is_not_a_table_is_an_error() -> None:
+    """The error says which type is wanted."""
     with pytest.raises(TypeError, match=r"returned a list; it must return a pyarrow\.Table"):
         reduce_arrow(lambda table, _: table.to_pylist(), [b"a"])
 
@@ -89,7 +89,7 @@ def test_spark_has_to_be_started() -> None:
 
 
 def test_the_output_of_a_reducer_of_several_is_named() -> None:
-    """Its rows are returned; a name that is left out has none."""
+    """The rows of the named output are returned; an omitted one has none."""
 
     def several(table: pa.Table, batch: MicroBatch) -> dict[str, pa.Table | None]:
         return {"a": sizes(table, batch), "b": None}

@@ -36,7 +36,7 @@ def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def ran(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was run, in a few words; making an environment makes its Python."""
+    """Record the commands that were run, in a few words; making an environment makes its Python."""
     calls: list[str] = []
 
     def run(*command: str | Path, **_: object) -> None:
@@ -73,7 +73,7 @@ def test_a_first_set_up_does_every_step_and_a_second_none(bootstrap: Any, ran: l
 
 
 def test_another_purpose_adds_only_what_it_lacks(bootstrap: Any, ran: list[str]) -> None:
-    """What is installed for one purpose is not installed again for the next."""
+    """Packages that are installed for one purpose are not installed again for the next."""
     bootstrap.set_up("run")
     ran.clear()
     bootstrap.set_up("check")
@@ -81,7 +81,7 @@ def test_another_purpose_adds_only_what_it_lacks(bootstrap: Any, ran: list[str])
 
 
 def test_a_changed_lock_makes_the_environment_again(bootstrap: Any, ran: list[str]) -> None:
-    """Nothing of an older lock stays behind."""
+    """Packages of an older lock are removed."""
     bootstrap.set_up("run")
     ran.clear()
     bootstrap.lock("run").write_text("changed", encoding="utf-8")
@@ -140,7 +140,7 @@ def test_a_failed_fetch_of_jars_costs_only_itself(
 def test_an_environment_of_another_place_is_made_again(
     bootstrap: Any, ran: list[str], monkeypatch: pytest.MonkeyPatch, moved: str
 ) -> None:
-    """Neither a moved checkout nor another Python takes over an environment."""
+    """An environment is not used by a moved checkout or another Python."""
     bootstrap.set_up("run")
     ran.clear()
     other = (lambda: "3.99") if moved == "python_version" else bootstrap.ROOT / "elsewhere"
@@ -160,7 +160,7 @@ def test_too_old_a_python_is_told_which_to_name(
 
 
 def _pip_that_says(bootstrap: Any, text: str, code: int) -> None:
-    """Have the environment's Python be a script that says something and ends."""
+    """Make the environment's Python a script that prints a text and ends."""
     bootstrap.VENV.mkdir()
     bootstrap.PYTHON.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\nexit {code}\n")
     bootstrap.PYTHON.chmod(0o755)
@@ -197,7 +197,7 @@ def test_a_failure_of_pip_is_one_line_with_the_next_step(
 def test_a_failure_of_pip_for_another_reason_is_shown_whole(
     bootstrap: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is not foreseen comes with pip's own last lines."""
+    """An unforeseen failure is shown with pip's own last lines."""
     _pip_that_says(bootstrap, "building a\nno compiler\nERROR: Failed building wheel for a", 1)
     with pytest.raises(bootstrap.SetUpError, match="Failed building wheel for a"):
         bootstrap.pip("--requirement", bootstrap.lock("run"))
@@ -207,7 +207,7 @@ def test_a_failure_of_pip_for_another_reason_is_shown_whole(
 def test_an_installation_says_how_far_it_is(
     bootstrap: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What takes long is said when it begins."""
+    """A slow step is announced at its beginning."""
     lock = bootstrap.lock("run")
     lock.write_text("a==1\nb==2\nc==3 ; sys_platform == 'win32'\n", encoding="utf-8")
     said = """Ignoring c: markers 'sys_platform == "win32"' don't match your environment
@@ -227,7 +227,7 @@ Successfully installed a-1 b-2"""
 def test_an_installation_is_not_silent_while_pip_is(
     bootstrap: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What pip is at is said again and again, and that the index does not answer at once."""
+    """The present package is repeated, and a silent index is reported."""
     monkeypatch.setattr(bootstrap, "SHOWN_EVERY", 0.01)
     output = bootstrap.PipOutput(1)
     output.hear(
@@ -257,7 +257,7 @@ def _said(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_jars_that_cannot_be_had_end_the_set_up_without_a_second_message(
     bootstrap: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What fetches the jars has said why in one line; nothing and no traceback is added."""
+    """The fetch has given the reason in one line; no message or traceback is added."""
     _pip_that_says(bootstrap, "", 1)
     with pytest.raises(SystemExit) as caught:
         bootstrap.fetch_jars("kafka")
@@ -284,7 +284,7 @@ def _bare_python(code: str, **environment: str) -> subprocess.CompletedProcess[s
 
 
 def test_java_is_looked_for_with_the_standard_library_alone() -> None:
-    """Nothing is installed yet when the script loads that module of the package."""
+    """The script loads that module of the package before any installation."""
     shown = _bare_python(
         "java.find_java({})\n"
         "print(java.parse_version('openjdk version \"21\"'), 'headrace' in sys.modules)"

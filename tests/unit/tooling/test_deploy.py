@@ -55,7 +55,7 @@ def test_systemd_waits_longer_than_the_process() -> None:
 
 
 def test_a_stop_that_hangs_ends_itself_before_it_is_killed() -> None:
-    """Whoever stops the process waits until it has, at the latest, said where it hangs."""
+    """The grace periods exceed the time by which the process reports where it hangs."""
     compose = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text("utf-8"))
     page = (ROOT / "docs" / "deploy.md").read_text("utf-8")
     stop: float = Config.model_fields["shutdown_timeout"].default
@@ -92,7 +92,7 @@ def test_ci_installs_what_slow_tests_would_be_skipped_without() -> None:
 
 
 def test_ci_runs_the_readme_s_commands_first_and_no_test_twice() -> None:
-    """The README's two in clones of their own, checkers beside the second, then what is slow."""
+    """The README's two commands run in clones of their own, then the slow tests."""
     text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     checks, rest = text.split("\n}\n\nslow_tests() {")
     checks = checks.partition("\nchecks() {")[2]

@@ -1,4 +1,4 @@
-"""What is published is what its name says."""
+"""Published packages match their names."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _wrong(dist: ModuleType, folder: Path, platform: str, *libraries: bytes) -> 
 def test_the_compiled_part_is_of_the_platform_in_the_name(
     dist: ModuleType, tmp_path: Path, platform: str, libraries: list[bytes], told: str | None
 ) -> None:
-    """By its first bytes; where a wheel promises none, there is none."""
+    """The first bytes tell the platform; a pure wheel has no compiled part."""
     found = _wrong(dist, tmp_path, platform, *libraries)
     assert len(found) == (told is not None)
     assert told is None or told in found[0]
@@ -78,7 +78,7 @@ def test_the_compiled_part_is_of_the_platform_in_the_name(
 def test_a_wheel_for_newer_systems_than_its_name_says_is_refused(
     dist: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, is_fine: bool
 ) -> None:
-    """What auditwheel finds counts, which ends in any case as if all were well."""
+    """The finding of auditwheel counts, whose exit code is 0 in any case."""
     shown = f'x.whl\nis consistent with the following platform\ntag: "{said}".\n'
     monkeypatch.setattr(dist, "python", lambda *_: shown)
     found = _wrong(dist, tmp_path, _OLD_X86, _ELF[0x3E])

@@ -120,7 +120,7 @@ def test_class_that_a_user_can_meet_has_a_family(name: str) -> None:
 
 
 def test_exception_classes_are_in_modules_of_errors() -> None:
-    """Private ones are beside their only use."""
+    """Private ones stay with their only use."""
     stray = {
         found.name
         for found in exception_classes().values()
@@ -137,5 +137,5 @@ def test_control_flow_names_classes_that_exist() -> None:
 @pytest.mark.parametrize("page", ["errors.md", "admin.md"])
 @pytest.mark.parametrize("refusal", Refusal)
 def test_refusals_are_documented(refusal: Refusal, page: str) -> None:
-    """What the API answers as ``error`` is on the page of errors and on that of the API."""
+    """The page of errors and that of the API have each ``error`` that the API answers."""
     assert f"`{refusal.value}`" in (ROOT / "docs" / page).read_text(encoding="utf-8")

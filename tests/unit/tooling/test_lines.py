@@ -44,7 +44,7 @@ def test_each_python_that_is_stated_has_a_line(lines: Any) -> None:
 
 
 def test_each_broker_of_the_local_stack_has_a_line(lines: Any) -> None:
-    """What can be named for the stack is what the tests are run on."""
+    """The tests run on each broker that the stack can be started with."""
     run = {name: line.broker for name, line in lines.LINES.items() if line.broker}
     assert sorted(run.values()) == sorted(BROKERS)
     assert list(run) == [f"kafka-{version.rpartition('.')[0]}" for version in run.values()]
@@ -66,7 +66,7 @@ def test_each_broker_that_is_named_was_tried(file: str) -> None:
     assert set(named) <= set(BROKERS)
 
 
-def test_every_test_of_a_line_is_there(lines: Any) -> None:
+def test_every_test_of_a_line_exists(lines: Any) -> None:
     """A ring names files and folders of this tree."""
     paths = {path for line in lines.LINES.values() for path in line.tests}
     assert [path for path in paths if not (_ROOT / path).exists()] == []
@@ -82,14 +82,14 @@ def test_a_line_has_the_locked_packages_but_for_its_own(lines: Any) -> None:
 
 
 def test_an_interpreter_is_found_by_its_version(lines: Any) -> None:
-    """The present one always is; of one that nobody has there is none."""
+    """The present version is found, and an unknown one is not."""
     here = "{}.{}".format(*sys.version_info)
     assert lines.find_python(here) is not None
     assert lines.find_python("3.99") is None
 
 
 def test_a_name_that_is_no_line_is_refused(lines: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is run, and those that there are are named."""
+    """The command runs no tests and lists the lines."""
     assert lines.main(["spark-1.6"]) == 2
     assert "there are spark-4.0, spark-4.2" in capsys.readouterr().out
 

@@ -53,7 +53,7 @@ def test_a_page_has_what_the_help_has(man: ModuleType) -> None:
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_roff_takes_the_pages(man: ModuleType) -> None:
-    """Nothing in them is a command of roff's that is not meant."""
+    """The pages have no accidental command of roff's."""
     command = ["groff", "-man", "-ww", "-Tutf8", "-z"]
     text = "".join(man.pages().values())
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)

@@ -158,7 +158,7 @@ def test_the_dashboard_s_panels_have_numbers_and_places_of_their_own() -> None:
 
 
 def test_the_dashboard_is_provisioned_with_the_source_it_asks_for() -> None:
-    """Its uid is stable, its queries ask the source that the variable at the top chooses."""
+    """The uid is stable, and queries use the source of the dashboard's variable."""
     assert DASHBOARD["uid"] == "headrace"
     variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
     assert set(variables) == {"datasource", "instance", "channel", "topic"}

@@ -62,7 +62,7 @@ def test_every_mark_is_known_and_every_exception_has_a_reason() -> None:
 
 
 def test_few_blocks_are_left_out() -> None:
-    """Of the blocks that could be executed all but a few are."""
+    """All but a few of the blocks that could be executed are."""
     could = [block for block in _BLOCKS if block.language in EXECUTED]
     left_out = [str(block) for block in could if block.kind == "not run"]
     assert len(left_out) <= len(could) / 3, left_out
@@ -77,7 +77,7 @@ def test_blocks_for_people_hold_no_commands() -> None:
 
 @pytest.mark.parametrize("block", [b for b in _BLOCKS if b.language == "json"], ids=str)
 def test_json_is_json(block: Block) -> None:
-    """What is shown can be read."""
+    """Each shown block can be parsed."""
     json.loads(block.text)
 
 
@@ -208,7 +208,7 @@ def _names_of(body: list[ast.stmt], below: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_that_pages_name_exists(page: Path) -> None:
-    """What a page names as `file.py::name` is there: a function, a method, a class or a test."""
+    """Each `file.py::name` on a page is a function, a method, a class or a test."""
     missing = []
     for file, name in sorted(_named_in(page)):
         if name not in set(_names_of(ast.parse(_source(file)).body)):

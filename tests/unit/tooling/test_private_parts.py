@@ -1,4 +1,4 @@
-"""What is used although it is not public: of libraries it is there, of our own it is listed."""
+"""Private parts of libraries that are used exist, and versions are bounded."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ _CLASSES = {
 
 
 class Code:
-    """What a function's code names: attributes of objects that exist only while something runs."""
+    """Stand for names in a function's code: attributes of objects that exist only at run time."""
 
     def __init__(self, function: Any) -> None:
         code = function.__code__
@@ -189,8 +189,8 @@ PARTS = BOUNDED | {"pyarrow": pyarrow_parts}
 
 
 @pytest.mark.parametrize("library", sorted(PARTS))
-def test_what_is_used_of_a_library_is_there(library: str) -> None:
-    """Each part by its name; a new version without it is one that Headrace does not run with."""
+def test_each_used_part_of_a_library_exists(library: str) -> None:
+    """A version without the part is one that Headrace does not run with."""
     gone = {
         f"{owner!r}: {name}"
         for owner, names in PARTS[library]()
@@ -201,7 +201,7 @@ def test_what_is_used_of_a_library_is_there(library: str) -> None:
 
 
 @pytest.mark.parametrize("jar", sorted(_CLASSES))
-def test_what_is_called_in_the_jvm_is_there(jar: str) -> None:
+def test_each_called_method_of_the_jvm_exists(jar: str) -> None:
     """The classes are in Spark's jars, and have methods of these names."""
     (path,) = _JARS.glob(f"{jar}_*.jar")
     with zipfile.ZipFile(path) as classes:
@@ -217,7 +217,7 @@ def test_what_is_called_in_the_jvm_is_there(jar: str) -> None:
 
 @pytest.mark.parametrize("library", sorted(BOUNDED))
 def test_a_library_of_which_private_parts_are_used_is_bounded(library: str) -> None:
-    """No version is installed of which nobody has seen whether it has them."""
+    """No untested version of the library is installed."""
     text = _PYPROJECT.read_text(encoding="utf-8")
     (wanted,) = set(re.findall(rf'"{library}(?:\[\w+\])?([<>=][^"]*)"', text))
     assert "<" in wanted
@@ -358,7 +358,7 @@ def foreign_uses(node: ast.AST, members: frozenset[str] = frozenset()) -> Iterat
 
 
 def test_private_parts_are_used_in_their_own_class_alone() -> None:
-    """Of other objects of that class, too; elements have no public name that users could take."""
+    """Other objects of the class count too; elements have no public name that users could take."""
     ours = our_names()
     found = {
         str(path.relative_to(_PACKAGE)): uses
@@ -388,7 +388,7 @@ def test_private_parts_of_our_classes_are_used_in_tests_as_listed() -> None:
 
 
 def test_no_test_reaches_into_the_runtime_of_a_channel() -> None:
-    """Its partitions, its log, its metrics and its group's nodes say what it does."""
+    """A channel's partitions, log, metrics and nodes of the group show what it does."""
     reaching = [
         str(path.relative_to(_TESTS))
         for path in _TESTS.rglob("*.py")

@@ -245,7 +245,7 @@ def test_construction_is_found(text: str, rule: str) -> None:
     ],
 )
 def test_code_and_addresses_are_not_prose(text: str) -> None:
-    """Neither are comments; and two sentences are not one."""
+    """Code, addresses and comments are left out, and two sentences are not one."""
     assert findings(text) == []
 
 

@@ -44,7 +44,7 @@ def test_every_purpose_of_the_set_up_has_its_lock() -> None:
 
 
 def test_no_simple_queue_is_waited_on_with_a_time_out() -> None:
-    """Its wait has no end where it is woken for nothing and the time-out is over by then."""
+    """The wait may never end after a wake-up without an item at the time-out."""
     waiting = [
         path.name
         for path in _sources("headrace")
@@ -126,7 +126,7 @@ def test_the_makefile_has_at_most_a_dozen_targets_each_with_help() -> None:
 
 
 def test_the_ci_script_can_be_executed() -> None:
-    """What the continuous integration starts has its executable bit."""
+    """The script of the continuous integration has its executable bit."""
     assert os.access(_ROOT / ".ci" / "run", os.X_OK)
 
 
@@ -138,7 +138,7 @@ def test_an_example_names_its_schema_for_editors(file: Path) -> None:
     assert (file.parent / named).resolve() == _ROOT / "examples" / "headrace.schema.json"
 
 
-def test_what_is_taken_of_a_library_ends_behind_what_is_tested() -> None:
+def test_each_dependency_is_bounded_by_the_tested_version() -> None:
     """Each dependency has an upper bound, and the version that the tests have is within bounds."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()

@@ -43,7 +43,7 @@ def test_a_change_touches_the_tests_of_its_folder_and_of_its_room(
 
 
 def test_durations_are_of_files_that_are_there() -> None:
-    """What a run took is known of many files, and of none that has been removed."""
+    """Durations are known of many files, and of no removed one."""
     seconds = json.loads((_ROOT / "tests" / "durations.json").read_text(encoding="utf-8"))
     assert len(seconds) > 100
     assert all((_ROOT / file).is_file() for file in seconds)
@@ -65,7 +65,7 @@ def test_files_that_share_a_spark_session_share_a_process(file: str, scope: str 
 
 
 def test_the_processes_are_given_work_by_that() -> None:
-    """Where files are divided at all: other ways of dividing are pytest-xdist's own."""
+    """The scheduler divides by file alone: other ways are pytest-xdist's own."""
     config = MagicMock()
     config.getvalue.return_value = ["popen", "popen"]
     config.getoption.side_effect = {"dist": "loadfile"}.__getitem__

@@ -112,7 +112,7 @@ def test_a_value_of_the_partition_has_25_public_methods_at_most(value: type) -> 
 
 
 def test_only_the_channel_takes_the_whole_runtime() -> None:
-    """Its parts are given the parts that they use, so that a signature says what they depend on."""
+    """Parts take the parts that they use, so that a signature shows the dependencies."""
     takers = {
         path.name
         for path in PACKAGE.rglob("*.py")

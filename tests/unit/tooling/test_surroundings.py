@@ -1,4 +1,4 @@
-"""What the tests leave of the process that starts them."""
+"""The environment of tests, without that of the process that starts them."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def _report(ignored: list[int], environment: dict[str, str], *, endures: bool = 
 @pytest.mark.parametrize(
     "name", ["SIGHUP", "SIGINT", "SIGTERM", "SIGPIPE", "SIGCHLD", "SIGUSR1", "SIGUSR2", "SIGQUIT"]
 )
-def test_what_the_tests_start_ignores_no_signal(name: str) -> None:
-    """Whatever their own parent ignores and blocks, as nohup does; an exit code is still told."""
+def test_processes_of_the_tests_ignore_no_signal(name: str) -> None:
+    """Signals that the parent ignores and blocks, as nohup does, are restored."""
     found = _report([int(getattr(signal, name))], {})
     assert found["ignored"] == sorted(_ALWAYS)
     assert found["blocked"] == []
@@ -84,7 +84,7 @@ def test_the_tests_outlive_the_end_of_the_terminal_below_nohup() -> None:
 
 
 def test_the_tests_do_not_see_the_variables_of_who_starts_them() -> None:
-    """Of terminals, proxies, locales, Python, libraries and our own; HOME is there in any case."""
+    """Variables of terminals, proxies, locales, Python and libraries are hidden; HOME is set."""
     named = {
         *("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM", "LC_ALL", "TZ", "LANGUAGE", "http_proxy"),
         *("HTTPS_PROXY", "no_proxy", "PYTHONWARNINGS", "PYTHONPATH", "PYTHONUTF8", "KAFKA"),

@@ -119,8 +119,8 @@ def test_the_set_up_itself_needs_the_standard_library_only() -> None:
     assert (done.returncode, done.stderr) == (2, "")
 
 
-def test_what_the_demo_runs_is_imported_with_its_locks_alone() -> None:
-    """The demos, their daemons with the sink, and what the table is read with."""
+def test_modules_of_the_demo_are_imported_with_its_locks_alone() -> None:
+    """The demos, their daemons with the sink, and the table's reader are covered."""
     modules = ["headrace.cli", "headrace.daemon", *_modules("examples/harness", "examples/demo")]
     modules += _modules("examples/collector", "examples/elements", "examples/workflow")
     modules += _modules("headrace/extensions/delta")
@@ -148,7 +148,7 @@ def test_all_tests_are_collected_with_the_locks_of_their_target_alone(purpose: s
 
 
 def test_each_module_that_a_test_runs_as_a_program_is_in_the_locks() -> None:
-    """What a test starts with ``-m`` comes with the set-up of make test-all."""
+    """Modules that a test starts with ``-m`` are installed by make test-all."""
     files = (_ROOT / "tests").rglob("*.py")
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     run = {name.partition(".")[0] for name in re.findall(r'"-m",\s+"([\w.]+)"', text)}

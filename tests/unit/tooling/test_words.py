@@ -307,7 +307,7 @@ def test_a_replaced_word_is_found_in_a_name(source: str, found: set[str]) -> Non
     ],
 )
 def test_a_replaced_word_is_found_in_a_script(source: str, found: set[str]) -> None:
-    """What a script declares or assigns to counts, not what it reads or says."""
+    """Declared and assigned names count, and not those that are read."""
     bound = {name for name, _ in script_names(source)}
     assert {name for name in bound if words(name) & _NOT_IN_NAMES} == found
 

@@ -64,8 +64,8 @@ def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
     identity.release()
 
 
-def test_credentials_come_back_and_are_nobody_elses_to_read(tmp_path: Path) -> None:
-    """What is stored is loaded again by the next process, from a file and a folder of its own."""
+def test_credentials_are_read_back_by_their_owner_alone(tmp_path: Path) -> None:
+    """The next process loads what was stored, from a file and a folder of its own."""
     identity = Identity(tmp_path, "a")
     identity.acquire()
     assert identity.load() is None

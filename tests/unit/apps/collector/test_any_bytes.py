@@ -1,4 +1,4 @@
-"""Whatever bytes come, in whichever mode: the reducer does not raise, and keeps to the limits."""
+"""Property tests of the reducer with any bytes, in each mode."""
 
 from __future__ import annotations
 
@@ -127,10 +127,10 @@ _KEYS = st.none() | st.sampled_from(["g", "h", "", "\x00" * MOST_ID, "k" * (MOST
     events=st.lists(st.tuples(_EVENTS, _KEYS, _TIMES), min_size=1, max_size=12),
     cut=st.integers(1, 4),
 )
-def test_whatever_bytes_come_the_reducer_does_not_raise(
+def test_the_reducer_does_not_raise_for_any_bytes(
     mode: str, events: list[tuple[bytes, str | None, int]], cut: int
 ) -> None:
-    """Under the key that the event has, and any other; rows and outputs are within the limits."""
+    """Rows and outputs stay within the limits, under the event's key and any other."""
     test = collector(mode)
     facts = [sent(value, ts) if key is None else Sent(key, value, ts) for value, key, ts in events]
     for at in range(0, len(facts), cut):
@@ -150,8 +150,8 @@ def test_whatever_bytes_come_the_reducer_does_not_raise(
         ),
     )
 )
-def test_whatever_a_value_decodes_to_is_taken_or_rejected(mode: str, value: Any) -> None:
-    """With ``value: json`` in mode strict too; ``group_of`` has a key for all of them."""
+def test_any_decoded_value_is_taken_or_rejected(mode: str, value: Any) -> None:
+    """The same holds for ``value: json`` in mode strict; ``group_of`` has a key for each."""
     key = group_of(Event(value, 0, "t", 0, 0))
     key_bytes(key)
     if mode == "strict":
@@ -217,7 +217,7 @@ def test_a_rejection_has_all_of_an_event_that_it_has_room_for() -> None:
 
 @pytest.mark.parametrize(("mode", "count"), [("strict", 300), ("compat", 600)])
 def test_a_group_that_would_be_too_large_ends_by_its_time(mode: str, count: int) -> None:
-    """What it would be too large with is rejected; numbers count as they are spelt."""
+    """Events beyond the limit are rejected; numbers count as they are spelt."""
     test = collector(mode)
     test.send(sent(create("g", ["a", "b"])))
     one = f'{{"type":"{_DONE}","id":"%s","group":"g","result":[{",".join(["1e15"] * count)}]}}'
@@ -283,7 +283,7 @@ def test_times_after_the_year_9999_are_written_as_go_does(ms: int, text: str) ->
 def test_a_list_that_comes_twice_is_read_into_the_one_before(
     members: str, expected: list[str]
 ) -> None:
-    """As Go 1.26 printed it: null leaves what its slice has in memory, also beyond its length."""
+    """Go 1.26 reads null into a slice that keeps its memory, also beyond its length."""
     value = f'{{"type":"{_CREATE}","id":"g",{members}}}'.encode()
     test = collector("compat")
     test.send(sent(value))

@@ -135,7 +135,7 @@ def test_outcomes_and_errors_are_those_of_the_original() -> None:
     ],
 )
 def test_an_event_is_refused_in_the_words_of_the_original(case: bytes, error: str) -> None:
-    """What Go's decoder says of it, as a program with the same structs printed it."""
+    """The words are those of Go's decoder, as a program with the same structs printed them."""
     reducer = Collector(mode="compat", outcomes="outcomes", rejected="errors")
     _, outputs, _ = reducer("", None, [event(case)], 0)
     assert [(each.to, each.value) for each in outputs] == [("errors", error)]
@@ -180,8 +180,8 @@ def test_values_are_written_as_go_writes_them(given: bytes, written: str) -> Non
         max_leaves=20,
     )
 )  # fmt: skip
-def test_what_is_written_is_the_value_and_is_written_so_again(value: Any) -> None:
-    """Any value survives writing and reading, and its bytes do not change after that."""
+def test_any_value_is_written_the_same_again(value: Any) -> None:
+    """A value survives writing and reading, and its bytes do not change after that."""
     written = go_json.write(value)
     assert json.loads(written, parse_int=float) == value
     assert go_json.write(go_json.parse(written.encode())) == written
@@ -207,7 +207,7 @@ def test_a_group_times_out_with_the_time_that_it_had() -> None:
 
 
 def test_without_an_output_for_them_errors_are_passed_over() -> None:
-    """As the original goes on after a line in its log."""
+    """Errors are skipped, as the original goes on after a line in its log."""
     test = KeyedTest(Collector(mode="compat"), FoldSettings(outputs=("out",), value="bytes"))
     assert test.send(sent(b"not json"), sent(done("nope", "a"))) == []
 

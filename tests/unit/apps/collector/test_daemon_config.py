@@ -54,10 +54,8 @@ def test_the_configuration_is_that_of_the_page() -> None:
 
 @pytest.mark.parametrize("mode", ["strict", "compat"])
 @pytest.mark.parametrize("rejected", [None, "rejected-events"])
-def test_what_is_printed_is_a_configuration(
-    mode: str, rejected: str | None, tmp_path: Path
-) -> None:
-    """It loads, each option is where it belongs, and the reducer can be made of its options."""
+def test_the_printed_configuration_loads(mode: str, rejected: str | None, tmp_path: Path) -> None:
+    """Each option is in its place, and the reducer is made with its options."""
     wanted = CollectorOptions(
         "one:1,two:2",
         "events",
@@ -93,7 +91,7 @@ def test_what_is_printed_is_a_configuration(
 
 
 def test_records_that_fail_go_to_the_topic_that_is_named() -> None:
-    """Of both channels, in the transaction of their results; it is created with the others."""
+    """Letters of both channels are part of the results' transaction; the topic is created too."""
     document = yaml.safe_load(
         invoke("-brokerlist", "one:1", "--dead-letter-topic", "dead", "--print-config").stdout
     )
@@ -108,7 +106,7 @@ def test_records_that_fail_go_to_the_topic_that_is_named() -> None:
 
 
 def test_variables_stand_for_options() -> None:
-    """As with the original; the outcomes' topic is named after that of the events."""
+    """The variables are the original's; the outcomes' topic is named after that of the events."""
     variables = {"BROKERLIST": "one:1", "EVENT_TOPIC": "events", "ZOOKEEPER": "two:2"}
     document = yaml.safe_load(invoke("--print-config", **variables).stdout)
     assert document["kafka"] == {"bootstrap_servers": "one:1"}
@@ -118,7 +116,7 @@ def test_variables_stand_for_options() -> None:
 
 
 def test_outcomes_may_go_to_the_topic_of_the_events() -> None:
-    """As with the original; what the collector wrote itself it passes over."""
+    """The collector skips the outcomes that it wrote, as the original does."""
     wanted = CollectorOptions("one:1", "events", "events", "rejected", create=2)
     config = checked(configuration(wanted), wanted.file)
     outputs = single_sinks(config.channels["collector"].sink)
@@ -170,7 +168,7 @@ def test_a_command_line_that_cannot_be_used_is_refused(arguments: list[str], wor
 
 
 def test_a_configuration_that_a_process_runs_with_is_not_replaced(tmp_path: Path) -> None:
-    """Whoever starts a second collector in a folder is told of the first, which goes on."""
+    """A second collector in a folder is refused with the name of the first, which goes on."""
     wanted = CollectorOptions("one:1", "events", "outcomes", state_dir=tmp_path)
     name = checked(configuration(wanted), wanted.file).instance_id
     daemon_config.write(wanted, name, "first: 1")
@@ -203,7 +201,7 @@ class _Catalog:
         """Take what a client is made of."""
 
     def describe(self, topics: list[str], _: object) -> dict[str, None]:
-        """Return those that are there."""
+        """Return the topics that exist."""
         if self.topics is None:
             raise KafkaUnavailableError("Kafka at one:1 does not answer")
         return dict.fromkeys(each for each in topics if each in self.topics)
@@ -225,14 +223,14 @@ class _Catalog:
         (("events",), "there is no topic outcomes at one:1"),
     ],
 )
-def test_what_keeps_a_collector_from_starting_is_said(
+def test_a_start_without_brokers_or_topics_ends_with_3(
     topics: tuple[str, ...] | None,
     words: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Brokers that are silent, and topics that are not there: with 3, and nothing is written."""
+    """The reason is printed, and no file is written."""
     monkeypatch.setattr(daemon_config, "KafkaTopicCatalog", _Catalog)
     monkeypatch.setattr(_Catalog, "topics", topics)
     wanted = CollectorOptions("one:1", "events", "outcomes", state_dir=tmp_path)

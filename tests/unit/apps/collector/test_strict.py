@@ -82,8 +82,8 @@ def nested(depth: int) -> bytes:
         (None, "absent or null"),
     ],
 )
-def test_what_no_state_can_hold_is_rejected(value: bytes | None, words: str) -> None:
-    """As events come in bytes, none fails the batch that it is in."""
+def test_an_event_that_no_state_can_hold_is_rejected(value: bytes | None, words: str) -> None:
+    """Events come in bytes, and none fails its batch."""
     if value is not None:
         value = value.replace(b"%b", _CREATE.encode())
     wanted = {"outcomes": "outcomes", "rejected": "rejected"}
@@ -96,7 +96,7 @@ def test_what_no_state_can_hold_is_rejected(value: bytes | None, words: str) -> 
 
 
 def test_a_group_of_too_many_bytes_is_closed_by_its_time() -> None:
-    """What it would be too large with is rejected, created or parked, and it has one outcome."""
+    """Events beyond the limit are rejected, created or parked, and the group has one outcome."""
     large = "x" * 100_000
     test = collector()
     produced = test.send(create("g", "a", "b", "c", payload=large), done("g", "a", result=large))
@@ -165,7 +165,7 @@ def test_an_entity_that_is_done_at_the_deadline_is_in_time(at: int, kind: str) -
 
 @pytest.mark.parametrize(("ttl", "seconds"), [(None, 30), (0, 30), (-5, 30), (7, 7)])
 def test_a_group_times_out_with_the_time_that_it_had(ttl: int | None, seconds: int) -> None:
-    """Its own id is the entity, and the text has the effective seconds."""
+    """The entity is the group's own id, and the text has the effective seconds."""
     test = collector()
     test.send(create("g", "a", ttl=ttl), clock(seconds * 1000))
     assert test.outputs == []
@@ -174,8 +174,8 @@ def test_a_group_times_out_with_the_time_that_it_had(ttl: int | None, seconds: i
     assert (failure["entity"], failure["results"]) == ("g", {})
 
 
-def test_of_two_results_the_first_counts() -> None:
-    """The second is counted in the group's state, and is no rejection."""
+def test_the_first_of_two_results_counts() -> None:
+    """The second is counted in the group's state, and is not rejected."""
     test = collector()
     test.send(create("g", "a", "b"), done("g", "a", result=1), done("g", "a", result=2))
     assert test.state("g")["counts"] == {"duplicate": 1}
@@ -184,8 +184,8 @@ def test_of_two_results_the_first_counts() -> None:
     assert reasons(test.outputs) == []
 
 
-def test_an_entity_that_nobody_expects_cannot_end_a_group() -> None:
-    """Neither with an error nor with a result; it is rejected, with the event itself."""
+def test_an_unexpected_entity_cannot_end_a_group() -> None:
+    """An error and a result of it are rejected, with the event itself."""
     test = collector()
     stranger = done("g", "x", 4, error="boo")
     (rejected,) = test.send(create("g", "a"), stranger)
@@ -200,14 +200,14 @@ def test_an_entity_that_nobody_expects_cannot_end_a_group() -> None:
     assert test.state("g")["counts"] == {"not_expected": 1}
 
 
-def test_a_group_that_expects_nobody_succeeds_at_once() -> None:
-    """As all of nothing is done."""
+def test_a_group_without_entities_succeeds_at_once() -> None:
+    """A group is complete when no entity is open."""
     (outcome,) = outcomes(collector().send(create("g")))
     assert (outcome["type"], outcome["results"]) == (_SUCCESS, {})
 
 
 def test_an_entity_that_is_done_before_its_group_is_created_counts() -> None:
-    """It is parked, and taken in the order in which it came once the group is there."""
+    """The result is parked, and taken in order once the group is created."""
     test = collector()
     test.send(done("g", "a", 1, result=1), done("g", "a", 2, result=2), done("g", "x", 3))
     assert outcomes(test.outputs) == []
@@ -216,8 +216,8 @@ def test_an_entity_that_is_done_before_its_group_is_created_counts() -> None:
     assert test.state("g")["counts"] == {"duplicate": 1, "not_expected": 1}
 
 
-def test_what_is_parked_for_too_long_is_rejected_in_the_words_of_the_original() -> None:
-    """Each for itself: what came later is parked still."""
+def test_a_result_parked_for_too_long_is_rejected() -> None:
+    """The words are the original's; later results stay parked."""
     test = collector()
     test.send(done("g", "a", 0), done("g", "b", 10_000))
     (rejected,) = test.send(clock(_ORPHANS + 1))
@@ -229,7 +229,7 @@ def test_what_is_parked_for_too_long_is_rejected_in_the_words_of_the_original() 
     assert test.state("h") is None
 
 
-def test_a_closed_group_rejects_what_is_late_until_it_is_forgotten() -> None:
+def test_a_closed_group_rejects_late_results_until_it_is_forgotten() -> None:
     """After late_ttl the same id makes another group."""
     test = collector()
     test.send(create("g", "a"), done("g", "a", 100))
@@ -266,7 +266,9 @@ def test_a_group_that_is_created_again_goes_on_as_it_was() -> None:
 def test_a_quorum_decides(
     members: dict[str, Any], answers: list[str], kind: str, after: int
 ) -> None:
-    """As soon as enough have succeeded, or can no more; with fail_fast false when all answered."""
+    """A group closes when enough have succeeded or can no more, without fail_fast when all
+    answered.
+    """
     test = collector()
     test.send(create("g", "a", "b", "c", "d", **members))
     closed = 0
@@ -300,7 +302,7 @@ def test_an_outcome_goes_also_where_its_group_wants_it(
 
 
 def test_a_topic_that_no_route_admits_gets_nothing() -> None:
-    """The group works, and the rejection says so; nobody writes to a topic of an event's choice."""
+    """The group works, and the rejection names the topic, as events do not choose topics freely."""
     test = collector(routes=[r"^results\.a$"])
     test.send(create("g", "a", handler=_ROUTED))
     assert reasons(test.outputs) == ["not_routed"]
@@ -341,8 +343,8 @@ def test_an_event_that_cannot_be_taken_is_rejected(value: Any, words: str) -> No
     assert words in rejected.value["error"]
 
 
-def test_what_the_collector_wrote_itself_is_passed_over() -> None:
-    """It may write to the topic that it reads."""
+def test_records_of_the_collector_itself_are_skipped() -> None:
+    """The collector may write to the topic that it reads."""
     test = collector()
     test.send(create("g", "a"), done("g", "a"), done("g", "a"))
     own = [Sent(group_of(Event(each.value, 0, "t", 0, 0)), each.value, 0) for each in test.outputs]
@@ -440,7 +442,7 @@ def _generations(test: KeyedTest, facts: Sequence[Sent]) -> Iterator[tuple[str, 
 @settings(deadline=None, max_examples=60)
 @given(facts=st.lists(events(), min_size=1, max_size=40), late_ttl=st.sampled_from(["5s", "10m"]))
 def test_each_group_has_exactly_one_outcome(facts: list[Sent], late_ttl: str) -> None:
-    """Whatever comes twice, late, before its group or never: one for each time it was created."""
+    """A group has one outcome for each creation, with repeated, late, early and missing events."""
     test = collector(late_ttl=late_ttl)
     begun = list(_generations(test, facts))
     test.send(clock(10**7))

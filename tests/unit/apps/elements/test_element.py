@@ -216,7 +216,7 @@ _STREAMS = FoldSettings(
 
 
 def test_a_stream_finds_the_keys_of_its_values() -> None:
-    """By a member, by several, by a function; without a finder there is none."""
+    """The key is a member, several members or a function's result; without a finder it is none."""
     test = KeyedTest(Splits.as_reducer(), _STREAMS)
     found = test.send(("a", {"topic": "t", "user": {"id": 7}}, 5))
     assert [(each.to, each.key, each.ts) for each in found] == [
@@ -271,10 +271,10 @@ _FACTS = st.lists(
 
 @settings(max_examples=40)
 @given(_FACTS, st.sampled_from([None, "7s"]))
-def test_where_batches_are_cut_changes_nothing(
+def test_the_outcome_does_not_depend_on_the_cut_of_batches(
     facts: list[tuple[str, str, int]], ttl: str | None
 ) -> None:
-    """With triggers by count and gap, closing and times to live, and events that are late."""
+    """Triggers by count and gap, closing, times to live and late events take part."""
     reducer = Diary.as_reducer(every=3, gap="9s", interval="1h", ttl=ttl)
     check_reducer(reducer, [*facts, ("z", "x", 60_000)], runs=5)
 
@@ -331,7 +331,7 @@ class Fields(Element):
     ],
 )
 def test_a_field_takes_what_its_type_has(name: str, value: Any) -> None:
-    """As type checkers have it: an int is a float, too."""
+    """Types match as for type checkers: an int is a float, too."""
     test = KeyedTest(Fields.as_reducer())
     test.send(("a", [name, value], 0))
     assert test.state("a")[{"half": "number"}.get(name, name)] == (8 if name == "half" else value)
@@ -359,10 +359,10 @@ def test_a_field_takes_what_its_type_has(name: str, value: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("later", [0, 2])
-def test_what_no_field_takes_is_refused_as_it_is_set(
+def test_a_value_that_no_field_takes_is_refused_as_it_is_set(
     name: str, value: Any, words: str, later: int
 ) -> None:
-    """The event that sets it is at fault, not the next one; what else came in the batch counts."""
+    """The event that sets it fails, and the other events of the batch count."""
     test = KeyedTest(Fields.as_reducer(), FoldSettings(outputs=("out",), failing="dead_letter"))
     good = [("a", ["number", 7], at) for at in range(later + 1)]
     test.send(good[0], ("a", [name, value], 5), *good[1:])
@@ -391,8 +391,8 @@ class Sly(Element):
     ("value", "words"),
     [("more", "'more' is no field"), ("text", "field 'counts' is of the type"), (5.5, "field")],
 )
-def test_what_is_changed_within_a_field_is_held_to_its_type_too(value: Any, words: str) -> None:
-    """Once the event's methods are through, as is what was set past the class."""
+def test_a_value_changed_inside_of_a_field_is_checked_too(value: Any, words: str) -> None:
+    """The check follows the event's methods, and covers values set past the class."""
     with pytest.raises(PoisonRecordError, match=words):
         KeyedTest(Sly.as_reducer()).send(("a", value, 0))
 
@@ -503,16 +503,16 @@ def without_default() -> type[Element]:
         (lambda: Counter, {"ttl": "soon"}, "ttl is 'soon'; it has to be a duration"),
     ],
 )
-def test_what_is_no_element_is_refused_at_once(
+def test_a_class_that_is_no_element_is_refused(
     element: Callable[[], type[Element]], rules: dict[str, Any], message: str
 ) -> None:
-    """When the reducer is made, and not with the first event."""
+    """The refusal comes with the reducer, and not with the first event."""
     with pytest.raises(ValueError, match=message):
         element().as_reducer(**rules)
 
 
 def test_an_async_method_is_refused() -> None:
-    """Nothing would await it."""
+    """An async method would never be awaited."""
 
     async def on_event(self: Element, event: Event[Any]) -> None:
         """Do nothing."""
@@ -531,7 +531,7 @@ def test_a_stream_with_an_impossible_key_is_refused(key: Any, message: str) -> N
 
 
 def test_a_configuration_names_an_element_and_its_rules() -> None:
-    """As the factory of a keyed channel."""
+    """The element's reducer is made by the factory of a keyed channel."""
     path = "headrace.apps.elements:element_reducer"
     reducer = make(path, {"element": f"{__name__}:Reports", "every": 2})
     test = KeyedTest(reducer)
@@ -547,6 +547,6 @@ def test_a_configuration_names_an_element_and_its_rules() -> None:
     ],
 )
 def test_a_configuration_that_names_none_is_refused(options: dict[str, Any], message: str) -> None:
-    """By name."""
+    """The message names the faulty option."""
     with pytest.raises(ValueError, match=message):
         element_reducer(**options)

@@ -38,8 +38,8 @@ def drawing(flow: Flow) -> list[str]:
     return drawn("i", flow.test.state("i"))
 
 
-def test_an_instance_is_drawn_with_what_is_done_open_and_failed() -> None:
-    """Attempts, iterations, and of a choice the case that was taken, once it is."""
+def test_an_instance_is_drawn_with_done_open_and_failed_calls() -> None:
+    """The drawing has attempts, iterations, and the case that a choice took."""
     flow = Flow(reducer(_TERM)).start("i", v="on").ret("i", "0.inspect").ret("i", "0.inspect")
     flow.fail("i", "0.ready.fuel", final=False)
     assert "│ ├ fuel: call b   waits for attempt 2 of 2" in drawing(flow)
@@ -77,7 +77,7 @@ def test_an_instance_is_drawn_with_what_is_done_open_and_failed() -> None:
 
 
 def test_a_workflow_that_is_called_is_drawn_within_and_an_unknown_one_not() -> None:
-    """Of what has no term there is the error."""
+    """An instance without a term is drawn with its error."""
     found = workflows("a")
     found.define("inner", 1, Call("a"))
     found.define("w", 1, Call("inner"))
@@ -181,7 +181,7 @@ def test_a_channel_without_an_output_of_the_reducer_is_not_started(
 
 
 def no_spark() -> NoReturn:
-    """Fail, because nobody needs it."""
+    """Fail: engine arrow takes no Spark."""
     raise AssertionError("engine: arrow takes no Spark")
 
 

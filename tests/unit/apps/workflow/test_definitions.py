@@ -172,7 +172,7 @@ def test_versions_are_kept_and_the_latest_is_found() -> None:
 
 
 def test_names_are_taken_once() -> None:
-    """By a process, a workflow, or a version of it."""
+    """A name of a process, a workflow or a version of it is refused the second time."""
     found = workflows("a")
     found.define("w", 1, Call("a"))
     with pytest.raises(DefinitionError, match="w@1 is defined already"):
@@ -211,7 +211,7 @@ def test_a_process_is_called_with_what_it_takes() -> None:
         found.compiled("u")
 
     async def later(call: Assignment) -> None:
-        """Nobody would await it."""
+        """Stand for an async process, which would never be awaited."""
 
     with pytest.raises(DefinitionError, match="process 'later' is async, and nothing would await"):
         found.process(later)

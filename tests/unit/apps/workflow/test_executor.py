@@ -126,7 +126,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 def test_an_outcome_that_was_asked_for_is_not_kept(scene: Scene) -> None:
-    """Of 10,000 instances nothing is left; one that is asked for again is found in the topic."""
+    """10,000 instances leave nothing; a second request finds the outcome in the topic."""
     with scene.executor() as executor:
         for number in range(10_000):
             instance = executor.start("work")
@@ -140,7 +140,7 @@ def test_an_outcome_that_was_asked_for_is_not_kept(scene: Scene) -> None:
 def test_outcomes_that_are_not_asked_for_are_kept_up_to_a_limit(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that were started last; the outcomes of the others are found in the topic."""
+    """The latest are kept; outcomes of the others are found in the topic."""
     monkeypatch.setattr(module, "_MOST_STARTED", 10)
     with scene.executor() as found:
         names = [found.start("work") for _ in range(100)]
@@ -203,10 +203,10 @@ def _nested(depth: int) -> Any:
         ("work", {}, "é" * 251, "of 502 bytes cannot be"),
     ],
 )
-def test_what_cannot_be_started_is_a_definition_error(
+def test_an_invalid_start_is_a_definition_error(
     scene: Scene, definition: Any, args: Any, instance: Any, words: str
 ) -> None:
-    """As it is documented, whatever is given; nothing is sent, nor of those before it."""
+    """No start is sent, nor those before it in the same call."""
     scene.flows.process(takes)
     scene.flows.define("args", 1, Call("takes", x=Input("x")))
     with scene.executor() as executor:
@@ -228,7 +228,7 @@ def test_a_start_that_may_be_lost_tells_the_id(scene: Scene) -> None:
 
 
 def test_many_starts_have_more_time(scene: Scene) -> None:
-    """A second for each thousand, beside the time that the brokers have for one."""
+    """Starts have a second for each thousand, in addition to the brokers' time for one."""
     with scene.executor() as executor:
         executor.start_all("work", [(f"i{number}", {}) for number in range(20_000)])
         executor.start("work")
@@ -240,7 +240,7 @@ def test_many_starts_have_more_time(scene: Scene) -> None:
 def test_outcomes_that_cannot_be_read_are_not_missing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither without the right to read, nor where a leader does not answer."""
+    """The error is raised without the right to read, and without a leader's answer."""
     monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.0)
     scene.errors = ["flow.outcomes-0: Broker: Topic authorization failed"]
     with pytest.raises(KafkaAccessError):
@@ -269,7 +269,7 @@ def test_a_listener_that_may_not_read_ends_with_the_reason(scene: Scene) -> None
 def test_a_state_that_cannot_be_read_is_not_missing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a leader of the changelog does not answer, nobody says that there is no instance."""
+    """Without an answer of the changelog's leader the instance is not reported missing."""
     monkeypatch.setattr(commands, "ANSWER_TIMEOUT", 0.05)
     name = changelog_name(TOPICS.name, TOPICS.events)
     scene.broker.create_topic(name, PARTITIONS)

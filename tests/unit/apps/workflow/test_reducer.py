@@ -82,13 +82,13 @@ class Flow:
         return self
 
     def ret(self, instance: str, ref: str, obj: Any = None, attempt: int = 1) -> Flow:
-        """Have a call return."""
+        """Send a call's return."""
         return self.send(instance, return_message(Assignment(instance, ref, attempt, "", {}), obj))
 
     def fail(
         self, instance: str, ref: str, text: str = "no", attempt: int = 1, **given: Any
     ) -> Flow:
-        """Have a call fail."""
+        """Send a call's failure."""
         call = Assignment(instance, ref, attempt, "", {})
         final = given.get("final", True)
         return self.send(instance, fail_message(call, text, "trace", final=final))
@@ -223,7 +223,7 @@ def test_until_is_a_truth_value(said: Any) -> None:
 
 
 def test_loops_that_call_nothing_come_to_an_end() -> None:
-    """However often they are to go round: the reducer serves others as well."""
+    """A loop without calls ends at a limit, so that the reducer serves other instances."""
     term = Loop(Loop(Call("a"), times=Input("m")), times=Input("n"))
     flow = Flow(reducer(term)).start("i", m=0, n=10**9)
     assert flow.outcomes()[0]["msg"] == "0: more than 10000 iterations without a call"
@@ -231,7 +231,7 @@ def test_loops_that_call_nothing_come_to_an_end() -> None:
     assert flow.start("k", m=1, n=10**9).refs == ["0[0][0]"]
 
 
-def test_a_loop_in_a_loop_forgets_what_is_done() -> None:
+def test_a_loop_in_a_loop_forgets_former_iterations() -> None:
     """The state has the current iterations only, and all are called."""
     inner = Loop(Parallel(x=Call("a"), y=Call("b")), times=2)
     flow = Flow(reducer(Loop(Sequence(l=inner, e=Call("c")), times=3))).start("i")
@@ -275,7 +275,7 @@ def test_a_workflow_is_called_as_a_process() -> None:
 
 
 def test_a_missing_field_fails_the_instance_and_not_the_channel() -> None:
-    """As does an argument that a start, not made by an Executor, leaves out."""
+    """An argument that another producer's start lacks fails the instance too."""
     flow = Flow(reducer(Sequence(one=Call("a"), two=Call("b", x=Result("one.n"))))).start("i")
     flow.ret("i", "0.one", {"m": 1})
     assert flow.outcomes()[0]["msg"] == "0.two: there is no field 'n'"
@@ -313,8 +313,8 @@ def flow_event(message: Any) -> Any:
 @pytest.mark.parametrize(
     "message", [7, {"type": "Stop"}, start_message("j", "w@1", {}), {"instance": "i"}]
 )
-def test_what_is_no_event_of_the_instance_is_poison(message: Any) -> None:
-    """The channel's policy decides; the error says what is wrong."""
+def test_an_event_of_another_kind_or_instance_is_poison(message: Any) -> None:
+    """The channel's policy decides, and the error has the reason."""
     with pytest.raises(PoisonRecordError, match=r"type is|is of instance"):
         Flow(reducer(Call("a"))).send("i", message)
 
@@ -352,7 +352,7 @@ def test_answers_of_other_instances_change_nothing() -> None:
 
 
 def test_answers_in_another_partition_change_nothing() -> None:
-    """U and S on different partitions: each has its own states, and the answer is of nobody."""
+    """Each partition has its own states, and an answer in another one finds no instance."""
     partitions = [Flow(reducer(_TWO_STEPS)), Flow(reducer(_TWO_STEPS)).start("2")]
     partitions[0].start("1")
     before = [each.test.states() for each in partitions]
@@ -482,7 +482,7 @@ def test_calls_that_fail_fast_gives_up_are_cancelled_attempts() -> None:
 
 
 def test_an_instance_of_a_former_version_is_counted_from_now_on() -> None:
-    """Its state does not say how its attempts have ended."""
+    """The former state has no counts of ended attempts."""
     flow = Flow(reducer(Sequence(Call("a"), Call("b")))).start("1").ret("1", "0.0")
     state = flow.test.state("1")
     del state["attempts"]
@@ -495,8 +495,8 @@ def test_an_instance_of_a_former_version_is_counted_from_now_on() -> None:
 # --- what comes twice, late or not at all -----------------------------------------------------
 
 
-def test_what_comes_twice_is_counted_and_changes_nothing() -> None:
-    """A second start, a second answer, one of a call that was never made, one after the end."""
+def test_a_repeated_event_is_counted_and_changes_nothing() -> None:
+    """A second start or answer counts, one of an unmade call, and one after the end."""
     flow = Flow(reducer(_TWO_STEPS)).start("1").start("1")
     assert flow.made == []
     assert flow.ret("1", "0.0").ret("1", "0.0").made == []
@@ -507,8 +507,8 @@ def test_what_comes_twice_is_counted_and_changes_nothing() -> None:
     assert flow.test.state("1")["counts"] == counts
 
 
-def test_answers_within_what_is_done_are_duplicates() -> None:
-    """Also where their results were put together: of a branch, or of a former iteration."""
+def test_answers_to_done_calls_are_duplicates() -> None:
+    """Calls of a joined branch and of a former iteration are included."""
     both = Parallel(x=Call("a"), y=Call("b"))
     flow = Flow(reducer(Sequence(p=both, l=Loop(Call("c"), times=3)))).start("1")
     flow.ret("1", "0.p.x").ret("1", "0.p.y").ret("1", "0.l[0]").ret("1", "0.l[1]")
@@ -559,7 +559,7 @@ def test_an_attempt_s_own_error_is_kept_where_a_later_one_times_out(times_out: i
 
 
 def test_own_errors_of_attempts_have_little_room() -> None:
-    """However many calls wait for another attempt, with whatever errors."""
+    """The errors' room is bounded for any number of calls that wait for another attempt."""
     calls = {f"c{number}": Call("a") for number in range(40)}
     flow = Flow(reducer(Parallel(**calls)), _LETTERS).start("1")
     for name in calls:
@@ -618,8 +618,8 @@ def test_another_attempt_waits_longer_each_time() -> None:
         flow.now += 90_000
 
 
-def test_what_waits_to_be_made_again_is_open_to_late_answers() -> None:
-    """A result is that of the call, a failure is passed over, and another one's end is its own."""
+def test_a_call_that_waits_for_its_next_attempt_takes_late_answers() -> None:
+    """A late result ends the call, a failure is ignored, and another call's end is its own."""
     flow = Flow(reducer(Sequence(Call("a").limited(timeout=5), Call("b")))).start("1")
     made = flow.test.tick(5_001)
     assert [each.value["type"] for each in made if each.to == "assignments"] == ["Cancel"]
@@ -637,7 +637,7 @@ def test_what_waits_to_be_made_again_is_open_to_late_answers() -> None:
 
 
 def test_an_instance_of_a_former_version_makes_its_attempts_at_once() -> None:
-    """Its term has no backoff, and its state does not know of calls that wait."""
+    """The former term has no backoff, and the former state no calls that wait."""
     flow = Flow(reducer(Parallel(x=Call("a"), y=Call("b")))).start("1")
     state = flow.test.state("1")
     del state["waiting"], state["size"]
@@ -653,8 +653,8 @@ def test_an_instance_of_a_former_version_makes_its_attempts_at_once() -> None:
     assert (state["called"]["0.x"], list(timers)) == ([2, 60_009, 3], ["calls"])
 
 
-def test_fail_fast_cancels_what_is_open() -> None:
-    """And fails at once, also where two calls are over at the same time."""
+def test_fail_fast_cancels_open_calls() -> None:
+    """The instance fails at once, also when two calls end at the same time."""
     both = Parallel(x=Call("a"), y=Call("b"), z=Call("c"))
     flow = Flow(reducer(both, policy="fail_fast")).start("1").fail("1", "0.y", "no")
     cancelled = [each.value["ref"] for each in flow.made if each.value["type"] == "Cancel"]
@@ -676,7 +676,7 @@ def test_a_closed_instance_is_remembered_for_a_while() -> None:
 
 
 def test_the_history_has_the_state_after_each_step() -> None:
-    """What changes nothing adds nothing."""
+    """An event without effect adds no entry."""
     flow = Flow(reducer(_TWO_STEPS, history=True)).start("1")
     (update,) = [each.value for each in flow.made if each.to == "history"]
     assert update["type"] == "PiiUpdate"
@@ -732,8 +732,8 @@ def test_an_instance_whose_call_returns_too_much_fails(size: int) -> None:
 
 
 @pytest.mark.parametrize("policy", list(FailurePolicy))
-def test_what_returns_too_much_beside_open_calls_fails_as_the_policy_says(policy: Any) -> None:
-    """They are waited for, or cancelled; what they return then is not kept."""
+def test_a_large_result_next_to_open_calls_fails_by_the_policy(policy: Any) -> None:
+    """Open calls are waited for or cancelled, and their results are not kept."""
     flow = Flow(reducer(_TWO_CALLS, policy=policy), _LETTERS).start("1")
     flow.ret("1", "0.0.x", "x" * 300_000).ret("1", "0.0.y", "y" * 300_000)
     assert too_large(flow)["ref"] == "0.0.y"
@@ -757,8 +757,8 @@ def test_an_instance_whose_call_takes_too_much_fails() -> None:
     assert "1200022 bytes, and 875000 are allowed" in outcome["msg"]
 
 
-def test_a_call_that_hangs_beside_a_nearly_full_state_is_given_up() -> None:
-    """The error has room: the arguments are left out with it, which nothing takes any more."""
+def test_a_hanging_call_next_to_a_nearly_full_state_is_given_up() -> None:
+    """The error finds room, because the arguments are dropped with the failure."""
     both = Parallel(x=Call("a", x=Input("x")).limited(timeout=5, attempts=1), y=Call("b"))
     flow = Flow(reducer(both), _LETTERS).start("1", x="x" * 458_000)
     assert flow.refs == ["0.x", "0.y"]
@@ -769,7 +769,7 @@ def test_a_call_that_hangs_beside_a_nearly_full_state_is_given_up() -> None:
 
 
 def test_an_instance_of_a_former_version_may_be_nearly_full() -> None:
-    """Its state is larger than would be let in now; the timer's own call needs no more room."""
+    """The former state exceeds today's limit; the timer's own call needs no more room."""
     both = Parallel(x=Call("a", x=Input("x")).limited(timeout=5, attempts=1), y=Call("b"))
     flow = Flow(reducer(both)).start("1", x="")
     state = flow.test.state("1")
@@ -810,7 +810,7 @@ def test_values_that_json_does_not_know_fail_the_instance() -> None:
 
 
 def test_values_that_are_too_deep_fail_the_instance() -> None:
-    """Its state and what it writes could not be read by all."""
+    """Some readers could not parse the state and its outputs."""
     deep: Any = 1
     for _ in range(102):
         deep = [deep]
@@ -841,7 +841,7 @@ def test_the_deepest_term_that_is_taken_runs_through() -> None:
 
 
 def test_an_id_that_is_too_long_is_poison() -> None:
-    """Of a start by another producer; an executor refuses it."""
+    """The id is that of another producer's start; an executor refuses it."""
     long = "x" * 501
     flow = Flow(reducer(Call("a")), _LETTERS).send(long, start_message(long, "w@1", {}))
     (letter,) = flow.test.dead_letters

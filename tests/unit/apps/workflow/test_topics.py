@@ -25,7 +25,7 @@ _OTHERS = ("assignments", "results", "outcomes", "dead")
 
 
 class SlowBrokers:
-    """Brokers that know of a topic a few looks after it was created; ``old`` is there already."""
+    """Stand for brokers that know a topic only some looks after its creation; ``old`` exists."""
 
     def __init__(self, *_: Any) -> None:
         self.created: list[str] = []
@@ -50,7 +50,7 @@ class SlowBrokers:
 
 
 def test_topics_are_created_when_brokers_know_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who reads them next finds them; one that was there is not waited for."""
+    """A later reader finds the new topics; an existing one is not waited for."""
     brokers = SlowBrokers()
     monkeypatch.setattr(module, "KafkaTopicCatalog", lambda *_: brokers)
     made = create_topics({}, Topics("old"), partitions=1, assignments=1)
@@ -59,7 +59,7 @@ def test_topics_are_created_when_brokers_know_them(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_history_has_a_topic_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the others."""
+    """The history's topic is created with the others on request."""
     brokers = SlowBrokers()
     monkeypatch.setattr(module, "KafkaTopicCatalog", lambda *_: brokers)
     made = create_topics({}, Topics("old"), partitions=1, assignments=1, history=True)
@@ -151,8 +151,8 @@ def test_a_topic_that_may_not_be_read_is_no_empty_one(reports: Reports) -> None:
         list(reader.fetch(0))
 
 
-def test_what_passes_by_itself_is_logged_and_told_in_the_end(reports: Reports) -> None:
-    """A broker that goes away ends no reader; who cannot read to the end says so, and why."""
+def test_a_passing_error_is_logged_and_reported_at_the_end(reports: Reports) -> None:
+    """A broker that goes away ends no reader; an incomplete read raises the last error."""
     reports.broker.produce(P0, b"1")
     reports.next = [Fetched(errors=["1 request(s) timed out: disconnect"])] * 2
     with TopicReader({}, "events", from_beginning=True) as reader, capture_logs() as logged:
@@ -171,7 +171,7 @@ def test_what_passes_by_itself_is_logged_and_told_in_the_end(reports: Reports) -
 def test_a_log_that_lost_its_end_is_read_on(
     reports: Reports, end: int | None, again: list[bytes]
 ) -> None:
-    """From where it ends, or all of it where nobody knows; its end is the one that it has now."""
+    """Reading continues at the log's end, or at its start if the end is unknown."""
     reports.broker.produce(P0, b"1", b"2", b"3", b"4")
     with TopicReader({}, "events", from_beginning=True) as reader, capture_logs() as logged:
         assert reports.values(reader) == [b"1", b"2", b"3", b"4"]

@@ -142,7 +142,7 @@ def assignment(process: str, ref: str = "0", attempt: int = 1, **members: Any) -
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("kind", [Mute, MuteExit], ids=["exception", "exit"])
 def test_an_error_that_cannot_be_told_kills_no_thread(kind: Any, how: type[BaseException]) -> None:
-    """As many of these as there are threads, and the worker goes on; each is answered as failed."""
+    """Each call is answered as failed, also after more such errors than threads."""
     processes, answers = Processes(), Answers()
 
     def mute(_: Assignment) -> None:
@@ -368,8 +368,8 @@ def test_a_call_whose_time_is_over_is_not_made() -> None:
     assert "clocks differ" in said["note"]
 
 
-def test_calls_that_nobody_waits_for_are_ended_without_a_free_thread() -> None:
-    """Their batches go on, and the warning comes, while a long call has the only thread."""
+def test_expired_calls_end_without_a_free_thread() -> None:
+    """Their batches go on with a warning, while a long call has the only thread."""
     processes = Processes()
     with worker(processes, Answers(), threads=1) as found, capture_logs() as logged:
         long = deliver(found, assignment("hold", "0"))
@@ -389,7 +389,7 @@ def test_calls_that_nobody_waits_for_are_ended_without_a_free_thread() -> None:
 
 
 def test_calls_of_a_partition_that_was_lost_are_not_made() -> None:
-    """Its answers are cancelled by the channel: another member has the calls."""
+    """The channel cancels their answers, as another member has the calls."""
     processes = Processes()
     with worker(processes, Answers(), threads=1) as found:
         deliver(found, assignment("hold", "0.a"))
@@ -444,8 +444,8 @@ def test_the_pool_says_what_its_threads_do_and_how_calls_have_ended() -> None:
         json.dumps(assignment("double", args={"n": 1}, instance="\ud800")).encode(),
     ],
 )
-def test_what_is_no_assignment_is_passed_over(value: bytes) -> None:
-    """It is counted and logged with its place; what came with it is called by a whole pool."""
+def test_a_record_that_is_no_assignment_is_skipped(value: bytes) -> None:
+    """It is counted and logged with its place; other records of the batch are called."""
     answers, processes = Answers(), Processes()
     good = to_json(assignment("double", args={"n": 1}))
     with worker(processes, answers, threads=1) as found, capture_logs() as logged:

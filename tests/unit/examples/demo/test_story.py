@@ -22,8 +22,8 @@ EARLY = [commit(0, None), commit(1, "a", {0: 20}), commit(2, "b", {2: 30})]
 TAKEN = [*EARLY, commit(3, "a", {2: 35, 0: 25}, at=14.5)]
 
 
-def test_nothing_is_killed_before_both_have_committed() -> None:
-    """Half of the rows in, all by one member, are not enough."""
+def test_no_daemon_is_killed_before_both_have_committed() -> None:
+    """Half of the rows, all by one member, are not enough."""
     assert not may_kill([commit(0, None), commit(1, "a", {0: 50})], RECORD)
 
 
@@ -61,7 +61,7 @@ def test_production_waits_for_both_daemons(holdings: dict[str, frozenset[int]]) 
 
 
 def test_the_story_goes_from_fact_to_fact() -> None:
-    """Each phase is left when its fact is there."""
+    """Each phase ends when its fact is recorded."""
     assert next_phase(DemoPhase.STARTING, [], BOTH, RECORD, 4) is DemoPhase.FLOWING
     assert next_phase(DemoPhase.FLOWING, EARLY, BOTH, RECORD, 4) is DemoPhase.TAKING_OVER
     assert next_phase(DemoPhase.TAKING_OVER, EARLY, BOTH, KILLED, 4) is DemoPhase.TAKING_OVER
@@ -100,7 +100,7 @@ def test_the_log_tells_the_run() -> None:
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """What is written into a work directory comes back; an empty one has none."""
+    """A record of a work directory is read back; an empty directory has none."""
     assert read_record(tmp_path) is None
     BACK.write(tmp_path)
     assert read_record(tmp_path) == BACK

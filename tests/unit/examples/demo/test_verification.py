@@ -35,7 +35,7 @@ def test_a_deleted_row_is_lost(tmp_path: Path) -> None:
     assert str(verdict) == "NOT verified: 60 events, 1 lost, 0 duplicated, 0 altered"
 
 
-def test_a_row_that_is_there_twice_is_duplicated(tmp_path: Path) -> None:
+def test_a_repeated_row_is_duplicated(tmp_path: Path) -> None:
     """Each occurrence beyond the first counts as duplicated."""
     source = flights()
     verdict = check(tmp_path / "table", pd.concat([source, source.iloc[[31, 31, 32]]]))

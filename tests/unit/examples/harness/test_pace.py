@@ -9,8 +9,8 @@ from examples.harness.progress import Gate, Pace
 _OPEN_GATES = [Gate.BEFORE_KILL, Gate.BEFORE_RETURN, Gate.OPEN]
 
 
-def test_nothing_is_due_before_the_daemons_are_ready() -> None:
-    """A closed gate lets nothing through, however much time passes."""
+def test_no_record_is_due_before_the_daemons_are_ready() -> None:
+    """A closed gate lets no record through, after any time."""
     pace = Pace(1_000, 40)
     assert sum(pace.due(0.5, Gate.CLOSED) for _ in range(1_000)) == 0
 
@@ -45,7 +45,7 @@ def test_a_long_turn_is_not_made_up_for() -> None:
     turns=st.lists(st.tuples(st.floats(0, 5), st.sampled_from(_OPEN_GATES))),
 )
 def test_no_gate_is_passed(total: int, turns: list[tuple[float, Gate]]) -> None:
-    """Whatever the turns, a gate's share is never exceeded while it is the one that counts."""
+    """A gate's share is never exceeded while it is the one that counts."""
     pace = Pace(total, 7)
     for elapsed, gate in turns:
         before = pace.produced

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Found:
-    """What a demo found."""
+    """Hold the finding of a demo."""
 
     holds: bool
 
@@ -57,7 +57,7 @@ def test_a_demo_ends_with_a_code_and_a_line(
     err: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """By what was found, or why nothing was."""
+    """Code and line follow from the finding, or from the error."""
     assert concluded(run) == code
     assert capsys.readouterr() == (out, err)
 
@@ -69,10 +69,10 @@ def test_an_error_names_the_folder_that_is_kept(tmp_path: Path) -> None:
         verified_in(folder, Console(quiet=True), fail)
 
 
-def test_what_does_not_hold_keeps_its_folder_and_what_does_need_not(
+def test_a_failed_verification_keeps_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless something is to be left: that is called once all is known."""
+    """A successful one keeps it only for a callback, which is called once all is known."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     console, left = Console(quiet=True), list[WorkDirectory]()
     assert verified_in(None, console, lambda _: Found(True)).holds
@@ -85,7 +85,7 @@ def test_what_does_not_hold_keeps_its_folder_and_what_does_need_not(
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Have daemons stop with a code, by their number, and note who is killed."""
+    """Let daemons stop with a code, by their number, and record the kills."""
     killed = list[str]()
     monkeypatch.setattr(Daemon, "stop", lambda self, _: int(self.name[-1]) - 1)
     monkeypatch.setattr(Daemon, "kill", lambda self: killed.append(self.name))
@@ -105,7 +105,7 @@ def test_daemons_are_stopped_and_then_gone(tmp_path: Path, ended: list[str]) -> 
 
 
 def test_an_error_on_the_way_has_the_ends_of_all_logs(tmp_path: Path, ended: list[str]) -> None:
-    """Nobody is stopped then; all are killed."""
+    """All daemons are killed, and none is stopped."""
     channels = channels_into(tmp_path / "table")
     made = Daemons.of(tmp_path, Endpoints("b:1", "z:2"), 2, channels)
     for daemon in made:

@@ -22,7 +22,7 @@ def leave(work: WorkDirectory, error: BaseException | None = None) -> bool:
 
 @pytest.fixture(autouse=True)
 def _folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have temporary folders made where they are removed."""
+    """Make temporary folders in a folder that is removed."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
@@ -57,7 +57,7 @@ def test_a_folder_stays_on_request(tmp_path: Path) -> None:
 
 
 def test_a_used_folder_is_refused(tmp_path: Path) -> None:
-    """A run never mixes with what is there already."""
+    """A run never mixes with the files of another one."""
     (tmp_path / "file").touch()
     with pytest.raises(DemoError, match="is not empty"):
         WorkDirectory(tmp_path)

@@ -58,7 +58,7 @@ def settings(name: str, sink: dict[str, Any] | str) -> dict[str, Any]:
 
 
 def no_spark() -> NoReturn:
-    """Stand in for the runtime, which nobody may ask for."""
+    """Fail: a channel of type arrow takes no Spark runtime."""
     raise AssertionError("a channel of type arrow takes no Spark")
 
 
@@ -98,7 +98,7 @@ def test_a_channel_stores_rows_and_offsets_without_spark(tmp_path: Path) -> None
 
 
 def test_the_sinks_offset_wins_at_the_start(tmp_path: Path) -> None:
-    """What the table has is not read again, whatever the group says."""
+    """The table's offset wins over the group's, so stored records are not read again."""
     broker, folder = filled_broker(), tmp_path / "table"
     sink = {"type": "delta", "path": str(folder)}
     with running(channel(broker, "lengths", sink)):
@@ -136,8 +136,8 @@ def test_only_the_batch_that_fails_alone_fails(tmp_path: Path) -> None:
     assert not [row for row in rows if row["partition"] == 1]
 
 
-def test_what_is_no_table_fails_the_batch() -> None:
-    """A result of another type is an error that says what is wanted."""
+def test_a_result_that_is_not_a_table_fails_the_batch() -> None:
+    """The error says which type was returned and which one is wanted."""
     errors: list[BaseException] = []
     made = in_memory_channel(
         build(settings("wrong", "noop")),
@@ -155,6 +155,6 @@ def test_what_is_no_table_fails_the_batch() -> None:
     [("nowhere_at_all:f", "no module"), (f"{__name__}:no_spark", r"called with \(table, batch\)")],
 )
 def test_a_reducer_that_cannot_be_called_is_refused(path: str, told: str) -> None:
-    """What is no function of a table and a batch ends the start."""
+    """A reducer that is not a function of a table and a batch ends the start."""
     with pytest.raises(ImportPathError, match=told):
         build({"processor": {"type": "arrow", "reducer": path}, "sink": "noop"})

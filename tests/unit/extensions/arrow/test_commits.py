@@ -1,4 +1,4 @@
-"""Commits beside the next job, on real threads."""
+"""Commits that run in parallel with the next job, on real threads."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def opened(sink: GatedSink) -> Iterator[Callable[..., MicroBatchProcessor]]:
 
 
 def staged_behind(processor: MicroBatchProcessor, sink: GatedSink) -> list[Future[BatchResponse]]:
-    """Have one micro-batch wait in its commit, and another behind it."""
+    """Stage two micro-batches: the first waits in its commit, the second waits for the first."""
     assignment = FakeAssignment(TopicPartition("t", 0))
     first = processor.on_next_batch(make_batch([b"a"], assignment=assignment))
     assert sink.committing.wait(PATIENCE)
@@ -118,10 +118,10 @@ def test_the_next_job_runs_while_the_sink_commits(
     assert sink.committed == [0, 1]
 
 
-def test_a_stop_commits_what_is_staged(
+def test_a_stop_commits_staged_results(
     opened: Callable[..., MicroBatchProcessor], sink: GatedSink
 ) -> None:
-    """What is computed is not thrown away, as long as the deadline lasts."""
+    """A stop commits computed results until its deadline."""
     processor = opened()
     answers = staged_behind(processor, sink)
     stop = Thread(target=processor.close, args=[Deadline.after(PATIENCE)])
@@ -133,10 +133,10 @@ def test_a_stop_commits_what_is_staged(
     assert sink.committed == [0, 1]
 
 
-def test_what_came_during_a_commit_is_the_next_one(
+def test_results_staged_during_a_commit_are_committed_together(
     opened: Callable[..., MicroBatchProcessor],
 ) -> None:
-    """Results that wait behind a commit are stored in one, and answered in their order."""
+    """Results that wait for a commit are stored in one, and answered in their order."""
     sink = GroupingSink()
     processor = opened(into=sink)
     answers = staged_behind(processor, sink)

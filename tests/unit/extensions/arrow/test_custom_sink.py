@@ -46,7 +46,7 @@ class Collecting(NoopSink):
         return [] if result is None else result.to_pylist()
 
     def commit(self, staged: Any, offsets: Sequence[PartitionCommit]) -> None:
-        """Have the rows be there."""
+        """Store the rows."""
         del offsets
         COLLECTED.setdefault(self._name, []).extend(staged)
 
@@ -89,7 +89,7 @@ def offsets(table: pa.Table, batch: MicroBatch) -> pa.Table:
 
 
 def no_spark() -> NoReturn:
-    """Stand in for the runtime, which nobody may ask for."""
+    """Fail: a channel of type arrow takes no Spark runtime."""
     raise AssertionError("a channel of type arrow takes no Spark")
 
 
@@ -136,7 +136,9 @@ def test_a_channel_writes_to_a_sink_that_its_configuration_names() -> None:
         ("Unclear", {}, "its guarantee is none of headrace.sinks.Guarantee"),
     ],
 )
-def test_what_is_no_sink_stops_the_start(factory: str, options: dict[str, Any], words: str) -> None:
+def test_a_factory_that_makes_no_sink_stops_the_start(
+    factory: str, options: dict[str, Any], words: str
+) -> None:
     """The sentence names the key, the factory, and what is wrong with it."""
     with pytest.raises(ImportPathError, match=words):
         build(settings(factory, options=options))
@@ -153,14 +155,14 @@ def test_a_sink_that_promises_less_than_is_demanded_stops_the_start() -> None:
 
 @pytest.fixture
 def by_value() -> Iterator[None]:
-    """Have modules of the tests pickled as before."""
+    """Restore how modules of the tests are pickled."""
     yield
     cloudpickle.unregister_pickle_by_value(sys.modules["tests"])
 
 
 @pytest.mark.usefixtures("by_value")
 def test_the_sink_s_package_goes_to_spark_s_workers_by_value() -> None:
-    """What it has run there is the code that is imported here, also after it has changed."""
+    """Workers of Spark run the sink's code as it is imported here, also after it has changed."""
     chosen = settings("collecting", options={"name": "x"})
     chosen["processor"] = {"type": "spark", "sql": "select 1"}
     config = ChannelConfig.model_validate({"topics": ["events"], "group": "group", **chosen})

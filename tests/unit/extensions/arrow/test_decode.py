@@ -59,8 +59,8 @@ def test_columns_are_read_as_spark_reads_them(ddl: str, columns: list[tuple[str,
         ("a INT; b", "'; b' is not understood"),
     ],
 )
-def test_what_is_no_list_of_columns_says_why(ddl: str, told: str) -> None:
-    """The message has the schema, and what is wrong in it."""
+def test_a_malformed_decode_schema_is_explained(ddl: str, told: str) -> None:
+    """The message has the schema and the reason."""
     with pytest.raises(ConfigError) as raised:
         parse_ddl(ddl)
     assert f"decode schema {ddl!r} is not a list of columns" in str(raised.value)
@@ -74,8 +74,8 @@ def test_a_reserved_name_is_refused() -> None:
             ArrowDecoder(Decode(Decoding.JSON, schema))
 
 
-def test_values_become_columns_beside_the_records_own() -> None:
-    """Types are the schema's, fields that it does not name are passed over, a tombstone is null."""
+def test_fields_become_columns_next_to_the_metadata() -> None:
+    """The schema decides on types; other fields are ignored, and a tombstone gives nulls."""
     schema = "n INT, at TIMESTAMP, day DATE, cost DECIMAL(5,2), s STRUCT<days: ARRAY<DATE>>"
     whole = (
         b'{"n": 1, "at": "2013-01-02T03:04:05.678+01:00", "day": "2013-01-02", "cost": 1.5,\n'
@@ -114,7 +114,7 @@ def test_values_become_columns_beside_the_records_own() -> None:
     ],
 )
 def test_a_record_that_does_not_fit_is_named_or_left_out(bad: bytes) -> None:
-    """Whatever is wrong with a value, its neighbours keep their rows and their offsets."""
+    """A value that does not fit costs no other record its row or its offset."""
     schema = "n INT, s STRING, day DATE, c DECIMAL(5,2)"
     values = [b'{"n": 1}', b"{}", bad, b'{"n": 4}', None]
     with pytest.raises(UndecodableRecordError, match="record at offset 2: the value does not fit"):
@@ -138,7 +138,7 @@ def test_a_record_that_does_not_fit_is_named_or_left_out(bad: bytes) -> None:
     ],
 )
 def test_a_number_or_time_is_taken_for_no_other(schema: str, good: str, bad: str) -> None:
-    """What means something else to others is undecodable, in structs and lists as well."""
+    """A number or time of another meaning is undecodable, in structs and lists as well."""
     name, kind = schema.split(maxsplit=1)
     for form, shape in (
         ("%s", kind),
@@ -202,8 +202,8 @@ def test_without_decoding_the_table_is_as_it_was() -> None:
         b'{"id":1} {"id":2}',
     ],
 )
-def test_what_is_more_than_one_json_document_is_undecodable(value: bytes) -> None:
-    """However it goes on behind its end, and among whatever others."""
+def test_a_value_of_several_json_documents_is_undecodable(value: bytes) -> None:
+    """Text after the first document makes a value undecodable, in any batch."""
     nested = b'{"id": 7, "more": {"x": [{}, {"y": "},\\""}]}, "id2": 1}'
     for before, after in (([], []), ([nested], [nested]), ([b'{"id":8}'], [b'{"id":9}'])):
         found = decoded("id BIGINT", *before, value, *after, skip=True)
@@ -232,7 +232,7 @@ _PIECES = [
 
 @given(st.lists(st.sampled_from(_PIECES), max_size=8).map("".join))
 def test_a_value_is_decoded_only_if_it_is_a_document_to_python(rest: str) -> None:
-    """Whatever an object is followed by: what passes is one object."""
+    """A value that is decoded is one JSON object, whatever text follows an object."""
     value = '{"id":"a"}' + rest
     if decoded("id STRING", value.encode(), skip=True).table.num_rows:
         assert isinstance(json.loads(value), dict)
@@ -247,7 +247,7 @@ _MIXED: list[bytes | None] = [
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(_MIXED), min_size=1, max_size=40), st.integers(1, 20))
 def test_values_are_read_together_as_each_is_alone(some: list[bytes | None], times: int) -> None:
-    """Whatever lies beside a value: its row, its place, and whether it is one."""
+    """Neighbours do not change a value's row, its offset, or whether it is decoded."""
     values, schema = some * times, "n INT, s STRING, d DOUBLE"
     alone = {value: decoded(schema, value, skip=True).table.num_rows for value in set(some)}
 

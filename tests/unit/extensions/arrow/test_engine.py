@@ -67,7 +67,7 @@ def opened() -> Iterator[Callable[..., MicroBatchProcessor]]:
 def test_a_batch_that_is_passed_over_moves_the_sinks_offset(
     opened: Callable[..., MicroBatchProcessor], tmp_path: Path
 ) -> None:
-    """What the policy skips is behind the table's offset as well, and no rows come of it."""
+    """Skipped records advance the table's offset and make no rows."""
     sink, assignment = DeltaSink(tmp_path / "table"), FakeAssignment()
     processor = opened(sink)
     first = processor.on_next_batch(make_batch([b"a"], assignment=assignment))
@@ -173,7 +173,7 @@ def test_undecodable_records_are_a_hot_matter(
 
 
 def test_a_schema_that_cannot_be_read_ends_the_start() -> None:
-    """Nothing is opened then."""
+    """A malformed schema fails the start before the engine opens anything."""
     engine = ArrowEngine(numbers, Decode(Decoding.JSON, "n"))
     with pytest.raises(ConfigError, match="decode schema 'n' is not a list of columns"):
         engine.open("main")

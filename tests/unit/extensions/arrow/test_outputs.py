@@ -98,8 +98,8 @@ def test_a_batch_that_is_passed_over_moves_each_output_from_where_it_stands() ->
         (5, "returned a int; for several outputs it must return a dict of their names"),
     ],
 )
-def test_what_a_reducer_may_not_return_for_several_outputs(returned: Any, words: str) -> None:
-    """The sentence names what it returned and what it must return."""
+def test_a_wrong_return_value_for_several_outputs_is_explained(returned: Any, words: str) -> None:
+    """The error names what the reducer returned and what it must return."""
     site = Site()
     sink: Any = SeveralSink([alone("a", Movable(site.a)), alone("b", Movable(site.b))])
     engine = ArrowEngine(lambda table, batch: returned)  # noqa: ARG005 - as reducers are called

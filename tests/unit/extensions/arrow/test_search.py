@@ -96,7 +96,7 @@ def together(values: Sequence[bytes | None]) -> tuple[list[Any], list[int]]:
 def test_values_read_together_are_what_they_are_by_themselves(
     values: list[bytes | None], block: int, few: int
 ) -> None:
-    """However they are mixed and cut: rows in order, and the places of what is none."""
+    """Values decoded together give the rows and places that each gives alone."""
     with patch.object(decode, "_BLOCK", block), patch.object(decode, "_FEW", few):
         assert together(values) == by_themselves(values)
 

@@ -168,8 +168,8 @@ def test_a_letter_is_the_record_as_it_was(stage: Stage) -> None:
     assert '[TYPE] field id: INT is expected, found the text "x"' in said["message"]
 
 
-def test_nothing_is_stored_before_its_letters_are(stage: Stage) -> None:
-    """While the topic takes nothing nothing is committed; then everything is, once."""
+def test_letters_are_produced_before_rows_are_stored(stage: Stage) -> None:
+    """While the dead-letter topic refuses, nothing is committed; then everything is, once."""
     values, good, bad = _records(9)
     stage.broker.produce(P0, *values)
     stage.letters.refuse = "away"
@@ -232,7 +232,7 @@ _batches = st.lists(st.lists(st.booleans(), min_size=1, max_size=30), min_size=1
 def test_limits_are_those_of_all_records_in_their_order(
     parts: list[list[bool]], most: int, thousand: int
 ) -> None:
-    """However records are cut, and though each batch comes twice, the same one is too many."""
+    """The same record exceeds the limit for any cut into batches, also when batches come twice."""
     section = DeliveredRejects.model_validate(
         {
             "failing": "dead_letter",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the table goes."""
+    """Return the folder of the table."""
     return tmp_path / "table"
 
 

@@ -54,7 +54,7 @@ def data_files(folder: Path) -> int:
 def wrap_commit(
     monkeypatch: pytest.MonkeyPatch, *steps: Callable[[Callable[[], None]], None]
 ) -> None:
-    """Have the next entries of the log be made in ``steps``, each of which gets the real call.
+    """Run the next entries of the log through ``steps``, each of which gets the real call.
 
     One that does not call it is as if another writer had made the entry.
     """
@@ -71,7 +71,7 @@ def wrap_commit(
 
 
 def lose_the_table(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Have the next commit be made, fail all the same, and leave a table that nobody can read.
+    """Make the next commit, then raise, and leave a table that cannot be read.
 
     Its log is in ``_hidden`` from then on.
     """

@@ -86,8 +86,8 @@ def test_types_become_those_of_delta(given: pa.DataType, value: Any, stored: pa.
         (pa.nulls(1), "every value is null"),
     ],
 )
-def test_what_cannot_be_stored_is_named(column: pa.Array, told: str) -> None:
-    """A type without a like, and a value that would lose a part, fail with the column's name."""
+def test_a_column_that_cannot_be_stored_is_named(column: pa.Array, told: str) -> None:
+    """A type without a Delta equivalent, and a value that would lose digits, name the column."""
     with pytest.raises(RowsRefusedError, match=rf"'odd'.*{told}.*have the reducer cast it"):
         schema_json(plain(pa.table({"odd": column})))
 
@@ -117,7 +117,7 @@ def test_columns_that_no_table_can_have_make_none(
 
 
 def test_a_difference_inside_of_a_column_is_named(tmp_path: Path) -> None:
-    """By the column, the field and the table, and nothing is stored."""
+    """The error names the column, the field and the table, and nothing is stored."""
     commit(tmp_path / "table", pa.table({"s": [{"a": 1, "l": [{"x": 1}]}]}))
     for value, told in (
         ({"a": 1, "l": [{"x": 1}], "b": 2}, "column 's' has the field 'b', which it has not"),
@@ -134,7 +134,7 @@ def test_a_difference_inside_of_a_column_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "told"), [("no", "no column 'no'"), ("raw", "holds binary")])
-def test_what_cannot_partition_is_named(tmp_path: Path, name: str, told: str) -> None:
+def test_a_column_that_cannot_partition_is_named(tmp_path: Path, name: str, told: str) -> None:
     """A missing column, and one of bytes, are refused by name."""
     table = pa.table({"raw": [b"a"], "number": [1]})
     with pytest.raises(ResultMisfitError, match=told):
@@ -148,7 +148,7 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         commit(tmp_path / "table", pa.table({"a": ["x"]}))
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_refused_result_leaves_no_file(tmp_path: Path) -> None:
     """A result that is refused leaves no file in the staging folder."""
     sink = DeltaSink(tmp_path / "table")
     sink.open()

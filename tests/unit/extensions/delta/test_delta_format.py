@@ -39,7 +39,7 @@ def commit_in(folder: Path, version: int, **offsets: int) -> None:
 
 
 def test_the_format_is_noted_once(sink: DeltaSink, folder: Path) -> None:
-    """The first commit notes it, later ones do not; whoever reads offsets does not see it."""
+    """The first commit writes the format's version, later ones do not; readers do not see it."""
     sink.commit(stage(sink, "two", [2]), [share(0, 10, 20)])
     assert DeltaTable(folder).transaction_version(FORMAT_KEY) == 1
     first = (folder / "_delta_log" / f"{1:020}.json").read_text()
@@ -54,7 +54,7 @@ def test_the_format_is_noted_once(sink: DeltaSink, folder: Path) -> None:
 def test_a_table_without_a_note_is_of_the_first_format(
     opened: Callable[[], DeltaSink], folder: Path
 ) -> None:
-    """What stands in a table from before there was a note still counts, and it is noted now."""
+    """Offsets of a table without a version still count, and the next move writes the version."""
     DeltaTable.create(folder, pa.schema([("id", pa.int64())]))
     table = DeltaTable(folder)
     table.create_write_transaction(
@@ -83,7 +83,7 @@ def test_two_that_note_it_at_the_same_time_both_commit(
 
 
 def test_a_later_format_is_refused(sink: DeltaSink, folder: Path) -> None:
-    """Neither opened nor read nor written: what its offsets mean is not known here."""
+    """A table of a later format is neither opened nor read nor written."""
     commit_in(folder, FORMAT_VERSION + 1, **{"id/0": 20})
     later = f"format version {FORMAT_VERSION + 1}"
     with pytest.raises(StartError, match=later):
@@ -101,7 +101,7 @@ def test_a_later_format_is_refused(sink: DeltaSink, folder: Path) -> None:
 
 
 def test_a_member_at_work_notices_a_later_format(sink: DeltaSink, folder: Path) -> None:
-    """Its partition was taken over by a later version: its handle is old, and it is refused."""
+    """A member whose table was upgraded by a later version is refused at its next commit."""
     commit_in(folder, FORMAT_VERSION + 1, **{"id/0": 25})
     staged = stage(sink, "two", [2])
     with pytest.raises(StartError):
@@ -111,7 +111,7 @@ def test_a_member_at_work_notices_a_later_format(sink: DeltaSink, folder: Path) 
 
 
 def set_retention(folder: Path, duration: str) -> None:
-    """Have the table forget transactions that are older than this."""
+    """Set how long the table keeps its transactions."""
     DeltaTable(folder).alter.set_table_properties({RETENTION_PROPERTY: duration})
 
 
@@ -127,7 +127,7 @@ def unset_retention(folder: Path) -> None:
 def test_a_table_that_forgets_offsets_is_refused_at_the_start(
     sink: DeltaSink, opened: Callable[[], DeltaSink], folder: Path
 ) -> None:
-    """By the names of property and table, with the way on; without the property it is taken."""
+    """The error names property, table and remedy; without the property the table opens."""
     sink.close()
     set_retention(folder, "interval 1 days")
     with pytest.raises(StartError) as refused:

@@ -53,10 +53,10 @@ def test_one_version_has_the_files_of_all_and_the_last_offset_of_each_partition(
     assert not any(each.folder is None or each.folder.exists() for each in staged)
 
 
-def test_what_was_not_stored_together_is_stored_one_by_one(
+def test_results_of_a_failed_group_are_stored_one_by_one(
     sink: DeltaSink, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files that are in place already are taken from there, each once."""
+    """Files that are in place already are used once each."""
 
     def fail(_: Callable[[], None]) -> None:
         raise OSError("disk full")
@@ -73,10 +73,10 @@ def test_what_was_not_stored_together_is_stored_one_by_one(
     assert (visible(folder), data_files(folder)) == ([1, 2], 2)
 
 
-def test_what_was_stored_after_all_is_found_for_all(
+def test_a_group_that_was_stored_despite_an_error_is_found(
     sink: DeltaSink, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call that raises after it happened is read back from the table."""
+    """A call that raises after the commit is resolved by reading the table."""
 
     def commit_then_raise(call: Callable[[], None]) -> None:
         call()

@@ -49,7 +49,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def age(*files: Path) -> None:
-    """Have these be as old as ``NOW``; what is gone already is none of them."""
+    """Set the age of the files from ``NOW``, except of those that are gone."""
     for file in files:
         with suppress(FileNotFoundError):
             os.utime(file, (NOW, NOW))
@@ -78,7 +78,7 @@ def test_compaction_makes_one_file_of_many(
     assert DeltaTable(folder).transaction_version("id/0") == 32
 
 
-def test_nothing_is_compacted_twice(
+def test_a_compacted_file_is_not_compacted_again(
     sink: DeltaSink, folder: Path, small: Callable[[], int]
 ) -> None:
     """A large file waits until the small ones together are as large."""
@@ -91,10 +91,10 @@ def test_nothing_is_compacted_twice(
     assert DeltaTable(folder).version() == version
 
 
-def test_of_two_compactions_of_the_same_files_one_gives_up(
+def test_the_second_of_two_compactions_gives_up(
     sink: DeltaSink, folder: Path, small: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows are not there twice, and the files that were made in vain are gone."""
+    """Rows are not duplicated, and the files of the second compaction are removed."""
     grow(sink, 10, 5)
 
     def other_first(call: Callable[[], None]) -> None:
@@ -130,7 +130,7 @@ def test_commits_during_a_compaction_are_kept(
 def test_a_compaction_that_fails_leaves_nothing(
     sink: DeltaSink, folder: Path, small: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a file nor an entry of the log."""
+    """A failed compaction leaves neither a file nor an entry of the log."""
     grow(sink, 10, 5)
     before = {path.name for path in folder.rglob("*.*")}
 
@@ -165,7 +165,7 @@ def test_a_compaction_whose_outcome_is_unknown_loses_nothing(
 def test_a_compaction_of_a_table_that_cannot_be_read_removes_nothing(
     sink: DeltaSink, folder: Path, small: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the table cannot say which files it has, all of them stay."""
+    """All files stay when the table cannot say which ones it has."""
     grow(sink, 10, 5)
 
     def commit_and_hide_the_table(call: Callable[[], None]) -> None:
@@ -219,7 +219,7 @@ def test_columns_that_came_later_are_null(folder: Path, small: Callable[[], int]
 
 
 def test_a_table_with_other_features_is_left_alone(folder: Path, small: Callable[[], int]) -> None:
-    """What is not known here is not rewritten, and the message says what to do."""
+    """A table with unknown features is not rewritten, and the message says what to do."""
     write_deltalake(folder, pa.table({"id": [1]}))
     DeltaTable(folder).alter.add_constraint({"small": "id < 10"})
 
@@ -228,7 +228,7 @@ def test_a_table_with_other_features_is_left_alone(folder: Path, small: Callable
 
 
 def test_a_sink_keeps_its_table_small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By itself: with many commits there are checkpoints, a short log and few files."""
+    """Maintenance after many commits leaves checkpoints, a short log and few files."""
     monkeypatch.setattr("headrace.extensions.delta.maintenance._REST", 0)
     sink = DeltaSink(folder, durable=False, maintenance=MaintenanceConfig(compact_every=50))
     sink.open()
@@ -297,7 +297,7 @@ def test_a_chore_runs_no_code_of_the_table_s_folder(
 
 
 def test_a_chore_ends_with_its_daemon(sink: DeltaSink, folder: Path, tmp_path: Path) -> None:
-    """Its process is ended where it is, and that is no error."""
+    """The compaction's process is ended with the daemon, which is no error."""
     grow(sink, 10, 5)
     stopping = Event()
     stopping.set()
@@ -307,8 +307,8 @@ def test_a_chore_ends_with_its_daemon(sink: DeltaSink, folder: Path, tmp_path: P
     )
 
 
-def test_what_the_configuration_says_becomes_the_table_s(sink: DeltaSink, folder: Path) -> None:
-    """A new table has the defaults; one that is there changes only where something is said."""
+def test_configured_properties_are_set_on_the_table(sink: DeltaSink, folder: Path) -> None:
+    """A new table has the defaults; an existing one changes only where a value is configured."""
     sink.close()
     properties = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
 
@@ -377,10 +377,8 @@ def test_a_file_that_a_clean_up_removed_is_not_committed(
     assert visible(folder) == [1, 2, 7]
 
 
-def test_a_staged_file_that_somebody_removed_is_not_passed_over(
-    sink: DeltaSink, folder: Path
-) -> None:
-    """As a member elsewhere does after a day: offsets do not move without the rows."""
+def test_a_removed_staged_file_fails_the_commit(sink: DeltaSink, folder: Path) -> None:
+    """Offsets do not move without the rows, when another member removed the staged files."""
     lost, partly = stage(sink, "lost", [2]), stage(sink, "partly", [3])
     assert lost.folder is not None
     shutil.rmtree(lost.folder)

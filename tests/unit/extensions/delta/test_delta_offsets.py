@@ -52,7 +52,7 @@ def test_the_table_s_history_says_what_was_moved(folder: Path, sink: DeltaSink) 
 
 
 def test_an_offset_that_is_elsewhere_stops_all_moves(sink: DeltaSink, folder: Path) -> None:
-    """Somebody writes: the conflict names the partition, and no offset has moved."""
+    """A conflict with another writer names the partition, and no offset moves."""
     sink.commit(stage(sink, "two", [2]), [share(1, 0, 7)])
 
     with pytest.raises(CommitConflictError, match="t-1"):

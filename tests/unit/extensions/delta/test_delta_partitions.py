@@ -1,4 +1,4 @@
-"""By which values a Delta table is partitioned, and how they come back."""
+"""Values by which a Delta table is partitioned, written and read back."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_null_and_no_text_are_one_partition(tmp_path: Path) -> None:
 
 
 def test_a_value_of_any_length_partitions(tmp_path: Path) -> None:
-    """What is longer than a name of a file may be is in the log alone."""
+    """A value that is too long for the name of a file is in the log alone."""
     assert len(quote(LONG)) > 255
     values: list[str] = ["ok", LONG, "x" * 5000, "/../" + LONG]
     commit(tmp_path, 0, pa.table({"id": [0, 1, 2, 3], "k": values, "n": values}), ["k", "n"])
@@ -89,8 +89,10 @@ def test_numbers_that_are_none_are_spelt_for_every_reader(tmp_path: Path) -> Non
         (pa.array([{"x": 1}]), "'k' holds struct"),
     ],
 )
-def test_what_cannot_partition_leaves_no_table(tmp_path: Path, column: pa.Array, told: str) -> None:
-    """It is named, before there is a table."""
+def test_a_column_that_cannot_partition_leaves_no_table(
+    tmp_path: Path, column: pa.Array, told: str
+) -> None:
+    """The error names the column before a table is created."""
     with pytest.raises(ResultMisfitError, match=told):
         commit(tmp_path, 0, pa.table({"id": [1], "k": column}), ["k"])
     assert not DeltaTable.is_deltatable(str(tmp_path))
@@ -126,7 +128,7 @@ def test_a_table_has_another_column_than_those_of_its_partitions(tmp_path: Path)
 def test_every_value_of_a_partition_comes_back(
     tmp_path_factory: pytest.TempPathFactory, values: list[tuple[Any, ...]]
 ) -> None:
-    """Whatever texts and times there are, each row has its own again, and no text is null."""
+    """Each row has its text, times and flag again; an empty text is null."""
     folder = tmp_path_factory.mktemp("table")
     texts, times, flags = zip(*values, strict=True)
     rows = pa.table(

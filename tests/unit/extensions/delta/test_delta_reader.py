@@ -69,7 +69,7 @@ def test_a_missing_column_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_commit_of_the_sink_names_its_member(tmp_path: Path) -> None:
-    """What the sink commits is read back with the member, the rows and the offsets."""
+    """A commit is read back with its member, its rows and its offsets."""
     sink = DeltaSink(tmp_path / "table", member="one")
     sink.open()
     sink.commit(stage(sink, "first", [1, 2]), [share(0, 0, 10)])

@@ -72,7 +72,7 @@ def test_rows_say_which_records_they_are_of(sink: DeltaSink, folder: Path) -> No
 
 
 def test_compacted_files_are_divided_again(sink: DeltaSink, folder: Path, tmp_path: Path) -> None:
-    """What stays of a file is written anew, and the table's history tells what was done."""
+    """The rest of a file is written to a new one, and the table's history has the operation."""
     assert compact(folder, tmp_path / "scratch", {}, NOW) == 5
 
     assert sink.replace([move(50, 30)], '{"operation":"reset"}') == 2
@@ -92,7 +92,7 @@ def test_compacted_files_are_divided_again(sink: DeltaSink, folder: Path, tmp_pa
 def test_files_are_young_when_they_are_committed(
     sink: DeltaSink, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long writing them took: a clean-up takes files that the table lacks by their age."""
+    """Files are young at their commit after a slow write, because clean-up goes by age."""
     assert compact(folder, tmp_path / "scratch", {}, NOW) == 5
     ages: list[float] = []
 
@@ -141,8 +141,8 @@ def test_origins_count_from_the_first_row_that_has_one(old: DeltaSink, folder: P
     assert visible(folder) == [0, 1]
 
 
-def test_where_all_rows_say_it_any_offset_will_do(sink: DeltaSink, folder: Path) -> None:
-    """Also one before the first that the sink was given."""
+def test_any_offset_will_do_if_all_rows_have_origins(sink: DeltaSink, folder: Path) -> None:
+    """An offset before the first one that the sink was given is accepted too."""
     store(sink, 5, share(1, 500, 510))
     assert sink.replace([move(510, 0, 1)], "test") == 1
     assert visible(folder) == [0, 1, 2, 3, 4]
@@ -197,7 +197,7 @@ def schema(folder: Path) -> pa.Schema:
 
 
 def test_files_that_others_put_elsewhere_are_not_rewritten(folder: Path, sink: DeltaSink) -> None:
-    """They are named; what they do not have can be replaced all the same."""
+    """A foreign file with rows to replace is named; rows outside of it can be replaced."""
     text = DeltaTable(folder).to_pyarrow_table().to_pylist()[0][ORIGIN]
     entry = {"path": "sub/other.parquet", "partitionValues": {}, "modificationTime": 0}
     (folder / "sub").mkdir()
@@ -234,7 +234,7 @@ def test_tables_that_ask_more_of_a_writer_are_refused(
 def test_a_writer_that_comes_first_is_taken_into_account(
     sink: DeltaSink, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files are looked at as well: here the same rows in one file instead of five."""
+    """Files of another writer count: here the same rows in one file instead of five."""
 
     def compaction_first(call: Callable[[], None]) -> None:
         assert compact(folder, tmp_path / "scratch", {}, NOW) == 5
@@ -274,7 +274,7 @@ def test_an_unknown_outcome_is_found_by_the_offset(
     target: int,
     is_stored: bool,
 ) -> None:
-    """By the table: either all of it took place, or nothing did and the same can be done again."""
+    """After a lost answer the table shows that all of it or nothing took place."""
     compact(folder, tmp_path / "scratch", {}, NOW)
     sink.move_offsets([move(50, 30)], "by hand")
     start = 30

@@ -1,4 +1,4 @@
-"""What tables the Delta sink takes, and what it leaves in them."""
+"""Tables that the Delta sink takes, and files that it leaves in them."""
 
 from __future__ import annotations
 

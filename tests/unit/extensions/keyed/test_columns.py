@@ -165,7 +165,7 @@ def test_a_state_of_another_reducer_is_poison_that_names_the_record() -> None:
 
 
 def test_a_count_reads_no_value_however_it_is_folded() -> None:
-    """Neither in columns nor key by key, so that a decoder that refuses it has no say."""
+    """A count needs no value, in columns or key by key, so the decoder is not called."""
 
     def refuses(data: bytes) -> Any:
         raise ValueError(f"not {data!r}")

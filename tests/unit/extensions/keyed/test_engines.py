@@ -134,8 +134,8 @@ def test_chunks_in_workers_give_what_one_process_gives(
         assert one.state.time(number) == other.state.time(number)
 
 
-def test_what_is_staged_knows_the_former_rows_without_a_second_read() -> None:
-    """Each touched key is read once; poison without a key stands behind the rows."""
+def test_staging_reads_each_touched_key_once() -> None:
+    """Poison without a key comes after the rows of keys."""
     engine = Engine(1, "dead_letter")
     for number, values in enumerate([(1, 1), (1, 7, None)]):
         rows = [

@@ -119,16 +119,16 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(EXACT)
-def test_what_json_gives_back_is_written_as_the_standard_library_does(value: Any) -> None:
-    """It is taken, and read as the same; the bytes are those that there were before."""
+def test_a_json_value_is_written_as_the_standard_library_does(value: Any) -> None:
+    """The value is accepted and read back the same; the bytes are the standard library's."""
     data = exact_json(value)
     assert data == json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     assert same(from_json(data), value)
 
 
 @given(ANYTHING)
-def test_what_json_does_not_give_back_as_it_was_is_refused(value: Any) -> None:
-    """Whatever is taken comes back equal and of the same types; the others raise as poison does."""
+def test_a_value_that_json_would_change_is_refused(value: Any) -> None:
+    """An accepted value comes back equal and of the same types; others raise as poison does."""
     try:
         data = exact_json(value)
     except (TypeError, ValueError) as error:
@@ -171,14 +171,14 @@ def test_a_refusal_says_which_part_and_what_to_write(value: Any, words: str) -> 
 
 
 def test_depth_is_bounded_and_not_by_the_interpreter() -> None:
-    """What is just within the bound is taken, and read."""
+    """A value of the greatest depth is written and read."""
     deepest = nested(MAX_DEPTH + 1)
     assert from_json(exact_json(deepest)) == deepest
 
 
 @pytest.mark.parametrize("value", [Text.A, Plain("x"), "\ud800", b"x", 5])
 def test_a_state_of_text_is_a_plain_text(value: Any) -> None:
-    """Nothing that only is like one, which would be another type after it was read."""
+    """Values of types that are only like a text are refused, as they would be read as text."""
     with pytest.raises((TypeError, ValueError), match="the state is"):
         ENCODERS["string"](value)
 

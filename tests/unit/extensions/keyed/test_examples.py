@@ -25,7 +25,7 @@ END = Sent("the end", {"event": "none", "distance": 0, "delay": 0}, 4_000_000_00
 
 
 class Example:
-    """One folder: its configuration, its records as facts, and the rows beside them."""
+    """Hold one folder: its configuration, its records as facts, and the expected rows."""
 
     def __init__(self, name: str) -> None:
         self.folder = EXAMPLES / name
@@ -46,7 +46,7 @@ class Example:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """What the folder says that comes of them."""
+        """Return the rows that the folder expects."""
         lines = (self.folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
@@ -82,7 +82,7 @@ def by_key(rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, Any]]]:
 
 
 def test_an_example_makes_the_rows_that_it_shows(example: Example) -> None:
-    """Its records, and a time at which all timers are due, give what is in its folder."""
+    """The records and a time at which all timers are due give the rows of the folder."""
     test = KeyedTest(example.reducer)
     test.send(*example.facts)
     test.send(END)
@@ -91,12 +91,12 @@ def test_an_example_makes_the_rows_that_it_shows(example: Example) -> None:
 
 
 def test_an_example_gives_the_same_wherever_batches_are_cut(example: Example) -> None:
-    """Its reducer is pure, so that a crash changes nothing."""
+    """The reducer is pure, so that a crash changes nothing."""
     check_reducer(example.reducer, [*example.facts, END])
 
 
-def test_an_order_that_nobody_pays_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 30 minutes; what is paid by then is overdue after two days, and is shipped still."""
+def test_an_unpaid_order_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders are given up after 30 minutes; a paid one is overdue after two days, but can ship."""
     monkeypatch.syspath_prepend(str(EXAMPLES / "checkout"))
     status = load_callable("checkout:status")
     sys.modules.pop("checkout", None)

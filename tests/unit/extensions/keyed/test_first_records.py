@@ -69,7 +69,7 @@ def lines(
 def test_a_reducer_that_no_record_got_through_is_named_once(
     policy: str, batches: list[list[str]]
 ) -> None:
-    """Whatever the policy, though each batch is committed; letters say what the error is."""
+    """The log names the reducer once for each policy; letters have the error."""
     (line,) = lines(reduce, batches, failing=policy)
     assert (line["log_level"], line["channel"], line["code"]) == ("error", "c", "m:reduce")
     assert line["failures"] == min(MOST_RECORDS, MOST_BATCHES if len(batches) > 2 else MOST_RECORDS)
@@ -86,7 +86,7 @@ def test_the_error_is_said_whatever_headers_letters_have(names: str) -> None:
 
 
 def test_values_that_cannot_be_read_count_alike() -> None:
-    """As where the configured decoding is not that of the producers."""
+    """Undecodable values count too, which shows a decoding that is not the producers'."""
     (line,) = lines(reduce_good, [["{"] * MOST_RECORDS], failing="dead_letter", value="json")
     assert line["failures"] == MOST_RECORDS
 
@@ -101,5 +101,5 @@ def test_values_that_cannot_be_read_count_alike() -> None:
     ids=["later", "first", "few"],
 )
 def test_a_reducer_that_some_record_got_through_is_not_named(batches: list[list[str]]) -> None:
-    """What fails then may fail for its value; and two batches tell nothing yet."""
+    """A failure after a success may be due to the value; two batches are too few to tell."""
     assert lines(reduce_good, batches, failing="dead_letter") == []

@@ -85,7 +85,7 @@ def test_results_do_not_depend_on_where_batches_are_cut(facts: list[Sent], seed:
 def test_poison_does_not_depend_on_where_batches_are_cut(
     facts: list[Sent], seed: int, policy: str
 ) -> None:
-    """What a reducer fails for is set aside alike for any cuts, and no state has a trace of it."""
+    """The same facts are set aside for any cuts, and no state has a trace of them."""
     chosen = FoldSettings(outputs=("out",), failing=policy)
     check_reducer(fails_on_seven, facts, settings=chosen, runs=5, seed=seed)
 
@@ -132,7 +132,7 @@ def test_time_to_live_of_facts_that_come_together_does_not_depend_on_cuts(
 
 
 def test_a_timer_fires_before_its_key_ends_at_the_same_time() -> None:
-    """What is due with the end of the time to live is called first, and has the state."""
+    """A timer that is due when the time to live ends is called first, with the state."""
     seen = []
 
     def note(key: str, state: Any, facts: list[Any], now: int) -> Any:
@@ -188,7 +188,7 @@ def test_a_timer_of_a_key_without_records_fires_when_another_key_moves_the_time(
 
 
 def test_timers_fire_in_the_order_of_due_and_name() -> None:
-    """Of timers with the same due time the one with the smaller name comes first."""
+    """The smaller name comes first among timers with the same due time."""
     wanted = {"z": at_event(5), "b": at_event(7), "a": at_event(7)}
 
     def three(key: str, state: Any, facts: list[Any], now: int) -> Any:
@@ -275,7 +275,7 @@ def test_a_dead_letter_says_where_it_comes_from_and_leaves_the_neighbours_alone(
 
 
 def test_dead_letters_have_kafka_connects_names_where_that_is_said() -> None:
-    """Of what cannot be read, what the reducer refuses and a timer that fails: where and why."""
+    """Letters of values, of facts and of timers have the place and the error."""
     chosen = FoldSettings(
         ("out",), failing="dead_letter", letters=LetterHeaders("connect", "group")
     )
@@ -295,8 +295,8 @@ def test_dead_letters_have_kafka_connects_names_where_that_is_said() -> None:
     assert not any(name.startswith("headrace.") for each in found for name in each)
 
 
-def test_what_is_dropped_is_counted_and_leaves_no_trace() -> None:
-    """With failing: skip a poison record, also one without a key, is no dead letter."""
+def test_a_skipped_record_is_counted_and_leaves_no_trace() -> None:
+    """With failing: skip a poison record makes no dead letter, also without a key."""
     test = KeyedTest(fails_on_seven, FoldSettings(outputs=("out",), failing="skip"))
     test.send(("a", 1, 1), ("a", 7, 2), ("a", b"{", 3), ("a", 2, 4), ("b", 7, 5))
     assert test.dead_letters == []
@@ -347,7 +347,7 @@ def test_a_quarantined_key_meets_the_policy_that_there_is_now() -> None:
 
 
 def test_timers_of_a_key_in_quarantine_stay_and_do_not_fire() -> None:
-    """They are there for when the key is released: those that it had, and the one that failed."""
+    """Earlier timers and the failed one stay until the key is released."""
 
     def fails(key: str, state: Any, facts: list[Any], now: int) -> Any:
         del state, now
@@ -412,8 +412,8 @@ def test_timers_of_a_key_in_quarantine_stay_and_do_not_fire() -> None:
         ((1, [], {"t": Timer(_unchecked(_Due.A))}), "a _Due; it has to be an int"),
     ],
 )
-def test_what_a_reducer_may_not_return_names_the_record(returned: Any, words: str) -> None:
-    """Another shape, an unknown output, too large a row: the record is poison, with the reason."""
+def test_a_wrong_return_value_of_a_reducer_names_the_record(returned: Any, words: str) -> None:
+    """Another shape, an unknown output or too large a row makes the record poison."""
     with pytest.raises(PoisonRecordError, match=words):
         KeyedTest(lambda *_: returned).send(("a", 1, 1))
     test = KeyedTest(
@@ -461,7 +461,7 @@ def test_an_end_of_a_key_is_part_of_its_row() -> None:
 
 @pytest.mark.parametrize("text", ["\ud800", "x" * 500_000, "\x00" * 500_000])
 def test_the_reason_of_a_quarantine_has_room_in_the_row(text: str) -> None:
-    """Whatever an error says: it is shortened, and written."""
+    """A long error is shortened to fit the row."""
 
     def fails(key: str, state: Any, facts: list[Any], now: int) -> Any:
         del key, state, now
@@ -487,7 +487,7 @@ def test_headers_are_part_of_an_output() -> None:
 
 
 def test_a_value_nested_too_deeply_is_poison() -> None:
-    """What the interpreter cannot read is set aside as other values that cannot be read are."""
+    """A value that exceeds the interpreter's recursion is set aside as undecodable."""
     test = KeyedTest(tally, FoldSettings(outputs=("out",), failing="dead_letter"))
     test.send(("a", b"[" * 100_000 + b"]" * 100_000, 1), ("a", 1, 2))
     assert b"RecursionError" in (dict(test.dead_letters[0].headers)["headrace.message"] or b"")
@@ -495,7 +495,7 @@ def test_a_value_nested_too_deeply_is_poison() -> None:
 
 
 def test_a_row_that_is_larger_than_is_allowed_now_stays_as_it_is() -> None:
-    """Where max_row was lowered, a fact that the reducer refuses leaves the stored row alone."""
+    """After max_row was lowered, a refused fact leaves the stored row alone."""
 
     def refuses(key: str, state: Any, facts: list[Any], now: int) -> Any:
         del key, now

@@ -163,7 +163,7 @@ def timed_out(fold: Fold, table: pa.Table) -> str:
 
 
 def test_a_job_is_no_part_of_the_call_before_it() -> None:
-    """What takes time before its first call is not interrupted for how long that call took."""
+    """Time before a job's first call does not count for the call of the job before it."""
     watch = CallWatch()
     with watch.job():
         watch.call(0, b"a")
@@ -229,8 +229,8 @@ def test_a_timer_that_hangs_is_set_aside(watch: CallWatch) -> None:
     assert outcome(fold(table))["b"] == (4, [DEAD_LETTERS])
 
 
-def test_what_is_only_slow_as_a_whole_is_left_alone(watch: CallWatch) -> None:
-    """The limit is of one call: many calls may take longer together."""
+def test_many_calls_may_take_longer_than_the_limit(watch: CallWatch) -> None:
+    """The limit is that of one call."""
 
     def slow(key: str, state: int | None, facts: list[Any], now: int) -> Any:
         del key, facts, now
@@ -241,8 +241,8 @@ def test_what_is_only_slow_as_a_whole_is_left_alone(watch: CallWatch) -> None:
     assert fold(rows(**{f"k{n}": [(n, "x")] for n in range(8)})).num_rows == 8
 
 
-def test_nothing_is_interrupted_after_a_fold(watch: CallWatch) -> None:
-    """Code that runs for longer than a call may is left alone where it is no call."""
+def test_a_fold_that_ended_interrupts_no_other_code(watch: CallWatch) -> None:
+    """Code outside of a call is not interrupted, however long it runs."""
     fold = made_of(forever, watch, "dead_letter")
     timed_out(fold, rows(z=[(1, "bad")]))
     assert not wait_for(lambda: watch.number is not None, Deadline.after(3 * LIMIT))
@@ -330,7 +330,7 @@ Fold(reduce, FoldSettings(value="string"), watch)(rows(a=[(1, "x")], b=[(2, "x")
 
 
 def test_the_next_start_names_the_key_that_a_process_ended_in(tmp_path: Path) -> None:
-    """However a reducer ends the process, partition and key are in the log of the next one."""
+    """Partition and key are logged by the next process after each way to end."""
     ways = ("exit", "segfault", "kill", "abort")
     children = [
         subprocess.Popen(
@@ -384,7 +384,7 @@ def test_after_a_crash_the_record_is_named_by_the_next_one(tmp_path: Path) -> No
 
 
 def test_a_watch_without_a_place_goes_without(tmp_path: Path) -> None:
-    """Where no file can be made, calls are interrupted all the same, and the log says it."""
+    """Calls are interrupted without the file, and the log says that it is missing."""
     (tmp_path / "calls").write_text("a file, no folder")
     with capture_logs() as logs:
         watch = CallWatch(tmp_path / "calls" / "c")

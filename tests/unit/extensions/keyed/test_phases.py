@@ -106,8 +106,8 @@ def counted(store: RocksStore, *numbers: int) -> PhaseTotals:
     return PhaseTotals(keys, found.since, found.amounts or [0])
 
 
-def test_only_what_is_committed_counts(store: RocksStore) -> None:
-    """A micro-batch that is staged does not, and one that is dropped never does."""
+def test_only_committed_micro_batches_count(store: RocksStore) -> None:
+    """A staged micro-batch does not count, and a dropped one never does."""
     count(store, 0)
     channel = Channel(store)
     channel.put(0, a=is_in("running", 5, 2, 3), b=is_in("running", 9))
@@ -144,10 +144,10 @@ def test_a_key_that_is_deleted_takes_nothing_off_the_counts(store: RocksStore) -
     assert store.added() == [5]
 
 
-def test_keys_are_counted_when_their_state_is_there_and_counts_begin_with_the_process(
+def test_keys_are_counted_once_their_state_is_restored(
     tmp_path: Path,
 ) -> None:
-    """After a start the phases are those of all rows; what was counted before is not again."""
+    """After a start all rows are counted by phase, and ends of earlier processes are not."""
     store = opened(tmp_path)
     Channel(store).put(0, a=is_in("running", 7, 2, 5), b=is_in("over", done=6))
     store.close()
@@ -162,7 +162,7 @@ def test_keys_are_counted_when_their_state_is_there_and_counts_begin_with_the_pr
 
 
 def test_rows_that_are_restored_are_not_counted_as_done_here(store: RocksStore) -> None:
-    """Another member did it; what it left is counted by phase once all of it is there."""
+    """Ends at another member do not count here; restored rows are counted by phase at the end."""
     count(store, 0)
     Channel(store).put(0, a=is_in("running", 7, 2, 5))
     rows = [is_in("over", done=9), is_in("waiting", 3)]
@@ -188,7 +188,7 @@ def test_partitions_are_summed_and_the_oldest_of_all_is_the_oldest(store: RocksS
 
 @pytest.mark.parametrize("seed", range(5))
 def test_any_commits_are_counted_as_a_count_of_all_rows_finds(store: RocksStore, seed: int) -> None:
-    """Whatever is dropped or deleted, and however often counting begins again among them."""
+    """Drops, deletions and fresh counts in between leave the totals right."""
     random, channel = Random(seed), Channel(store)
     count(store, 0)
     for _ in range(120):
@@ -231,10 +231,10 @@ def test_a_row_without_a_state_is_in_no_phase(store: RocksStore) -> None:
         (Phases(lambda _: Phase("over"), ("over",), ("open",)), b"1", "there are 0 amounts"),
     ],
 )
-def test_what_has_no_phase_is_unknown_and_the_commit_goes_on(
+def test_a_state_without_a_phase_counts_as_unknown(
     tmp_path: Path, phases: Phases, state: bytes, reason: str
 ) -> None:
-    """It is logged once, with the reason."""
+    """The commit goes on, and the reason is logged once."""
     store = opened(tmp_path, phases)
     count(store, 0)
     channel = Channel(store)

@@ -76,12 +76,12 @@ def test_a_field_of_the_value_is_the_key(customer: Any, expected: bytes | None) 
 
 @pytest.mark.parametrize("document", [{}, {"customer": None}, {"customer": "c"}, [], "c", 5, None])
 def test_a_value_without_the_field_has_no_key(document: Any) -> None:
-    """Whatever stands in place of the field, nothing raises."""
+    """A document that lacks the field, or has another type in its place, has no key."""
     assert rekeyed("value.customer.id", value(document), {"value": None}) == [None, None]
 
 
 def test_the_last_header_of_a_name_is_the_key() -> None:
-    """As Kafka's own readers take it; one without a value is no key."""
+    """The last header counts, as for Kafka's own readers; one without a value is no key."""
     twice = [{"key": "t", "value": b"one"}, {"key": "t", "value": b"two"}]
     null = [{"key": "t", "value": None}]
     records: list[dict[str, Any]] = [{"headers": twice}, {"headers": null}, {"headers": []}, {}]
@@ -114,7 +114,7 @@ def test_the_collectors_events_are_keyed_by_their_group() -> None:
 
 
 def test_value_time_and_headers_are_kept() -> None:
-    """What a sink produces is the record as it was, with its place in one more header."""
+    """The produced record is the original with its place in one more header."""
     headers = [{"key": "a", "value": b"b"}, {"key": "n", "value": None}]
     record = {"key": b"k", "value": b"not JSON", "headers": headers}
     made = Rekey(RekeySettings("key", "by-key", value="bytes"))(table(record))
@@ -162,7 +162,7 @@ def test_a_record_without_a_key_is_a_dead_letter() -> None:
 
 
 def test_a_record_without_a_key_is_left_out_though_others_have_a_topic() -> None:
-    """The channel's topic is there for records that fail, and is not meant for these."""
+    """The channel's dead-letter topic gets records that fail, and not those without a key."""
     chosen = RekeySettings("value.id", "by-key", "json", "skip", "dead")
     (found,) = Rekey(chosen)(table(value({}))).to_pylist()
     assert found["topic"] is None
@@ -185,7 +185,7 @@ def test_a_record_without_a_key_has_kafka_connects_names_where_that_is_said() ->
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 9])
 def test_parts_give_what_the_whole_gives(tasks: int) -> None:
-    """However many tasks there are, records keep their order, and what is dropped is said."""
+    """Records keep their order for any number of tasks, and skipped ones are reported."""
     records = table(*(value({"id": n} if n % 3 else {}) for n in range(7)))
     function = RekeyFunction(Rekey(RekeySettings("value.id", "by-key", undecodable="skip")))
     sizes: list[int] = []
@@ -231,7 +231,7 @@ class Topics:
 
 
 def opened(catalog: Topics, sources: tuple[str, ...] = ("a",), **settings: Any) -> None:
-    """Have the by-key topic ready."""
+    """Create the by-key topic."""
     given: Any = catalog
     open_by_key(given, "b", sources, Deadline.after(5), **settings)
 
@@ -249,7 +249,7 @@ def test_the_by_key_topic_has_the_partitions_of_the_input() -> None:
 
 
 def test_the_by_key_topic_may_have_other_partitions() -> None:
-    """As many as are configured."""
+    """The by-key topic gets the configured number of partitions."""
     catalog = Topics(a=(3, {}))
     opened(catalog, partitions=12)
     assert catalog.topics["b"][0] == 12

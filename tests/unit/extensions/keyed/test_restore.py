@@ -57,7 +57,7 @@ class Log:
         self.sent: SimpleQueue[Fetched] = SimpleQueue()
 
     def send(self, start: int, end: int) -> None:
-        """Have the rows of these offsets come."""
+        """Send the rows of these offsets."""
         self.sent.put(Fetched(chunks=[(LOG, self.rows(start, end))]))
 
     def rows(self, start: int, end: int) -> list[Record]:
@@ -178,7 +178,7 @@ def restoring(
 
 @pytest.fixture
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have what failed be tried again at once."""
+    """Retry after a failure at once."""
     monkeypatch.setattr(restore, "_BACKOFF", 0.01)
 
 
@@ -243,8 +243,8 @@ def test_a_partition_without_ends_holds_up_no_other(
         eventually(lambda: ready == [1, number])
 
 
-def test_what_a_restore_waits_for_is_told(store: RocksStore) -> None:
-    """No right to read the changelog: the log says it once, the status until it goes on."""
+def test_a_restore_that_waits_gives_its_reason(store: RocksStore) -> None:
+    """A missing right to read the changelog is logged once, and shown until it is granted."""
     log, told = Log(), list[str | None]()
     with (
         capture_logs() as logs,
@@ -263,7 +263,7 @@ def test_what_a_restore_waits_for_is_told(store: RocksStore) -> None:
 
 @pytest.mark.usefixtures("no_backoff")
 def test_a_partition_is_told_again_where_telling_failed(store: RocksStore) -> None:
-    """Whoever is told may read the store, and that may fail; the partition would rest for ever."""
+    """A callback that fails is called again, or the partition would rest for ever."""
     log, told = Answering(), list[int]()
 
     def ready(assignment: Assignment, attempt: int) -> None:
@@ -297,7 +297,7 @@ def test_a_changelog_that_lost_what_was_read_is_read_from_its_start(tmp_path: Pa
 def test_timers_that_cannot_be_read_are_named_and_nothing_is_ready(
     store: RocksStore,
 ) -> None:
-    """Of a record that somebody else wrote to the changelog: it says of which key it is."""
+    """The error names the key of a changelog record that another writer made."""
     log = Log()
     with restoring(store, log) as (restorer, ready), capture_logs() as logs:
         restorer.begin(FakeAssignment(TopicPartition("in", 0)), 1)
@@ -312,7 +312,7 @@ def test_timers_that_cannot_be_read_are_named_and_nothing_is_ready(
 def test_progress_says_how_far_a_partition_is_and_how_long_the_rest_takes(
     store: RocksStore,
 ) -> None:
-    """By the offsets of its changelog; once it is there, nothing is said, and it is counted."""
+    """Progress follows the changelog's offsets; a restored partition has none, and is counted."""
     log, clock, ready = Log(), StillClock(), list[object]()
     restorer = Restorer(
         "main",

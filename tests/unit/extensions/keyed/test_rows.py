@@ -67,7 +67,7 @@ def test_a_record_that_finishes_a_transaction_is_no_fact(value: bytes | None) ->
 
 
 def test_a_time_is_found_in_the_value() -> None:
-    """By a path of members, with JSON that is no such document, or no time, as poison."""
+    """The time is taken by a path of members; other documents are poison."""
     values = [
         b'{"a": {"at": 7}}',
         b'{"a": {"at": "x"}}',
@@ -143,7 +143,7 @@ def test_a_record_that_cannot_be_grouped_has_the_headers_that_are_asked_for() ->
 
 
 def test_a_key_without_records_is_touched_when_its_timer_is_due() -> None:
-    """The partition's time with the micro-batch decides; a key with records is there once."""
+    """The partition's time with the micro-batch decides; a key with records comes once."""
     known = state(0)
     extra = KeyRow.of(None, {"t": at_event(5)}).extra
     for key in (b"a", b"b"):
@@ -199,6 +199,6 @@ def test_dropped_records_are_counted_by_partition() -> None:
 
 @given(st.lists(st.integers(0, 2**40) | st.integers(0, 3)))
 def test_codes_are_sorted_by_digits_and_equal_ones_stay_in_order(codes: list[int]) -> None:
-    """As a stable sort sorts them, also beyond the 16 bits of a digit."""
+    """Codes are ordered as by a stable sort, also beyond the 16 bits of a digit."""
     found = _stable_order(np.array(codes, dtype=np.int64))
     assert found.tolist() == sorted(range(len(codes)), key=codes.__getitem__)

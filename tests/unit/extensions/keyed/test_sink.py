@@ -139,7 +139,7 @@ def output(value: bytes) -> dict[str, Any]:
 
 
 def test_a_group_has_each_changed_key_once_and_all_outputs_in_order() -> None:
-    """Of several micro-batches the last row of a key goes to the changelog, with its timers."""
+    """The last row of a key in several micro-batches goes to the changelog, with its timers."""
     bench = Bench()
     one = bench.stage("1", 0, [{"key": b"a", "state": b"1", "outputs": [output(b"x")]}])
     two = bench.stage("2", 10, [{"key": b"a", "state": b"2", "extra": b'{"timers":{}}',
@@ -181,7 +181,7 @@ def test_a_deleted_key_is_a_tombstone_and_one_without_state_is_none() -> None:
     assert [(each.key, each.value) for each in bench.brokers.records] == [(b"a", None), (b"b", b"")]
 
 
-def test_what_was_not_committed_is_not_in_the_store() -> None:
+def test_a_failed_commit_is_not_in_the_store() -> None:
     """A commit that fails leaves the store as it was, and the discarded layer is gone."""
     bench = Bench()
     staged = bench.stage("1", 0, [{"key": b"a", "state": b"1"}])
@@ -208,7 +208,7 @@ def test_a_tick_moves_the_number_and_the_time_but_no_offset() -> None:
 
 
 def test_the_next_owner_goes_on_from_number_and_time() -> None:
-    """What was stored with the offset is where a partition begins."""
+    """The next owner continues from the number and time that were stored with the offset."""
     bench = Bench()
     bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
     other = LayeredState(MemoryStore())
@@ -248,7 +248,7 @@ def test_a_position_is_noted_for_what_was_committed_since() -> None:
 
 
 def test_a_conflict_costs_the_others_no_position() -> None:
-    """Nothing of theirs was stored; what another writer added to its own is not noted as read."""
+    """Partitions without a conflict keep their position; rows of another writer are not read."""
     bench = Bench()
     bench.state.admit(1)
     bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
@@ -287,7 +287,7 @@ def test_a_commit_stands_whatever_the_store_raises(monkeypatch: pytest.MonkeyPat
     assert (bench.state.unwritten, bench.state.problem) == (0, None)
 
 
-def test_what_a_store_has_not_taken_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritten_micro_batches_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few large micro-batches count as many small ones."""
     bench = Bench()
     monkeypatch.setattr(sink, "MOST_UNWRITTEN_BYTES", 1000)
@@ -306,7 +306,7 @@ def test_what_a_store_has_not_taken_is_bounded_in_bytes(monkeypatch: pytest.Monk
 
 
 def test_a_look_at_the_offset_waits_for_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was stored before it would take the partition back, and the next commit conflict."""
+    """An earlier offset would take the partition back, and the next commit would conflict."""
     bench = Bench()
     looks: list[Thread] = []
     commit = bench.brokers.commit
@@ -349,7 +349,7 @@ def test_positions_are_noted_although_one_partition_has_no_leader() -> None:
     assert bench.store.position(0) is not None
 
 
-def test_what_was_done_is_counted_once_it_is_committed() -> None:
+def test_counts_are_added_once_their_commit_succeeds() -> None:
     """A commit that fails counts nothing; several micro-batches count as their sum."""
     bench = Bench()
     one = bench.stage("1", 0, [{"key": b"a", "state": b"1", "late": 2, "fired": 1}])

@@ -1,4 +1,4 @@
-"""What a task of Spark's says of a chunk: its result, or whose fault it is that there is none."""
+"""Results of a task of Spark's for a chunk: rows, or whose fault a failure is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_poison_names_its_record_on_the_way_back() -> None:
     assert str(raised.value) == str(error)
 
 
-def test_what_is_no_record_s_fault_is_not_taken_for_one() -> None:
+def test_a_failure_of_a_timer_is_not_a_record_s() -> None:
     """A timer's failure is tried again, and never divides or skips a batch."""
     with pytest.raises(RetryableError, match="timer 't' failed"):
         _result(_task(failing(RetryableError("timer 't' failed")))(_to_bytes(TABLE)))  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ def row(text: str, **timers: Timer) -> KeyRow:
 
 
 def put(store: StateStore, partition: int, key: str, after: KeyRow | None) -> None:
-    """Write one row, in place of what is there."""
+    """Write one row in place of the former one."""
     name = PartitionKey(partition, key.encode())
     (before,) = store.get_many([name])
     store.write([(name, RowChange(before, after))], {})
@@ -123,7 +123,7 @@ def test_a_timer_that_moves_is_in_the_index_once(store: StateStore) -> None:
 def test_any_due_time_of_a_changelog_has_a_place_in_the_index(
     store: StateStore, given: float, indexed: int
 ) -> None:
-    """What does not fit is due for ever, or never; names that are no UTF-8 come back."""
+    """Times out of range are due always or never; names that are not UTF-8 come back."""
     header = json.dumps({"timers": {"t\ud800": ["event", given]}})
     put(store, 0, "a", KeyRow(b"1", header.encode()))
     (found,) = store.due(0, TimerClock.EVENT, (1 << 63) - 1)
@@ -163,7 +163,7 @@ def test_a_partition_is_dropped_whole(store: StateStore) -> None:
 
 
 def test_rows_and_positions_outlive_the_process(tmp_path: Path) -> None:
-    """What was written is there when the store is opened again."""
+    """Written rows and positions are read after the store is opened again."""
     first = opened(tmp_path)
     put(first, 3, "a", row("1"))
     first.write((), {3: Position("topic", 7, 1.5)})
@@ -264,7 +264,7 @@ def test_a_read_of_a_store_that_is_emptied_meanwhile_fails() -> None:
         state.due_keys(0, 5, 5, besides=set(), most=1)
 
 
-def test_the_cache_keeps_to_its_bytes_and_to_what_is_written(tmp_path: Path) -> None:
+def test_the_cache_keeps_to_its_bytes(tmp_path: Path) -> None:
     """Rows beyond the cache are read from disk; a written row replaces the cached one."""
     store = opened(tmp_path, 1000)
     keys = [PartitionKey(0, b"%d" % number) for number in range(100)]
@@ -276,8 +276,8 @@ def test_the_cache_keeps_to_its_bytes_and_to_what_is_written(tmp_path: Path) -> 
     store.close()
 
 
-def test_the_cache_knows_its_bytes_whatever_is_written_twice_or_deleted(tmp_path: Path) -> None:
-    """What it has room for is its size without what it holds; rows written twice count once."""
+def test_the_cache_knows_its_bytes_after_any_writes(tmp_path: Path) -> None:
+    """The room left is the limit less the rows held; rows written twice count once."""
     store, random = opened(tmp_path, 3000), Random(5)
     keys = [PartitionKey(number % 3, b"%d" % number) for number in range(20)]
     expected: dict[PartitionKey, KeyRow] = {}
@@ -311,8 +311,8 @@ def layer(name: str, partition: int, key: str, after: KeyRow | None) -> Layer:
     return Layer(name, change, {partition: 10})
 
 
-def test_what_is_staged_is_seen_before_what_is_committed() -> None:
-    """The newest layer wins, and a dropped one is as if it had never been."""
+def test_staged_rows_are_read_before_committed_ones() -> None:
+    """The newest layer wins, and a dropped one has no effect."""
     state = admitted(MemoryStore())
     key = PartitionKey(0, b"a")
     state.stage(layer("1", 0, "a", row("one")))
@@ -353,7 +353,7 @@ def test_a_key_has_the_timers_of_the_last_layer_that_changed_it() -> None:
 
 
 def stale(store: StateStore, *numbers: int) -> None:
-    """Have the index hold timers of a key that its row does not have, as after a restore."""
+    """Write timers of a key to the index that its row does not have, as after a restore."""
     for number in numbers:
         timed = row("1", t=at_event(number))
         store.write([(PartitionKey(0, b"a"), RowChange(None, timed))], {})
@@ -361,7 +361,7 @@ def stale(store: StateStore, *numbers: int) -> None:
 
 
 def test_timers_that_no_row_has_leave_the_index(store: StateStore) -> None:
-    """However often they are looked at before; those that are due by their rows stay."""
+    """Stale timers are removed, and those of rows stay."""
     state = admitted(store)
     stale(store, *range(3, 250))
     put(store, 0, "b", row("1", t=at_event(9)))
@@ -387,7 +387,7 @@ def test_a_timer_that_is_set_again_stays_in_the_index(elsewhere: bool) -> None:
 
 
 def test_a_look_for_timers_begins_where_the_first_one_is(tmp_path: Path) -> None:
-    """Whatever comes, moves and goes, it finds what a look at all of them finds."""
+    """After any writes it finds the timers that a scan of all of them finds."""
     rocks, memory, random = opened(tmp_path), MemoryStore(), Random(3)
     for _ in range(400):
         key, at = str(random.randrange(9)), random.randrange(50)
@@ -437,8 +437,8 @@ class FullDisk(MemoryStore):
         super().write(*given, **named)  # type: ignore[arg-type]
 
 
-def test_what_a_full_disk_did_not_take_is_seen_and_written_later() -> None:
-    """A commit that the store cannot take stays above it, until the next one finds room."""
+def test_a_commit_on_a_full_disk_is_written_later() -> None:
+    """A commit that the store cannot take stays in memory, until the next one finds room."""
     store = FullDisk()
     state = admitted(store)
     first = layer("1", 0, "a", row("one"))
@@ -459,7 +459,7 @@ def counted(store: RocksStore, number: int = 0) -> StoreSize:
     return StoreSize(len(rows), stored, timers, quarantined)
 
 
-def test_a_size_follows_what_is_written_and_deleted(tmp_path: Path) -> None:
+def test_a_size_follows_writes_and_deletions(tmp_path: Path) -> None:
     """Rows, bytes, timers and quarantine are those that a count of all rows finds."""
     store, random = opened(tmp_path), Random(7)
     made = [

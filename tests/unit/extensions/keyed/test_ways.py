@@ -156,7 +156,7 @@ SETTINGS = st.builds(
 
 
 class Store:
-    """What was committed of a channel of two partitions."""
+    """Store the commits of a channel of two partitions."""
 
     def __init__(self) -> None:
         self.state = LayeredState(MemoryStore())
@@ -186,7 +186,7 @@ class Store:
         return micro_batch, grouped(table, micro_batch, self.state, RowSettings(), 10 * number)
 
     def commit(self, number: int, micro_batch: MicroBatch, result: pa.Table, times: Any) -> None:
-        """Have what was folded be what the next micro-batch begins with."""
+        """Commit the folded rows as the state of the next micro-batch."""
         layer = staged_state(micro_batch, result, self.state, str).layer
         progress = {n: Progress(self.ends[n], number, times.get(n)) for n in PARTITIONS}
         self.state.apply([layer], progress)

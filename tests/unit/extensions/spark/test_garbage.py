@@ -1,4 +1,4 @@
-"""What refers to the JVM's objects is freed in time, and the collector is not asked too often."""
+"""References to the JVM's objects are freed in time, with few full collections."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def grown_old(count: int) -> None:
     del proxies
 
 
-def test_what_another_lanes_turn_made_old_is_freed() -> None:
-    """A look at the young objects does not find it, and one at everything follows."""
+def test_old_objects_of_another_lane_are_freed() -> None:
+    """A collection of the young objects does not find them, and a full one follows."""
     garbage, before = JvmReferences(), known()
     garbage.collect()
     gc.collect()
@@ -67,7 +67,7 @@ def test_what_another_lanes_turn_made_old_is_freed() -> None:
 
 
 def test_a_few_old_objects_wait() -> None:
-    """For what a single micro-batch may leave nobody looks at everything."""
+    """The few objects of a single micro-batch cause no full collection."""
     garbage, before = JvmReferences(_Clock()), known()
     garbage.collect()
     grown_old(5)
@@ -76,7 +76,7 @@ def test_a_few_old_objects_wait() -> None:
 
 
 def test_looks_at_everything_take_a_twentieth_of_the_time() -> None:
-    """What is left soon after such a look waits until 19 times its length are over."""
+    """After a full collection the next one waits for 19 times its length."""
     clock, before = _Clock(), known()
     garbage = JvmReferences(clock)
     grown_old(500)
@@ -91,7 +91,7 @@ def test_looks_at_everything_take_a_twentieth_of_the_time() -> None:
 
 
 def test_a_collector_that_is_off_stays_off() -> None:
-    """Who switched the collector off is not overruled."""
+    """A collector that the user switched off is not switched on."""
     before = known()
     gc.disable()
     try:

@@ -83,7 +83,7 @@ def test_properties_are_in_a_file_and_on_no_command_line(submit: Path) -> None:
 
 
 def test_jvm_options_are_shown_only_where_they_hold_no_value(submit: Path) -> None:
-    """What sizes the JVM stays visible; what sets a property of it is in the other file."""
+    """Options that set sizes stay visible; those that set properties go to the other file."""
     options = {
         "spark.driver.defaultJavaOptions": "-Xms1g -Dfirst=1",
         "spark.driver.extraJavaOptions": """-XX:+UseZGC "-Dtrust=a \\"b" @/etc/more""",

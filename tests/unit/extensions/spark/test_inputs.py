@@ -22,13 +22,13 @@ def test_batches_that_follow_each_other_are_read_in_one() -> None:
     assert _wanted(found) is None
 
 
-def test_what_was_lost_before_a_batch_is_not_read() -> None:
+def test_lost_records_before_a_batch_are_not_read() -> None:
     """A batch may continue from a position that the broker has no more."""
     assert stretches_of([run(ONE, 0, 40, 50)]) == {ONE: [(40, 50)]}
 
 
-def test_what_an_operator_left_out_is_kept_out() -> None:
-    """In the middle by a condition, at the ends by not being read at all."""
+def test_records_that_an_operator_skipped_are_not_read() -> None:
+    """Records in the middle are excluded by a condition, those at the ends by the range."""
     kept = [UnreadRecord(at, 1) for at in (11, 12, 15, 16, 18)]
     batch = Batch(FakeAssignment(ONE), 10, kept, 20, 0)
     found = stretches_of([batch, run(ONE, 20, 20, 25)])
@@ -41,13 +41,13 @@ def test_what_an_operator_left_out_is_kept_out() -> None:
 
 @pytest.mark.parametrize(("largest", "at_once"), [(1, "500"), (500, "500"), (25_000, "25000")])
 def test_an_executor_takes_a_whole_range_and_no_more(largest: int, at_once: str) -> None:
-    """What it takes beyond a range it keeps, for each partition it has ever read."""
+    """Records polled beyond a range would stay in memory, for each partition ever read."""
     assert reading(largest)["kafka.max.poll.records"] == at_once
     assert ByReference({}, "group", largest)._options["kafka.max.poll.records"] == at_once
 
 
-def test_what_the_user_says_of_reading_goes_first() -> None:
-    """A property of the channel's consumer is the executors' as well."""
+def test_consumer_properties_of_the_user_take_precedence() -> None:
+    """Executors use the properties of the channel's consumer."""
     source = ByReference({"max.poll.records": "7", "fetch.max.wait.ms": "200"}, "group", 25_000)
     assert source._options["kafka.max.poll.records"] == "7"
     assert source._options["kafka.fetch.max.wait.ms"] == "200"

@@ -1,4 +1,4 @@
-"""What Spark says of a failed job, and whether records can be to blame."""
+"""Failures of jobs in Spark, and whether records can be to blame."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_a_job_may_fail_for_no_record(text: str) -> None:
         "[CAST_INVALID_INPUT] The value 'x' of the type STRING cannot be cast to INT",
     ],
 )
-def test_a_job_may_fail_for_what_is_in_it(text: str) -> None:
-    """Everything else: the policy may look for the record."""
+def test_a_failure_inside_of_a_job_is_the_reducer_s(text: str) -> None:
+    """Any other failure lets the policy search for the record."""
     assert type(failure_of(PythonException("failed"), text)) is ReducerError
 
 

@@ -38,8 +38,8 @@ def test_it_closes_behind_those_inside() -> None:
     assert order == ["left", "closed", "followed"]
 
 
-def test_once_retired_nobody_waits() -> None:
-    """Who waits to get in or to close goes on, and it cannot be closed any more."""
+def test_a_retired_gate_releases_its_waiters() -> None:
+    """Threads that wait to enter or to close go on, and the gate cannot be closed any more."""
     job_gate, in_vain = JobGate(), threading.Event()
 
     def close() -> None:

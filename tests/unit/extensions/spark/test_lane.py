@@ -17,8 +17,8 @@ from headrace.extensions.spark.settings import Share, SparkSettings
 _PATIENCE = 10.0
 
 
-def test_what_a_job_left_in_a_cycle_is_let_go_with_its_turn() -> None:
-    """An object of the JVM's that only the collector can free does not wait for its next look."""
+def test_cyclic_references_of_a_job_are_freed_with_it() -> None:
+    """An object of the JVM's in a cycle does not wait for the next automatic collection."""
     jobs = SparkJobs("spark-main", MagicMock(generation=1))
     before = gc.get_threshold()
     gc.set_threshold(1_000_000)
@@ -33,7 +33,7 @@ def test_what_a_job_left_in_a_cycle_is_let_go_with_its_turn() -> None:
 
 
 def test_a_job_after_the_close_is_refused() -> None:
-    """Its batches are withdrawn, and the session hears nothing of it."""
+    """The batches are withdrawn, and the session is not used."""
     runtime = MagicMock(generation=1)
     jobs = SparkJobs("spark-main", runtime)
     jobs.close()
@@ -43,7 +43,7 @@ def test_a_job_after_the_close_is_refused() -> None:
 
 
 def test_the_close_cancels_the_job_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it fails with then is no failure of its batches."""
+    """An error of the cancelled job is no failure of its batches."""
     cancelled = SimpleQueue[str]()
     monkeypatch.setattr(SparkJobs, "_cancel_in_spark", lambda _, group: cancelled.put(group))
     monkeypatch.setattr(engine_module, "ArrowToSpark", lambda session: session)
@@ -92,7 +92,7 @@ def test_a_session_that_could_not_be_made_is_made_for_the_next_job(
 def test_shuffles_follow_a_lanes_share(
     monkeypatch: pytest.MonkeyPatch, chosen: dict[str, str], found: str, wanted: str
 ) -> None:
-    """Beside another lane's job the next one has fewer tasks, unless somebody chose how many."""
+    """A job next to another lane's has fewer tasks, unless the user chose their number."""
     session = _Session({"spark.sql.shuffle.partitions": found})
     runtime = SparkRuntime(SparkSettings("local[2]", chosen, channels=2))
     runtime.slots.resize(2, 2)
@@ -121,7 +121,7 @@ class _Session:
 
 
 def test_a_lane_has_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its jobs are in the pool that is named after it, those of the next JVM too."""
+    """A lane's jobs run in the pool that is named after it, also in the next JVM."""
     runtime = MagicMock()
     monkeypatch.setattr(engine_module, "ArrowToSpark", lambda session: session)
     lane = SparkJobs("spark-main", runtime)

@@ -48,7 +48,7 @@ def test_a_line_of_log4j_becomes_an_event() -> None:
 
 @pytest.mark.parametrize("line", ["# A fatal error", '{"log4j":"WARN", half', '{"log4j":"NO"}'])
 def test_any_other_line_comes_as_it_is(line: str) -> None:
-    """What a dying JVM or a Python worker prints is logged, also where it looks like log4j's."""
+    """Output of a dying JVM or of a Python worker is logged, also if it resembles log4j's."""
     (entry,) = _pumped(f"WARNING: Using incubator modules: x\n\n{line}\n")
     assert (entry["event"], entry["log_level"], entry["line"]) == ("spark_output", "warning", line)
 
@@ -61,7 +61,7 @@ def test_a_line_without_an_end_comes_in_pieces() -> None:
 
 
 def test_last_words_are_not_held_back() -> None:
-    """Of a flood the first lines and the last ones are written, with a count of the others."""
+    """The first and last lines of a flood are written, with a count of the others."""
     written = 500
     entries = _pumped("".join(f"line {n}\n" for n in range(written)), burst=10)
     assert [e["line"] for e in entries[:10]] == [f"line {n}" for n in range(10)]

@@ -94,6 +94,6 @@ def test_a_reducer_of_the_main_program_needs_no_registration() -> None:
 
 
 def test_a_reducer_of_headrace_goes_by_reference() -> None:
-    """Headrace is there in the workers; by value, each job would carry all of it."""
+    """The workers have Headrace; by value, each job would carry all of it."""
     send_by_value(count)
     assert "headrace" not in _by_value()

@@ -77,7 +77,7 @@ def _aside(call: Callable[[], object]) -> Future[object]:
 
 
 def test_a_stop_gives_up_a_session_that_takes_another_ones_place(opening: _Opening) -> None:
-    """Whoever replaces it hears so at once, and nobody builds the former one again."""
+    """The caller that replaces it fails at once, and the former session is not built again."""
     runtime = opening.runtime
     outcome = _aside(lambda: runtime.replace(runtime.settings, Deadline.after(PATIENCE)))
     assert opening.hangs.wait(PATIENCE)
@@ -119,7 +119,7 @@ def test_jobs_without_a_session_are_cancelled_by_a_stop(opening: _Opening) -> No
 
 
 class _LateJvm:
-    """Stands for a JVM that is up only once nobody waits for it any more."""
+    """Stand for a JVM that is up only after its caller gave up."""
 
     def __init__(self) -> None:
         self.up = threading.Event()
@@ -138,7 +138,7 @@ class _LateJvm:
 def test_a_session_that_takes_too_long_says_what_it_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The time-out and its field are named, and no Java that is there; the late JVM is ended."""
+    """The error names the time-out and its field, not Java; the late JVM is ended."""
     jvm = _LateJvm()
     monkeypatch.setattr("headrace.extensions.spark.runtime.Jvm", jvm)
     runtime = SparkRuntime(SparkSettings("local[1]", start_timeout=0.01))
@@ -172,7 +172,7 @@ def test_a_session_that_works_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_java_is_blamed_only_where_there_is_none(
     is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is one, the error says which it is, and where to read what is wrong."""
+    """With a Java installed, the error names it and where to read the cause."""
 
     def fail(_: object) -> None:
         raise OSError("no gateway")

@@ -59,7 +59,7 @@ def test_the_users_properties_win() -> None:
     "collector", ["", "-XX:+UseParallelGC", "-XX:+UseSerialGC", "-Xmx64m", "-XX:+UseZGC -Xmx9g"]
 )
 def test_a_jvm_takes_the_options_with_any_collector(collector: str) -> None:
-    """What is said to G1 stops no JVM where the user has chosen another, or a small heap."""
+    """Options for G1 stop no JVM with another collector or a small heap."""
     settings = SparkSettings(properties={"spark.driver.extraJavaOptions": collector})
     options = settings.effective()["spark.driver.extraJavaOptions"].split()
 
@@ -71,8 +71,8 @@ def test_a_jvm_takes_the_options_with_any_collector(collector: str) -> None:
     assert "warning" not in ran.stderr.lower()
 
 
-def test_executors_keep_records_that_nobody_asks_for_for_seconds() -> None:
-    """As the connector of this version calls it; Spark takes any other name without a word."""
+def test_executors_keep_unused_records_for_seconds() -> None:
+    """The names are those of this version's connector; Spark ignores unknown ones silently."""
     effective = SparkSettings("spark://host:7077").effective()
     assert effective["spark.kafka.consumer.fetchedData.cache.timeout"] == "30s"
     assert effective["spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval"] == "10s"
@@ -91,7 +91,7 @@ def test_executors_keep_records_that_nobody_asks_for_for_seconds() -> None:
 def test_several_channels_have_slots_to_spare(
     master: str, channels: int, wanted: tuple[str, str | None]
 ) -> None:
-    """What is made of Spark's own default, one task for each slot, stays one for each core."""
+    """Spark's own default, one task for each slot, stays one for each core."""
     effective = SparkSettings(master, channels=channels).effective()
 
     assert (effective["spark.master"], effective.get("spark.default.parallelism")) == wanted
@@ -180,7 +180,7 @@ def test_the_configuration_says_how_long_a_start_may_take() -> None:
 
 
 def test_a_short_lived_session_starts_soon() -> None:
-    """Its JVM has the options for that behind our own, and there is hardly any warm-up."""
+    """The JVM has options for a fast start after our own, and hardly any warm-up."""
     settings = short_lived("local[2]")
     assert settings.effective()["spark.driver.extraJavaOptions"].endswith(SHORT_LIVED)
     assert (settings.master, settings.warm_up) == ("local[2]", 1)

@@ -30,22 +30,22 @@ def test_several_channels_have_more_slots_than_cores(cores: int, channels: int, 
 
 
 def test_a_lane_alone_has_all_cores_and_no_limit() -> None:
-    """There is nobody to leave anything to."""
+    """A lane without competitors has all cores."""
     slots = _slots(4, ["a"])
     with slots.share("a") as share:
         assert share == Share(4)
 
 
-def test_where_slots_cannot_be_counted_nobody_has_a_limit() -> None:
-    """A cluster's executors come and go."""
+def test_no_lane_has_a_limit_without_a_slot_count() -> None:
+    """The slots of a cluster cannot be counted, because its executors come and go."""
     slots = _slots(4, ["a", "b"])
     slots.resize(16, None)
     with slots.share("a") as share:
         assert share == Share(16)
 
 
-def test_beside_a_lane_that_hangs_another_has_all_cores() -> None:
-    """Two are busy, and there are slots for twice the cores."""
+def test_a_hanging_lane_leaves_another_all_cores() -> None:
+    """Two lanes are busy, and slots number twice the cores."""
     slots = _slots(4, "abc")
     with slots.share("a") as hung:
         for _ in range(3):
@@ -56,7 +56,7 @@ def test_beside_a_lane_that_hangs_another_has_all_cores() -> None:
 
 
 def test_lanes_that_are_busy_all_the_time_come_to_even_shares() -> None:
-    """A lane that was late is not left with a single slot beside two that have all cores."""
+    """A lane that came late gets more than the slot that the other two leave it."""
     slots, last = _slots(8, "abc"), dict.fromkeys("abc", 0)
     taken: dict[str, ExitStack] = {}
     for _ in range(3):

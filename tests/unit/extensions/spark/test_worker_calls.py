@@ -62,7 +62,7 @@ def in_worker(calls: WorkerCalls) -> CallWatch:
 def test_a_worker_interrupts_a_call_before_its_job_is_past_its_time(
     watch: CallWatch, tmp_path: Path
 ) -> None:
-    """So that the error names the call; the driver takes note, and tells the next workers."""
+    """The error names the call; the driver records it for the next workers."""
     calls = WorkerCalls(watch, tmp_path)
     calls.begin_job(0.4)
     place = "offset 5 of events-3"
@@ -132,7 +132,7 @@ def test_other_failures_name_no_call(watch: CallWatch, tmp_path: Path, text: str
 
 
 def test_calls_without_a_folder_are_interrupted_all_the_same(watch: CallWatch) -> None:
-    """As where the workers are on another machine."""
+    """Calls are interrupted without a folder, as with workers on another machine."""
     calls = WorkerCalls(watch, None)
     calls.begin_job(0.2)
     sent = in_worker(calls)

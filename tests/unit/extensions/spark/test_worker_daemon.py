@@ -98,7 +98,7 @@ def test_an_archive_that_comes_back_is_read(archive: Path) -> None:
 
 
 def test_a_worker_starts_where_python_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither is promised by Python; without them tasks cost more, and that is all."""
+    """Python promises neither attribute; without them a worker starts, and tasks cost more."""
     monkeypatch.delattr(zipimport.zipimporter, "invalidate_caches")
     monkeypatch.delattr(gc, "freeze")
 
@@ -108,7 +108,7 @@ def test_a_worker_starts_where_python_is_another(monkeypatch: pytest.MonkeyPatch
     assert not hasattr(zipimport.zipimporter, "invalidate_caches")
 
 
-def test_what_a_task_imports_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imported_objects_are_frozen_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects are frozen after a task that imported modules, and not after others."""
     frozen: list[str] = []
     monkeypatch.setattr(worker_daemon, "freeze", lambda: frozen.append("frozen"))

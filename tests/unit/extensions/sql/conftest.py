@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def base(tmp_path: Path) -> Iterator[Base]:
-    """A file with an empty table. What is connected to it is closed at the end.
+    """Create a file with an empty table, and close its connections at the end.
 
-    From 3.13 on Python warns of a connection that nobody closed.
+    From 3.13 on Python warns of a connection that was not closed.
     """
     connections: list[Any] = []
 

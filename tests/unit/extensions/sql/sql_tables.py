@@ -64,7 +64,7 @@ def share(number: int, start: int, next_offset: int) -> PartitionCommit:
 
 
 def wrap_commit(sink: SqlSink, step: Callable[[Callable[[], None]], None]) -> None:
-    """Have the next COMMIT run through ``step``, which gets the real one."""
+    """Run the next COMMIT through ``step``, which gets the real one."""
     dialect = sink._database.engine.dialect
     real = dialect.do_commit
 

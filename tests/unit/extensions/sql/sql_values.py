@@ -84,7 +84,7 @@ def _named(error: Exception) -> str:
 
 
 def assert_answered_for(sink: SqlSink, table: str) -> None:
-    """Whatever is refused is so for the row, or for the type; and a type for each of its values."""
+    """Assert that a refusal is the row's or the type's, and a type's for each of its values."""
     found: dict[pa.DataType, list[str]] = {}
     for kind, value, outcome in outcomes(sink, table):
         assert outcome in {"stored", "row", "type"}, (table, kind, value, outcome)

@@ -52,7 +52,7 @@ def test_a_commit_whose_answer_is_lost_is_found_stored(base: Base, sink: SqlSink
 
 
 def test_a_commit_that_did_not_happen_raises_and_can_be_repeated(base: Base, sink: SqlSink) -> None:
-    """Where the offsets stand as before, nothing was stored, and the same range may follow."""
+    """With offsets unchanged nothing was stored, and the same range may follow."""
     rows = staged(sink, [{"id": 2, "name": "b"}])
     wrap_commit(sink, _lose)
     with pytest.raises(OperationalError, match="connection lost"):
@@ -111,7 +111,7 @@ def test_a_transaction_that_was_never_begun_has_a_known_outcome(
 def test_a_transaction_that_broke_before_its_commit_is_not_taken_for_stored(
     base: Base, sink: SqlSink, sinks: Callable[..., SqlSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stands where it was to end is another owner's work, and a conflict."""
+    """The offset at the end of the range was moved by another owner, which is a conflict."""
     other = sinks()
 
     def overtaken(*_: Any) -> None:
@@ -147,7 +147,7 @@ class Refused(sqlite3.IntegrityError):
 def test_a_refused_row_is_in_no_message_and_no_traceback(
     sink: SqlSink, error: Refused, said: str
 ) -> None:
-    """What a server says beyond the primary message and the constraint's name is left out."""
+    """Details from the server beyond the primary message and the constraint's name are left out."""
 
     def refuse(_: Callable[[], None]) -> None:
         raise error
@@ -300,7 +300,7 @@ def test_two_members_create_the_offsets_table_at_once(
 def test_tables_of_one_database_are_written_in_one_transaction(
     base: Base, sinks: Callable[..., SqlSink]
 ) -> None:
-    """What one table refuses leaves the rows and offsets of the other as they were, too."""
+    """A refusal of one table leaves rows and offsets of the other as they were, too."""
     base.run("CREATE TABLE other (id INTEGER PRIMARY KEY, name TEXT)")
     both = [sinks(), sinks(table="other")]
     for each in both:

@@ -1,4 +1,4 @@
-"""What columns take: whose fault a refusal is, and when it is told."""
+"""Values that columns take; whose fault a refusal is, and when it is reported."""
 
 from __future__ import annotations
 

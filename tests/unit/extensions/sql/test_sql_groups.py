@@ -40,7 +40,7 @@ def row(number: int, name: str) -> dict[str, Any]:
 
 
 def test_a_row_that_is_refused_undoes_the_results_before_it(base: Base, sink: SqlSink) -> None:
-    """Nothing of the transaction is stored, and the good result can be committed by itself."""
+    """The transaction stores nothing, and the good result can be committed by itself."""
     good, bad = staged(sink, [row(1, "a")]), staged(sink, [row(2, "b"), row(2, "c")])
     with pytest.raises(RowsRefusedError):
         sink.commit_all([good, bad], [share(0, 0, 20)])
@@ -67,7 +67,7 @@ def test_an_answer_that_is_lost_is_looked_up_for_all(base: Base, sink: SqlSink) 
 
 
 def test_the_last_row_of_a_key_stays(base: Base, upserting: SqlSink) -> None:
-    """As if the results had been committed one after the other."""
+    """A group stores what commits one after the other would."""
     results = [
         staged(upserting, [row(1, "a"), row(3, "c")]),
         staged(upserting, [row(2, "b"), row(1, "d")]),

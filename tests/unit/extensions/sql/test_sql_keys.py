@@ -39,10 +39,10 @@ _DRAWN = st.sampled_from(_COLUMNS).flatmap(
 
 @settings(max_examples=60, deadline=None)
 @given(drawn=_DRAWN)
-def test_the_last_row_of_the_log_stays_whatever_sqlite_takes_for_equal(
+def test_the_last_row_of_the_log_stays_for_keys_that_sqlite_equates(
     drawn: tuple[tuple[str, str], Results],
 ) -> None:
-    """As if each row had been upserted by itself, in the log's order."""
+    """A group gives the rows of upserts one by one in the log's order."""
     (name, column), results = drawn
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "base.db"

@@ -55,7 +55,7 @@ def sink(base: Base, sinks: Sinks) -> SqlSink:
 
 
 def test_rows_say_which_micro_batch_they_are_of(sink: SqlSink, base: Base) -> None:
-    """What that was made of stands in a table beside, without micro-batches that made no row."""
+    """A second table has the origins of micro-batches, without those that made no row."""
     empty = pa.table({"id": pa.array([], pa.int64()), "name": pa.array([], pa.string())})
     sink.commit(sink.stage(micro_batch("empty"), empty), [share(0, 30, 40)])
     sink.commit(sink.stage(micro_batch("none"), None), [share(0, 40, 50)])
@@ -71,8 +71,8 @@ def test_rows_say_which_micro_batch_they_are_of(sink: SqlSink, base: Base) -> No
     ]
 
 
-def test_what_is_noted_goes_with_the_rows(sink: SqlSink, base: Base) -> None:
-    """So that the same range can be replaced again, and nothing is counted that is not there."""
+def test_origins_are_removed_with_their_rows(sink: SqlSink, base: Base) -> None:
+    """The same range can be replaced again, and no missing row is counted."""
     assert sink.replace([move(30, 10)], "by hand") == 2
     assert [row[0] for row in base.rows()] == [0]
     assert base.run("SELECT micro_batch FROM headrace_origins") == [("batch-0",)]
@@ -147,8 +147,8 @@ def test_the_column_is_the_sink_s_own(sink: SqlSink) -> None:
         sink.stage(micro_batch("one"), pa.table({"id": [1], "headrace_origin": ["x"]}))
 
 
-def test_what_cannot_be_replaced_is_said(base: Base, sinks: Sinks) -> None:
-    """Rows without origins, and rows that took the place of others."""
+def test_rows_that_cannot_be_replaced_are_refused(base: Base, sinks: Sinks) -> None:
+    """Rows without origins, and rows that replaced others, are refused with the reason."""
     del base
     with pytest.raises(ReplaceRefusedError, match="set origin: true"):
         sinks().plan_replace([move(10, 0)])
@@ -164,7 +164,7 @@ def test_what_cannot_be_replaced_is_said(base: Base, sinks: Sinks) -> None:
 def test_an_unknown_outcome_is_found_by_the_offset(
     sink: SqlSink, base: Base, monkeypatch: pytest.MonkeyPatch, *, start: int, is_stored: bool
 ) -> None:
-    """By the offset, where it was to move; else the same is done again and finds nothing."""
+    """A moved offset shows that it was stored; otherwise a repetition removes the rows once."""
     if start == 10:
         sink.move_offsets([move(30, 10)], "before")
 

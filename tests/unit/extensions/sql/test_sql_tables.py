@@ -42,8 +42,10 @@ def test_an_upsert_replaces_the_row_with_the_same_key(
     assert base.rows() == [(1, "a"), (2, None), (3, "c")]
 
 
-def test_a_row_that_is_all_key_is_there_once(base: Base, opened: Callable[..., SqlSink]) -> None:
-    """Where there is nothing to replace, an upsert leaves the row as it is."""
+def test_a_row_of_key_columns_alone_is_stored_once(
+    base: Base, opened: Callable[..., SqlSink]
+) -> None:
+    """An upsert without columns to replace leaves the row as it is."""
     base.run("CREATE TABLE pairs (a INTEGER, b TEXT, UNIQUE (b, a))")
     sink = opened("pairs", mode=WriteMode.UPSERT, key=["a", "b"])
     for turn in range(2):
@@ -78,7 +80,7 @@ def test_columns_that_do_not_fit_are_named(
 def test_columns_that_fill_themselves_may_be_left_out(
     base: Base, opened: Callable[..., SqlSink]
 ) -> None:
-    """Of those not in the result only a NOT NULL one without a default is missed."""
+    """Only a missing NOT NULL column without a default is an error."""
     base.run(
         "CREATE TABLE more (id INTEGER PRIMARY KEY, a TEXT NOT NULL, b TEXT, "
         "c INTEGER NOT NULL DEFAULT 7)"
@@ -101,7 +103,7 @@ def test_a_column_added_to_the_table_is_seen(base: Base, opened: Callable[..., S
 def test_more_rows_than_a_chunk_arrive_in_one_transaction(
     base: Base, opened: Callable[..., SqlSink]
 ) -> None:
-    """Rows go in chunk by chunk, and all of them are there."""
+    """Rows are inserted chunk by chunk, and all of them are stored."""
     sink = opened()
     count = 2 * CHUNK + 1
     sink.commit(staged(sink, [{"id": n, "name": "x"} for n in range(count)]), [share(0, 0, 1)])
@@ -159,7 +161,7 @@ def test_a_unique_index_will_do_for_a_key(base: Base, opened: Callable[..., SqlS
 def test_a_url_that_cannot_be_used_is_refused_without_its_password(
     url: str, options: dict[str, Any], problem: str
 ) -> None:
-    """Nothing is connected, and the message has the place without user and password."""
+    """No connection is made, and the message has the place without user and password."""
     with pytest.raises(ConfigError, match=problem) as caught:
         SqlSink(url, "t", **options)
     assert "hunter2" not in str(caught.value)

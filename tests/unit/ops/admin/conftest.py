@@ -41,7 +41,7 @@ def bare(stage: Scene) -> Scene:
 
 @pytest.fixture(autouse=True)
 def usual_levels() -> Iterator[None]:
-    """Have the levels as they were afterwards, whichever way a test came to change them."""
+    """Restore the levels after the test, however it changed them."""
     before = levels()
     yield
     for thread in threading.enumerate():

@@ -1,4 +1,4 @@
-"""Who may ask for what."""
+"""Access to the API: which requests need the token, and which are refused."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/config", "/api/v1/stacks"])
-def test_what_not_every_user_should_see_takes_the_token_on_loopback_too(
-    bare: Scene, path: str
-) -> None:
+def test_secret_documents_take_the_token_on_loopback_too(bare: Scene, path: str) -> None:
     """Configuration and stacks are read with the token only."""
     answer = bare.client.get(path)
     assert answer.status_code == 401
@@ -33,13 +31,13 @@ def test_what_not_every_user_should_see_takes_the_token_on_loopback_too(
 
 
 def test_reading_on_loopback_takes_no_token(bare: Scene) -> None:
-    """Status, metrics and the OpenAPI document are there for every user of the machine."""
+    """Status, metrics and the OpenAPI document are readable for every user of the machine."""
     for path in ("/api/v1/status", "/metrics", "/openapi.json"):
         assert bare.client.get(path).status_code == 200
 
 
 def test_reading_from_elsewhere_takes_the_token_but_for_probes() -> None:
-    """What listens for other machines shows them no more than its health."""
+    """An API that listens for other machines shows them its health alone without the token."""
     scene = Scene(filled_broker(), open_reads=False)
     for path in ("/api/v1/status", "/metrics", "/openapi.json", "/nowhere"):
         assert scene.client.get(path).status_code == 401
@@ -53,7 +51,7 @@ def test_reading_from_elsewhere_takes_the_token_but_for_probes() -> None:
     ["Bearer wrong", "Bearer", "Bearer ", "Basic YTpi", "bearer a-token-that-is-long-enougH", "é"],
 )
 def test_a_wrong_token_is_told_from_a_missing_one(bare: Scene, header: str) -> None:
-    """Whatever else stands in the header, it is a 401 that says that the token is wrong."""
+    """A wrong header is a 401 that calls the token wrong."""
     answer = bare.client.get("/api/v1/config", headers={b"Authorization": header.encode()})
     assert (answer.status_code, answer.json()["error"]) == (401, "wrong_token")
 
@@ -74,7 +72,7 @@ def test_addresses_and_own_names_are_let_through(bare: Scene, host: str) -> None
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:80"])
 def test_a_page_of_another_site_is_refused(bare: Scene, origin: str) -> None:
-    """Whatever a page elsewhere sends, the token included, is refused."""
+    """A request from another site's page is refused, even with the token."""
     answer = bare.client.get("/api/v1/status", headers={**bare.trusted, "Origin": origin})
     assert (answer.status_code, answer.json()["error"]) == (403, "origin_not_allowed")
 
@@ -175,7 +173,7 @@ def test_a_body_that_is_cut_off_changes_nothing(bare: Scene) -> None:
 def test_members_publish_where_other_machines_reach_the_api(
     host: str, expected: str | None, *, tls: bool
 ) -> None:
-    """An address that is only this machine's is nobody's to follow."""
+    """An address of this machine alone is not published."""
     given: dict[str, Any] = {"host": host, "plain_text": not tls}
     if tls:
         given["tls"] = {"certificate_file": "/c", "key_file": "/k"}

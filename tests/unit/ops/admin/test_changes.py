@@ -1,4 +1,4 @@
-"""What the API changes."""
+"""Changes that the API makes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_pause_is_acknowledged_when_it_is_true(scene: Scene) -> None:
 
 
 def test_a_pause_without_a_wait_answers_at_once(scene: Scene) -> None:
-    """Nobody waited, so that nothing is said of its effect."""
+    """Without a wait the answer says nothing of the pause's effect."""
     assert scene.post(PAUSE).json()["acknowledged"] is None
     assert _channel(scene).pauses[0].by == "token from 127.0.0.1"
 
@@ -61,7 +61,7 @@ def test_a_pause_of_one_partition_drains_it_until_a_time(scene: Scene) -> None:
 
 
 def test_a_pause_meets_those_of_others_and_ends_none(scene: Scene) -> None:
-    """Its answer has them; one's own is replaced, and another person's ends by name alone."""
+    """Pauses add up: a user's own one is replaced, and another's ends by name alone."""
     first = scene.post(PAUSE, by="ann", for_s=7200).json()
     assert (first["replaced"], first["others"]) == (None, [])
     second = scene.post(PAUSE, by="bob", for_s=60).json()
@@ -138,7 +138,7 @@ def test_resume_misfit_ends_the_rest_of_one_partition_or_of_all(scene: Scene) ->
         ({"topic": "events", "partition": 10**30}, "invalid_request"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(
+def test_an_invalid_body_is_refused_and_changes_nothing(
     scene: Scene, body: dict[str, Any], error: str
 ) -> None:
     """Wrong types, unknown keys, halves and ends in the past are a 422 with the place."""
@@ -155,16 +155,16 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(
         (PAUSE, {"topic": "events", "partition": 2}, "unknown_partition"),
     ],
 )
-def test_what_does_not_exist_is_not_found(
+def test_an_unknown_resource_is_not_found(
     scene: Scene, path: str, body: dict[str, Any], error: str
 ) -> None:
-    """Channels, topics and partitions that nobody has are a 404 by name."""
+    """An unknown channel, topic or partition is a 404 with its name."""
     answer = scene.post(path, **body)
     assert (answer.status_code, answer.json()["error"]) == (404, error)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[" * 60_000, b'{"reason": "\\ud800"}', b"1", b"\xff"])
-def test_what_is_no_document_is_refused_in_the_same_shape(scene: Scene, content: bytes) -> None:
+def test_a_malformed_body_is_refused_in_the_same_shape(scene: Scene, content: bytes) -> None:
     """Broken, deeply nested or half characters: a 4xx and a problem, nothing else."""
     headers = {**scene.trusted, "Content-Type": "application/json"}
     answer = scene.client.post(PAUSE, headers=headers, content=content)
@@ -184,10 +184,10 @@ def test_what_is_no_document_is_refused_in_the_same_shape(scene: Scene, content:
         ),
     ],
 )
-def test_what_the_channel_refuses_is_a_conflict_by_name(
+def test_a_refusal_of_the_channel_is_a_conflict(
     scene: Scene, action: str, body: dict[str, Any], error: str
 ) -> None:
-    """Moving what runs and skipping what is done with are a 409 with value and next step."""
+    """Moving a running partition or skipping a committed record is a 409 with a next step."""
     answer = scene.post(f"/api/v1/channels/member/{action}", **body)
     assert (answer.status_code, answer.json()["error"]) == (409, error)
     assert answer.json()["value"]
@@ -211,7 +211,7 @@ def test_a_reset_moves_all_or_nothing_that_could_be_known(scene: Scene) -> None:
 def test_a_reset_that_fails_midway_says_how_far_it_got(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was moved before a failure is named."""
+    """The error names the partitions that were moved before it."""
     channel = _channel(scene)
     channel.pause(by="test")
     assert channel.wait_paused(Deadline.after(10))
@@ -229,7 +229,7 @@ def test_a_reset_that_fails_midway_says_how_far_it_got(
 
 
 def test_each_change_leaves_a_line_in_the_log(scene: Scene) -> None:
-    """Who, from where, what and how it went: of what was done and of what was refused."""
+    """The line has user, address, action and outcome, for done and for refused changes."""
     with capture_logs() as lines:
         scene.post(PAUSE, reason="look", by="ann")
         scene.post("/api/v1/channels/other/pause")
@@ -300,7 +300,7 @@ def test_a_stop_is_asked_for_once(bare: Scene) -> None:
 
 
 def test_waiting_requests_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where too many wait already, a pause begins all the same and is not acknowledged."""
+    """A pause beyond the limit of waiting requests begins, and is not acknowledged."""
     monkeypatch.setattr("headrace.ops.admin.changes.MOST_WAITING", 0)
     never = Event()
     monkeypatch.setattr(type(_channel(scene)), "wait_paused", lambda *_: never.wait(10))
@@ -311,7 +311,7 @@ def test_waiting_requests_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_log_level_set_meanwhile_outlives_the_loan(bare: Scene) -> None:
-    """What a reload brought while a level was lent stays when that ends."""
+    """A level that a reload sets stays when the temporary one ends."""
     set_level("warning")
     bare.post("/api/v1/loglevel", level="debug", for_s=0.05)
     set_level("error")

@@ -1,4 +1,4 @@
-"""What the API does without on a disk that has no room."""
+"""The API on a disk without room."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _refusing(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Have files refused as the operating system does."""
+    """Refuse to write files with an error of the operating system."""
 
     def refuse(path: Path, text: str) -> None:
         del text
@@ -31,7 +31,7 @@ def _refusing(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 def test_a_full_disk_keeps_no_member_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Neither the address nor a new token is kept; the log says so, and the start goes on."""
+    """Address and token are not kept; the log warns, and the start goes on."""
     _refusing(monkeypatch, number)
     folder = Folder(tmp_path / "one")
     with capture_logs() as logs:

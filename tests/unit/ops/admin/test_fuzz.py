@@ -117,7 +117,7 @@ QUICK = settings(
 def test_no_request_fails_or_tells_a_secret(
     scene: Scene, document: Any, data: st.DataObject
 ) -> None:
-    """Whatever is sent with the token, the answer is one that the document has, and no 500."""
+    """Every answer is one that the document has, and none is a 500."""
     method, path, options = data.draw(requests(document))
     answer = scene.client.request(method, path, headers=scene.trusted, **options)
     _check(document, method, _template(document, path), answer)

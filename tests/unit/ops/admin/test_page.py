@@ -28,7 +28,7 @@ def _loaded(text: str) -> Iterator[str]:
 
 
 def test_the_page_is_at_the_root_with_a_strict_policy(bare: Scene) -> None:
-    """Nothing but its own files may be loaded, nobody may frame it, and it is asked for anew."""
+    """Only the page's own files load, no site can frame it, and it is revalidated."""
     answer = bare.client.get("/")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -48,8 +48,8 @@ def test_a_file_that_the_browser_has_is_not_sent_again(bare: Scene) -> None:
     assert bare.client.get("/page/page.css", headers={"If-None-Match": '"x"'}).status_code == 200
 
 
-def test_every_file_that_one_loads_is_there(bare: Scene) -> None:
-    """What the page and its modules name is served, with the type that browsers insist on."""
+def test_every_file_of_the_page_is_served(bare: Scene) -> None:
+    """A file that the page or a module names is served with the type that browsers insist on."""
     wanted = {path for text in FILES.values() for path in _loaded(text)}
     assert {"/page/main.js", "/page/page.css", "/page/icon.svg", "/page/dom.js"} <= wanted
     for path in wanted:
@@ -68,15 +68,15 @@ def test_the_page_needs_no_token_where_its_data_do() -> None:
         assert scene.client.get(path).status_code == 401
 
 
-def test_what_is_no_file_of_the_page_is_not_found(bare: Scene) -> None:
-    """Nothing outside the folder can be asked for, and nothing can be written."""
+def test_a_path_outside_of_the_page_is_not_found(bare: Scene) -> None:
+    """No file outside of the folder is served, and none can be written."""
     for path in ("/page/../app.py", "/page/%2e%2e/app.py", "/page/none.js", "/page/"):
         assert bare.client.get(path).status_code == 404, path
     assert bare.post("/").status_code == 405
 
 
-def test_answers_of_the_api_are_kept_by_nobody(scene: Scene) -> None:
-    """They are true for a moment only, and some are secret."""
+def test_answers_of_the_api_are_not_cached(scene: Scene) -> None:
+    """Answers are true for a moment only, and some are secret."""
     for path in ("/api/v1/status", "/api/v1/config", "/health/ready", "/metrics", "/nothing"):
         assert scene.get(path).headers["cache-control"] == "no-store"
         assert scene.get(path).headers["x-content-type-options"] == "nosniff"

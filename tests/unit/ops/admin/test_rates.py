@@ -1,4 +1,4 @@
-"""What is kept of the last hour."""
+"""Samples of the last hour."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_an_hour_is_kept_and_no_more(scene: Scene) -> None:
     assert len(rates.history()["member"]) == KEPT - 1
 
 
-def test_only_what_is_new_is_sent_to_who_knows_the_rest(scene: Scene) -> None:
-    """After the time of a point come the later ones, and not that one again."""
+def test_only_new_points_are_sent_after_a_time(scene: Scene) -> None:
+    """The answer begins after the point of that time."""
     clock = FakeClock()
     scene.rate_by(clock)
     for _ in range(4):
@@ -82,7 +82,7 @@ def test_threads_time_is_told_in_parts(scene: Scene) -> None:
 
 
 def test_a_channel_that_is_gone_leaves_nothing(scene: Scene) -> None:
-    """Its samples go with it."""
+    """Samples of a removed channel are removed too."""
     clock = FakeClock()
     rates = _sampled(scene, clock, 2)
     del scene.controller.channels["member"]
@@ -91,7 +91,7 @@ def test_a_channel_that_is_gone_leaves_nothing(scene: Scene) -> None:
 
 
 def test_recent_events_are_served_with_the_process_they_are_of(scene: Scene) -> None:
-    """What was logged is there, and a number leaves out what is known."""
+    """The answer has the process and the events after the given number."""
     keep(None, "warning", {"event": "commit_failed", "channel": "member", "epoch": 4})
     found = scene.get("/api/v1/events").json()
     last = found["events"][-1]

@@ -1,4 +1,4 @@
-"""What the API shows."""
+"""Readings of the API."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def test_the_status_has_where_every_partition_stands(scene: Scene) -> None:
-    """Process, ZooKeeper, channel, member and partitions are there, with positions and lag."""
+    """Process, ZooKeeper, channel, member and partitions are listed, with positions and lag."""
     status = scene.get("/api/v1/status").json()
     assert status["process"]["instance_id"] == "member"
     assert status["process"]["phase"] == "running"
@@ -54,7 +54,7 @@ def test_the_status_has_where_every_partition_stands(scene: Scene) -> None:
 
 
 def test_lag_and_end_follow_the_log(scene: Scene) -> None:
-    """What is produced while delivery rests shows as the end of the log and as lag."""
+    """Records produced during a pause show as the end of the log and as lag."""
     channel = scene.controller.channels["member"]
     channel.pause(by="test")
     scene.controller.broker.produce(TopicPartition("events", 0), b"more", b"and more")
@@ -81,8 +81,8 @@ def test_pauses_stand_with_their_reason_and_who(scene: Scene) -> None:
     assert (single["by"], single["topic"], single["partition"]) == ("bob", "events", 1)
 
 
-def test_a_channel_nobody_has_is_told_with_a_near_name(scene: Scene) -> None:
-    """An unknown channel is a 404 that says what was probably meant."""
+def test_an_unknown_channel_is_a_404_with_a_near_name(scene: Scene) -> None:
+    """The answer suggests the name that was probably meant."""
     answer = scene.get("/api/v1/channels/membre")
     assert answer.status_code == 404
     problem = answer.json()
@@ -91,7 +91,7 @@ def test_a_channel_nobody_has_is_told_with_a_near_name(scene: Scene) -> None:
 
 
 def test_members_are_read_from_zookeeper(scene: Scene) -> None:
-    """The members of the group and the owners of its partitions are there."""
+    """The answer has the members of the group and the owners of its partitions."""
     (group,) = scene.get("/api/v1/members").json()["groups"]
     assert group["owners"] == {"events-0": "member", "events-1": "member"}
     (member,) = group["members"]
@@ -100,7 +100,7 @@ def test_members_are_read_from_zookeeper(scene: Scene) -> None:
 
 
 def test_a_silent_zookeeper_is_a_503(scene: Scene) -> None:
-    """Where ZooKeeper does not answer, that is said, and no traceback."""
+    """A ZooKeeper that does not answer is an error with that reason, without a traceback."""
     scene.controller.session.suspend()
     answer = scene.get("/api/v1/members")
     assert answer.status_code == 503
@@ -116,8 +116,8 @@ def test_the_configuration_is_shown_without_secrets(scene: Scene) -> None:
     assert "***" in answer.text
 
 
-def test_what_the_file_says_and_does_not_run_is_shown_with_its_reason(scene: Scene) -> None:
-    """Pending settings and a rejected file stand in the status; desired and applied beside them."""
+def test_pending_and_rejected_configuration_is_shown_with_its_reason(scene: Scene) -> None:
+    """The status has pending settings and a rejected file; the configuration has both versions."""
     change = ConfigChange(
         ("shutdown_timeout",), ChangeKind.CHANGED, "30s", "1m", ReloadEffect.IN_PLACE
     )
@@ -140,14 +140,14 @@ def test_what_the_file_says_and_does_not_run_is_shown_with_its_reason(scene: Sce
 
 
 def test_stacks_name_the_threads(scene: Scene) -> None:
-    """Each thread is there with its calls."""
+    """Each thread is listed with its calls."""
     threads = scene.get("/api/v1/stacks").json()["threads"]
     assert "MainThread" in threads
     assert any(name.startswith("member-worker") for name in threads)
 
 
 def test_stacks_say_what_each_partition_is_doing(bare: Scene) -> None:
-    """By the names that the status has for it, and also where an error is no text of UTF-8."""
+    """Partitions have the fields of the status, also with an error that is not UTF-8."""
 
     def refuse(_: Batch) -> BatchResponse:
         raise ValueError("bad \ud83d")
@@ -173,7 +173,7 @@ def test_a_wait_beyond_the_last_year_leaves_the_status_readable(bare: Scene) -> 
 
 
 def test_half_a_character_in_an_error_leaves_the_status_readable(scene: Scene) -> None:
-    """What a processor says of a record may be no text that UTF-8 has."""
+    """A processor's error may be a text that UTF-8 cannot encode."""
     scene.controller.channels["member"].fail(ValueError("bad \ud83d"))
     (channel,) = scene.get("/api/v1/status").json()["channels"]
     assert channel["failure"] == "bad ?"
@@ -258,7 +258,7 @@ def test_a_main_thread_that_hangs_is_not_live(bare: Scene) -> None:
 
 
 def test_a_paused_process_is_ready(scene: Scene) -> None:
-    """A pause is what somebody wanted, so that it is no reason to take a process out."""
+    """An operator's pause is no reason to take a process out of service."""
     scene.controller.channels["member"].pause(by="test")
     assert scene.client.get("/health/ready").status_code == 200
 
@@ -282,7 +282,7 @@ def test_rates_and_history_come_from_samples(scene: Scene) -> None:
 def test_the_history_has_how_late_partitions_are_that_are_not_paused(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The longest wait of them: one of a partition that is paused is as somebody wanted it."""
+    """The history has the longest lag of partitions that are not paused."""
     channel = scene.controller.channels["member"]
     first, second = channel.partitions()
     late = [replace(first, lag_seconds=90.0, state="paused"), replace(second, lag_seconds=60.5)]
@@ -293,7 +293,7 @@ def test_the_history_has_how_late_partitions_are_that_are_not_paused(
 
 
 def test_the_document_says_what_each_field_means(bare: Scene) -> None:
-    """Of all that the API answers and accepts, as the source has it below the field."""
+    """Each field of each model has the description from the source below it."""
     schemas = bare.client.get("/openapi.json").json()["components"]["schemas"]
     ours = {each.__name__: each for each in _all_below(Described) if each.__name__ in schemas}
     assert {"Status", "PauseRequest", "ProcessStatus"} <= ours.keys()
@@ -308,8 +308,8 @@ def _all_below(model: type[BaseModel]) -> set[type[BaseModel]]:
     return children.union(*map(_all_below, children))
 
 
-def test_nothing_is_a_500_while_there_are_no_channels(bare: Scene) -> None:
-    """During the start every read answers."""
+def test_no_read_is_a_500_without_channels(bare: Scene) -> None:
+    """Every read answers during the start."""
     document = bare.client.get("/openapi.json").json()["paths"]
     paths = [path for path, methods in document.items() if "get" in methods and "{" not in path]
     assert len(paths) >= 8
@@ -344,10 +344,10 @@ def test_no_position_is_past_the_end(scene: Scene, monkeypatch: pytest.MonkeyPat
     ("path", "status"),
     [("/", 200), ("/metrics", 200), ("/health/live", 200), ("/api/v1/status", 200), ("/no", 404)],
 )
-def test_whatever_is_read_is_answered_without_its_body_as_well(
+def test_a_head_request_has_the_status_and_headers_of_a_get(
     scene: Scene, path: str, status: int
 ) -> None:
-    """HEAD has the status and the headers of GET, and nothing behind them."""
+    """The answer to HEAD has no body."""
     head, get = (scene.client.request(method, path) for method in ("HEAD", "GET"))
     assert (head.status_code, get.status_code) == (status, status)
     assert head.headers["content-type"] == get.headers["content-type"]

@@ -1,4 +1,4 @@
-"""What was passed over or set aside, until somebody acknowledges it."""
+"""Skipped and dead-lettered records, until an operator acknowledges them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "rejects.json"
 
 
-def test_what_is_rejected_is_open_until_it_is_acknowledged(scene: Scene, path: Path) -> None:
-    """What an operator left out is not asked about; what comes later is open again."""
+def test_rejects_are_open_until_they_are_acknowledged(scene: Scene, path: Path) -> None:
+    """Records that an operator skipped do not count; later rejects are open again."""
     rejects = Rejects(path, scene.controller, SYSTEM_CLOCK)
     _reject(scene, letters=6134, skipped=8291, left_out=4)
     assert _open(rejects) == (6134, 8291)
@@ -51,8 +51,8 @@ def test_what_is_rejected_is_open_until_it_is_acknowledged(scene: Scene, path: P
     assert (found.acknowledged, found.acknowledged_by) == (14425, "ann")
 
 
-def test_only_what_somebody_saw_is_acknowledged(scene: Scene, path: Path) -> None:
-    """With a count the rest stays open, and no more is acknowledged than there is."""
+def test_an_acknowledgement_is_bounded_by_its_count(scene: Scene, path: Path) -> None:
+    """The rest stays open, and no more is acknowledged than exists."""
     rejects = Rejects(path, scene.controller, SYSTEM_CLOCK)
     _reject(scene, letters=5, skipped=2)
     assert rejects.acknowledge(CHANNEL, {"dead_letters": 3}, "ann") == {"dead_letters": 3}
@@ -63,7 +63,7 @@ def test_only_what_somebody_saw_is_acknowledged(scene: Scene, path: Path) -> Non
 
 
 def test_a_restart_forgets_nothing(scene: Scene, path: Path) -> None:
-    """What is open stays open, and what was acknowledged is not asked about again."""
+    """Open and acknowledged counts survive a restart."""
     before = Rejects(path, scene.controller, SYSTEM_CLOCK)
     _reject(scene, letters=5, skipped=2)
     before.acknowledge(CHANNEL, {"dead_letters": 3}, "ann")
@@ -99,8 +99,8 @@ def test_a_file_that_cannot_be_read_is_no_end(scene: Scene, path: Path, text: st
     assert json.loads(path.read_text())[CHANNEL]["dead_letters"]["total"] == 1
 
 
-def test_what_cannot_be_saved_is_not_acknowledged(scene: Scene, tmp_path: Path) -> None:
-    """The caller hears of it, and it is open as before."""
+def test_an_acknowledgement_that_is_not_saved_fails(scene: Scene, tmp_path: Path) -> None:
+    """The error reaches the caller, and the count stays open."""
     rejects = Rejects(tmp_path / "missing" / "rejects.json", scene.controller, SYSTEM_CLOCK)
     _reject(scene, letters=1)
     with pytest.raises(FileNotFoundError):
@@ -111,8 +111,8 @@ def test_what_cannot_be_saved_is_not_acknowledged(scene: Scene, tmp_path: Path) 
     assert [line["event"] for line in logs] == ["rejects_not_saved"]
 
 
-def test_the_api_acknowledges_and_the_status_says_what_is_left(scene: Scene) -> None:
-    """By count, or all; with the token only, and in the log."""
+def test_the_api_acknowledges_and_returns_the_rest(scene: Scene) -> None:
+    """A count or all can be acknowledged, with the token only, and the log has it."""
     _reject(scene, letters=5, skipped=2)
     path = f"/api/v1/channels/{CHANNEL}/acknowledge"
     assert scene.client.post(path, json={}).status_code == 401

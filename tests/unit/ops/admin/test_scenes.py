@@ -6,8 +6,8 @@ from tests.web.scenes import SCENES
 
 
 @pytest.mark.parametrize("name", sorted(SCENES))
-def test_what_the_page_is_tested_with_is_what_the_api_answers(name: str) -> None:
-    """The made-up processes of the browser's tests fit the API's models as they are now."""
+def test_scenes_of_the_page_fit_the_api_s_models(name: str) -> None:
+    """The processes of the browser's tests are valid answers of the present API."""
     process = SCENES[name]()
     for answer in (process.status, process.recent, process.members, process.history):
         assert answer()

@@ -1,4 +1,4 @@
-"""What the API shows of state by key."""
+"""State by key, as the API shows it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FIRST, SECOND = "a", "d"
 
 
 def test_the_two_keys_are_of_two_partitions() -> None:
-    """What follows relies on it."""
+    """The tests below rely on it."""
     assert (partition_of(b"a", 2), partition_of(b"d", 2)) == (0, 1)
 
 
@@ -69,7 +69,7 @@ class Kept:
             self.admit(number)
 
     def admit(self, number: int) -> None:
-        """Have a partition's state be there."""
+        """Admit a partition's state and measure it."""
         self.state.admit(number)
         for _ in self.store.measure(number):
             pass
@@ -128,7 +128,7 @@ def problem(answer: httpx.Response, status: int) -> tuple[str, str]:
 
 
 def test_a_key_has_its_committed_state_timers_and_offset(bare: Scene, kept: Kept) -> None:
-    """What is staged and not committed is not seen; times are UTC."""
+    """Staged changes are not shown, and times are UTC."""
     row = KeyRow.of(b'{"n":2}', {"quiet": at_event(61_000), "now": at_clock(1_000)})
     kept.commit(0, {FIRST.encode(): row})
     kept.stage(0, {FIRST.encode(): KeyRow(b'{"n":3}')})
@@ -152,10 +152,10 @@ def test_a_key_has_its_committed_state_timers_and_offset(bare: Scene, kept: Kept
     }
 
 
-def test_what_the_disk_did_not_take_is_read_with_its_offset(
+def test_an_unwritten_commit_is_read_with_its_offset(
     bare: Scene, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit that lies in memory is committed: row and offset are those of it, in lists too."""
+    """A commit in memory counts as committed: row and offset are its own, in lists too."""
     kept.commit(0, {b"a": KeyRow(b"1"), b"c": KeyRow(b"1")})
     with monkeypatch.context() as full:
         full.setattr(kept.store, "write", _full)
@@ -188,7 +188,7 @@ def test_a_channel_without_state_is_told(scene: Scene) -> None:
 
 
 def test_a_key_of_a_partition_that_is_restored_is_503(bare: Scene, kept: Kept) -> None:
-    """With how far it is and when to ask again; other keys are there, and the status shows it."""
+    """The answer has progress and a time to retry; other keys are readable."""
     kept.commit(0, {b"a": KeyRow(b"1")})
     kept.state.release(1)
     kept.restoring[1] = RestoreProgress(34, 100, 12.2)
@@ -212,7 +212,7 @@ def test_a_key_of_a_partition_that_is_restored_is_503(bare: Scene, kept: Kept) -
 
 
 def test_tasks_have_rows_bytes_and_timers(bare: Scene, kept: Kept) -> None:
-    """As they are after writes and deletions, whatever was there when counting began."""
+    """Counts follow writes and deletions, from any rows at their start."""
     timed = KeyRow.of(b"1", {"x": at_event(1), "y": at_clock(2)})
     kept.commit(0, {b"a": KeyRow(b"12"), b"b": timed})
     kept.commit(0, {b"c": KeyRow.of(None, {}, "it raised"), b"a": None})
@@ -332,7 +332,7 @@ def test_pages_follow_each_other_to_the_last_key(bare: Scene, kept: Kept) -> Non
     assert {each["partition"] for each in one} == {1}
 
 
-def test_a_page_says_what_is_not_in_it(bare: Scene, kept: Kept) -> None:
+def test_a_page_counts_partitions_of_other_members(bare: Scene, kept: Kept) -> None:
     """Partitions of other members are counted."""
     kept.held = {1}
     with with_state(bare, kept):
@@ -365,7 +365,7 @@ def test_keys_of_bytes_are_hexadecimal(bare: Scene, kept: Kept) -> None:
 
 
 def test_a_key_that_is_no_text_is_shown_and_found_by_its_digits(bare: Scene, kept: Kept) -> None:
-    """Where keys are text, and one is not."""
+    """A key of bytes that are not UTF-8 is given in hexadecimal digits."""
     kept.commit(0, {b"\xff": KeyRow(b"1")})
     with with_state(bare, kept):
         (found,) = bare.get(STATE).json()["keys"]
@@ -389,7 +389,7 @@ def test_states_are_shown_by_their_encoding(
 
 
 def test_a_state_that_cannot_be_decoded_is_shown_with_the_reason(bare: Scene, kept: Kept) -> None:
-    """In base64, as somebody else wrote it."""
+    """The state of another writer is shown in base64."""
     kept.commit(0, {b"a": KeyRow(b"{")})
     with with_state(bare, kept):
         found = bare.get(f"{STATE}/a").json()
@@ -408,7 +408,7 @@ def test_a_key_in_several_partitions_is_chosen_by_partition(bare: Scene, kept: K
 
 
 def test_a_key_that_a_producer_put_elsewhere_is_found(bare: Scene, kept: Kept) -> None:
-    """Whatever partition Kafka's own producer would have chosen."""
+    """A key is found in a partition that Kafka's own producer would not have chosen."""
     kept.commit(1, {b"a": KeyRow(b"1")})
     with with_state(bare, kept):
         assert bare.get(f"{STATE}/a").json()["partition"] == 1
@@ -416,14 +416,14 @@ def test_a_key_that_a_producer_put_elsewhere_is_found(bare: Scene, kept: Kept) -
 
 @pytest.mark.parametrize("after", ["x", "1", "1:0", ":00", "-1:00"])
 def test_a_page_after_nonsense_is_refused(bare: Scene, kept: Kept, after: str) -> None:
-    """What is not the next of a page is named."""
+    """The error names the value that is not the next of a page."""
     with with_state(bare, kept):
         name, message = problem(bare.get(f"{STATE}?after={after}"), 422)
     assert (name, message) == ("invalid_after", f"{after} is not the next of a page")
 
 
 def _publish(scene: Scene, admin: str | None) -> None:
-    """Have the other member publish where its API is."""
+    """Publish the address of the other member's API."""
     paths, session = GroupPaths("group"), scene.controller.zookeeper.session()
     node = session.get(paths.member("other"))
     document = MemberDocument.decode("", node.data)
@@ -565,7 +565,7 @@ def test_a_command_without_a_channel_with_state_says_so(scene: Scene) -> None:
 def test_the_table_of_partitions_says_how_far_one_is(
     bare: Scene, kept: Kept, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beside the partition, as headrace status prints it."""
+    """Progress is in the partition's row, as headrace status prints it."""
     kept.state.release(1)
     kept.restoring[1] = RestoreProgress(34, 100, 12.2)
     with with_state(bare, kept) as channel:

@@ -1,4 +1,4 @@
-"""What the status says in words."""
+"""Words of the status."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_head_has_no_records(scene: Scene, logs: Logs) -> None:
 def test_an_invalid_query_is_refused(
     scene: Scene, logs: Logs, query: str, status: int, error: str
 ) -> None:
-    """By the name of what is wrong."""
+    """The error names the wrong parameter."""
     answer = scene.get(f"{TAP}?{query}")
     assert (answer.status_code, answer.json()["error"]) == (status, error)
     assert opened(logs) == 0
@@ -154,7 +154,7 @@ def test_a_channel_that_cannot_be_tapped_says_why(scene: Scene) -> None:
 
 
 def test_records_that_are_elsewhere_cannot_be_tapped(bare: Scene) -> None:
-    """By reference, Spark's executors read them."""
+    """Spark's executors read the records of a channel by reference."""
     processor = {"type": "spark", "reducer": "json:dumps"}
     with running(bare.controller.add(processor=processor, source="by_reference", sink="noop")):
         refused = bare.get(f"{TAP}?for_s=0")
@@ -197,8 +197,8 @@ RECORD = TappedRecord(
 )  # fmt: skip
 
 
-def test_what_the_configuration_names_is_masked() -> None:
-    """Key, headers, and members of JSON values, also in lists; the rest is as it was."""
+def test_configured_fields_are_masked() -> None:
+    """Keys, headers and members of JSON values are masked, also in lists; the rest is unchanged."""
     named = AdminConfig(redact=("key", "headers.a", "value.card.number", "value.items.pin"))
     redaction = Redaction(named.redact)
     assert redaction.key(RECORD.key) == b"***"
@@ -212,13 +212,13 @@ def test_what_the_configuration_names_is_masked() -> None:
 
 @pytest.mark.parametrize("value", [b"no json", b'{"a": ', b"[" * 100_000])
 def test_a_value_that_cannot_be_masked_in_part_is_masked_whole(value: bytes) -> None:
-    """What is not known to be without the secret is not shown."""
+    """A value that cannot be parsed may have the secret anywhere."""
     record = TappedRecord(P0, 1, None, None, value, (), len(value), 1)
     assert Redaction(("value.card",)).value(record.value) == b"***"
     assert Redaction(("headers.x",)).value(record.value) == value
 
 
-def test_a_wrong_name_of_what_is_masked_is_refused() -> None:
+def test_an_unknown_field_to_mask_is_refused() -> None:
     """A secret must not be shown because of a spelling mistake."""
     for wrong in ("values.card", "value.", "headers", "offset"):
         with pytest.raises(ValueError, match="headers"):
@@ -279,7 +279,7 @@ def _line(**more: Any) -> dict[str, Any]:
 
 
 def test_the_command_prints_a_line_for_a_record(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a record has does nothing to the terminal; the counts are told at the end."""
+    """Control characters of a record are escaped, and the counts are printed at the end."""
     end = {"kind": "end", "passed": 9, "shown": 2, "over_rate": 7, "reason": "channel_ended"}
     client = Lines({"kind": "counts"}, _line(), _line(value="a\x1b[31m\nb", value_hex=None), end)
     assert _run(client, partition="t:0") == 0

@@ -42,7 +42,7 @@ def view(**options: Any) -> tuple[Top, StringIO, FakeClock]:
 
 
 def once(top: Top, answer: Any, **options: Any) -> int:
-    """Have it look once."""
+    """Run it for one reading."""
     client: Any = Process(answer)
     return top.run(client, every=1.0, once=True, **{"as_json": False, **options})
 
@@ -122,7 +122,7 @@ def test_without_a_terminal_a_silent_process_ends_it(scene: Scene) -> None:
 
 
 def test_on_a_terminal_a_silent_process_is_waited_for(scene: Scene) -> None:
-    """What was seen last stays, with how old it is, until Ctrl-C."""
+    """The last reading stays with its age until Ctrl-C."""
     status = scene.get("/api/v1/status").json()
     top, out, _ = view(force_terminal=True)
     client: Any = Process(status, UnreachableError("nobody answers"), status, KeyboardInterrupt())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_a_channel_reads_its_topics_and_its_group(tmp_path: Path) -> None:
-    """Nothing else is needed with the defaults."""
+    """The defaults need no further rights."""
     assert needed_acls(config(tmp_path)) == [
         Acl("topic", "flights", ("Read",)),
         Acl("group", "statistics", ("Read",)),
@@ -23,7 +23,7 @@ def test_a_channel_reads_its_topics_and_its_group(tmp_path: Path) -> None:
 
 
 def test_a_pattern_needs_what_begins_like_it(tmp_path: Path) -> None:
-    """Its literal beginning is the prefix; without one it needs every topic."""
+    """The literal beginning is the prefix; a pattern without one needs every topic."""
     acls = needed_acls(config(tmp_path, {"topics": [r"^alerts\.", "^(a|b)"]}))
     assert acls[:2] == [
         Acl("topic", "alerts.", ("Read",), prefixed=True),
@@ -46,8 +46,8 @@ def test_dead_letters_are_written(tmp_path: Path) -> None:
     assert acls[1] == Acl("topic", "flights.dead", ("Write",))
 
 
-def test_what_is_shed_is_written(tmp_path: Path) -> None:
-    """To the topic for its copies."""
+def test_the_topic_for_shed_records_is_written(tmp_path: Path) -> None:
+    """A channel that sheds records needs the right to write copies of them."""
     processor = {"type": "keyed", "reducer": "a:b"}
     rejects = {"overflow": "dead_letter", "topic": "flights.shed"}
     document = {"processor": processor, "sink": None, "rejects": rejects}
@@ -81,7 +81,7 @@ def test_state_by_key_has_topics_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_kafka_sink_writes_and_keeps_offsets(tmp_path: Path) -> None:
-    """It writes to its topic, or to any, and its offsets are in a group beside the channel's."""
+    """The sink writes to its topic, or to any, and keeps offsets in a group of its own."""
     spark = {"type": "spark", "reducer": "a:b"}
     for topic, name in (("late", "late"), (None, "*")):
         sink = {"type": "kafka", "topic": topic}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A configuration file that nobody else may write."""
+    """Return a configuration file that no other user may write."""
     path = tmp_path / "headrace.yaml"
     path.write_text("channels: {}\n")
     path.chmod(0o644)
@@ -23,14 +23,14 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_folder_that_is_to_be_made_is_fine(tmp_path: Path) -> None:
-    """Nothing is made by looking."""
+    """The check does not create the folder."""
     (found,) = check_state_dir(config(tmp_path))
     assert found.level is Level.OK
     assert not (tmp_path / "state").exists()
 
 
 def test_a_folder_that_others_may_write_is_a_warning(tmp_path: Path) -> None:
-    """Who writes the session's file can take the session over."""
+    """A user who writes the session's file can take the session over."""
     (tmp_path / "state").mkdir()
     (tmp_path / "state").chmod(0o775)
     assert "chmod go-w" in only(check_state_dir(config(tmp_path))).advice

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder as JAVA_HOME names one, whose java nobody runs."""
+    """Return a folder as JAVA_HOME names one, whose java is not run."""
     (tmp_path / "jdk" / "bin").mkdir(parents=True)
     (tmp_path / "jdk" / "bin" / "java").write_text("")
     return tmp_path / "jdk"
@@ -37,7 +37,7 @@ def test_the_java_of_java_home_has_to_do(
 
 
 def test_a_java_elsewhere_is_recommended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Spark's launcher would not find it, the advice says which JAVA_HOME to set."""
+    """The advice gives the JAVA_HOME with which Spark's launcher finds it."""
     monkeypatch.setattr(checks, "find_java", lambda _: Java(home / "bin" / "java", 17))
     found = only(check_java({"PATH": ""}))
     assert "no java in PATH" in found.seen

@@ -70,7 +70,7 @@ def test_open_files_have_to_be_allowed(tmp_path: Path, limit: int, level: Level)
 def test_space_has_to_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, level: Level
 ) -> None:
-    """Of each folder the nearest one above that exists is asked."""
+    """The nearest existing folder above each path is checked."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(free, 0, free))
     sink = {"type": "delta", "path": str(tmp_path / "tables" / "flights")}
     settings = config(tmp_path, {"sink": sink})

@@ -95,7 +95,7 @@ def test_spark_is_asked_only_where_a_channel_needs_it(tmp_path: Path) -> None:
 def test_disabled_channels_are_not_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of them is asked for, nor permitted; they are named, so that nobody is deceived."""
+    """Disabled channels are named in a finding, and checked nowhere."""
     seen: list[tuple[str, ...]] = []
 
     def note(config: Config) -> Iterator[Finding]:
@@ -135,7 +135,7 @@ def test_code_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_decoder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
-    """Its factory is imported, and not called; its options have to be such as it takes."""
+    """The factory is imported and not called; its options must fit its parameters."""
     processor = {
         "type": "arrow",
         "reducer": "json:dumps",
@@ -163,7 +163,7 @@ def test_a_sink_s_factory_is_tried_with_its_options(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_used_ends_with_2(tmp_path: Path) -> None:
-    """Nothing is examined then."""
+    """An invalid file ends the command before any check."""
     (tmp_path / "headrace.yaml").write_text("chanels: {}\n")
     done = CliRunner().invoke(app, ["doctor", "-c", str(tmp_path / "headrace.yaml")])
     assert done.exit_code == 2

@@ -49,7 +49,7 @@ _CERTIFICATE: dict[str, Any] = {"tls": {"certificate_file": "cert", "key_file": 
 
 
 def test_a_good_ensemble_is_fine(tmp_path: Path) -> None:
-    """Nothing is wrong with three servers that agree to everything."""
+    """Three servers that agree have no finding."""
     assert not bad(judge(_FACTS, config(tmp_path, zookeeper=_DIGEST)))
 
 
@@ -64,14 +64,14 @@ def test_a_good_ensemble_is_fine(tmp_path: Path) -> None:
 def test_nodes_that_are_made_open_are_told(
     tmp_path: Path, zookeeper: dict[str, Any], advice: str
 ) -> None:
-    """Whoever reaches ZooKeeper may change them, and how to close them depends on what is given."""
+    """Any client of ZooKeeper may change such nodes; the advice depends on the configuration."""
     found = only(judge(_FACTS, config(tmp_path, zookeeper=zookeeper)))
     assert (found.check, found.level) == ("zookeeper acl", Level.WARNING)
     assert found.advice.startswith(advice)
 
 
 def test_nodes_that_stand_open_are_told(tmp_path: Path) -> None:
-    """Those of before credentials were given stay as they are, until somebody closes them."""
+    """Nodes from before the credentials stay open until an operator closes them."""
     facts = replace(_FACTS, opened=("/consumers/b", "/consumers/a"))
     found = only(judge(facts, config(tmp_path, zookeeper=_DIGEST)))
     assert (found.check, found.level) == ("zookeeper acl", Level.WARNING)
@@ -89,17 +89,17 @@ def test_nodes_that_stand_open_are_told(tmp_path: Path) -> None:
         ({"skew": -30.0}, "clock", Level.WARNING),
     ],
 )
-def test_what_is_wrong_with_an_ensemble_is_told(
+def test_each_fault_of_an_ensemble_is_a_finding(
     tmp_path: Path, facts: dict[str, Any], check: str, level: Level
 ) -> None:
-    """Each fault is one finding, which says what to do."""
+    """A fault is one finding with advice."""
     settings = config(tmp_path, zookeeper=_DIGEST)
     found = only(judge(replace(_FACTS, **facts), settings))
     assert (found.check, found.level) == (check, level)
 
 
-def test_what_is_not_known_is_no_fault(tmp_path: Path) -> None:
-    """Servers may keep their version to themselves, and a chroot may be still to be made."""
+def test_an_unknown_fact_is_no_fault(tmp_path: Path) -> None:
+    """Servers may hide their version, and a chroot may not exist yet."""
     unknown: dict[str, Any] = {"version": None, "mode": None, "chroot_exists": False, "skew": None}
     settings = config(tmp_path, zookeeper={**_DIGEST, "chroot": "/headrace"})
     found = list(judge(replace(_FACTS, **unknown), settings))
@@ -232,10 +232,10 @@ def test_topics_that_a_channel_writes_to_have_to_exist(tmp_path: Path) -> None:
         ({"min.insync.replicas": "4"}, 3, Level.WARNING, "refuse all"),
     ],
 )
-def test_what_may_lose_state_is_told(
+def test_a_topic_setting_that_may_lose_state_is_a_finding(
     tmp_path: Path, settings: dict[str, str], replicas: int, level: Level, words: str
 ) -> None:
-    """How a changelog is cleaned, for how long deletions are there, sizes and replicas."""
+    """Clean-up, retention of deletions, sizes and replicas of a changelog count."""
 
     class Catalog:
         """Knows one changelog."""
@@ -271,8 +271,8 @@ def test_what_may_lose_state_is_told(
         ("more partitions", "has 3 partitions, and the state in g.in.state is for 2"),
     ],
 )
-def test_what_a_state_has_lost_is_told(tmp_path: Path, harm: str, words: str) -> None:
-    """By what the offset says of the changelog, whether the channel runs or not."""
+def test_lost_state_is_a_finding(tmp_path: Path, harm: str, words: str) -> None:
+    """The stored offset shows it, for a running channel and for a stopped one."""
     broker = InMemoryBroker()
     for topic in ("in", "g.in.state"):
         broker.create_topic(topic, 2)
@@ -310,8 +310,8 @@ def test_what_a_state_has_lost_is_told(tmp_path: Path, harm: str, words: str) ->
     assert all("headrace state" in each.advice for each in found)
 
 
-def test_the_topic_for_what_is_shed_has_to_exist(tmp_path: Path) -> None:
-    """The advice names the field that it is in."""
+def test_the_topic_for_shed_records_has_to_exist(tmp_path: Path) -> None:
+    """The advice names its configuration field."""
     broker = InMemoryBroker()
     rejects = {"overflow": "dead_letter", "topic": "flights.shed"}
     processor = {"type": "keyed", "reducer": "a:b"}
@@ -375,7 +375,7 @@ def test_no_records_say_nothing_of_their_keys() -> None:
 
 
 def test_a_by_key_topic_need_not_exist(tmp_path: Path) -> None:
-    """What a re-keying channel creates at the start is missing for neither of the two."""
+    """The re-keying channel creates the topic, so neither channel reports it missing."""
     processor = {"type": "keyed", "reducer": "a:b", "key": "value.id"}
     sink = {"type": "kafka", "topic": "out"}
     channels = config(tmp_path, {"processor": processor, "sink": sink}).channels

@@ -95,7 +95,7 @@ def test_rows_are_printed_as_a_table(run: Callable[..., Result]) -> None:
 
 
 def test_rows_of_several_outputs_are_printed_by_name(run: Callable[..., Result]) -> None:
-    """As one table after the other, or each row with the name of its output."""
+    """Rows are printed as one table for each output, or each with its output's name."""
     command = (*ARROW, "--reducer", f"{MODULE}:several")
     done = run(*command)
     assert done.exit_code == 0, done.output
@@ -124,7 +124,9 @@ def test_a_channels_own_reducer_is_tried(run: Callable[..., Result]) -> None:
     assert "2 records; the reducer returned None" in done.stderr
 
 
-def test_what_the_reducer_raises_is_shown_with_its_own_lines(run: Callable[..., Result]) -> None:
+def test_an_exception_of_the_reducer_is_shown_with_its_own_lines(
+    run: Callable[..., Result],
+) -> None:
     """The traceback begins in the user's module, and the exit code is 1."""
     done = run(*ARROW, "--reducer", f"{MODULE}:broken")
 
@@ -167,10 +169,10 @@ def test_what_the_reducer_raises_is_shown_with_its_own_lines(run: Callable[..., 
         ),
     ],
 )
-def test_what_cannot_be_used_is_said(
+def test_an_invalid_command_ends_with_2(
     run: Callable[..., Result], arguments: list[str], told: str
 ) -> None:
-    """Mistakes end with 2 and a sentence, before anything is started."""
+    """A mistake is explained before anything is started."""
     done = run(*arguments)
     assert done.exit_code == 2, done.output
     assert told in done.stderr

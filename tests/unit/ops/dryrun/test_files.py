@@ -48,7 +48,7 @@ def test_rows_of_parquet_are_values_in_json(tmp_path: Path) -> None:
 
 
 def test_records_kept_in_parquet_come_back(tmp_path: Path) -> None:
-    """With a column ``value`` the others are the record's, as far as they are there."""
+    """With a column ``value``, the other columns are the record's, if they exist."""
     path = tmp_path / "any.parquet"
     headers = pa.array([[{"key": "k", "value": b"v"}]], HEADERS)
     pq.write_table(

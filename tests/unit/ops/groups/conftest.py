@@ -7,5 +7,5 @@ from tests.unit.ops.groups.scene import Scene
 
 @pytest.fixture
 def scene() -> Scene:
-    """Four partitions and nobody yet."""
+    """Return a scene with four partitions and no member."""
     return Scene()

@@ -1,4 +1,4 @@
-"""A group in memory with real members, and somebody who looks at it from outside."""
+"""A group in memory with real members, and an observer from outside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Scene:
-    """Four partitions, nobody yet. ``sink_offsets`` is a sink that keeps offsets."""
+    """Hold four partitions without members. ``sink_offsets`` is a sink that keeps offsets."""
 
     def __init__(self) -> None:
         self.group = Group(partitions=4)

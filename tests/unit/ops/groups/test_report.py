@@ -1,4 +1,4 @@
-"""What a look from outside says of a group, with members at work and without."""
+"""Reports on a group from outside, with running members and without."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_look_leaves_no_trace(scene: Scene) -> None:
 
 
 def test_a_group_that_never_ran_is_no_error(scene: Scene) -> None:
-    """Its partitions are there, and nobody has them."""
+    """The partitions are listed without owners."""
     report = scene.look()
     assert report.activity is GroupActivity.NEVER_RUN
     assert report.errors == ()
@@ -71,7 +71,7 @@ def test_a_group_that_never_ran_is_no_error(scene: Scene) -> None:
 
 
 def test_a_stopped_group_tells_how_its_claims_ended(scene: Scene) -> None:
-    """Who had a partition last, and whether it gave it back by itself."""
+    """Each partition has its last owner, and whether its claim ended cleanly."""
     a, b = scene.group.join("a"), scene.group.join("b")
     scene.group.run()
     owners = {each.partition: each.owner for each in scene.look().partitions}
@@ -87,8 +87,8 @@ def test_a_stopped_group_tells_how_its_claims_ended(scene: Scene) -> None:
     }
 
 
-def test_what_is_on_its_way(scene: Scene) -> None:
-    """Pending before the first claim; moving while its owner has not given it back."""
+def test_a_partition_on_its_way_is_pending_or_moving(scene: Scene) -> None:
+    """A partition is pending before its first claim, and moving until its owner releases it."""
     a = scene.group.join("a")
     scene.group.run(0.2)
     assert scene.standings() == [PENDING] * 4
@@ -101,8 +101,8 @@ def test_what_is_on_its_way(scene: Scene) -> None:
     assert len(scene.look().ownership(OWNED)) == 2
 
 
-def test_what_is_free_waits_for_whoever_had_it_last(scene: Scene) -> None:
-    """The look reckons as the members do, or it would name others."""
+def test_a_free_partition_is_meant_for_its_last_owner(scene: Scene) -> None:
+    """The report plans as the members do, or it would name others."""
     members = scene.group.join("b"), scene.group.join("a")
     scene.group.run()
     running = scene.look()
@@ -117,7 +117,7 @@ def test_what_is_free_waits_for_whoever_had_it_last(scene: Scene) -> None:
     ]
 
 
-def test_what_static_lists_get_wrong(scene: Scene) -> None:
+def test_faults_of_static_lists_are_reported(scene: Scene) -> None:
     """A partition in two lists is contended, one that does not exist is missing."""
     static = MemberInfo(frozenset({TOPIC}), AssignmentMode.STATIC, lists={TOPIC: (0, 1, 9)})
     scene.group.join("a", static)
@@ -129,8 +129,8 @@ def test_what_static_lists_get_wrong(scene: Scene) -> None:
     assert scene.standings() == [OWNED, OWNED, OWNED, UNOWNED]
 
 
-def test_what_fixed_numbers_leave_and_mixed_modes(scene: Scene) -> None:
-    """What nobody is to have is unowned; members of different modes are all named."""
+def test_unassigned_partitions_and_mixed_modes_are_reported(scene: Scene) -> None:
+    """A partition beyond fixed numbers is unowned, and the modes of all members are named."""
     scene.group.join(
         "a", MemberInfo(frozenset({TOPIC}), AssignmentMode.FIXED_COUNT, partitions_per_topic=3)
     )
@@ -158,7 +158,7 @@ def test_owners_that_are_no_members(scene: Scene) -> None:
 
 
 def test_an_unreadable_member_is_shown_with_its_problem(scene: Scene) -> None:
-    """What is wrong with its node stands in its row."""
+    """The problem of the member's node is in its row."""
     scene.group.zookeeper.put(PATHS.member("x"), b"scribble")
     (member,) = scene.look().members
     assert (member.name, member.document) == ("x", None)
@@ -166,8 +166,8 @@ def test_an_unreadable_member_is_shown_with_its_problem(scene: Scene) -> None:
     assert "is not JSON" in member.problem
 
 
-def test_what_a_later_version_left_says_why_it_waits(scene: Scene) -> None:
-    """Its epoch nodes are not destroyed, so nobody of this version can claim."""
+def test_a_partition_of_a_later_version_says_why_it_waits(scene: Scene) -> None:
+    """The epoch node is kept, so no member of this version can claim it."""
     scene.group.zookeeper.put(PATHS.epoch(partition(0)), b'{"version":2}')
     scene.group.join("a")
     scene.group.run()
@@ -177,7 +177,7 @@ def test_what_a_later_version_left_says_why_it_waits(scene: Scene) -> None:
 
 
 def test_claims_that_cannot_take_effect_are_noted(scene: Scene) -> None:
-    """An owner node of an earlier start, and one whose epoch was raised by somebody else."""
+    """Owner nodes of an earlier start, or with another epoch, are noted."""
     a = scene.group.join("a")
     scene.group.run()
     claim = a.channel.held[partition(0)]
@@ -232,7 +232,7 @@ class MovableOffsets:
 
 
 def test_the_sinks_offset_wins(scene: Scene) -> None:
-    """A disagreement is noted while nobody is at work; then the sink is ahead at times."""
+    """A disagreement is noted without members; with them the sink is ahead at times."""
     scene.sink_offsets = MovableOffsets()
     scene.broker.produce(partition(0), *[b""] * 10)
     scene.commit(0, 7)
@@ -257,7 +257,7 @@ class Leaderless(InMemoryCatalog):
 
 
 def test_a_partition_without_a_leader_holds_up_no_other(scene: Scene) -> None:
-    """It is noted at the partition; the rest and the map are there."""
+    """The partition has a note, and the others are reported."""
     scene.catalog = Leaderless(scene.broker)
     scene.group.join("a")
     scene.group.run()

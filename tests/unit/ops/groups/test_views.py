@@ -75,7 +75,7 @@ def test_findings_can_be_grepped(busy: Scene) -> None:
 
 
 def test_values_keep_a_line_in_one_piece() -> None:
-    """What has blanks, quotes or line breaks is written as a JSON string."""
+    """A text with blanks, quotes or line breaks is written as a JSON string."""
     assert [text(None), text(""), text(True), text(7), text(["a", "b"])] == [
         "-", "-", "yes", "7", "a,b",
     ]  # fmt: skip

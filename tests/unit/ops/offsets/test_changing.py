@@ -72,7 +72,7 @@ def test_an_offset_of_a_former_topic_becomes_one_of_the_present(stage: Stage) ->
 
 
 def test_partitions_that_were_not_chosen_are_not_touched(stage: Stage) -> None:
-    """Neither their offsets nor their nodes."""
+    """Offsets and nodes of other partitions stay."""
     stage.commit(P1, 9, 3)
     stage.move(0, partitions=[P0])
     assert stage.committed() == [(0, 1), (9, 3)]
@@ -115,8 +115,8 @@ def test_a_consumer_that_subscribes_meanwhile_is_refused(stage: Stage) -> None:
     assert stage.committed() == [None, None]
 
 
-def test_a_partition_that_somebody_owns_is_refused(stage: Stage) -> None:
-    """What was claimed before it is given back."""
+def test_an_owned_partition_is_refused(stage: Stage) -> None:
+    """Claims made before the refusal are released."""
     stage.zookeeper.put(PATHS.owner(P1), b"somebody")
     with pytest.raises(ChannelRunningError, match="events-1 is held by somebody unreadable"):
         stage.move(0, 0)
@@ -149,15 +149,15 @@ def test_a_member_that_starts_meanwhile_waits(stage: Stage) -> None:
 
 
 def test_a_lost_session_stops_the_change(stage: Stage) -> None:
-    """Our claims ended with it, so somebody else may have them."""
+    """Our claims end with the session, so that another member may have them."""
     stage.meanwhile = stage.session.expire
     with pytest.raises(HeadraceError, match=r"hold on the group was lost|did not answer"):
         stage.move(0, 0)
     assert stage.committed() == [None, None]
 
 
-def test_a_claim_that_somebody_overwrote_stops_the_change(stage: Stage) -> None:
-    """The epoch node is looked at right before the change."""
+def test_an_overwritten_claim_stops_the_change(stage: Stage) -> None:
+    """The epoch node is checked right before the change."""
     document = EpochDocument(9, "other", 1, None, clean_end=False)
     stage.meanwhile = lambda: stage.zookeeper.put(PATHS.epoch(P1), document.encode())
     with pytest.raises(HeadraceError, match="hold on the group was lost"):
@@ -174,7 +174,7 @@ def test_a_hold_that_stood_still_too_long_is_over(stage: Stage) -> None:
 
 
 def test_a_plan_that_is_refused_changes_nothing(stage: Stage) -> None:
-    """What the check finds comes out as it is, and everything is given back."""
+    """The check's error is raised, and all claims are released."""
 
     def refuse() -> None:
         raise UsageError("no")
@@ -198,7 +198,7 @@ def test_former_owners_are_shut_out_first(stage: Stage) -> None:
 
 
 def test_a_former_owner_that_cannot_be_shut_out_stops_the_change(stage: Stage) -> None:
-    """Nothing is changed, and its name stays for the next owner."""
+    """No offset is changed, and the producer's name stays for the next owner."""
     former = EpochDocument(3, "old", 1, "headrace.group.old.1", clean_end=False)
     stage.zookeeper.put(PATHS.epoch(P0), former.encode())
     stage.meanwhile = pytest.fail

@@ -42,7 +42,7 @@ def test_output_goes_with_the_move_where_it_is_replaced(stage: Stage) -> None:
 
 
 def test_output_that_is_kept_is_told_in_the_sink_s_history(stage: Stage) -> None:
-    """By the operator's choice, which is that of the move."""
+    """The operator's choice is noted with the move."""
     stage.sink_offsets = MovableOffsets({"0": 10})
     stage.move(2, 3, replay=Replay.APPEND)
     assert stage.sink_offsets.replaced == []
@@ -76,8 +76,8 @@ def test_the_hold_lasts_while_a_sink_looks_through_its_table(
     assert stage.committed() == [(2, 1), (3, 1)]
 
 
-def test_a_sink_that_somebody_writes_to_stops_the_change(stage: Stage) -> None:
-    """Neither the sink nor the group is changed."""
+def test_a_write_to_the_sink_stops_the_change(stage: Stage) -> None:
+    """Sink and group stay as they are."""
     sink_offsets = stage.sink_offsets = MovableOffsets({"0": 10, "1": 10})
     sink_offsets.before = lambda: sink_offsets.offsets.update({"1": 12})
     with pytest.raises(HeadraceError, match="nothing was changed: somebody writes"):

@@ -100,10 +100,10 @@ def at(group: int | None, sink: int | None = None) -> PartitionOffsets:
         ),
     ],
 )
-def test_what_a_start_would_do_is_said(
+def test_the_effect_of_a_start_is_explained(
     offsets: PartitionOffsets, lag: int | None, notes: list[str]
 ) -> None:
-    """The sink wins over the group, and policies decide where there is nothing to go by."""
+    """The sink wins over the group, and policies decide without a stored offset."""
     assert (offsets.lag, [*offsets.disagreement, *offsets.remarks]) == (lag, notes)
     (shown,) = commands.offsets_json([offsets])
     assert (shown["lag"], shown["notes"]) == (lag, notes)
@@ -135,8 +135,8 @@ def channel(**settings: Any) -> ChannelConfig:
     return ChannelConfig.model_validate({"topics": ["events"], "group": "group", **settings})
 
 
-def test_what_keeps_offsets_is_found_by_the_configuration(tmp_path: Path) -> None:
-    """A Delta table can be asked and changed; other sinks keep nothing."""
+def test_the_keeper_of_offsets_follows_from_the_configuration(tmp_path: Path) -> None:
+    """A Delta table can be asked and changed; other sinks keep no offsets."""
     spark = {"type": "spark", "reducer": "some.module:reduce"}
     table = start_precedence(
         channel(processor=spark, sink={"type": "delta", "path": str(tmp_path / "table")}),
@@ -159,7 +159,7 @@ def test_what_keeps_offsets_is_found_by_the_configuration(tmp_path: Path) -> Non
 
 
 def test_a_processor_with_offsets_of_its_own_is_out_of_reach() -> None:
-    """Whoever overrides stored_offset has some, wherever that is."""
+    """A processor that overrides stored_offset keeps offsets in an unknown place."""
     plain, keeping = (
         {"type": "custom", "factory": f"{__name__}:{name}"} for name in ("Plain", "Keeping_")
     )

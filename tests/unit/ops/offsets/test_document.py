@@ -46,8 +46,8 @@ names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), m
     ),
     names,
 )
-def test_what_was_exported_is_read_back(offsets: dict[TopicPartition, int], name: str) -> None:
-    """Whatever the names are, YAML makes nothing else of them."""
+def test_an_export_is_read_back(offsets: dict[TopicPartition, int], name: str) -> None:
+    """Names survive YAML unchanged."""
     document = OffsetsDocument(offsets, {p.topic: name for p in offsets}, name, name, name)
     assert OffsetsDocument.parse(document.dump(), "file") == document
 
@@ -131,7 +131,7 @@ def offsets(partition: TopicPartition, low: int, high: int) -> PartitionOffsets:
 
 
 def test_offsets_outside_of_the_log_are_refused_together() -> None:
-    """Nothing is clamped: the file says what was there, and the message what is there now."""
+    """Offsets are not clamped: the message has those of the file and those of the log."""
     with pytest.raises(UsageError) as refused:
         plan_import(DOCUMENT, [offsets(P0, 13, 20), offsets(P1, 0, 6)])
     assert [problem.split(",")[0] for problem in refused.value.problems] == [

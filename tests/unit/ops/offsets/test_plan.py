@@ -36,8 +36,8 @@ def test_each_target_names_an_offset() -> None:
     assert not any(change.notes for change in changes)
 
 
-def test_what_is_outside_of_the_log_is_clamped_and_said() -> None:
-    """To the first offset or to the end, with the offset that was wanted."""
+def test_an_offset_outside_of_the_log_is_clamped_with_a_note() -> None:
+    """The target is the first offset or the end, and the note has the wanted one."""
     low, high = reset(ShiftBy(-1000), at()), reset(To(1000), at())
     assert (low.after, low.notes) == (10, ("-950 is before the log: its first offset",))
     assert (high.after, high.notes) == (100, ("1000 is past the log: its end",))
@@ -89,8 +89,8 @@ def test_a_sink_without_an_entry_is_not_given_one() -> None:
     assert (change.moves_group, change.moves_sink) == (True, False)
 
 
-def test_what_is_there_already_does_not_move() -> None:
-    """The plan says so for each store by itself."""
+def test_an_offset_at_its_target_does_not_move() -> None:
+    """Group and sink are compared separately."""
     assert not reset(To(50), at(group=50, sink=50)).moves
     only_sink = reset(To(50), at(group=50, sink=60))
     assert (only_sink.moves_group, only_sink.moves_sink) == (False, True)

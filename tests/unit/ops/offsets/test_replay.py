@@ -1,4 +1,4 @@
-"""What becomes of a sink's output, before anything is moved."""
+"""Effects on a sink's output, before offsets are moved."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_append_says_what_comes_again(sink: Any, said: str) -> None:
 
 @pytest.mark.parametrize(("sink", "is_said"), [("jsonl", True), ("noop", False)])
 def test_a_sink_without_offsets_takes_no_choice(sink: str, is_said: bool) -> None:
-    """What it keeps is said all the same."""
+    """The effect on its output is explained."""
     config = {"type": "jsonl", "path": "rows"} if sink == "jsonl" else sink
     settled = settle([40], None, None, config)
     assert (settled.refused, settled.effect is not None) == (None, is_said)
@@ -152,7 +152,7 @@ def test_a_sink_without_offsets_takes_no_choice(sink: str, is_said: bool) -> Non
 def test_sinks_that_cannot_replace_say_what_to_do(
     sink: Any, sink_offsets: TransactionalOffsets | None, said: str
 ) -> None:
-    """By name; nothing is asked of them."""
+    """The refusal names the sink, and the sink is not called."""
     settled = settle([40], Replay.REPLACE, sink_offsets, sink)
     assert settled.effect is None
     assert said in (settled.refused or "")
@@ -185,17 +185,17 @@ def test_replace_goes_further_back_to_whole_micro_batches() -> None:
         ([40], {"c/g/t/0": 5}, "events-0 from 5 on, of which the log has no more than from 10 on"),
     ],
 )
-def test_what_the_command_does_not_cover_is_refused_by_name(
+def test_a_replacement_beyond_the_command_is_refused(
     targets: list[int], needed: dict[str, int], said: str
 ) -> None:
-    """A partition that was not chosen, one that goes forward, and records that are no more."""
+    """A partition not chosen, one that moves forward, and records that are gone are named."""
     settled = settle(targets, Replay.REPLACE, Replacer(needed))
     assert said in (settled.refused or "")
     assert [change.after for change in settled.plan] == targets
 
 
 def test_a_sink_that_cannot_tell_is_quoted() -> None:
-    """Its own reason is the command's; any other error ends the command."""
+    """The sink's reason is the refusal's; any other error ends the command."""
     settled = settle([40], Replay.REPLACE, Replacer(refuses=ReplaceRefusedError("set origin")))
     assert settled.refused == "--replay replace: set origin"
     with pytest.raises(HeadraceError, match=r"cannot be looked up: OSError: gone; nothing was"):

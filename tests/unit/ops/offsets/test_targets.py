@@ -35,14 +35,14 @@ def test_a_target_is_parsed(text: str, target: Target) -> None:
     ["", "first", "earliest:", "offset", "offset:", "offset:-1", "offset:9223372036854775808",
      "shift-by:", "shift-by:1.5", "datetime:", "datetime:noon"],
 )  # fmt: skip
-def test_what_is_no_target_is_refused(text: str) -> None:
+def test_an_invalid_target_is_refused(text: str) -> None:
     """The message shows the forms, or how to write a time."""
     with pytest.raises(ValueError, match=r"shift-by:N|2013-01-01T05:00:00Z"):
         parse_target(text)
 
 
 def test_a_choice_is_a_topic_or_some_of_its_partitions() -> None:
-    """As kafka-consumer-groups.sh writes them."""
+    """The syntax is that of kafka-consumer-groups.sh."""
     assert parse_selection("events") == TopicSelection("events")
     assert parse_selection("events:2,0") == TopicSelection("events", (2, 0))
     for text in ("", ":1", "events:", "events:a", "events:1,", "events:-1"):
@@ -57,7 +57,7 @@ def test_no_choice_means_all_partitions_of_the_channel() -> None:
 
 
 def test_choices_add_up() -> None:
-    """A partition that is chosen twice is there once."""
+    """A partition that is chosen twice is listed once."""
     choices = [
         TopicSelection("events", (2, 0)),
         TopicSelection("events", (0,)),

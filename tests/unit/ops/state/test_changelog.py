@@ -67,8 +67,8 @@ def read(file: StateFile) -> dict[int, dict[bytes, KeyRow]]:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_what_was_exported_is_read_byte_for_byte(tmp_path: Path, kind: str) -> None:
-    """Of both forms, with the head and where each partition goes on."""
+def test_an_export_is_read_byte_for_byte(tmp_path: Path, kind: str) -> None:
+    """Both formats keep the head and the end of each partition."""
     file = written(tmp_path / "state", kind)
     assert file.head == HEAD
     assert read(file) == ROWS
@@ -152,7 +152,7 @@ def logged(offset: int, key: str, state: bytes | None) -> tuple[bytes, Logged]:
 
 
 def test_a_store_is_compared_at_its_position(tmp_path: Path) -> None:
-    """What came since may be there or not; what was compacted away meanwhile cannot be told."""
+    """Later rows may differ; rows that were compacted away since are unsure."""
     store = RocksStore(tmp_path / "db")
     store.open()
     kept = {"same": b"1", "newer": b"2", "older": b"1", "unsure": b"1", "wrong": b"9", "more": b"1"}

@@ -123,7 +123,7 @@ def test_keys_with_two_states_are_named() -> None:
     ],
 )
 def test_a_partitioner_that_is_not_known_is_not_guessed(spread: Any, words: str) -> None:
-    """Neither where both fit, as with one partition, nor where none does."""
+    """The choice is refused if both fit, as with one partition, or if none does."""
     rows: dict[int, dict[bytes, KeyRow]] = {}
     for at in range(20):
         for number, found in spread(at).items():

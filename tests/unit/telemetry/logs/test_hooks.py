@@ -35,7 +35,7 @@ raise KeyError("at the end")
 
 @pytest.fixture(scope="module")
 def written() -> list[str]:
-    """Return the lines of a process in which everything goes wrong that nobody catches."""
+    """Return the lines of a process with each kind of uncaught error."""
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=False, timeout=60
     )
@@ -44,7 +44,7 @@ def written() -> list[str]:
 
 
 def test_everything_is_an_event(written: list[str]) -> None:
-    """Warnings and errors that nobody caught come as JSON lines, and nothing else is written."""
+    """Warnings and uncaught errors are JSON lines, without other output."""
     events = [line.split('"event": "')[1].split('"')[0] for line in written]
     assert events == ["python_warning"] * 2 + [
         "unraisable_error",

@@ -60,8 +60,8 @@ def test_an_unknown_level_is_refused(level: str | None, logger: str | None) -> N
         set_level(level, logger)
 
 
-def test_whoever_listens_hears_of_earlier_levels_too() -> None:
-    """A log that is written elsewhere learns what was chosen before, and what changes."""
+def test_a_listener_learns_earlier_levels_too() -> None:
+    """A log that is written elsewhere gets the present levels and each change."""
     heard: list[tuple[str, int | None]] = []
 
     def hear(logger: str, level: int | None) -> None:

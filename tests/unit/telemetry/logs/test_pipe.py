@@ -36,7 +36,7 @@ def _fail() -> None:
 def test_a_logged_error_shows_no_local_variables(
     kind: Literal["console", "json"], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The traceback is there, in both formats, and what variables hold is not."""
+    """Both formats have the traceback without the values of variables."""
     configure_logging(LoggingConfig(format=kind))
     try:
         _fail()
@@ -74,8 +74,8 @@ def test_an_error_that_cannot_be_shown_is_logged_with_its_frames(
     assert written.count("its __str__ raises") >= 2
 
 
-def test_events_are_json_lines_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a terminal each event is one JSON object with its level, logger and time."""
+def test_events_are_json_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each event is one JSON object with its level, logger and time."""
     configure_logging(LoggingConfig())
     structlog.get_logger("headrace.test").warning("partition_lost", partition=3)
     flush()
@@ -90,7 +90,7 @@ def test_events_are_json_lines_where_nobody_watches(capsys: pytest.CaptureFixtur
 
 
 def test_a_librarys_line_has_a_stable_name(lines: Lines) -> None:
-    """What kazoo logs is one event, with kazoo's text as its detail."""
+    """A line of kazoo is one event, with kazoo's text as its detail."""
     configure_logging(LoggingConfig())
     logging.getLogger("kazoo.client").warning("Connection to %s dropped", "127.0.0.1")
     (line,) = lines()
@@ -99,7 +99,7 @@ def test_a_librarys_line_has_a_stable_name(lines: Lines) -> None:
 
 
 def test_the_lines_of_each_library_have_a_stable_name() -> None:
-    """Whatever of the packages that Headrace brings logs something is known as a library."""
+    """Each package among our dependencies that logs is known as a library."""
     ours = {_package(each) for each in metadata.requires("headrace") or []}
     modules = [
         module
@@ -133,7 +133,7 @@ def test_a_users_line_keeps_its_text_and_its_fields(lines: Lines) -> None:
     assert line["customer"] == "x"
 
 
-def test_every_line_of_a_thread_has_what_is_bound(lines: Lines) -> None:
+def test_every_line_of_a_thread_has_its_bound_fields(lines: Lines) -> None:
     """Context is in events and in lines of the standard library's logging, inner over outer."""
     configure_logging(LoggingConfig())
     with Bound(channel="flights", partition=3), Bound(batch=100):
@@ -148,8 +148,8 @@ def test_every_line_of_a_thread_has_what_is_bound(lines: Lines) -> None:
     assert "channel" not in after
 
 
-def test_what_is_bound_ends_with_an_error(lines: Lines) -> None:
-    """A block that raises leaves nothing behind, and other threads have nothing of it."""
+def test_bound_fields_end_with_an_error(lines: Lines) -> None:
+    """A block that raises leaves no field, and other threads have none of it."""
     configure_logging(LoggingConfig())
 
     def work() -> None:
@@ -165,7 +165,7 @@ def test_what_is_bound_ends_with_an_error(lines: Lines) -> None:
     assert "channel" not in lines()[0]
 
 
-def test_what_an_event_says_itself_wins_over_what_is_bound(lines: Lines) -> None:
+def test_fields_of_an_event_win_over_bound_ones(lines: Lines) -> None:
     """An event about another partition than the thread's names that one."""
     configure_logging(LoggingConfig())
     with Bound(partition=3):
@@ -173,7 +173,7 @@ def test_what_an_event_says_itself_wins_over_what_is_bound(lines: Lines) -> None
     assert lines()[0]["partition"] == 4
 
 
-def test_what_a_library_says_as_root_is_the_librarys(lines: Lines) -> None:
+def test_a_root_line_of_a_library_is_the_library_s(lines: Lines) -> None:
     """py4j writes to the root logger; its lines are known by the file they come from."""
     configure_logging(LoggingConfig())
     for level, text in ((logging.INFO, "Exception while sending command."), (30, "lost")):
@@ -202,7 +202,7 @@ PATIENCE = 60.0
 
 @contextmanager
 def full_pipe() -> Iterator[tuple[int, int]]:
-    """Make a pipe that nobody reads, and fill it; yield its ends."""
+    """Make a pipe without a reader and fill it; yield its ends."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     try:
@@ -216,8 +216,8 @@ def full_pipe() -> Iterator[tuple[int, int]]:
         os.close(writer)
 
 
-def test_lines_that_nobody_reads_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who logs goes on; once somebody reads, the count of what is missing is among the lines."""
+def test_unread_lines_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logging goes on, and a later reader gets the number of dropped lines."""
     count = 6000
     read: list[dict[str, Any]] = []
     with full_pipe() as (reader, writer), open(writer, "w", closefd=False) as stream:
@@ -284,7 +284,7 @@ for number in range(1000):
     [("", 0), ("raise SystemExit(3)", 3), ("raise KeyError", 1), ("flush(); os._exit(4)", 4)],
 )
 def test_the_last_lines_come_out(ending: str, code: int) -> None:
-    """However a process ends that is not killed, all that it said is written."""
+    """All lines are written for each end of a process but a kill."""
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT.format(ending=ending)],
         stderr=subprocess.PIPE,
@@ -298,7 +298,7 @@ def test_the_last_lines_come_out(ending: str, code: int) -> None:
 
 
 @pytest.mark.parametrize(("ending", "code"), [("", 0), ("flush(); os._exit(4)", 4)])
-def test_a_process_ends_though_nobody_reads_what_it_said(ending: str, code: int) -> None:
+def test_a_process_ends_without_a_reader_of_its_log(ending: str, code: int) -> None:
     """The last lines have a deadline."""
     with full_pipe() as (_, writer):
         command = [sys.executable, "-c", _SCRIPT.format(ending=ending)]

@@ -24,7 +24,7 @@ def _names(events: list[RecentEvent]) -> list[str]:
 
 
 def test_troubles_and_milestones_are_kept_at_any_level(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is kept does not depend on the level of the log; what matters to nobody is left out."""
+    """Events are kept at any level of the log, and others are left out."""
     configure_logging(LoggingConfig(level="error"))
     before = _newest()
     log = structlog.get_logger("headrace.test")
@@ -42,7 +42,7 @@ def test_troubles_and_milestones_are_kept_at_any_level(capsys: pytest.CaptureFix
 
 
 def test_the_threads_context_and_the_error_are_among_the_fields() -> None:
-    """What is bound to the thread is there, and an exception is one line."""
+    """Fields bound to the thread are kept, and an exception is one line."""
     configure_logging(LoggingConfig(level="error"))
     before = _newest()
     with structlog.contextvars.bound_contextvars(channel="main", partition=3):
@@ -71,8 +71,8 @@ def test_events_of_one_kind_in_succession_are_one_entry() -> None:
     assert _names(ring.after(first.number)) == ["processor_error"]
 
 
-def test_what_comes_again_much_later_is_an_entry_of_its_own() -> None:
-    """After a quiet minute the same event is told anew."""
+def test_an_event_that_comes_again_much_later_is_a_new_entry() -> None:
+    """After a quiet minute the same event is a new entry."""
     ring = RecentEvents()
     ring.add("commit_failed", "warning", {}, 100)
     ring.add("commit_failed", "warning", {}, 101 + TOGETHER)
@@ -101,8 +101,8 @@ def test_fields_are_bounded() -> None:
     assert "event" not in fields
 
 
-def test_what_has_parts_is_told_in_words() -> None:
-    """Nothing of how Python writes its values is seen, at whatever depth."""
+def test_nested_fields_are_written_in_words() -> None:
+    """Python's notation of values is not shown at any depth."""
     pending = {"path": "workers", "between": ("1", None)}
     fields = described({"event": "x", "levels": {"": "info", "kazoo": "debug"}, "all": [pending]})
     assert fields["levels"] == ": info, kazoo: debug"
@@ -110,13 +110,13 @@ def test_what_has_parts_is_told_in_words() -> None:
 
 
 def test_every_milestone_is_an_event_of_the_documentation() -> None:
-    """No name is kept that nobody logs any more."""
+    """Each kept name is that of a documented event."""
     text = DOCUMENTED.read_text(encoding="utf-8")
     assert [name for name in SUBJECTS if f"`{name}`" not in text] == []
 
 
-def test_what_a_worker_works_for_is_among_the_fields() -> None:
-    """Two channels' troubles are two entries, told apart by what their threads bind."""
+def test_bound_fields_of_a_worker_are_kept() -> None:
+    """Events of two channels are two entries, by what their threads bind."""
     configure_logging(LoggingConfig(level="error"))
     before = _newest()
     for channel in ("one", "other"):

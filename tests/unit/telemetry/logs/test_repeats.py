@@ -49,7 +49,7 @@ def test_kinds_are_forgotten_and_counts_are_not() -> None:
 
 
 def test_counts_that_are_not_asked_for_are_bounded_too() -> None:
-    """However many kinds come and go, no more than so many are remembered."""
+    """The kinds that are remembered are limited, however many occur."""
     clock = FakeClock()
     repeats = Repeats(clock=clock)
     for number in range(3 * KINDS):
@@ -61,7 +61,7 @@ def test_counts_that_are_not_asked_for_are_bounded_too() -> None:
 
 
 def test_repeats_of_one_partition_hold_back_no_other(lines: Lines) -> None:
-    """What an event is about decides whether it is a repeat; the next one says how many."""
+    """The event's subject decides on a repeat; the next line has the count."""
     clock = FakeClock()
     _limited(clock)
     log = structlog.get_logger("headrace.channel.callbacks")
@@ -74,8 +74,8 @@ def test_repeats_of_one_partition_hold_back_no_other(lines: Lines) -> None:
     assert [line["repeated"] for line in lines()] == [5]
 
 
-def test_what_is_not_said_again_is_summed_up(lines: Lines) -> None:
-    """Any line brings out how many of another kind were held back in an interval that is over."""
+def test_held_back_repeats_are_summed_up(lines: Lines) -> None:
+    """Any line writes the counts of other kinds whose interval is over."""
     clock = FakeClock()
     _limited(clock)
     for _ in range(BURST + 4):
@@ -119,8 +119,8 @@ def test_a_budget_lets_a_burst_through_and_then_a_rate() -> None:
     assert [budget.admit() for _ in range(3)] == [True, True, False]
 
 
-def test_what_somebody_answers_for_is_never_left_out(lines: Lines) -> None:
-    """Each change by an operator and each record left out has its line, however many there are."""
+def test_an_operator_s_change_is_never_held_back(lines: Lines) -> None:
+    """Each change by an operator and each skipped record has its line."""
     _limited(FakeClock())
     log = structlog.get_logger("headrace.test")
     for number in range(3 * BURST):
