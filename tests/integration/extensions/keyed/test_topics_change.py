@@ -196,6 +196,7 @@ def test_keys_are_moved_once_wherever_the_command_is_killed(site: Site) -> None:
     assert rig.run("verify").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_by_key_topic_with_more_partitions_keeps_each_key_together(site: Site) -> None:
     """Its unread records are written again without being asked: nobody else reads them."""
     rig = Rig(site, {"key": "value.customer.id", "value": "json"})
@@ -222,6 +223,7 @@ def test_a_by_key_topic_with_more_partitions_keeps_each_key_together(site: Site)
     assert all(sorted(found) == list(range(1, len(found) + 1)) for found in counts.values())
 
 
+@pytest.mark.slow
 def test_another_field_as_key_is_refused_with_the_same_group(site: Site) -> None:
     """Nothing is written by it, and both keys are named; the former one goes on."""
     rig = Rig(site, {"key": "value.customer.id", "value": "json"})

@@ -147,7 +147,11 @@ def timed_out(opened: Lane) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize("hang", [forever, hold_the_lock], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "hang",
+    [forever, pytest.param(hold_the_lock, marks=pytest.mark.slow)],
+    ids=lambda each: each.__name__,
+)
 def test_a_record_that_hangs_in_a_worker_is_set_aside_after_two_time_outs(
     spark_runtime: SparkRuntime, tmp_path: Path, hang: Callable[[], None]
 ) -> None:

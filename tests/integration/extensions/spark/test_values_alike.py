@@ -422,7 +422,7 @@ def texts(chance: random.Random, name: str) -> str:
     return json.dumps(joined, ensure_ascii=chance.random() < 0.5)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_texts_near_values_are_decoded_alike(spark_runtime: SparkRuntime, seed: int) -> None:
     """Whatever they are made of, both decoders make the same of them, or nothing."""
     chance = random.Random(seed)

@@ -71,14 +71,14 @@ FACTS = st.lists(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(facts=FACTS, seed=st.integers(0, 1000))
 def test_results_do_not_depend_on_where_batches_are_cut(facts: list[Sent], seed: int) -> None:
     """Outputs of each key and the states are the same for any cuts, late facts and timers too."""
     check_reducer(tally, facts, runs=5, seed=seed)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     facts=FACTS, seed=st.integers(0, 1000), policy=st.sampled_from(["dead_letter", "quarantine"])
 )
@@ -90,7 +90,7 @@ def test_poison_does_not_depend_on_where_batches_are_cut(
     check_reducer(fails_on_seven, facts, settings=chosen, runs=5, seed=seed)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(facts=FACTS, seed=st.integers(0, 1000))
 def test_time_to_live_does_not_depend_on_where_batches_are_cut(
     facts: list[Sent], seed: int
@@ -106,7 +106,7 @@ def test_time_to_live_does_not_depend_on_where_batches_are_cut(
     check_reducer(count, facts, settings=chosen, runs=5, seed=seed)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(facts=FACTS, seed=st.integers(0, 1000), is_built_in=st.booleans())
 def test_time_to_live_of_facts_that_come_together_does_not_depend_on_cuts(
     facts: list[Sent], seed: int, is_built_in: bool
@@ -148,7 +148,7 @@ def test_a_timer_fires_before_its_key_ends_at_the_same_time() -> None:
     assert test.state("a") is None
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(facts=FACTS, cut=st.integers(1, 40))
 def test_a_batched_reducer_gives_what_one_at_a_time_gives(facts: list[Sent], cut: int) -> None:
     """Facts that come together lead to the state that they lead to one by one."""
