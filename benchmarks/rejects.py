@@ -19,7 +19,7 @@ from benchmarks.report import Report, say
 from benchmarks.rounds import SHORTEST, alternate
 from benchmarks.sides import Side
 from headrace.config import load
-from headrace.controller import KafkaController
+from headrace.controller.controller import KafkaController
 from headrace.core.clock import Deadline
 from headrace.extensions.arrow.engine import ArrowEngine
 from headrace.extensions.arrow.section import ArrowProcessorConfig

@@ -11,7 +11,7 @@ from benchmarks import reducers
 from benchmarks.committed import committed
 from benchmarks.pace import pace
 from headrace.config import load
-from headrace.controller import KafkaController
+from headrace.controller.controller import KafkaController
 from headrace.core.clock import Deadline
 from headrace.extensions.spark.runtime import SparkRuntime
 from headrace.extensions.spark.settings import spark_settings

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from benchmarks.committed import committed
 from headrace.config import load
-from headrace.controller import KafkaController
+from headrace.controller.controller import KafkaController
 from headrace.core.clock import Deadline
 from headrace.core.tables import table_of
 from headrace.processors import BatchProcessor, BatchResponse

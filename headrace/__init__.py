@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.channel.bounds import Until
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.config import ChannelConfig, Config, load
-    from headrace.controller import KafkaController
+    from headrace.controller.controller import KafkaController
     from headrace.core.clock import Deadline
     from headrace.core.errors import PoisonRecordError, RetryableError
     from headrace.core.records import Assignment, Batch, Record, TopicPartition
@@ -35,7 +35,7 @@ _HOMES = {
         "headrace.channel.pauses": ("Pause", "PauseMode", "PauseReason"),
         "headrace.channel.runtime": ("ChannelPorts",),
         "headrace.config": ("ChannelConfig", "Config", "load"),
-        "headrace.controller": ("KafkaController",),
+        "headrace.controller.controller": ("KafkaController",),
         "headrace.core.clock": ("Deadline",),
         "headrace.core.errors": ("PoisonRecordError", "RetryableError"),
         "headrace.core.records": ("Assignment", "Batch", "Record", "TopicPartition"),

@@ -16,8 +16,9 @@ import structlog
 
 from headrace.channel.offset_stores import transactional_prefix
 from headrace.config import load
-from headrace.controller import KafkaController, Reloader
+from headrace.controller.controller import KafkaController
 from headrace.controller.preflight import preflight
+from headrace.controller.reload import Reloader
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, FatalError, StartError
 from headrace.core.memory import GarbageCollector, limit_arenas

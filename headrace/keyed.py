@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.extensions.keyed import (
+from headrace.extensions.keyed.aggregates import count
+from headrace.extensions.keyed.api import (
     Event,
     Fired,
     KeyedReducer,
@@ -13,7 +14,6 @@ from headrace.extensions.keyed import (
     at_clock,
     at_event,
     batched,
-    count,
 )
 
 __all__ = [

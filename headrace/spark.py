@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.extensions.spark import MicroBatch, OffsetRange
+from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
 __all__ = ["MicroBatch", "OffsetRange"]

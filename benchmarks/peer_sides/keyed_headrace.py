@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 
 from benchmarks.peer_sides.wire import Request, Wire
 from headrace.config import load
-from headrace.controller import KafkaController
+from headrace.controller.controller import KafkaController
 from headrace.core.clock import Deadline
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.spark.runtime import SparkRuntime

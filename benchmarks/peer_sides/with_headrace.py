@@ -16,7 +16,7 @@ import structlog
 from benchmarks.peer_sides.headrace_work import ROUND, for_round
 from benchmarks.peer_sides.wire import Meter, Request, Wire
 from headrace.config import load
-from headrace.controller import KafkaController
+from headrace.controller.controller import KafkaController
 from headrace.core.clock import Deadline
 from headrace.extensions.spark.runtime import SparkRuntime
 from headrace.extensions.spark.settings import spark_settings

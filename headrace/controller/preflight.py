@@ -58,6 +58,9 @@ def _of(channel: ChannelConfig) -> Iterator[tuple[Steps, Extra]]:
 
 
 def _kafka(config: Config) -> Iterator[ConfigProblem]:
+    kafka = config.kafka
+    if not kafka.properties and kafka.tls is None and kafka.sasl is None:
+        return
     from headrace.kafka.clients import (  # noqa: PLC0415
         PREFETCH_SHARE,
         refusal_together,
@@ -65,9 +68,6 @@ def _kafka(config: Config) -> Iterator[ConfigProblem]:
     )
     from headrace.kafka.features import missing_features  # noqa: PLC0415
 
-    kafka = config.kafka
-    if not kafka.properties and kafka.tls is None and kafka.sasl is None:
-        return
     missing = list(missing_features(kafka))
     yield from missing
     if not kafka.properties:

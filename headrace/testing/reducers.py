@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from headrace.extensions.arrow import ArrowReducer
+    from headrace.extensions.arrow.reducer import ArrowReducer
     from headrace.extensions.spark.reducer import Reducer
     from headrace.extensions.spark.runtime import SparkRuntime
     from headrace.sinks.micro_batch import DryRunBatch

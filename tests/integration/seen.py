@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from headrace.controller import KafkaController
+    from headrace.controller.controller import KafkaController
 
 
 class Log:

@@ -167,6 +167,25 @@ def test_a_channel_without_extras_imports_none(tmp_path: Path, processor: str, s
     assert "pyarrow" in found
 
 
+def test_reading_any_kind_of_sink_and_processor_imports_no_engine(tmp_path: Path) -> None:
+    """A section imports what it is checked with; what it builds is imported at the start."""
+    lines = (
+        "from headrace.config.models.processor import PROCESSORS",
+        "from headrace.config.models.sink import SINKS",
+        "assert SINKS.known() and PROCESSORS.known()",
+    )
+    assert imported(*lines) == {"pydantic", "yaml"}
+    file = tmp_path / "headrace.yaml"
+    file.write_text(
+        "kafka: {bootstrap_servers: b}\nchannels:\n"
+        "  a: {group: a, topics: [t], processor: {type: spark, sql: 'select 1'}, sink: noop}\n"
+        "  k: {group: k, topics: [t], processor: {type: keyed, reducer: 'a:b'}}\n"
+        f"  d: {{group: d, topics: [t], processor: {{type: arrow, reducer: 'a:b'}}, sink: "
+        f"{{type: delta, path: {tmp_path / 'table'}}}}}\n"
+    )
+    assert command("check", "-c", str(file)) == {"pydantic", "rich", "typer", "yaml"}
+
+
 def test_no_start_parses_the_source_of_models() -> None:
     """Descriptions below fields are read for schemas only."""
     code = "import linecache, headrace.daemon, headrace.ops.admin.server; print(*linecache.cache)"

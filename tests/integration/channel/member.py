@@ -12,7 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from headrace.config import load
-from headrace.controller import KafkaController
+from headrace.controller.controller import KafkaController
 from headrace.core.clock import Deadline
 from headrace.processors import BatchProcessor, BatchResponse
 from headrace.telemetry.logs import configure_logging

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from headrace.config import load
-from headrace.controller import KafkaController
+from headrace.controller.controller import KafkaController
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition, offset_of

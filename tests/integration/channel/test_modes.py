@@ -11,7 +11,7 @@ from tests.integration.seen import metric
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.controller import KafkaController
+    from headrace.controller.controller import KafkaController
     from tests.integration.seen import Log
 
 _PACE = {"rebalance_delay": "50ms", "resync_interval": "1s"}

@@ -73,7 +73,7 @@ def freeze_the_coordinator(record):
 
 
 def freeze_the_main_loop(record):
-    from headrace.controller import KafkaController
+    from headrace.controller.controller import KafkaController
 
     KafkaController.wait = lambda self, timeout: time.sleep(600)
     keep(record)

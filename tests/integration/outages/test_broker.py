@@ -19,7 +19,7 @@ from tests.integration.seen import metric
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.controller import KafkaController
+    from headrace.controller.controller import KafkaController
     from headrace.core.records import Batch
     from headrace.devstack import KafkaBroker
     from tests.integration.seen import Log

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headrace.controller import KafkaController
+    from headrace.controller.controller import KafkaController
     from headrace.core.records import Batch, TopicPartition
     from tests.integration.seen import Log
 

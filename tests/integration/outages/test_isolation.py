@@ -18,7 +18,7 @@ from tests.integration.seen import metric, suspended
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace.controller import KafkaController
+    from headrace.controller.controller import KafkaController
     from headrace.core.records import Batch
     from tests.integration.outages.ensemble import Ensemble
     from tests.integration.seen import Log

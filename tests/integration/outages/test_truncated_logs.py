@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from headrace.controller import KafkaController
+    from headrace.controller.controller import KafkaController
     from headrace.devstack import KafkaBroker
     from headrace.kafka.ports import Fetched
     from tests.integration.seen import Log

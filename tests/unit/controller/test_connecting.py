@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.controller import ReloadOutcome
+from headrace.controller.reports import ReloadOutcome
 from headrace.core.errors import FatalError, StartError
 from headrace.kafka.errors import KafkaUnavailableError
 from headrace.zookeeper.errors import ZooKeeperUnavailableError

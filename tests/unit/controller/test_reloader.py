@@ -13,7 +13,7 @@ import headrace
 from headrace.channel.bounds import Until
 from headrace.channel.pauses import PauseReason
 from headrace.config import Section
-from headrace.controller import ReloadOutcome
+from headrace.controller.reports import ReloadOutcome
 from headrace.core.clock import Deadline
 from headrace.core.errors import ConfigError, FatalError, ImportPathError, StartError
 from headrace.core.records import TopicPartition

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.controller import ReloadOutcome
+from headrace.controller.reports import ReloadOutcome
 from headrace.core.records import TopicPartition, offset_of
 from headrace.processors import BatchResponse
 from tests.unit.channel.in_memory import P0, eventually

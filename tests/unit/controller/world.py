@@ -9,7 +9,8 @@ import yaml
 
 from headrace.channel.channel import InboundKafkaChannel
 from headrace.config import load
-from headrace.controller import KafkaController, Reloader
+from headrace.controller.controller import KafkaController
+from headrace.controller.reload import Reloader
 from headrace.core.clock import Deadline
 from headrace.processors import BatchResponse
 from headrace.telemetry.metrics import Metrics
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from headrace.channel.bounds import Until
     from headrace.config import ChannelConfig, Config, ZooKeeperConfig
-    from headrace.controller import ReloadReport
+    from headrace.controller.reports import ReloadReport
     from headrace.core.records import Batch, TopicPartition
     from headrace.extensions.spark.settings import SparkSettings
     from headrace.processors import BatchProcessor

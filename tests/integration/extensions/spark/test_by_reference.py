@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from headrace.controller import KafkaController
+    from headrace.controller.controller import KafkaController
     from headrace.core.record_runs import Run
     from headrace.extensions.spark.arrow_to_spark import SparkInput
     from headrace.extensions.spark.reducer import Reducer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.config import Config
-from headrace.controller import KafkaController
+from headrace.controller.controller import KafkaController
 from headrace.core.clock import Deadline
 from headrace.core.findings import Level
 from headrace.core.records import TopicPartition

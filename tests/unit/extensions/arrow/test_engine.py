@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.extensions.arrow import ArrowReducer
+    from headrace.extensions.arrow.reducer import ArrowReducer
     from headrace.sinks.contract import Sink
     from headrace.spark import MicroBatch
 
