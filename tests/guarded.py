@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from headrace.ops.doctor.checks import Acl
+    from headrace.ops.doctor.acls import Acl
 
 WAIT = 30.0
 

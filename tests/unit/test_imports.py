@@ -200,7 +200,7 @@ def test_state_by_key_needs_its_extra_only_where_it_is_kept() -> None:
     """Re-keying, and the doctor's look at it, do without the store."""
     code = (
         "import sys; sys.modules['rocksdict'] = None\n"
-        "import headrace.extensions.keyed.runtime.rekey, headrace.ops.doctor.checks, headrace.keyed"
+        "import headrace.extensions.keyed.runtime.rekey, headrace.ops.doctor.kafka, headrace.keyed"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60

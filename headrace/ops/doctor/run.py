@@ -17,21 +17,13 @@ from headrace.config.cli import EXIT_CONFIG, report
 from headrace.controller.preflight import preflight
 from headrace.core.errors import ConfigError
 from headrace.core.findings import error, ok
-from headrace.ops.doctor.checks import (
-    check_code,
-    check_jars,
-    check_java,
-    check_kafka,
-    check_secrets,
-    check_sinks,
-    check_spark,
-    check_state_dir,
-    check_zookeeper,
-    commands,
-    needed_acls,
-)
+from headrace.ops.doctor.acls import commands, needed_acls
+from headrace.ops.doctor.files import check_code, check_secrets, check_sinks, check_state_dir
+from headrace.ops.doctor.kafka import check_kafka
 from headrace.ops.doctor.machine import check_disk, check_memory, check_open_files
 from headrace.ops.doctor.show import ACLS, document, exit_code, line, summary, table
+from headrace.ops.doctor.spark import check_jars, check_java, check_spark
+from headrace.ops.doctor.zookeeper import check_zookeeper
 from headrace.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:

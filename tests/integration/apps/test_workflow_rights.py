@@ -11,7 +11,7 @@ from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.kafka.errors import KafkaAccessError
-from headrace.ops.doctor.checks import Acl
+from headrace.ops.doctor.acls import Acl
 from headrace.testing.records import FakeRecord
 from tests.guarded import Guarded, guarded
 

@@ -16,7 +16,7 @@ from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.errors import KafkaAccessError
 from headrace.kafka.source import read_log
 from headrace.kafka.transaction_log import TRANSACTION_LOG, TransactionLog
-from headrace.ops.doctor.checks import Acl
+from headrace.ops.doctor.acls import Acl
 from tests.guarded import WAIT, Guarded, guarded
 
 if TYPE_CHECKING:

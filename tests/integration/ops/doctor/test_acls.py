@@ -15,8 +15,9 @@ from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.kafka.fencing import GroupPartition, fence_producers
 from headrace.kafka.transaction_log import TRANSACTION_LOG
-from headrace.ops.doctor import checks
-from headrace.ops.doctor.checks import Acl, check_kafka, needed_acls
+from headrace.ops.doctor import kafka
+from headrace.ops.doctor.acls import Acl, needed_acls
+from headrace.ops.doctor.kafka import check_kafka
 from headrace.processors import BatchProcessor, BatchResponse
 from tests.guarded import Guarded, guarded
 from tests.integration.seen import recorded
@@ -71,8 +72,8 @@ def test_the_least_permissions_suffice_and_none_can_be_spared(
     guarded: Guarded, settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A channel reads, commits and stops with just these; without any one the doctor warns."""
-    monkeypatch.setattr(checks, "TIMEOUT", 5.0)
-    monkeypatch.setattr(checks, "PAUSE", 0.1)
+    monkeypatch.setattr(kafka, "TIMEOUT", 5.0)
+    monkeypatch.setattr(kafka, "PAUSE", 0.1)
     acls = needed_acls(settings)
     guarded.allow(acls)
     # the broker takes a moment to go by new permissions

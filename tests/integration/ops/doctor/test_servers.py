@@ -20,8 +20,9 @@ from headrace.core.clock import Deadline
 from headrace.core.findings import Finding, Level
 from headrace.devstack.server import LOOPBACK, free_port
 from headrace.extensions.keyed.codecs import partition_of
-from headrace.ops.doctor import checks
-from headrace.ops.doctor.checks import check_kafka, check_zookeeper
+from headrace.ops.doctor import kafka
+from headrace.ops.doctor.kafka import check_kafka
+from headrace.ops.doctor.zookeeper import check_zookeeper
 from headrace.zookeeper.client import build_client
 from headrace.zookeeper.session import ZooKeeperSession
 from headrace.zookeeper.settings import ZooKeeperSettings, session_settings
@@ -183,7 +184,7 @@ def test_servers_that_are_not_there_are_errors(
     document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither check waits for longer than it may."""
-    monkeypatch.setattr(checks, "TIMEOUT", 2.0)
+    monkeypatch.setattr(kafka, "TIMEOUT", 2.0)
     document["kafka"]["bootstrap_servers"] = f"{LOOPBACK}:{free_port()}"
     document["zookeeper"] |= {"hosts": f"{LOOPBACK}:{free_port()}", "connect_timeout": "1s"}
     settings = Config.model_validate(document)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.ops.doctor.checks import Acl, commands, literal_beginning, needed_acls, principal
+from headrace.ops.doctor.acls import Acl, commands, literal_beginning, needed_acls, principal
 from tests.unit.ops.doctor.support import config
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.core.findings import Level
-from headrace.ops.doctor.checks import check_secrets, check_state_dir
+from headrace.ops.doctor.files import check_secrets, check_state_dir
 from tests.unit.ops.doctor.support import bad, config, only
 
 if TYPE_CHECKING:

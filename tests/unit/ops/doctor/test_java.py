@@ -6,8 +6,8 @@ import pytest
 
 from headrace.core.findings import Level
 from headrace.devstack.java import Java
-from headrace.ops.doctor import checks
-from headrace.ops.doctor.checks import check_jars, check_java
+from headrace.ops.doctor import spark
+from headrace.ops.doctor.spark import check_jars, check_java
 from tests.unit.ops.doctor.support import bad, config, only
 
 if TYPE_CHECKING:
@@ -30,15 +30,15 @@ def test_the_java_of_java_home_has_to_do(
     home: Path, monkeypatch: pytest.MonkeyPatch, version: int | None, level: Level
 ) -> None:
     """One that cannot be run, or is too old, is an error; one that is too new a warning."""
-    monkeypatch.setattr(checks, "java_version", lambda _: version)
-    monkeypatch.setattr(checks, "find_java", lambda _: None)
+    monkeypatch.setattr(spark, "java_version", lambda _: version)
+    monkeypatch.setattr(spark, "find_java", lambda _: None)
     (found,) = check_java({"JAVA_HOME": str(home)})
     assert found.level is level
 
 
 def test_a_java_elsewhere_is_recommended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The advice gives the JAVA_HOME with which Spark's launcher finds it."""
-    monkeypatch.setattr(checks, "find_java", lambda _: Java(home / "bin" / "java", 17))
+    monkeypatch.setattr(spark, "find_java", lambda _: Java(home / "bin" / "java", 17))
     found = only(check_java({"PATH": ""}))
     assert "no java in PATH" in found.seen
     assert f"JAVA_HOME={home}" in found.advice
@@ -46,7 +46,7 @@ def test_a_java_elsewhere_is_recommended(home: Path, monkeypatch: pytest.MonkeyP
 
 def test_without_any_java_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The advice is a command where there is nothing to point at."""
-    monkeypatch.setattr(checks, "find_java", lambda _: None)
+    monkeypatch.setattr(spark, "find_java", lambda _: None)
     found = only(check_java({"JAVA_HOME": "/nowhere"}))
     assert "no java in JAVA_HOME" in found.seen
     assert "openjdk-17-jre-headless" in found.advice

@@ -12,9 +12,10 @@ from headrace.core.errors import StartError
 from headrace.core.findings import Finding, Level, error, ok, warning
 from headrace.extensions.spark.dryrun import SparkCheck
 from headrace.ops.doctor import run as commands
-from headrace.ops.doctor.checks import check_code, check_sinks, check_spark
+from headrace.ops.doctor.files import check_code, check_sinks
 from headrace.ops.doctor.run import PreflightContext, run_checks
 from headrace.ops.doctor.show import document, exit_code, line, summary, table
+from headrace.ops.doctor.spark import check_spark
 from tests.unit.ops.doctor.support import bad, config, only
 
 if TYPE_CHECKING:

@@ -11,18 +11,10 @@ from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.topics import CHANGELOG_SETTINGS
 from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.ports import ChangelogMark, StoredOffset, TopicInfo
-from headrace.ops.doctor import checks
-from headrace.ops.doctor.checks import (
-    check_internal,
-    check_retention,
-    check_stamps,
-    check_state,
-    check_written,
-    check_zookeeper,
-    judge,
-    judge_partitioner,
-    judge_topics,
-)
+from headrace.ops.doctor import zookeeper
+from headrace.ops.doctor.kafka import check_retention, check_stamps, check_written, judge_topics
+from headrace.ops.doctor.keyed import check_internal, check_state, judge_partitioner
+from headrace.ops.doctor.zookeeper import check_zookeeper, judge
 from headrace.testing import InMemoryBroker
 from headrace.testing.records import FakeRecord
 from headrace.zookeeper.errors import ZooKeeperUnavailableError
@@ -121,7 +113,7 @@ def test_an_ensemble_that_does_not_answer_is_one_error(
     def refuse(*_: object) -> ZooKeeperFacts:
         raise ZooKeeperUnavailableError("no session at zk:2181")
 
-    monkeypatch.setattr(checks, "survey", refuse)
+    monkeypatch.setattr(zookeeper, "survey", refuse)
     (found,) = check_zookeeper(config(tmp_path))
     assert (found.level, found.seen) == (Level.ERROR, "no session at zk:2181")
 

@@ -1,0 +1,128 @@
+"""Checks of the topics of channels with state, and of those that re-key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.config.derived import by_key_topic_of
+from headrace.core.clock import Deadline
+from headrace.core.errors import StartError
+from headrace.core.findings import error, ok, warning
+from headrace.extensions.keyed.codecs import partition_of
+from headrace.extensions.keyed.names import changelog_name
+from headrace.extensions.keyed.section import FIXED_KEYS, KeyedProcessorConfig, RekeyProcessorConfig
+from headrace.extensions.keyed.topics import (
+    Changelog,
+    changelog_doubts,
+    check_changelog,
+    found_lost,
+    replica_doubts,
+)
+from headrace.kafka.ports import TopicInfo
+from headrace.ops.doctor.limits import TIMEOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from headrace.config import ChannelConfig
+    from headrace.core.findings import Finding
+    from headrace.core.records import Record
+    from headrace.kafka import KafkaTopicCatalog
+    from headrace.kafka.ports import StoredOffset, TopicCatalog
+
+
+def check_internal(
+    name: str, channel: ChannelConfig, catalog: KafkaTopicCatalog
+) -> Iterator[Finding]:
+    """Check the internal topics of a channel, if they exist."""
+    chosen = channel.processor
+    match chosen:
+        case KeyedProcessorConfig():
+            topic = changelog_name(channel.group, channel.topics[0])
+            check = f"state of channel {name}"
+        case RekeyProcessorConfig():
+            topic, check = by_key_topic_of(channel), f"records by key of channel {name}"
+        case _:
+            return
+    found = catalog.describe([topic], Deadline.after(TIMEOUT)).get(topic)
+    if found is None:
+        if not chosen.internal.create:
+            yield error(check, f"{topic} does not exist", "headrace state topics --create makes it")
+        return
+    settings = catalog.settings(topic, Deadline.after(TIMEOUT))
+    doubts = list(replica_doubts(found.replicas, settings))
+    if isinstance(chosen, KeyedProcessorConfig):
+        try:
+            check_changelog(topic, channel.group, settings)
+        except StartError as problem:
+            seen, _, advice = str(problem).rpartition("; ")
+            yield error(check, seen, advice)
+            return
+        doubts += changelog_doubts(settings, chosen.state.max_row)
+    for doubt in doubts:
+        seen, _, advice = doubt.rpartition("; ")
+        yield warning(check, f"{topic}: {seen}", advice)
+    if not doubts:
+        yield ok(check, f"{topic} is compacted, or keeps its records, on several brokers")
+
+
+def check_state(
+    name: str,
+    channel: ChannelConfig,
+    catalog: TopicCatalog,
+    stored: Callable[[Collection[str], Deadline], Mapping[str, StoredOffset]],
+) -> Iterator[Finding]:
+    """Check for lost state of a channel, and for keys that more input partitions would split."""
+    chosen = channel.processor
+    if not isinstance(chosen, KeyedProcessorConfig):
+        return
+    topic, name_of_state = channel.topics[0], changelog_name(channel.group, channel.topics[0])
+    found = catalog.describe([topic, name_of_state], Deadline.after(TIMEOUT))
+    if topic not in found:
+        return
+    there = found.get(name_of_state, TopicInfo(name_of_state, "", 0))
+    for problem in found_lost(
+        catalog,
+        Changelog(there.name, there.topic_id, 0.0, there.partitions),
+        channel.group,
+        topic,
+        partitions=None if chosen.key in FIXED_KEYS else found[topic].partitions,
+        stored=stored,
+    ):
+        seen, _, advice = problem.partition(". ")
+        yield error(f"state of channel {name}", seen, advice)
+
+
+def judge_partitioner(
+    check: str, topic: str, partitions: int, records: Collection[Record]
+) -> Iterator[Finding]:
+    """Check that records are in the partitions where Java's producers, and ours, put keys.
+
+    Any partitioner will do that puts a key into one partition, but nobody else finds it there.
+    """
+    places: dict[bytes, set[int]] = {}
+    elsewhere = 0
+    for record in records:
+        key, number = record.key(), record.partition()
+        if key is not None and number is not None:
+            places.setdefault(key, set()).add(number)
+            elsewhere += number != partition_of(key, partitions)
+    keyless = sum(record.key() is None for record in records)
+    apart = sum(len(found) > 1 for found in places.values())
+    of_all = f"of {len(records)} records"
+    if keyless:
+        advice = (
+            "set processor.key to what the key is, such as value.id, or rejects.undecodable to skip"
+        )
+        yield error(check, f"{topic}: {keyless} {of_all} have no key", advice)
+    seen = f"{topic}: {elsewhere} {of_all} are in another partition than Java's producers put them"
+    rekey = "processor.key: key, which writes the records again by key"
+    if apart:
+        seen += f", and {apart} of {len(places)} keys are in several: each has several states"
+        yield error(check, seen, f"set {rekey}; or have all producers partition alike")
+    elif elsewhere:
+        seen += ": librdkafka's default is another partitioner"
+        advice = f"set {rekey}; or partitioner=murmur2_random in all producers of librdkafka"
+        yield warning(check, seen, advice)
+    elif places:
+        yield ok(check, f"{topic}: {len(records) - keyless} {of_all} are where their keys belong")
