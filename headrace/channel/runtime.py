@@ -142,9 +142,8 @@ class ChannelRuntime:
         self.topic_watcher = TopicWatcher(
             self.topics,
             self.catalog,
-            counted=self.subscription.set_topics,
-            replaced=self.manager.log_replaced,
-            missing=self.manager.topic_missing,
+            subscription=self.subscription,
+            manager=self.manager,
             begun=GroupBeginning(ports.begun, self.store, clock),
             channel=name,
             clock=clock,

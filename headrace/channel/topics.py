@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -196,13 +196,34 @@ START_TIMEOUT = 15.0
 REFRESH_TIMEOUT = 10.0
 
 
+class SetsTopics(Protocol):
+    """The group's subscription."""
+
+    def set_topics(self, counts: Mapping[str, int]) -> None:
+        """Ask for partitions of these topics, which have so many each."""
+        ...
+
+
+class HearsOfTopics(Protocol):
+    """The manager of the channel's partitions."""
+
+    def log_replaced(self, topic: str) -> None:
+        """Start the partitions of a topic over that was created again."""
+        ...
+
+    def topic_missing(self, topic: str) -> None:
+        """Stop waiting for a topic that was deleted."""
+        ...
+
+
 class TopicWatcher(PeriodicThread):
     """Owns the loop that asks the catalog. What it finds is in ``known``.
 
-    ``counted`` is told how many partitions all topics have, whenever they are not what they were;
-    ``replaced`` of a topic that was created again; ``missing`` of one that counts as deleted: on
-    the watcher's thread and at the start, without blocking. ``begun`` is asked with how many
-    partitions the group began with each topic, given those of now, and may block.
+    It calls ``subscription.set_topics`` whenever topics or their numbers of partitions change,
+    ``manager.log_replaced`` for a topic that was created again, and ``manager.topic_missing`` for
+    one that counts as deleted: on the watcher's thread and at the start; none of them blocks.
+    ``begun`` returns how many partitions the group began with each topic, given those of now, and
+    may block.
     """
 
     def __init__(
@@ -210,9 +231,8 @@ class TopicWatcher(PeriodicThread):
         known: KnownTopics,
         catalog: TopicCatalog,
         *,
-        counted: Callable[[Mapping[str, int]], None],
-        replaced: Callable[[str], None],
-        missing: Callable[[str], None],
+        subscription: SetsTopics,
+        manager: HearsOfTopics,
         begun: Begun,
         channel: str,
         clock: Clock,
@@ -222,7 +242,7 @@ class TopicWatcher(PeriodicThread):
         self._begun = begun
         self._catalog = catalog
         self._looking = Lock()
-        self._counted, self._replaced, self._missing = counted, replaced, missing
+        self._subscription, self._manager = subscription, manager
         self._channel = channel
         self._clock = clock
         super().__init__(f"{channel}-topics", fail)
@@ -240,13 +260,14 @@ class TopicWatcher(PeriodicThread):
         found = self._find(subscription, deadline)
         self._check(subscription, found, frozenset(subscription.names), deadline)
         self._known.begin(cluster, found, self._begun(subscription, found))
-        self._counted(self._known.counts())
+        self._subscription.set_topics(self._known.counts())
 
     @contextmanager
     def follow(self, subscription: Subscription, deadline: Deadline) -> Iterator[None]:
-        """Follow other topics from the end of the block on, unless that raises. Any thread.
+        """Run the block, then subscribe to the topics of ``subscription``; the block may refuse it.
 
-        Blocks until the deadline at most. While the block runs the watcher does not look.
+        Any thread. Blocks until the deadline at most. While the block runs the watcher does not
+        look.
 
         Raises:
             KafkaUnavailableError: no broker answered by the deadline; nothing was changed.
@@ -265,7 +286,7 @@ class TopicWatcher(PeriodicThread):
             self._known.follow(subscription, found, begun)
             counts = self._known.counts()
             log.info("topics_changed", channel=self._channel, partitions=counts)
-            self._counted(counts)
+            self._subscription.set_topics(counts)
         finally:
             self._looking.release()
 
@@ -319,11 +340,11 @@ class TopicWatcher(PeriodicThread):
         counts = self._known.counts()
         if counts != before:
             log.info("partitions_changed", channel=self._channel, partitions=counts)
-            self._counted(counts)
+            self._subscription.set_topics(counts)
         for topic in changes.replaced:
-            self._replaced(topic)
+            self._manager.log_replaced(topic)
         for topic in changes.missing:
-            self._missing(topic)
+            self._manager.topic_missing(topic)
 
     def _log(self, changes: TopicChanges) -> None:
         for topic in sorted(changes.matched):

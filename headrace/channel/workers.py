@@ -96,7 +96,7 @@ class PartitionLoop:
             self._manager.ended(owned)
 
     def _run_once(self, owned: OwnedPartition) -> None:
-        if owned.life.ending.value >= EndReason.LOST.value:
+        if owned.life.is_lost:
             self._releases.lose(owned)
         elif not owned.may_act() and owned.life.state not in ENDING:
             self._suspend(owned)

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from headrace.config.errors import either, quoted, subject
 from headrace.config.expand import Expanded
 from headrace.config.former import of_former_key, of_former_value
-from headrace.config.kinds import KindTable
+from headrace.config.kind_table import KindTable
 from headrace.config.models.base import Section
 from headrace.config.types.scalars import FieldType
 from headrace.config.types.secrets import FreeMapping, has_password, looks_secret

@@ -39,7 +39,8 @@ class ReloadEffect(Enum):
     """The group shares its partitions again; those that stay go on undisturbed."""
 
     TOPICS = "topics"
-    """Partitions of topics that are no longer read are given back, those of others stay."""
+    """Partitions of topics that are no longer read are given back, those of topics that are added
+    are claimed, and all others stay."""
 
     CHANNEL = "channel"
     """The channel drains, leaves its group and starts again; other channels go on."""

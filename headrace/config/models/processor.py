@@ -10,7 +10,7 @@ from pydantic import Field
 
 from headrace.config.delivery import DeliveryGuarantee
 from headrace.config.errors import FieldConflict
-from headrace.config.kinds import KindTable
+from headrace.config.kind_table import KindTable
 from headrace.config.models.base import Hot, OnlyWith, Rebuilds, Restarts, Section
 from headrace.config.models.rejects import DeliveredRejects, MicroBatchRejects, RejectsModel
 from headrace.config.types.addresses import Connector
@@ -325,7 +325,7 @@ class MicroBatchConfig(MergingConfig):
             )
 
 
-#: Each kind of processor that comes with Headrace, by its type.
+#: The built-in processors: the import path of each kind's section, by its type.
 PROCESSORS = KindTable(
     ProcessorConfig,
     PluginKind.PROCESSOR,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from headrace.config.kinds import KindTable
+from headrace.config.kind_table import KindTable
 from headrace.config.models.base import Restarts, Section
 from headrace.core.plugins import PluginKind
 
@@ -151,7 +151,7 @@ def _of_text(text: str) -> dict[str, Any]:
     return {"type": "function", "function": text} if ":" in text else {"type": text}
 
 
-#: Each kind of sink that comes with Headrace, by its type.
+#: The built-in sinks: the import path of each kind's section, by its type. A sink is added here.
 SINKS = KindTable(
     SinkConfig,
     PluginKind.SINK,

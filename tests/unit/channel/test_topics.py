@@ -16,7 +16,7 @@ from headrace.testing import InMemoryBroker
 from headrace.testing.broker import InMemoryCatalog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
     from headrace.kafka.ports import TopicCatalog, TopicInfo
 
@@ -29,7 +29,6 @@ class Bench:
         broker: InMemoryBroker,
         *topics: str,
         catalog: TopicCatalog | None = None,
-        counted: Callable[[Mapping[str, int]], None] | None = None,
     ) -> None:
         self.broker = broker
         self.told: list[object] = []
@@ -37,14 +36,25 @@ class Bench:
         self.watcher = TopicWatcher(
             self.known,
             catalog or broker.catalog(),
-            counted=counted or (lambda counts: self.told.append(dict(counts))),
-            replaced=lambda topic: self.told.append(("replaced", topic)),
-            missing=lambda topic: self.told.append(("missing", topic)),
+            subscription=self,
+            manager=self,
             begun=lambda _, found: {name: each.partitions for name, each in found.items()},
             channel="main",
             clock=SYSTEM_CLOCK,
             fail=_fail,
         )
+
+    def set_topics(self, counts: Mapping[str, int]) -> None:
+        """Keep the numbers of partitions as they were handed over, as a listener may."""
+        self.told.append(counts)
+
+    def log_replaced(self, topic: str) -> None:
+        """Record a topic that was created again."""
+        self.told.append(("replaced", topic))
+
+    def topic_missing(self, topic: str) -> None:
+        """Record a topic that was deleted."""
+        self.told.append(("missing", topic))
 
     def begin(self) -> list[str]:
         """Look for the first time; return the events of the log."""
@@ -212,12 +222,11 @@ def test_a_named_topic_stays_while_it_is_missing(broker: InMemoryBroker) -> None
 
 def test_counts_are_told_as_they_are(broker: InMemoryBroker) -> None:
     """A listener that keeps them is not changed from behind."""
-    kept: list[Mapping[str, int]] = []
-    bench = Bench(broker, "^.", counted=kept.append)
+    bench = Bench(broker, "^.")
     bench.begin()
     broker.create_topic("more")
     bench.look()
-    assert [sorted(counts) for counts in kept] == [
-        ["alerts.eu", "events"],
-        ["alerts.eu", "events", "more"],
+    assert bench.told == [
+        {"alerts.eu": 1, "events": 2},
+        {"alerts.eu": 1, "events": 2, "more": 1},
     ]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
     from pydantic.json_schema import JsonSchemaValue
 
-from headrace.core.plugins import Plugin
+    from headrace.core.plugins import Plugin
 
 S = TypeVar("S", bound=Section)
 
