@@ -10,17 +10,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from headrace import config
 from headrace.core.errors import ImportPathError
 from headrace.core.files import existing
 from headrace.core.findings import error, ok, warning
 from headrace.core.imports import load_callable, load_factory
+from headrace.core.user_text import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from headrace.config import Config
+    from headrace.config import Config, SinkConfig
     from headrace.core.findings import Finding
+
+log = structlog.get_logger(__name__)
 
 
 def check_code(settings: config.Config) -> Iterator[Finding]:
@@ -44,8 +49,18 @@ def check_sinks(settings: config.Config) -> Iterator[Finding]:
     """Run each sink's own check of where it writes; that imports what it needs."""
     for name, channel in settings.channels.items():
         for sink in config.single_sinks(channel.sink).values():
-            for finding in sink.check():
-                yield replace(finding, check=f"{finding.check} of channel {name}")
+            yield from _checked(sink, f"of channel {name}")
+
+
+def _checked(sink: SinkConfig, where: str) -> Iterator[Finding]:
+    """Yield what a sink finds; an unexpected error of its check is a finding, too."""
+    try:
+        for finding in sink.check():
+            yield replace(finding, check=f"{finding.check} {where}")
+    except Exception as problem:
+        log.exception("doctor_check_failed", check=f"sink {where}")
+        seen = f"the check of type {sink.type} failed: {describe_error(problem)}"
+        yield error(f"sink {where}", seen, "report it to whom the sink is from")
 
 
 def _finding(what: str, path: str, load: Callable[[], object]) -> Finding:

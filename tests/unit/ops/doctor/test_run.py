@@ -16,6 +16,7 @@ from headrace.ops.doctor.files import check_code, check_sinks
 from headrace.ops.doctor.run import PreflightContext, run_checks
 from headrace.ops.doctor.show import document, exit_code, line, summary, table
 from headrace.ops.doctor.spark import check_spark
+from headrace.sinks.sections import JsonLinesSinkConfig
 from tests.unit.ops.doctor.support import bad, config, only
 
 if TYPE_CHECKING:
@@ -186,3 +187,19 @@ def test_the_command_prints_lines_or_json(tmp_path: Path, monkeypatch: pytest.Mo
     assert "kafka-acls.sh" in lines.stdout.splitlines()[-1]
     as_json = CliRunner().invoke(app, ["doctor", "-c", str(file), "--json"])
     assert json.loads(as_json.stdout)["acls"]
+
+
+def test_a_sink_whose_check_fails_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failure is a finding of that channel."""
+
+    def broken(_: object) -> None:
+        raise ZeroDivisionError("no check")
+
+    monkeypatch.setattr(JsonLinesSinkConfig, "check", broken)
+    outputs = {"a": {"type": "jsonl", "path": str(tmp_path / "x")}, "b": {"type": "noop"}}
+    processor = {"type": "arrow", "reducer": "a:b"}
+    channel = {"processor": processor, "sink": {"type": "several", "outputs": outputs}}
+    found = only(check_sinks(config(tmp_path, channel)))
+    assert "the check of type jsonl failed: ZeroDivisionError: no check" in found.seen
