@@ -196,7 +196,7 @@ START_TIMEOUT = 15.0
 REFRESH_TIMEOUT = 10.0
 
 
-class SetsTopics(Protocol):
+class TopicCounts(Protocol):
     """The group's subscription."""
 
     def set_topics(self, counts: Mapping[str, int]) -> None:
@@ -204,7 +204,7 @@ class SetsTopics(Protocol):
         ...
 
 
-class HearsOfTopics(Protocol):
+class TopicEvents(Protocol):
     """The manager of the channel's partitions."""
 
     def log_replaced(self, topic: str) -> None:
@@ -231,8 +231,8 @@ class TopicWatcher(PeriodicThread):
         known: KnownTopics,
         catalog: TopicCatalog,
         *,
-        subscription: SetsTopics,
-        manager: HearsOfTopics,
+        subscription: TopicCounts,
+        manager: TopicEvents,
         begun: Begun,
         channel: str,
         clock: Clock,
