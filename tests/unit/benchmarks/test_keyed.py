@@ -37,7 +37,7 @@ def test_each_figure_on_the_wrong_side_of_its_target_is_missed() -> None:
     assert sorted(missed(worse)) == sorted(_MET)
 
 
-def test_exactly_once_costs_what_the_channel_without_it_is_faster_by() -> None:
+def test_the_cost_of_exactly_once_is_a_ratio_of_rates() -> None:
     """The overhead is the rate without over the rate with; sides that are left out have none."""
     found = by_round(Rounds({"arrow": [{"rate": 100.0}], "plain": [{"rate": 130.0}]}))
     assert found == {"eos_overhead": [1.3]}

@@ -34,7 +34,7 @@ SIZES = ((None, None), (10, None), (None, 1000), (10, 1000))
 
 
 @pytest.mark.parametrize(("meaning", "wait", "sizes"), list(product(MEANINGS, WAITS, SIZES)))
-def test_each_response_means_what_the_table_says(
+def test_each_response_has_the_effect_of_the_table(
     meaning: tuple[Request, int | None, int | None, int | None, int | None],
     wait: float,
     sizes: tuple[int | None, int | None],
@@ -46,8 +46,8 @@ def test_each_response_means_what_the_table_says(
 
 
 @pytest.mark.parametrize("commit_to", [99, 121])
-def test_commit_to_outside_of_what_was_delivered_is_refused(commit_to: int) -> None:
-    """A commit_to before what was advanced or behind the batch is named as impossible."""
+def test_commit_to_outside_of_the_batch_is_refused(commit_to: int) -> None:
+    """A commit_to below the processed offset or past the batch is refused by name."""
     with pytest.raises(InvalidResponseError, match=f"commit_to={commit_to}.*100 to 120"):
         effect_of(BatchResponse.advance(commit_to=commit_to), STANDING)
 

@@ -290,7 +290,7 @@ def test_a_record_without_a_time_is_older_than_any_moment(broker: InMemoryBroker
     assert recorder.delivered() == [(0, 1, 1)]
 
 
-def test_a_channel_after_another_reads_what_was_written_meanwhile(broker: InMemoryBroker) -> None:
+def test_a_channel_after_another_reads_its_output(broker: InMemoryBroker) -> None:
     """Bounds are fixed when they are first evaluated, and hold from then on."""
     broker.produce(P0, *values(5))
     recorder = Recorder()

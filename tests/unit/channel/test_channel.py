@@ -147,7 +147,7 @@ def test_stop_waits_for_open_answers_and_commits_them(broker: InMemoryBroker) ->
     assert recorder.names() == ["assigned", "batch", "processed", "terminated"]
 
 
-def test_stop_ends_by_its_deadline_and_says_what_was_left(broker: InMemoryBroker) -> None:
+def test_a_stop_ends_by_its_deadline_and_reports_the_rest(broker: InMemoryBroker) -> None:
     """An answer that never comes costs its batch, not the stop; nothing is committed for it."""
     broker.produce(P0, *values(5))
     recorder = Recorder()

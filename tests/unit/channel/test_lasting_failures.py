@@ -103,7 +103,7 @@ def quick(retry: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
         (SinkConflictError(P0, 3, 0), {}, BOUNDED_ATTEMPTS_AWAY),
     ],
 )
-def test_a_bounded_run_ends_with_what_fails_again_and_again(
+def test_a_bounded_run_ends_with_a_repeated_failure(
     broker: InMemoryBroker, error: BaseException, settings: dict[str, Any], attempts: int
 ) -> None:
     """The channel's error names the partition, the offset and the cause."""
@@ -120,7 +120,7 @@ def test_a_bounded_run_ends_with_what_fails_again_and_again(
     assert len(recorder.delivered(0)) == attempts
 
 
-def test_a_bounded_run_with_a_policy_still_gives_up_what_the_policy_says(
+def test_a_bounded_run_follows_the_policy_for_failures(
     broker: InMemoryBroker,
 ) -> None:
     """A batch that is skipped after its attempts ends no run."""

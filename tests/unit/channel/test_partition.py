@@ -222,7 +222,7 @@ def test_a_seek_beyond_the_buffer_needs_a_fetch(
     assert (owned.position, owned.progress.buffer.records) == (target, 0)
 
 
-def test_a_restart_resets_what_speaks_of_the_former_position(
+def test_a_restart_resets_the_state_of_the_former_position(
     own: Callable[..., OwnedPartition],
 ) -> None:
     """Records, failures, back-off and doubt of the former position do not hold at the new one."""

@@ -209,7 +209,7 @@ def test_a_bounded_run_whose_topic_is_deleted_fails(
         recorder.answer = lambda _: BatchResponse.advance()
 
 
-def test_a_bounded_run_is_about_what_matches_at_its_start(broker: InMemoryBroker) -> None:
+def test_a_bounded_run_has_the_topics_that_match_at_its_start(broker: InMemoryBroker) -> None:
     """Records of a topic that appears later are not delivered."""
     recorder = Recorder()
     channel = in_memory_channel(recorder, broker, until=Until(), topics=["^alerts"])

@@ -203,10 +203,10 @@ def test_only_a_record_of_the_batch_that_fails_is_skipped(broker: InMemoryBroker
         assert {each.batch_offset for each in channel.partitions()} == {None}
 
 
-def test_a_failed_batch_is_known_when_what_was_read_ahead_is_dropped(
+def test_a_failed_batch_is_known_when_the_buffer_is_dropped(
     broker: InMemoryBroker,
 ) -> None:
-    """It is read again, and waits as it did."""
+    """The batch is read again, and waits as it did."""
     broker.produce(P0, b"0", b"1", b"poison", b"3", *values(4))
     recorder = Recorder(_poisoned)
     source, batch = ReportingSource(broker), {"max_records": 4}

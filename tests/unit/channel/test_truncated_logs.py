@@ -251,7 +251,7 @@ def test_a_start_at_another_leader_costs_one_question(broker: InMemoryBroker) ->
     assert (stored.offset, stored.leader_epoch) == (10, 1)
 
 
-def test_a_log_that_begins_behind_what_was_read_is_no_truncated_one(
+def test_a_log_that_begins_past_the_position_is_not_truncated(
     broker: InMemoryBroker,
 ) -> None:
     """Records removed by retention are the policy's matter, as former leaders are unknown."""

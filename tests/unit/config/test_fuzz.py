@@ -248,6 +248,6 @@ def test_no_other_mistake_shows_a_secret(place: Steps, value: object) -> None:
         ["${PASSWORD}", "x${PASSWORD}", "${file:secret}", "${X:-${PASSWORD}}", "${PASSWORD}s"]
     ),
 )
-def test_no_reference_in_a_wrong_place_shows_what_it_stands_for(place: Steps, text: str) -> None:
+def test_a_misplaced_reference_does_not_show_its_secret(place: Steps, text: str) -> None:
     """A reference to a secret can stand anywhere; no sentence has what it expands to."""
     assert PASSWORD not in "".join(attempt(with_value(FULL, place, text), PASSWORD))

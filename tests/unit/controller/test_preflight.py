@@ -195,8 +195,8 @@ def test_a_schema_for_a_decoder_may_have_bytes_and_nothing_that_is_not_known(
     assert "MAP is not a type that is decoded to; there are BOOLEAN" in problem
 
 
-def test_check_tells_what_the_start_would(tmp_path: Path) -> None:
-    """Exit code 2, as that of run."""
+def test_check_ends_with_the_error_of_a_start(tmp_path: Path) -> None:
+    """The exit code is 2, as for run."""
     file = tmp_path / "headrace.yaml"
     file.write_text(f"kafka: {{properties: {{nobody.knows: 1}}}}\n{CHANNELS}")
     result = CliRunner().invoke(app, ["check", "-c", str(file)])
@@ -244,10 +244,10 @@ channels:
 """
 
 
-def test_extras_that_are_missing_are_named_with_what_installs_them(
+def test_missing_extras_are_named_with_their_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each with the place that asks for it; a channel that is disabled asks for nothing."""
+    """Each has the place that needs it; a disabled channel needs none."""
     for extra in Extra:
         for module in extra.libraries:
             monkeypatch.setitem(sys.modules, module, None)

@@ -225,7 +225,7 @@ def test_the_remainders_of_many_topics_do_not_pile_up() -> None:
     assert totals(allocation, members) == [5, 5]
 
 
-def test_members_see_the_same_map_whatever_else_they_subscribe_to() -> None:
+def test_members_with_other_topics_agree_on_common_ones() -> None:
     """A member that does not know another's topics agrees about the common ones."""
     members = {"a": dynamic(["x", "y"]), "b": dynamic(["x"]), "c": dynamic(["x", "z"])}
     seen = [

@@ -34,7 +34,7 @@ def test_an_avoided_partition_goes_to_another_member(
     assert allocate(members, partitions, owners).owners == owners
 
 
-def test_a_fixed_count_is_not_exceeded_by_what_another_avoids() -> None:
+def test_an_avoided_partition_does_not_exceed_a_fixed_count() -> None:
     """A member with its number takes no more, and one without takes what is avoided."""
     count = MemberInfo(frozenset({"orders"}), AssignmentMode.FIXED_COUNT, partitions_per_topic=2)
     first = TopicPartition("orders", 0)

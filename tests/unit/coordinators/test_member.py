@@ -472,7 +472,7 @@ def test_the_summary_has_pending_partitions(group: Group) -> None:
     assert set(a.channel.summary.owners.values()) == {"a"}
 
 
-def test_a_group_that_lost_all_sessions_goes_back_to_what_it_had(group: Group) -> None:
+def test_a_group_that_lost_all_sessions_takes_its_former_partitions(group: Group) -> None:
     """Members that come back after an outage first take their former partitions."""
     members = []
     for name in ("a", "b", "c"):
@@ -492,7 +492,7 @@ def test_a_group_that_lost_all_sessions_goes_back_to_what_it_had(group: Group) -
     assert [member.held for member in members] == before
 
 
-def test_a_member_that_starts_again_goes_back_to_what_it_had(group: Group) -> None:
+def test_a_member_that_starts_again_takes_its_former_partitions(group: Group) -> None:
     """A restart between two looks at the group moves nothing, though its nodes were gone."""
     members = [group.join(name) for name in ("a", "b", "c")]
     group.run()

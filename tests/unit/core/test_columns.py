@@ -155,7 +155,7 @@ def test_large_pieces_of_few_records_stay() -> None:
     assert len(whole.pieces) < 100
 
 
-def test_a_buffer_counts_what_records_take_that_came_one_by_one() -> None:
+def test_a_buffer_counts_the_memory_of_single_records() -> None:
     """Made into few pieces they no longer weigh what each one did by itself."""
     limits, buffer = Limits(100_000, 100 << 20, 0.0), PartitionBuffer()
     buffer.restart(0)

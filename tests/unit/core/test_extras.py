@@ -53,7 +53,7 @@ def test_a_module_whose_package_is_missing_is_missing(monkeypatch: pytest.Monkey
     assert not Extra.OTEL.installed
 
 
-def test_the_error_says_who_takes_what_and_what_installs_it() -> None:
+def test_the_error_names_the_library_and_its_command() -> None:
     """The sentence ends with what Python said."""
     sentence = (
         r"the sink of table t takes deltalake, which is not installed; "

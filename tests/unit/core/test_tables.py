@@ -61,8 +61,8 @@ def test_absent_parts_of_a_record_are_null() -> None:
 
 
 @pytest.mark.parametrize("columnar", [False, True])
-def test_a_time_beyond_what_microseconds_can_say_is_null(*, columnar: bool) -> None:
-    """The last millisecond that they can say is kept; none comes out as another time."""
+def test_a_time_beyond_microseconds_is_null(*, columnar: bool) -> None:
+    """The last millisecond in range is kept, and none becomes another time."""
     last = (2**63 - 1) // 1000
     times = [0, last, last + 1, 2**63 - 1, -(2**63), TIMESTAMP]
     records = [FakeRecord(timestamp_=time, offset_=at) for at, time in enumerate(times)]

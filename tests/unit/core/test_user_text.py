@@ -48,7 +48,7 @@ def raised(error: BaseException) -> BaseException:
 
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("kind", [Mute, MuteExit], ids=["exception", "exit"])
-def test_an_error_is_described_whatever_its_text_does(kind: Any, how: type[BaseException]) -> None:
+def test_an_error_whose_text_raises_is_described(kind: Any, how: type[BaseException]) -> None:
     """The type's name is found without calling code of its class."""
     error = raised(kind(how))
     name = kind_of(error)
@@ -59,8 +59,8 @@ def test_an_error_is_described_whatever_its_text_does(kind: Any, how: type[BaseE
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_a_value_is_described_whatever_its_repr_does(how: type[BaseException]) -> None:
-    """In a list, too."""
+def test_a_value_whose_repr_raises_is_described(how: type[BaseException]) -> None:
+    """A value inside of a list is described, too."""
     assert describe_value(Mute(how)).startswith("a Mute, whose __repr__ raises")
     assert describe_value([Mute(how)]).startswith("a list, whose __repr__ raises")
     assert describe_value("x" * 1000) == f"'{'x' * 47} … {'x' * 47}'"

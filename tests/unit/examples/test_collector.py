@@ -272,7 +272,7 @@ def test_each_phase_has_a_gate_and_an_end() -> None:
 
 
 @pytest.mark.parametrize("engine", ["spark", "arrow"])
-def test_the_daemons_run_what_the_command_runs(engine: str, tmp_path: Path) -> None:
+def test_the_daemons_run_the_command_s_channel(engine: str, tmp_path: Path) -> None:
     """Their file loads, and the channel is that of run, but for times longer than a restart."""
     daemon = Daemon("one", tmp_path, Endpoints("a:1", "b:2"), channels(engine))
     loaded = config.load(daemon.config_file).channels

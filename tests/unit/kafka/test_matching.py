@@ -11,8 +11,8 @@ from headrace.kafka.errors import KafkaUnavailableError
 from headrace.testing import InMemoryBroker
 
 
-def test_a_pattern_takes_what_there_is() -> None:
-    """Names count for nothing here, and topics for internal use are left out in either form."""
+def test_a_pattern_matches_existing_topics() -> None:
+    """Names are ignored here, and internal topics are left out in either form."""
     broker = InMemoryBroker()
     for name in ("alerts.eu", "alerts.us", "events", "__offsets"):
         broker.create_topic(name, 2)

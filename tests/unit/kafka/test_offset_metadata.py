@@ -21,7 +21,7 @@ def test_a_stored_offset_is_read_back() -> None:
     assert (found.by, found.topic_id) == ("a", "t" * 22)
 
 
-def test_the_longest_metadata_are_far_from_what_brokers_allow() -> None:
+def test_the_longest_metadata_are_far_below_the_brokers_limit() -> None:
     """4 KiB is what a broker takes unless it is set to less."""
     name, most = "\N{GREEK SMALL LETTER MU}" * 249, 2**63 - 1
     longest = entry(P, StoredOffset(most, most, name, "t" * 22))

@@ -78,7 +78,7 @@ def test_a_producer_has_one_request_in_flight(
 
 
 @pytest.mark.parametrize("said", _SAID)
-def test_a_consumer_has_what_the_user_says(said: dict[str, int]) -> None:
+def test_a_consumer_keeps_the_user_s_properties(said: dict[str, int]) -> None:
     """Requests of consumers are as many as before."""
     given = clients.source(clients.base(said), "group", 0)
     assert said.items() <= given.items()

@@ -16,9 +16,7 @@ from headrace.kafka.dead_letters import GroupProgress, ReplayProgress
     st.sets(st.integers(0, 300)),
     st.lists(st.sets(st.integers(0, 300), max_size=40), max_size=6),
 )
-def test_progress_has_what_was_replayed_and_nothing_else(
-    letters: set[int], runs: list[set[int]]
-) -> None:
+def test_progress_has_the_replayed_letters_alone(letters: set[int], runs: list[set[int]]) -> None:
     """Each letter is known as replayed or not, for any order of replays."""
     progress, done = ReplayProgress(), set[int]()
     for run in runs:

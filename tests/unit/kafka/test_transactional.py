@@ -198,7 +198,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> StoredOffset:
 
 
 @pytest.mark.parametrize(("call", "then"), [("send", "abort"), ("commit", "commit")])
-def test_a_new_claim_of_ours_waits_for_what_an_earlier_one_committed(
+def test_a_new_claim_waits_for_the_commit_of_an_earlier_one(
     stage: Stage,
     store: TransactionalOffsetStore,
     commit: Callable[..., CommitFailure | None],

@@ -100,8 +100,8 @@ OPEN = FoundTransaction(
 )
 
 
-def test_only_what_hangs_is_aborted_unforced() -> None:
-    """Not what a running member has, what is not open, or what is another program's."""
+def test_only_a_hanging_transaction_is_aborted_unforced() -> None:
+    """A running member's, a closed one, and another program's are refused."""
     require_hanging(OPEN)
     cases: list[tuple[FoundTransaction, type[HeadraceError], str]] = [
         (replace(OPEN, owner="a at mill"), ChannelRunningError, "running member a at mill"),

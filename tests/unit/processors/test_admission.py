@@ -260,7 +260,7 @@ def test_a_batch_that_overflows_whole_runs_no_job_and_is_committed() -> None:
     bench.sink.require_one_end_each()
 
 
-def test_a_job_has_what_was_let_in() -> None:
+def test_a_job_has_the_admitted_records() -> None:
     """The micro-batch counts the records that it has; a batch without any is in it all the same."""
     bench = bench_with(AdmissionRules(None, 95, OverflowChoice.OLDEST))
     bench.assignments[1].high_watermark = 200

@@ -62,7 +62,7 @@ def test_delivery_waits_until_the_state_is_restored(bench: KeyedBench) -> None:
         assert second.member.outputs == [(b"a", b"5")]
 
 
-def test_no_position_is_noted_of_what_another_owner_wrote(bench: KeyedBench) -> None:
+def test_no_position_is_noted_for_another_owner_s_rows(bench: KeyedBench) -> None:
     """Another member may have gone on after a loss, so its rows are read before counting on."""
     with bench.daemon() as daemon:
         count_to(daemon, 0, b"a", 3)

@@ -71,7 +71,7 @@ def test_a_withdrawn_batch_cancels_its_job_and_the_rest_runs_again(bench: Bench)
     assert bench.sink.stored_ranges == [[(1, 0, 10)]]
 
 
-def test_on_partition_lost_cancels_the_job_and_drops_what_waits() -> None:
+def test_on_partition_lost_cancels_the_job_and_the_queue() -> None:
     """A lost partition's batches end at once, in the job and in the queue."""
     bench = Bench(MergeLimits(max_records=10))
     running, waiting = bench.send(0), bench.send(0, 10)

@@ -147,7 +147,7 @@ def test_the_group_s_offset_counts_while_an_output_has_none() -> None:
     assert two.rows == [[1], [1]]
 
 
-def test_a_group_that_is_ahead_of_what_outputs_have_is_not_followed() -> None:
+def test_a_group_ahead_of_the_outputs_is_not_followed() -> None:
     """The outputs' offsets decide on the next start, also when one output has none."""
     two = Two()
     two.a.offsets[identity(0)] = 10

@@ -334,7 +334,7 @@ def test_a_close_leaves_a_silent_collector_behind() -> None:
     queue.close(Deadline.after(PATIENCE))
 
 
-def test_a_client_that_fails_costs_what_it_had(said: list[Any]) -> None:
+def test_a_failing_client_costs_its_entries(said: list[Any]) -> None:
     """The log names the signal and the error, and how many are gone."""
 
     def fail(_: Sequence[Any]) -> bool:

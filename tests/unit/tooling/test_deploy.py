@@ -38,8 +38,8 @@ def _codes(name: str) -> set[int]:
     return {int(code) for code in _settings(name)[0].split()}
 
 
-def test_systemd_starts_again_what_can_come_right() -> None:
-    """Every failure but exit code 2 of the main process, whatever else Restart= says of it."""
+def test_systemd_restarts_after_failures_but_code_2() -> None:
+    """Exit code 2 of the main process prevents a restart, whatever else Restart= says of it."""
     assert _settings("Restart") == ["on-failure"]
     assert _codes("RestartPreventExitStatus") == {ExitCode.CONFIG}
     assert _codes("RestartForceExitStatus") == {ExitCode.NOT_STARTED, ExitCode.RESTART}

@@ -96,8 +96,8 @@ def test_the_tests_do_not_see_the_variables_of_who_starts_them() -> None:
     assert Path(found["home"]).is_absolute()
 
 
-def test_the_tests_have_room_for_files_and_write_what_others_may_read() -> None:
-    """A low soft limit is raised, as far as the hard one goes, and the mask is the usual one."""
+def test_the_tests_have_room_for_files_and_the_usual_mask() -> None:
+    """A low soft limit is raised, as far as the hard one goes."""
     found = _report([], {})
     assert found["files"] > 128
     assert found["mask"] == 0o022

@@ -470,10 +470,10 @@ def test_outcomes_do_not_depend_on_where_batches_are_cut(facts: list[Sent], seed
     answers=st.lists(st.tuples(_ENTITIES, _ERRORS, st.integers(0, 60_000)), max_size=12),
     created=st.integers(0, 20_000),
 )
-def test_an_outcome_is_what_the_answers_in_time_say(
+def test_answers_in_time_decide_the_outcome(
     answers: list[tuple[str, str, int]], created: int
 ) -> None:
-    """In the order of their times, the group's own event anywhere among them.
+    """Answers count in the order of their times, with the group's own event anywhere among them.
 
     The first answers of the three that are expected, up to the deadline, decide.
     """

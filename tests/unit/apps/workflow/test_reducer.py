@@ -781,8 +781,8 @@ def test_an_instance_of_a_former_version_may_be_nearly_full() -> None:
     assert list(timers) == ["calls"]
 
 
-def test_errors_have_room_however_many_there_are() -> None:
-    """Traces are left out first, the oldest before others, then errors; of the first one last."""
+def test_any_number_of_errors_fits() -> None:
+    """The oldest traces are left out first, then errors, and the first error last."""
     calls = {f"c{number}": Call("a") for number in range(40)}
     flow = Flow(reducer(Parallel(**calls)), _LETTERS).start("1")
     traces = []
@@ -933,7 +933,7 @@ _TERMS: Any = st.recursive(
     st.integers(0, 1),
     st.randoms(use_true_random=False),
 )
-def test_an_instance_has_one_outcome_whatever_comes_twice_or_late(
+def test_an_instance_has_one_outcome_with_repeated_and_late_events(
     term: Any, policy: FailurePolicy, backoff: int, random: Random
 ) -> None:
     """Each attempt of a call is made once, and nothing follows the outcome."""

@@ -400,8 +400,8 @@ def test_calls_of_a_partition_that_was_lost_are_not_made() -> None:
     assert [call.ref for call in processes.begun] == ["0.a", "0.c"]
 
 
-def test_the_pool_says_what_its_threads_do_and_how_calls_have_ended() -> None:
-    """Each call once, by how it ended here; what waits and what runs is what there is now."""
+def test_the_pool_counts_its_threads_and_ended_calls() -> None:
+    """Each call counts once, by how it ended; waiting and running calls are the present ones."""
     answers, processes = Answers(), Processes()
     with worker(processes, answers, threads=1) as found:
         deliver(found, assignment("hold", "0.a"))

@@ -93,7 +93,7 @@ def together(values: Sequence[bytes | None]) -> tuple[list[Any], list[int]]:
 @example([b"{}", *NONE, b"{}"], 512, 256)
 @example([b'{"id": 1}}\n{"v":{"id": 2}', b"{}", b"[]", b"{}"], 512, 256)
 @example([*[b'{"at": "yesterday", "name": "yesterday"}', b'{"name": "yesterday"}'] * 20], 512, 256)
-def test_values_read_together_are_what_they_are_by_themselves(
+def test_values_read_together_equal_single_ones(
     values: list[bytes | None], block: int, few: int
 ) -> None:
     """Values decoded together give the rows and places that each gives alone."""

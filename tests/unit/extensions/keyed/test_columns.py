@@ -164,7 +164,7 @@ def test_a_state_of_another_reducer_is_poison_that_names_the_record() -> None:
     assert "offset 7" in told
 
 
-def test_a_count_reads_no_value_however_it_is_folded() -> None:
+def test_a_count_reads_no_value() -> None:
     """A count needs no value, in columns or key by key, so the decoder is not called."""
 
     def refuses(data: bytes) -> Any:

@@ -78,8 +78,8 @@ def test_a_reducer_that_no_record_got_through_is_named_once(
 
 
 @pytest.mark.parametrize("names", ["headrace", "connect", "both"])
-def test_the_error_is_said_whatever_headers_letters_have(names: str) -> None:
-    """It is read from the letter."""
+def test_the_error_is_logged_with_any_header_names(names: str) -> None:
+    """The error is read from the letter."""
     letters = LetterHeaders(cast("Any", names), "g")
     (line,) = lines(reduce, [["x"] * MOST_RECORDS], failing="dead_letter", letters=letters)
     assert "no attribute 'append'" in line["error"]

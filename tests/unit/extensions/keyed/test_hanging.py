@@ -198,10 +198,10 @@ def test_the_fact_that_hangs_is_set_aside_after_two_time_outs(
     ("policy", "state", "outputs"),
     [("skip", 2, ["out", "out"]), ("quarantine", 1, ["out", DEAD_LETTERS, DEAD_LETTERS])],
 )
-def test_each_policy_takes_what_hangs_for_poison(
+def test_each_policy_takes_a_hanging_fact_for_poison(
     watch: CallWatch, policy: str, state: int, outputs: list[str]
 ) -> None:
-    """It is left out, or the key is set aside, as with what a reducer raises for."""
+    """The fact is left out, or its key is set aside, as after an exception of the reducer."""
     fold, table = made_of(forever, watch, policy), rows(**INPUT)
     timed_out(fold, table)
     timed_out(fold, table)

@@ -280,8 +280,8 @@ def test_a_partition_is_told_again_where_telling_failed(store: RocksStore) -> No
 
 
 @pytest.mark.usefixtures("no_backoff")
-def test_a_changelog_that_lost_what_was_read_is_read_from_its_start(tmp_path: Path) -> None:
-    """Also where the store does not drop what it has, the first time."""
+def test_a_changelog_that_lost_read_rows_is_read_from_its_start(tmp_path: Path) -> None:
+    """The same holds when the store fails to drop its rows the first time."""
     store, log = Failing(tmp_path, "drop", StateStoreError("no space left")), Answering()
     store.write((), {0: Position("id", 0, SYSTEM_CLOCK.time())})
     log.lost = 50

@@ -263,8 +263,8 @@ def test_a_conflict_costs_the_others_no_position() -> None:
     assert bench.store.position(0) is None
 
 
-def test_a_commit_stands_whatever_the_store_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not told as a failure, and is written with a later call; after eight, none follows."""
+def test_a_commit_outlives_an_error_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are written with a later call; after eight such commits none follows."""
     bench = Bench()
     with monkeypatch.context() as patch:
 

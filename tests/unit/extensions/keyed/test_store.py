@@ -205,9 +205,7 @@ def test_a_corrupt_file_fails_a_read_and_is_never_no_state(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("part", range(0, 10, 3))
-def test_a_corrupt_log_costs_what_was_written_last_and_its_position(
-    tmp_path: Path, part: int
-) -> None:
+def test_a_corrupt_log_costs_the_last_rows_and_their_position(tmp_path: Path, part: int) -> None:
     """A flipped byte of the write-ahead log: rows and position are those of one moment before."""
     first = opened(tmp_path)
     for number in range(20):

@@ -74,10 +74,10 @@ def test_lanes_that_are_busy_all_the_time_come_to_even_shares() -> None:
     channels=st.integers(2, 9),
     turns=st.lists(st.integers(0, 8), max_size=40),
 )
-def test_each_lane_has_a_slot_however_many_hang(
+def test_each_lane_has_a_slot_next_to_hanging_ones(
     cores: int, channels: int, turns: list[int]
 ) -> None:
-    """In any order: jobs never have more slots than there are, and each has one at least."""
+    """Jobs have at most the existing slots and at least one each, in any order."""
     slots = _slots(cores, range(channels))
     busy: dict[int, tuple[ExitStack, Share]] = {}
     for lane in [turn % channels for turn in turns] + [*range(channels)]:

@@ -265,7 +265,7 @@ def test_a_log_level_of_one_logger_stays_until_it_is_taken_back(bare: Scene) -> 
     assert bare.post("/api/v1/loglevel", level=None).status_code == 422
 
 
-def test_a_reload_answers_what_it_brought(scene: Scene) -> None:
+def test_the_answer_to_a_reload_has_its_changes(scene: Scene) -> None:
     """The changes, what is pending and the problems are in the answer; secrets are masked."""
     change = ConfigChange(
         ("kafka", "sasl", "password"), ChangeKind.CHANGED, "***", "***", ReloadEffect.CHANNEL

@@ -253,9 +253,7 @@ class WithBrokenPool(WithState):
         raise ValueError("no lock")
 
 
-def test_a_processor_that_cannot_say_what_its_threads_do_harms_nothing_else(
-    bare: Scene, kept: Kept
-) -> None:
+def test_a_processor_without_a_pool_snapshot_does_no_harm(bare: Scene, kept: Kept) -> None:
     """Status and metrics are served without its pool, and the log has the reason."""
     chosen = {"type": "keyed", "reducer": "json:dumps", "engine": "arrow"}
     channel = bare.controller.add(WithBrokenPool(kept), processor=chosen)

@@ -304,7 +304,7 @@ def test_hex_without_a_key_is_refused() -> None:
     assert "--key" in result.output
 
 
-def test_the_command_names_what_it_does_not_know() -> None:
-    """A partition of a topic that no channel reads."""
+def test_the_command_names_an_unknown_topic() -> None:
+    """The partition is one of a topic that no channel reads."""
     with pytest.raises(UsageError, match="no channel reads x"):
         _run(Lines(), partition="x:0")

@@ -22,7 +22,7 @@ def test_a_channel_reads_its_topics_and_its_group(tmp_path: Path) -> None:
     ]
 
 
-def test_a_pattern_needs_what_begins_like_it(tmp_path: Path) -> None:
+def test_a_pattern_needs_topics_with_its_prefix(tmp_path: Path) -> None:
     """The literal beginning is the prefix; a pattern without one needs every topic."""
     acls = needed_acls(config(tmp_path, {"topics": [r"^alerts\.", "^(a|b)"]}))
     assert acls[:2] == [
@@ -96,8 +96,8 @@ def test_a_kafka_sink_writes_and_keeps_offsets(tmp_path: Path) -> None:
         ]
 
 
-def test_commands_name_who_and_what(tmp_path: Path) -> None:
-    """Each is ready to run; what a shell would take apart is quoted."""
+def test_commands_name_user_and_resource(tmp_path: Path) -> None:
+    """Each is ready to run, with quotes where a shell needs them."""
     sasl = {"mechanism": "PLAIN", "username": "head race", "password": "hunter2"}
     settings = config(tmp_path, kafka={"bootstrap_servers": "broker:9092", "sasl": sasl})
     first, *_ = commands(settings, needed_acls(settings))

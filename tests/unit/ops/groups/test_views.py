@@ -52,8 +52,8 @@ def test_the_keys_of_the_json_are_stable(busy: Scene) -> None:
     ]  # fmt: skip
 
 
-def test_the_json_says_what_there_is(busy: Scene) -> None:
-    """Findings name topic, partition and who is concerned."""
+def test_the_json_has_every_finding(busy: Scene) -> None:
+    """Findings name topic, partition and member."""
     found = document(busy.look())
     assert found["contended"] == [{"topic": TOPIC, "partition": 1, "members": ["a", "b"]}]
     assert found["missing"] == [{"topic": TOPIC, "partition": 9, "member": "a"}]

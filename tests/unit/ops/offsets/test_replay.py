@@ -118,8 +118,8 @@ def test_a_sink_without_an_offset_of_the_partition_takes_none() -> None:
         ),
     ],
 )
-def test_append_says_what_comes_again(sink: Any, said: str) -> None:
-    """Each sink in its own words; the offsets are those that were asked for."""
+def test_append_explains_the_repetition(sink: Any, said: str) -> None:
+    """Each sink has its own sentence, with the requested offsets."""
     settled = settle([40], Replay.APPEND, MovableOffsets(), sink)
     assert settled.refused is None
     assert said in (settled.effect or "")

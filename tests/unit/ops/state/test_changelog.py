@@ -125,8 +125,8 @@ def test_a_table_of_something_else_is_told(tmp_path: Path) -> None:
         StateFile.open(path)
 
 
-def test_a_key_without_quarantine_keeps_what_it_had() -> None:
-    """State and timers; one that had neither is deleted."""
+def test_a_released_key_keeps_state_and_timers() -> None:
+    """A key that had neither is deleted."""
     timers = {"x": at_event(5)}
     row = without_quarantine(KeyRow.of(b"1", timers, "it raised"))
     assert row is not None

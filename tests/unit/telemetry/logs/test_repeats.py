@@ -99,7 +99,7 @@ def test_errors_debugging_and_the_users_lines_are_never_held_back(lines: Lines) 
     assert len(lines()) == BURST * 3 * 4
 
 
-def test_a_librarys_lines_are_held_back_whatever_they_say(lines: Lines) -> None:
+def test_lines_of_a_library_are_held_back(lines: Lines) -> None:
     """A library may not fill the log, though each of its lines is another text."""
     _limited(FakeClock())
     for number in range(LIBRARY_BURST * 2):
