@@ -22,7 +22,7 @@ def main() -> None:
     """Run the command line; the console script.
 
     With ``run``, signals are heard from now on. What a supervisor asks every few seconds, and what
-    somebody waits for, must not pay for the imports of all commands.
+    a user waits for, must not pay for the imports of all commands.
     """
     _open_standard_streams()
     # what imports make stays: to look for garbage in it takes a fifth of their time
@@ -35,7 +35,7 @@ def main() -> None:
             raise SystemExit(code)
     if sys.argv[1:2] == ["run"]:
         _listen()
-        path = _named(sys.argv[2:])
+        path = _only_configuration(sys.argv[2:])
         if path is not None:
             raise SystemExit(_serve(path))
     from headrace.cli import main as run  # noqa: PLC0415 - takes a moment
@@ -44,12 +44,12 @@ def main() -> None:
     run()
 
 
-def _named(arguments: list[str]) -> Path | None:
+def _only_configuration(arguments: list[str]) -> Path | None:
     """Return the configuration if the arguments of ``run`` name that and nothing else."""
     from getopt import GetoptError, getopt  # noqa: PLC0415 - for this command only
-    from pathlib import Path  # noqa: PLC0415 - as above
+    from pathlib import Path  # noqa: PLC0415 - for this command only
 
-    from headrace.core.usual_file import usual_file  # noqa: PLC0415 - as above
+    from headrace.core.usual_file import usual_file  # noqa: PLC0415 - for this command only
 
     try:
         options, rest = getopt(arguments, "c:", ["config="])

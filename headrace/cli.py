@@ -210,7 +210,7 @@ def run(
 
 
 def _bound(until: str) -> Until:
-    from headrace.channel.bounds import Until  # noqa: PLC0415 - as above
+    from headrace.channel.bounds import Until  # noqa: PLC0415 - for this command only
 
     try:
         return Until(None if until == "latest" else parse_moment(until))

@@ -98,7 +98,7 @@ EXPORT_CLOSE_TIMEOUT = 2.0
 #: Seconds after which the main thread looks around, all the same.
 _POLL_INTERVAL = 0.5
 
-#: The same until the process is ready, which somebody waits for. A bounded run, which asks the
+#: The same until the process is ready, which a caller waits for. A bounded run, which asks the
 #: brokers at each turn, has none.
 _START_POLL_INTERVAL = 0.05
 
@@ -173,10 +173,10 @@ def run(path: Path, until: Until | None = None) -> ExitCode:
         log.error("configuration_unusable", problems=error.problems)  # noqa: TRY400 - no traceback for a user's mistake
         return ExitCode.CONFIG
     except StartError as error:
-        log.error("not_started", error=str(error), kind=type(error).__name__)  # noqa: TRY400 - as above
+        log.error("not_started", error=str(error), kind=type(error).__name__)  # noqa: TRY400 - no traceback for a user's mistake
         return ExitCode.NOT_STARTED
     except FatalError as error:
-        log.error("must_restart", error=str(error))  # noqa: TRY400 - as above
+        log.error("must_restart", error=str(error))  # noqa: TRY400 - no traceback for a user's mistake
         return ExitCode.RESTART
     except Exception:
         log.exception("unexpected_error")

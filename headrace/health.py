@@ -94,7 +94,7 @@ def _reasons(url: str, path: str, timeout: float) -> list[str]:
 
 def _connection(url: str, timeout: float) -> HTTPConnection:
     """Trust any certificate: the address is out of our own folder, and nothing secret is sent."""
-    from http.client import HTTPConnection, HTTPSConnection  # noqa: PLC0415 - as above
+    from http.client import HTTPConnection, HTTPSConnection  # noqa: PLC0415 - the command line's help needs none
 
     parts = urlsplit(url)
     if parts.scheme != "https":

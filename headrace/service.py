@@ -1,6 +1,6 @@
 """What systemd is told: that the start is done, what the process is doing, and that it goes on.
 
-Without systemd, when ``NOTIFY_SOCKET`` is not set, nobody is told anything.
+Without systemd, when ``NOTIFY_SOCKET`` is not set, nothing is sent.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Service:
 
     def ready(self, status: str) -> None:
         """Report that the start is done."""
-        self._say(status, "READY=1")
+        self._send_status(status, "READY=1")
         self._was_ready = True
 
     @contextmanager
@@ -106,16 +106,18 @@ class Service:
             yield
             return
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._say("putting new configuration in place", "RELOADING=1", f"MONOTONIC_USEC={now}")
+        self._send_status(
+            "putting new configuration in place", "RELOADING=1", f"MONOTONIC_USEC={now}"
+        )
         try:
             yield
         finally:
-            self._say(status(), "READY=1")
+            self._send_status(status(), "READY=1")
 
     def status(self, text: str) -> None:
         """Report in one line what the process is doing; the same line twice is sent once."""
         if text != self._status:
-            self._say(text)
+            self._send_status(text)
 
     def beat(self, parts: Iterable[Heartbeat]) -> None:
         """Record a heartbeat of the main thread; feed the watchdog if all parts make progress.
@@ -141,7 +143,7 @@ class Service:
 
         Never for time after ``deadline``, by which the stop ends whatever hangs.
         """
-        self._say(status, "STOPPING=1")
+        self._send_status(status, "STOPPING=1")
         if not self.supervised:
             yield
             return
@@ -172,7 +174,7 @@ class Service:
             self._warned = True
             log.warning("watchdog_too_short", seconds=watchdog, needed=longest)
 
-    def _say(self, status: str, *lines: str) -> None:
+    def _send_status(self, status: str, *lines: str) -> None:
         self._status = status
         self._notify(*lines, f"STATUS={' '.join(status.split())}")
 

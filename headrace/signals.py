@@ -196,7 +196,7 @@ class Signals:
             if select.select([self._reader], [], [], wait)[0]:
                 for number in os.read(self._reader, select.PIPE_BUF):
                     self.handle(number)
-            self.look()
+            self.end_if_due()
 
     def handle(self, number: int) -> None:
         """Handle a signal."""
@@ -220,7 +220,7 @@ class Signals:
         self._received = True
         self.ask(signal.Signals(number).name)
 
-    def look(self) -> None:
+    def end_if_due(self) -> None:
         """End the process if it should have ended."""
         if self._ends is not None and self._ends[0].expired:
             self._leave(self._ends[1], hung=True)

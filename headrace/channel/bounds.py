@@ -45,7 +45,7 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class _GroupPartitions:
-    """Partitions that somebody owns, and those that nobody is to have."""
+    """Partitions with an owner, and those that are meant to have none."""
 
     owned: frozenset[TopicPartition]
     unowned: frozenset[TopicPartition]
@@ -89,14 +89,14 @@ class Bounds:
 
     def _fix(self, catalog: TopicCatalog, counts: Mapping[str, int], deadline: Deadline) -> None:
         self._offsets = {
-            partition: self._ask(catalog, partition, deadline)
+            partition: self._ask_end(catalog, partition, deadline)
             for partition in all_partitions(counts)
         }
         self._is_fixed = True
         bounds = {str(partition): offset for partition, offset in self._offsets.items()}
         log.info("bounds_fixed", channel=self._channel, bounds=bounds)
 
-    def _ask(self, catalog: TopicCatalog, partition: TopicPartition, deadline: Deadline) -> int:
+    def _ask_end(self, catalog: TopicCatalog, partition: TopicPartition, deadline: Deadline) -> int:
         assert self._until is not None
         timestamp = None if partition.topic in self._until.after else self._until.timestamp
         wait = Deadline.after(deadline.at_most(ASK_TIMEOUT), self._clock)
@@ -155,7 +155,7 @@ class Bounds:
 
         ``own`` has what is committed of the partitions held here. About others the group's store
         is asked, until each has been there once; while it does not answer, they are not there.
-        Partitions that nobody is to have do not count. The others need an owner, because a commit
+        Partitions meant to have no owner do not count. The others need an owner, because a commit
         of before may be ahead of the sink that the owner goes by.
         """
         group = self._group

@@ -55,7 +55,7 @@ class NextBatch:
 
         It and those in flight with it then fit into the share.
         """
-        most = self._most()
+        most = self._wished_limits()
         in_share = self._share // (self._settings.now.max_in_flight * self.copies + 1)
         if most.max_bytes <= in_share:
             return most
@@ -67,11 +67,11 @@ class NextBatch:
         What was fetched is in memory however many batches it is handed out in. Only a processor
         that copies it has to be given less, for the copies to fit into the share.
         """
-        limits = self._most() if self.copies == 1 else self.waits_for()
+        limits = self._wished_limits() if self.copies == 1 else self.waits_for()
         self._wish = None
         return limits
 
-    def _most(self) -> Limits:
+    def _wished_limits(self) -> Limits:
         return self._wish or self._settings.now.limits
 
 
@@ -165,7 +165,7 @@ def _may_join(front: Run, rest: Run) -> bool:
     return not isinstance(rest, CompactRun)
 
 
-def _joined(front: Run, rest: Run) -> Run:
+def _join_runs(front: Run, rest: Run) -> Run:
     """Return both as one; ``front`` is not to be used any more."""
     if isinstance(front, CompactRun):
         return front.followed_by(rest)
@@ -177,7 +177,7 @@ class BufferedRecords(Enum):
     """What became of a chunk that was offered to a buffer."""
 
     REFUSED = "refused"
-    """It was fetched for an older generation, or goes back after what is there."""
+    """It was fetched for an older generation, or lies before the end of the buffer."""
 
     WAITS = "waits"
     """It is kept, and the next batch is due when it was before."""
@@ -307,7 +307,7 @@ class PartitionBuffer:
         rest = None
         if room < len(chunk.records):
             chunk, rest = divide(chunk, room)
-        records, size = _joined(last.records, chunk.records), last.size + chunk.size
+        records, size = _join_runs(last.records, chunk.records), last.size + chunk.size
         if isinstance(records, CompactRun) and records.size < size:
             # pieces that were made into one weigh less
             self.size -= size - records.size
@@ -322,7 +322,7 @@ class PartitionBuffer:
         lies after the bound is not passed.
 
         Returns:
-            where a gap ends that no record at hand precedes; None if there is none such.
+            where a gap ends that no buffered record precedes; None if there is none such.
         """
         with self._lock:
             end = int(min(end, self.bound))
@@ -361,7 +361,7 @@ class PartitionBuffer:
                     self._chunks.appendleft((arrived, rest))
                 self.position = taken.next_offset
                 size += taken.size
-                records = _joined(records, taken.records) if records else taken.records
+                records = _join_runs(records, taken.records) if records else taken.records
             if not records:
                 return None
             if not self._chunks:

@@ -66,13 +66,13 @@ class Callbacks:
 
     def ask(self, owned: OwnedPartition, function: Callable[[], ReturnT]) -> ReturnT | None:
         """Run a callback that concerns no batch; what it raises goes to ``on_exception``."""
-        return self._guarded(owned, function, self.exception)
+        return self._call_guarded(owned, function, self.exception)
 
     def run_last(self, owned: OwnedPartition, function: Callable[[], ReturnT]) -> ReturnT | None:
         """Run a partition's last callback: nothing may follow it, so errors go to the log only."""
-        return self._guarded(owned, function, self._report)
+        return self._call_guarded(owned, function, self._report)
 
-    def _guarded(
+    def _call_guarded(
         self,
         owned: OwnedPartition,
         function: Callable[[], ReturnT],
@@ -97,7 +97,7 @@ class Callbacks:
             with Bound(batch=batch.first_offset if batch else None):
                 return self.processor.on_exception(owned, error, batch)
 
-        return self._guarded(owned, run_callback, self._report, batch)
+        return self._call_guarded(owned, run_callback, self._report, batch)
 
     def _report(self, owned: OwnedPartition, error: BaseException, batch: Batch | None) -> None:
         topic = owned.partition.topic

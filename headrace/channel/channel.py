@@ -201,7 +201,7 @@ class InboundKafkaChannel:
     def open_tap(self, wanted: TapFilter, by: str) -> Tap:
         """Copy the records that are handed to the processor from now on.
 
-        ``by`` says for whom, for the log. Whoever opens a tap closes it. Does not block.
+        ``by`` names the user in the log. The caller closes the tap. Does not block.
 
         Raises:
             RefusedError: the channel does not run, reads by reference, or has enough taps.
@@ -286,7 +286,7 @@ class InboundKafkaChannel:
     def _undo(self, deadline: Deadline) -> list[str]:
         """Close what was prepared, where nothing has begun; return what could not be closed."""
         self._become(ChannelState.STOPPING)
-        left = self._close(deadline)
+        left = self._close_parts(deadline)
         self._become(ChannelState.STOPPED)
         return left
 
@@ -320,7 +320,7 @@ class InboundKafkaChannel:
         if self._state is ChannelState.STOPPED:
             return StopReport(())
         if self._state is ChannelState.NEW:
-            self._close(deadline)
+            self._close_parts(deadline)
             self._become(ChannelState.STOPPED)
             return StopReport(())
         if self._state is ChannelState.STARTING:
@@ -332,7 +332,7 @@ class InboundKafkaChannel:
         left = [*self._runtime.unfinished, *(f"{claim.partition}: claim" for claim in claims)]
         left += self._runtime.stop(deadline)
         self._metrics.forget_partitions(self.name)
-        left += self._close(deadline)
+        left += self._close_parts(deadline)
         self._become(ChannelState.STOPPED)
         return StopReport(tuple(left))
 
@@ -434,7 +434,7 @@ class InboundKafkaChannel:
     ) -> Skip:
         """Leave the record with exactly this offset out of the batches from now on.
 
-        Takes effect without a pause; a batch that has failed comes again at once, without the
+        Takes effect without a pause; a batch that has failed is retried at once, without the
         record. Counted and logged once the commit is past it. Other members do not know of it:
         where the partition moves on before that, it is to be skipped there. Does not block.
         ``force``: also a record that is not in the batch that is out, or that failed.
@@ -478,7 +478,7 @@ class InboundKafkaChannel:
             ConfigError: a change needs a new start, so nothing was changed.
             UnknownTopicError: a topic that is new, or a new dead-letter topic, does not exist;
                 nothing was changed.
-            KafkaUnavailableError: nobody could tell of the topics in time; nothing was changed.
+            KafkaUnavailableError: no broker answered about the topics in time; nothing was changed.
         """
         self._reconfiguration.apply(config, changes, deadline)
 
@@ -507,7 +507,7 @@ class InboundKafkaChannel:
         if self._on_failure is not None:
             self._on_failure(self, error)
 
-    def _close(self, deadline: Deadline) -> list[str]:
+    def _close_parts(self, deadline: Deadline) -> list[str]:
         """Release what ``start`` may have opened; return what could not be closed."""
         self._runtime.close(deadline)
         try:

@@ -59,7 +59,7 @@ class OffsetVerdict(Enum):
     INTACT = "intact"
     """It is what we stored."""
     MISSING = "missing"
-    """There is none: it expired, or somebody deleted it. It is stored again."""
+    """There is none: it expired, or was deleted. It is stored again."""
     LATE = "late"
     """An earlier commit of this claim was executed after a later one. It is stored again."""
     STALE = "stale"
@@ -108,7 +108,7 @@ class OffsetGuard:
         age = self._clock.monotonic() - self._looked_at
         return age >= (FRESH if before_commit else CHECK_INTERVAL)
 
-    def look(
+    def find_changed(
         self,
         believed: Mapping[OwnedPartition, AcknowledgedOffsets],
         staged: Collection[OwnedPartition],
@@ -194,7 +194,7 @@ class Committer(PeriodicThread):
     """Owns the offset store and the loop that commits to it.
 
     ``flush`` and ``forget`` may be called on any thread; these and ``enqueue`` do not block.
-    ``lose`` is told of partitions that turn out to be somebody else's. ``interval`` is in seconds,
+    ``lose`` is told of partitions that turn out to be another member's. ``interval`` is in seconds,
     and is asked for each time. Offsets of missing topics stay staged: a commit with one of them
     fails as a whole.
     """
@@ -246,7 +246,7 @@ class Committer(PeriodicThread):
     ) -> int:
         """Stage ``offset`` for the next commit, in place of what was staged before it.
 
-        That commit comes at once where somebody waits for the partition to rest or to end: it has
+        That commit comes at once where a caller waits for the partition to rest or to end: it has
         no other turn until it is committed. ``batch`` is kept until then, and ``span`` is that of
         the batch that advanced to it. For the partition's holder.
 
@@ -318,7 +318,7 @@ class Committer(PeriodicThread):
         with self._lock:
             before_commit = bool(self._staged) and self._commits(flushed=flushed)
         if self._guard.is_due(before_commit=before_commit):
-            self._look()
+            self._check_stored()
         if self._commits(flushed=flushed):
             self._commit_at = self._clock.monotonic() + self._interval()
             self._commit()
@@ -333,17 +333,17 @@ class Committer(PeriodicThread):
         with self._lock:
             for partition, known in self._acknowledged.items():
                 if known.at < before:
-                    self._staged.setdefault(partition, _again(known))
+                    self._staged.setdefault(partition, _staged_again(known))
 
-    def _look(self) -> None:
-        """Store again what somebody else changed, and let go of what is somebody else's.
+    def _check_stored(self) -> None:
+        """Store again what another client changed, and drop partitions of other members.
 
         What is staged for a partition is newer than what was found, and fixes it as well. Its
         commit asks the claim's lease like any other: only an owner repairs.
         """
         with self._lock:
             believed, staged = self._existing(self._acknowledged), set(self._staged)
-        for partition, finding in self._guard.look(believed, staged).items():
+        for partition, finding in self._guard.find_changed(believed, staged).items():
             if finding is OffsetVerdict.SUPERSEDED:
                 self._lose(partition, CommitRefusal.CLAIM)
                 self.forget(partition)
@@ -351,7 +351,7 @@ class Committer(PeriodicThread):
             known = believed[partition]
             with self._lock:
                 if partition in self._acknowledged:
-                    self._staged.setdefault(partition, _again(known))
+                    self._staged.setdefault(partition, _staged_again(known))
             self._commit_at = 0.0
 
     def _existing(self, items: Mapping[OwnedPartition, T]) -> dict[OwnedPartition, T]:
@@ -414,14 +414,14 @@ class Committer(PeriodicThread):
             self.forget(partition)
             return
         if failure.topic_missing:
-            self._topics.look()
+            self._topics.request_check()
         with self._lock:
             if not partition.life.final:
                 self._staged.setdefault(partition, staged)
         partition.post(PartitionErrorEvent(_error(partition, staged, failure)))
 
 
-def _again(known: AcknowledgedOffsets) -> _Staged:
+def _staged_again(known: AcknowledgedOffsets) -> _Staged:
     return _Staged(known.offset, known.sequence, known.leader_epoch)
 
 

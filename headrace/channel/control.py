@@ -259,7 +259,7 @@ class PartitionControl:
         self, partition: TopicPartition, offset: int, *, reason: str, by: str, force: bool = False
     ) -> Skip:
         """Leave one record out from now on; see ``InboundKafkaChannel.skip``. Does not block."""
-        owned = self._known(partition)
+        owned = self._require_known(partition)
         if offset < max(owned.committed or 0, owned.progress.processed_offset):
             raise RefusedError(
                 Refusal.COMMITTED_ALREADY,
@@ -295,15 +295,15 @@ class PartitionControl:
 
     # --- parts ------------------------------------------------------------------------------
 
-    def _held(self, partition: TopicPartition) -> OwnedPartition:
+    def _require_held(self, partition: TopicPartition) -> OwnedPartition:
         owned = self._manager.held(partition)
         if owned is None:
             raise _not_held(f"{partition} is not held by this process", partition)
         return owned
 
-    def _known(self, partition: TopicPartition) -> OwnedPartition:
+    def _require_known(self, partition: TopicPartition) -> OwnedPartition:
         """Return a held partition of which it is known whose log it is: skips belong to that."""
-        owned = self._held(partition)
+        owned = self._require_held(partition)
         if owned.life.topic_id is None:
             raise RefusedError(
                 Refusal.NOT_HELD,
@@ -314,7 +314,7 @@ class PartitionControl:
         return owned
 
     def _resting(self, partition: TopicPartition) -> OwnedPartition:
-        owned = self._held(partition)
+        owned = self._require_held(partition)
         if not owned.rests or owned.life.state is not PartitionState.PAUSED:
             raise not_paused(self._environment.name, owned)
         return owned

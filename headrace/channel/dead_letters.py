@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 #: Seconds in which the brokers have to take a record. A worker waits for it, so other partitions
-#: may have to wait as long; the batch comes again after a back-off.
+#: may have to wait as long; the batch is retried after a back-off.
 STORE_TIMEOUT = 5.0
 
 #: Seconds in which the brokers have to say whether the topic exists.
@@ -190,7 +190,7 @@ class DeadLetters:
             cast("OwnedPartition", batch.assignment).undecodable.note(batch, each)
             topic = batch.partition.topic
             self._metrics.dead_lettered.labels(self._channel, topic).inc(len(each))
-        self._say(section.topic, found)
+        self._log_sent(section.topic, found)
 
     def _require_room(
         self,
@@ -214,7 +214,9 @@ class DeadLetters:
         self._fail(error)
         raise RetryableError(str(error)) from error
 
-    def _say(self, target: str, found: Sequence[tuple[Batch, Sequence[UndecodableRecord]]]) -> None:
+    def _log_sent(
+        self, target: str, found: Sequence[tuple[Batch, Sequence[UndecodableRecord]]]
+    ) -> None:
         """Log one line for a micro-batch: how many of which kind, and the first of a partition."""
         codes = Counter(
             code_of(record.reason) or "DECODER" for _, records in found for record in records

@@ -112,14 +112,14 @@ class Delivery:
         owned.progress.end_idle()
         if self._taps and not passes:
             self._taps.offer(batch)
-        answer = _passed() if passes else self._ask(owned, batch)
+        answer = _passed() if passes else self._ask_processor(owned, batch)
         owned.progress.deliver(Outstanding(batch, cut, answer, deadline, passes))
         if answer.done():
             self.settle(owned)
         else:
             answer.add_done_callback(lambda _: self._scheduler.touch(owned))
 
-    def _ask(self, owned: OwnedPartition, batch: Batch) -> Future[BatchResponse]:
+    def _ask_processor(self, owned: OwnedPartition, batch: Batch) -> Future[BatchResponse]:
         """Call ``on_next_batch`` and return its answer as a future, whatever form it has."""
         processor = self._callbacks.processor
         ready: Future[BatchResponse] = Future()
@@ -144,13 +144,13 @@ class Delivery:
         """Apply the answers that have arrived, in the order of their batches."""
         while owned.progress.outstanding and owned.progress.outstanding[0].answer.done():
             with owned.progress.settles() as item:
-                if not self._settle(owned, item):
+                if not self._apply_answer(owned, item):
                     return
 
-    def _settle(self, owned: OwnedPartition, item: Outstanding) -> bool:
+    def _apply_answer(self, owned: OwnedPartition, item: Outstanding) -> bool:
         """Apply one answer; return False if the batch was not answered, or is passed over."""
         if item.passes:
-            self._pass(owned, item)
+            self._pass_batch(owned, item)
             return False
         try:
             response = item.answer.result()
@@ -158,18 +158,18 @@ class Delivery:
         except BaseException as error:  # noqa: BLE001 - it fails this batch and nothing else
             self.fail(owned, item, plain_error(error))
             return False
-        self._over(item.batch, "answered")
+        self._end_batch(item.batch, "answered")
         self._lasting.note_success()
         self._count_records(item.batch, effect)
         owned.retries.clear_failures()
         self._commit(owned, effect, item.batch)
         if effect.seek is not None:
-            self._move(owned, effect.seek, [item.cut, *owned.progress.withdraw()])
+            self._move_position(owned, effect.seek, [item.cut, *owned.progress.withdraw()])
         self._hold_back(owned, effect)
         owned.progress.begin_idle(self._environment.clock.monotonic())
         return True
 
-    def _pass(self, owned: OwnedPartition, item: Outstanding) -> None:
+    def _pass_batch(self, owned: OwnedPartition, item: Outstanding) -> None:
         """Move past a batch of which nothing is delivered; all before it is answered."""
         owned.progress.begin_idle(self._environment.clock.monotonic())
         try:
@@ -178,7 +178,9 @@ class Delivery:
                 self._commit(owned, ResponseEffect(commit=item.batch.next_offset), None)
                 return
             owned.retries.count_failure(item.cut)
-            effect = self._again(item, self._environment.backoff.seconds(owned.retries.attempts))
+            effect = self._retry_batch(
+                item, self._environment.backoff.seconds(owned.retries.attempts)
+            )
         except SinkConflictError as conflict:
             owned.retries.count_failure(item.cut)
             effect = self._resynchronise(owned, item, conflict)
@@ -208,13 +210,13 @@ class Delivery:
         no_failure = isinstance(error, _NOT_FAILURES)
         gone = not no_failure and self._is_gone(owned, item.cut)
         if isinstance(error, FencedError):
-            self._over(item.batch, "withdrawn")
+            self._end_batch(item.batch, "withdrawn")
             effect = self._rejoin(owned, item, error)
         elif no_failure or gone:
-            self._over(item.batch, "withdrawn")
-            effect = self._again(item, self._environment.backoff.seconds(1))
+            self._end_batch(item.batch, "withdrawn")
+            effect = self._retry_batch(item, self._environment.backoff.seconds(1))
         else:
-            self._over(item.batch, "failed", error)
+            self._end_batch(item.batch, "failed", error)
             owned.retries.count_failure(item.cut)
             self._lasting.note_failure(error)
             effect = self._decide(owned, item, error)
@@ -224,7 +226,7 @@ class Delivery:
         if gone:
             self._plan_again(owned)
         if self._skips.has_late_skip(owned, item.cut):
-            # the event came while the batch was out; it comes again as another one
+            # the event came while the batch was out; it is delivered again as another one
             owned.retries.retry_at(self._environment.clock.monotonic())
 
     def _is_gone(self, owned: OwnedPartition, cut: BatchSlice) -> bool:
@@ -261,7 +263,7 @@ class Delivery:
         """Commit and move as follows from a batch that was not answered."""
         self._commit(owned, effect, None)
         target = effect.seek if effect.seek is not None else item.cut.next_offset
-        self._move(owned, target, retained)
+        self._move_position(owned, target, retained)
         self._hold_back(owned, effect)
 
     def _decide(
@@ -289,7 +291,7 @@ class Delivery:
         log.warning("sink_fenced", **owned.log_fields, error=str(error))
         owned.life.end(EndReason.LOST)
         self._coordinator.rejoin(owned.life.claim)
-        return self._again(item, 0.0)
+        return self._retry_batch(item, 0.0)
 
     def _resynchronise(
         self, owned: OwnedPartition, item: Outstanding, conflict: SinkConflictError
@@ -305,14 +307,14 @@ class Delivery:
             log.warning("sink_offset_unavailable", channel=self._environment.name, error=str(error))
             stored = None
         if stored is None:
-            return self._again(item, wait)
+            return self._retry_batch(item, wait)
         log.warning(
             "position_reset_to_sink", **owned.log_fields, position=item.batch.start, stored=stored
         )
         return ResponseEffect(stored, stored, wait)
 
     @staticmethod
-    def _again(item: Outstanding, wait: float) -> ResponseEffect:
+    def _retry_batch(item: Outstanding, wait: float) -> ResponseEffect:
         return ResponseEffect(seek=item.cut.start, wait=wait)
 
     def respond(self, owned: OwnedPartition, response: object | None) -> None:
@@ -329,7 +331,7 @@ class Delivery:
             effect = replace(effect, commit=None)
         self._commit(owned, effect, None)
         if effect.seek is not None:
-            self._move(owned, effect.seek, owned.progress.withdraw())
+            self._move_position(owned, effect.seek, owned.progress.withdraw())
         self._hold_back(owned, effect)
 
     def conclude(self, owned: OwnedPartition, response: object | None) -> None:
@@ -358,11 +360,13 @@ class Delivery:
         kept = batch if covered and self._callbacks.wants_processed else None
         span = NO_SPAN if batch is None else batch.span
         self._committer.enqueue(owned, effect.commit, kept, span)
-        # nobody else can go on with a partition that only waits for the end of the interval
+        # no other member can go on with a partition that only waits for the end of the interval
         if kept is not None and owned.held_bytes() >= owned.progress.next_batch.share:
             self._committer.flush()
 
-    def _move(self, owned: OwnedPartition, target: int, retained: list[BatchSlice]) -> None:
+    def _move_position(
+        self, owned: OwnedPartition, target: int, retained: list[BatchSlice]
+    ) -> None:
         if not owned.rewind(target, retained):
             self._fetcher.seek(owned)
 
@@ -371,7 +375,7 @@ class Delivery:
         if effect.wait > 0:
             owned.retries.hold_until(self._environment.clock.monotonic() + effect.wait)
 
-    def _over(self, batch: Batch, outcome: str, error: BaseException | None = None) -> None:
+    def _end_batch(self, batch: Batch, outcome: str, error: BaseException | None = None) -> None:
         """Count the batch by how it ended, and end its span."""
         batch.span.end(error, outcome)
         topic = batch.partition.topic
@@ -388,7 +392,7 @@ class Delivery:
 
 
 def _passed() -> Future[BatchResponse]:
-    """Return the answer that nobody has to give."""
+    """Return the answer for a batch without records, which the processor does not get."""
     answer: Future[BatchResponse] = Future()
     answer.set_result(BatchResponse.advance())
     return answer

@@ -28,7 +28,7 @@ class ErrorScope(Enum):
     """In some record of the batch, if it fails again and again."""
 
     ENVIRONMENT = "environment"
-    """In no record: something is away, full or wrong. The batch comes again until it is fixed."""
+    """In no record: something is away, full or wrong. The batch is retried until it is fixed."""
 
 
 #: A time-out tells nothing of the records: what is slow for a batch is slow for the next one, too.

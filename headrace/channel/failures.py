@@ -113,7 +113,7 @@ class ErrorPolicy:
         if policy == "fail" or classify_error(error) is ErrorScope.ENVIRONMENT:
             if policy == "dead_letter" and self._is_to_divide_for_time(owned, item, error):
                 return self._divide(owned, item, error)
-            return self._again(owned, item, error)
+            return self._retry_batch(owned, item, error)
         named = names_one_of(item.batch.records, error)
         if named and len(item.batch) > 1:
             return self._divide(owned, item, error)
@@ -124,7 +124,7 @@ class ErrorPolicy:
             given_up or self._is_suspect(owned, item) or self._is_one_of_many(owned, item)
         ):
             return self._isolate(owned, item, error)
-        return self._again(owned, item, error)
+        return self._retry_batch(owned, item, error)
 
     def _tried_enough(self, owned: OwnedPartition) -> bool:
         most = self._environment.config.attempts
@@ -155,16 +155,18 @@ class ErrorPolicy:
         limits = self._environment.config.rejects
         return isinstance(limits, LimitedRejects) and owned.letters.heads_for(item.cut, limits)
 
-    def _again(
+    def _retry_batch(
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
     ) -> ResponseEffect:
         self._lasting.note_retry(owned, error, item.cut.start)
         if self._lasting.is_to_rest(owned, error):
-            self._rest(owned, item, error)
+            self._pause_partition(owned, item, error)
         wait = self._environment.backoff.seconds(owned.retries.attempts)
         return ResponseEffect(seek=item.cut.start, wait=wait)
 
-    def _rest(self, owned: OwnedPartition, item: Outstanding, error: BaseException) -> None:
+    def _pause_partition(
+        self, owned: OwnedPartition, item: Outstanding, error: BaseException
+    ) -> None:
         """Pause the partition until an operator acts; the batch is delivered again after that."""
         reason = describe_error(error)
         log.error(
@@ -202,7 +204,7 @@ class ErrorPolicy:
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
     ) -> ResponseEffect:
         if not self.passed_over(owned, item):
-            return self._again(owned, item, error)
+            return self._retry_batch(owned, item, error)
         topic = owned.partition.topic
         self._environment.metrics.skipped.labels(self._environment.name, topic, "failing").inc(
             len(item.batch)
@@ -228,7 +230,7 @@ class ErrorPolicy:
             self._dead_letters.send(owned, item, error)
         except ChannelFailedError as limit:
             self._environment.fail(limit)
-            return self._again(owned, item, limit)
+            return self._retry_batch(owned, item, limit)
         except ProduceError as failure:
             owned.retries.note_error(str(failure))
             log.warning(
@@ -237,9 +239,9 @@ class ErrorPolicy:
                 offset=item.batch.first_offset,
                 error=str(failure),
             )
-            return self._again(owned, item, failure)
+            return self._retry_batch(owned, item, failure)
         if not self.passed_over(owned, item):
-            return self._again(owned, item, error)
+            return self._retry_batch(owned, item, error)
         owned.letters.note(item.cut, item.batch.first_offset)
         return ResponseEffect(commit=item.batch.next_offset)
 

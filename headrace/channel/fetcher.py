@@ -36,7 +36,7 @@ T = TypeVar("T")
 #: pausing, which throws prefetched records away, does not alternate with resuming.
 RESUME_BELOW = 0.5
 
-#: As long as less than this part of the budget is used nobody is paused: the hungry are fetched
+#: As long as less than this part of the budget is used none is paused: the hungry are fetched
 #: with the others. With many partitions one is always hungry and some are always over their share.
 ROOMY_BELOW = 0.5
 
@@ -65,7 +65,7 @@ def decide(snapshots: Collection[BufferSnapshot], budget: int) -> Decision:
 
     Each partition has an equal share. As long as there is plenty of room, or no other partition is
     hungry, one may hold more. Else those over their share are paused, and where the budget is used
-    up they give unread records back. When the budget is full and nobody is hungry, fetching just
+    up they give unread records back. When the budget is full and none is hungry, fetching just
     stops: that throws nothing away.
     """
     if not snapshots:
@@ -215,7 +215,7 @@ class Fetcher(PeriodicThread):
             while not self._stopping.is_set():
                 self._last_beat = self._clock.monotonic()
                 time.switch_to(ThreadActivity.FETCH)
-                self._obey()
+                self._run_commands()
                 self._look_at_balance()
                 if self._may_fetch:
                     self._fetch(time)
@@ -237,7 +237,7 @@ class Fetcher(PeriodicThread):
 
     # --- commands -------------------------------------------------------------------------------
 
-    def _obey(self) -> None:
+    def _run_commands(self) -> None:
         """Run queued commands, grouped: a client call costs by all assigned partitions."""
         commands = []
         while not self._commands.empty():
@@ -248,11 +248,11 @@ class Fetcher(PeriodicThread):
                 case _Command.ASSIGN:
                     self._assign(partitions)
                 case _Command.UNASSIGN:
-                    self._unassign(self._still(partitions))
+                    self._unassign(self._live_slots(partitions))
                 case _Command.SEEK:
-                    self._aim(self._still(partitions))
+                    self._position_client(self._live_slots(partitions))
 
-    def _still(self, partitions: Iterable[OwnedPartition]) -> Collection[_Slot]:
+    def _live_slots(self, partitions: Iterable[OwnedPartition]) -> Collection[_Slot]:
         """Return the slots of those that are fetched, and not for a later claim."""
         found = {}
         for owned in partitions:
@@ -288,7 +288,7 @@ class Fetcher(PeriodicThread):
     def _distribute(self, fetched: Fetched) -> None:
         now = self._clock.monotonic()
         for slot, records in self._with_slots(fetched.chunks):
-            self._keep(slot, records, now, fetched.leader_epochs.get(slot.owned.partition))
+            self._keep_records(slot, records, now, fetched.leader_epochs.get(slot.owned.partition))
         for slot, end in self._with_slots(fetched.ends):
             self._pass_gap(slot, end)
         for slot, _ in self._with_slots((each, None) for each in fetched.out_of_range):
@@ -305,7 +305,9 @@ class Fetcher(PeriodicThread):
             if slot is not None:
                 yield slot, item
 
-    def _keep(self, slot: _Slot, records: Run, now: float, leader_epoch: int | None = None) -> None:
+    def _keep_records(
+        self, slot: _Slot, records: Run, now: float, leader_epoch: int | None = None
+    ) -> None:
         owned = slot.owned
         wanted = owned.progress.buffer.before_bound(records)
         if wanted:
@@ -360,7 +362,7 @@ class Fetcher(PeriodicThread):
         self._gauge.set(sum(snapshot.held for snapshot in snapshots))
         self._leeway = leeway(snapshots, budget)
         decision = decide(snapshots, budget)
-        self._shed([self._slots[partition] for partition in decision.shed])
+        self._shed_buffers([self._slots[partition] for partition in decision.shed])
         self._pause(decision)
         return decision
 
@@ -382,11 +384,13 @@ class Fetcher(PeriodicThread):
         for partition in decision.pause | decision.resume:
             self._slots[partition].paused = partition in decision.pause
 
-    def _shed(self, slots: Collection[_Slot]) -> None:
+    def _shed_buffers(self, slots: Collection[_Slot]) -> None:
         """Drop buffered records not yet read; they are fetched again when there is room."""
-        self._aim([slot for slot in slots if slot.owned.progress.buffer.shed(slot.generation)])
+        self._position_client(
+            [slot for slot in slots if slot.owned.progress.buffer.shed(slot.generation)]
+        )
 
-    def _aim(self, slots: Collection[_Slot]) -> None:
+    def _position_client(self, slots: Collection[_Slot]) -> None:
         """Position the client where the buffers want to read; paused partitions stay paused."""
         starts: dict[TopicPartition, int] = {}
         epochs: dict[TopicPartition, int] = {}

@@ -35,7 +35,7 @@ BOUNDED_ATTEMPTS = 5
 #: The same while a server is away, which may come back: two to four minutes with the defaults.
 BOUNDED_ATTEMPTS_AWAY = 12
 
-#: Seconds that a bounded run waits for somebody to act on a state that cannot be relied on: a
+#: Seconds that a bounded run waits for an operator to act on a state that cannot be relied on: a
 #: restore that is held back may go on by itself meanwhile.
 BOUNDED_REST = 60.0
 
@@ -92,7 +92,7 @@ class LastingFailures:
         """
         if not self._is_bounded:
             return
-        if owned.retries.attempts >= self._most(error):
+        if owned.retries.attempts >= self._most_attempts(error):
             times = f"{owned.retries.attempts} times"
             what = "its start position" if at is None else f"the batch at offset {at}"
             self._environment.fail(
@@ -114,7 +114,7 @@ class LastingFailures:
         return owned.retries.attempts >= most
 
     def look_at_rests(self, pauses: Iterable[Pause], now: float) -> float | None:
-        """Fail the channel where a bounded run has waited long enough for somebody to act.
+        """Fail the channel where a bounded run has waited long enough for an operator to act.
 
         ``now`` is in seconds since the epoch, and so is the time that is returned, at which to look
         again; None where nothing waits.
@@ -137,7 +137,7 @@ class LastingFailures:
         )
         return None
 
-    def _most(self, error: BaseException) -> int:
+    def _most_attempts(self, error: BaseException) -> int:
         most = self._environment.config.attempts or BOUNDED_ATTEMPTS
         is_away = classify_error(error) is ErrorScope.ENVIRONMENT and not any(
             isinstance(each, _LASTING) for each in causes(error)

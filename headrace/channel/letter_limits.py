@@ -109,7 +109,7 @@ class UndecodableLimits:
     ) -> tuple[int, str] | None:
         """Return which record of a batch would pass a limit, and which limit; None if none would.
 
-        ``offsets`` are those of its undecodable records. A batch that comes again counts once.
+        ``offsets`` are those of its undecodable records. A batch that is retried counts once.
         """
         recent = deque(at for at in self._offsets if batch.start - WINDOW < at < batch.start)
         row = self._in_a_row if self._after_letter == batch.start else 0

@@ -77,7 +77,7 @@ class OffsetReset:
             owned.log_doubt.begin(doubt)
 
     def settle(self, owned: OwnedPartition, doubt: OffsetOutOfRange | LogTruncated) -> None:
-        """Ask what is left of the log, and go on from there; where nobody answers, a while later.
+        """Ask what is left of the log, and continue from there; without an answer, retry later.
 
         It may grow past the position meanwhile, so that the client would find nothing amiss.
         """
@@ -123,7 +123,7 @@ class OffsetReset:
         if target is None:
             self._environment.fail(error)
             return
-        self._move(owned, target, asked)
+        self._move_position(owned, target, asked)
         if isinstance(response, BatchResponse):
             owned.progress.next_batch.wish(response.max_records, response.max_bytes)
             owned.retries.hold_until(self._environment.clock.monotonic() + response.wait)
@@ -133,7 +133,7 @@ class OffsetReset:
 
         ``end`` is where the log ends that was read. From there to the position may be nothing but
         markers of transactions, of a later leader than the records: then nothing is missed. And
-        where the log begins only after what was read, nobody knows those leaders any more.
+        where the log begins only after what was read, the log lacks those leaders.
         """
         fetcher, asked = self._fetcher, owned.position
         if end is not None and asked <= end:
@@ -166,7 +166,7 @@ class OffsetReset:
         found = self._catalog.describe([topic], deadline).get(topic)
         if found is not None and found.topic_id == owned.life.topic_id:
             return True
-        self._topics.look()
+        self._topics.request_check()
         return False
 
     def _halt(self, owned: OwnedPartition, error: LogTruncatedError) -> None:
@@ -182,7 +182,7 @@ class OffsetReset:
             former_end=error.end,
         )
         response = self._callbacks.exception(owned, error, None)
-        chosen = _chosen(response, error.low, error.high)
+        chosen = _chosen_offset(response, error.low, error.high)
         if chosen is not None:
             self._go_back(owned, chosen)
             self._fetcher.assign(owned)
@@ -197,7 +197,7 @@ class OffsetReset:
 
     def _target(self, response: object | None, low: int, high: int) -> int | None:
         """Return where to go on: the processor's offset if the broker has it, else the policy's."""
-        chosen = _chosen(response, low, high)
+        chosen = _chosen_offset(response, low, high)
         if chosen is not None:
             return chosen
         policy = self._environment.config.offset_out_of_range
@@ -205,7 +205,7 @@ class OffsetReset:
             return None
         return low if policy == "earliest" else high
 
-    def _move(self, owned: OwnedPartition, target: int, asked: int) -> None:
+    def _move_position(self, owned: OwnedPartition, target: int, asked: int) -> None:
         lost = max(0, target - asked)
         topic = owned.partition.topic
         self._environment.metrics.skipped.labels(self._environment.name, topic, "out_of_range").inc(
@@ -232,7 +232,7 @@ class OffsetReset:
         self._committer.enqueue(owned, target)
 
 
-def _chosen(response: object | None, low: int, high: int) -> int | None:
+def _chosen_offset(response: object | None, low: int, high: int) -> int | None:
     """Return the offset that a processor's answer names, None if the log has none such."""
     offset = response.offset if isinstance(response, BatchResponse) else None
     return offset if offset is not None and low <= offset <= high else None

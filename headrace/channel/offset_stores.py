@@ -124,7 +124,7 @@ class Fencing:
         self._doubted: tuple[Lease | None, frozenset[str]] = None, frozenset()
 
     def are_fenced(self, claim: Claim) -> bool:
-        """Return whether nobody of before may commit any more. Does not block."""
+        """Return whether no former owner may commit any more. Does not block."""
         return self._shut_out_under(claim.lease).issuperset(claim.unfenced)
 
     def fence(self, claim: Claim, deadline: Deadline) -> Claim:

@@ -245,7 +245,7 @@ class OwnedPartition:
 
     @property
     def is_urgent(self) -> bool:
-        """Return whether somebody waits for it to rest or to end: by a short turn, a commit at
+        """Return whether a caller waits for it to rest or to end: by a short turn, a commit at
         once.
         """
         to_rest = self.life.state is not PartitionState.PAUSED
@@ -309,7 +309,7 @@ class OwnedPartition:
     def restart_at(
         self, offset: int, *, leader_epoch: int | None = None, reverts: bool = False
     ) -> None:
-        """Move the position to ``offset``, whatever is at hand: the one way to do so.
+        """Move the position to ``offset``, whatever is buffered: the one way to do so.
 
         Reset is what speaks of the former position:
 
@@ -344,7 +344,7 @@ class OwnedPartition:
         ``retained`` are records just taken back, which the pending ones and the buffer continue.
 
         Returns:
-            whether the records at hand cover it; if not, it is a ``restart_at``, and the fetcher
+            whether the buffered records cover it; if not, it is a ``restart_at``, and the fetcher
             has to seek.
         """
         at_hand = list(retained)

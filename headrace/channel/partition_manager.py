@@ -190,7 +190,7 @@ class PartitionManager:
     def rebalanced(self, summary: RebalanceSummary) -> None:
         """Report the group's assignment, and record what a bounded run has to wait for."""
         self._bounds.group_is(summary.owners, summary.unowned)
-        self._report.say(summary)
+        self._report.report(summary)
 
     def failed(self, error: HeadraceError) -> None:
         self._environment.fail(error)

@@ -36,7 +36,7 @@ _UNLIMITED = {
     PauseReason.MISFIT,
 }
 
-#: Seconds between two looks at the clock, which may be set while nobody looks.
+#: Seconds between two looks at the clock, which may be set between two looks.
 LONGEST_INTERVAL = 60.0
 
 
@@ -95,7 +95,7 @@ class PauseManager(PeriodicThread):
     ) -> Pause:
         """Add a pause that ``pause.max_duration`` bounds; see ``InboundKafkaChannel.pause``."""
         pause = Pause(reason, by, self._environment.clock.time(), until, mode, partition, note)
-        pause = self._limited(pause)
+        pause = self._limit_pause(pause)
         with self._lock:
             if not shorten:
                 self._require_longest(pause)
@@ -172,7 +172,7 @@ class PauseManager(PeriodicThread):
         """
         for pause in pauses:
             if pause.reason not in {PauseReason.RESTORING, PauseReason.STATE}:
-                self._pauses.add(self._limited(pause))
+                self._pauses.add(self._limit_pause(pause))
         self._follow()
 
     def follow_settings(self) -> None:
@@ -182,18 +182,18 @@ class PauseManager(PeriodicThread):
         """
         self._end_misfit("headrace", None)
         for pause in self._pauses.all():
-            limited = self._limited(pause)
+            limited = self._limit_pause(pause)
             if limited is not pause:
                 self._pauses.add(limited)
         if self._file is not None and not self._keeps:
-            self._forget()
+            self._delete_file()
         self._follow()
 
     @property
     def _keeps(self) -> bool:
         return self._environment.config.pause.persist
 
-    def _limited(self, pause: Pause) -> Pause:
+    def _limit_pause(self, pause: Pause) -> Pause:
         """Return the pause with an end that ``pause.max_duration`` allows."""
         longest = self._environment.config.pause.max_duration
         if longest is None or pause.reason in _UNLIMITED:
@@ -251,12 +251,12 @@ class PauseManager(PeriodicThread):
         except OSError as error:
             log.error("pauses_not_persisted", channel=self._environment.name, error=str(error))  # noqa: TRY400 - the reason says it all
 
-    def _forget(self) -> None:
+    def _delete_file(self) -> None:
         assert self._file is not None
         try:
             self._file.forget()
         except OSError as error:
-            log.error("pauses_not_persisted", channel=self._environment.name, error=str(error))  # noqa: TRY400 - as above
+            log.error("pauses_not_persisted", channel=self._environment.name, error=str(error))  # noqa: TRY400 - the reason says it all
 
     def _measure(self) -> None:
         for reason in PauseReason:

@@ -25,7 +25,7 @@ class PauseReason(Enum):
     """Why there is a pause."""
 
     OPERATOR = "operator"
-    """Somebody asked for it, by the library or the command line."""
+    """An operator asked for it, by the library or the command line."""
     DOWNSTREAM = "downstream"
     """The processor asked for it, because what it writes to cannot take more."""
     ERROR = "error"
@@ -35,11 +35,11 @@ class PauseReason(Enum):
     RESTORING = "restoring"
     """The processor's state of a partition is not there yet: nothing else ends it."""
     STATE = "state"
-    """The processor's state cannot be relied on, and somebody has to act: nothing else ends it."""
+    """The processor's state is not reliable, and an operator has to act: nothing else ends it."""
     MISFIT = "misfit"
     """What the code returns goes nowhere, or the code cannot be had, and trying again is no use.
 
-    Somebody has to act, and then to end it; it ends with the claim, and with new settings, too.
+    An operator has to act, and then to end it; it ends with the claim, and with new settings, too.
     """
 
 
@@ -69,7 +69,7 @@ class Pause:
     note: str = ""
 
     def is_of(self, reason: PauseReason, partition: TopicPartition | None) -> bool:
-        """Return whether it has this reason and this scope, whoever holds it."""
+        """Return whether it has this reason and this scope, whatever its holder."""
         return (self.reason, self.partition) == (reason, partition)
 
 
@@ -199,7 +199,7 @@ class PauseFile:
         """Return what a former process kept; none without a file.
 
         Raises:
-            StartError: the file cannot be read. Delivering though somebody paused may do harm.
+            StartError: the file cannot be read. Delivering in spite of a pause may do harm.
         """
         try:
             document = json.loads(self._path.read_text(encoding="utf-8"))

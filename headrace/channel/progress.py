@@ -1,4 +1,4 @@
-"""How far one partition is: its offsets, the records at hand, and the batches that are out.
+"""How far one partition is: its offsets, its buffered records, and the batches that are out.
 
 Offsets keep this order, each meaning the next record to read:
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Outstanding:
     """A batch that was handed out, and where its answer will be. ``deadline`` is monotonic.
 
-    One that ``passes`` was handed to nobody, because all its records are left out.
+    One that ``passes`` was not handed to the processor, because all its records are left out.
     """
 
     batch: Batch
@@ -234,7 +234,7 @@ class Progress:
         self.buffer.restart(position, leader_epoch)
 
     def go_back_to(self, target: int, retained: Iterable[BatchSlice]) -> bool:
-        """Deliver from ``target`` on what is at hand.
+        """Deliver the buffered records from ``target`` on.
 
         ``retained`` are records just taken back, which the pending ones and the buffer continue.
 

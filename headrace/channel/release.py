@@ -101,7 +101,7 @@ class Releases:
         if not owned.pending_commits.has_pending_commit:
             self._finish(owned)
         elif gone:
-            # the last commit cannot be stored, and nobody will go on: there is nobody to shut out
+            # the last commit cannot be stored, and no owner follows: there is no producer to fence
             self._end_without_commit(owned, "commit_abandoned", clean=True)
         elif overdue:
             # the next owner must know that the last commit is not stored

@@ -32,7 +32,7 @@ class ResponseContext:
 class ResponseEffect:
     """What the channel has to do: commit this, go on there, hold back for so many seconds.
 
-    ``parts`` are what a batch comes again as that failed and was divided.
+    ``parts`` are the parts that a failed batch was divided into.
     """
 
     commit: int | None = None
@@ -70,11 +70,11 @@ def _commit_and_seek(
     if response.offset is not None:
         return response.offset, response.offset
     if response.commit_to is not None:
-        return _checked(response.commit_to, context), None
+        return _check_advance(response.commit_to, context), None
     return context.next_offset, None
 
 
-def _checked(commit_to: int, context: ResponseContext) -> int:
+def _check_advance(commit_to: int, context: ResponseContext) -> int:
     if not context.processed_offset <= commit_to <= context.next_offset:
         raise InvalidResponseError(
             context.partition,

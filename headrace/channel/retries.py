@@ -25,7 +25,7 @@ class Retries:
         self._failed: tuple[int, int, int] | None = None
 
     def failed_between(self, processed: int, position: int) -> tuple[int, int] | None:
-        """Return first record and end of the batch that failed and comes again.
+        """Return first record and end of the batch that failed and is retried.
 
         It begins at the position, or before it where it was just taken to be delivered, and not
         before what is processed.

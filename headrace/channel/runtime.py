@@ -91,8 +91,8 @@ class ChannelRuntime:
     """Builds the parts of one channel; each gets the parts that it uses.
 
     The channel starts, stops and closes them, once each. ``fail`` stops the whole channel;
-    ``unfinished`` names what releases had to leave undone. Building it starts nothing and asks
-    nobody.
+    ``unfinished`` names what releases had to leave undone. Building it starts nothing and sends
+    nothing.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class ChannelRuntime:
             self.topics,
             interval=lambda: self.config.seconds_between_commits,
             touch=self.scheduler.touch,
-            lose=self._lose,
+            lose=self._drop_partition,
             metrics=metrics,
             channel=name,
             clock=clock,
@@ -327,7 +327,7 @@ class ChannelRuntime:
         most = self.config.buffer.max_bytes
         return max(most - self._prefetch, most // 2)
 
-    def _lose(self, owned: OwnedPartition, refusal: CommitRefusal) -> None:
+    def _drop_partition(self, owned: OwnedPartition, refusal: CommitRefusal) -> None:
         """Drop a partition that belongs to another member according to the offset store."""
         log.warning("partition_superseded", **owned.log_fields, refusal=refusal.value)
         owned.life.end(EndReason.LOST)

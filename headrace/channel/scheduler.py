@@ -43,7 +43,7 @@ class Scheduler:
     """Hands each partition to one worker at a time, in the order in which they became ready.
 
     That is round robin: a partition that is given back and ready again goes after the others. One
-    that is to rest or to end goes before them: it takes no batch, and whoever paused it waits.
+    that is to rest or to end goes before them: it takes no batch, and the caller of a pause waits.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -62,7 +62,7 @@ class Scheduler:
                 return
             entry = self._entries.setdefault(partition, _Entry())
             if entry.place in (_Place.NOWHERE, _Place.LATER):
-                self._place(partition, entry)
+                self._place_partition(partition, entry)
             elif entry.place is _Place.READY and partition.is_urgent:
                 self._ready.remove(partition)
                 self._ready.appendleft(partition)
@@ -112,7 +112,7 @@ class Scheduler:
         else:
             entry = self._entries[partition]
             entry.place = _Place.NOWHERE
-            self._place(partition, entry)
+            self._place_partition(partition, entry)
 
     def close(self) -> None:
         """Close the queue: every ``take`` returns None from now on."""
@@ -120,7 +120,7 @@ class Scheduler:
             self._closed = True
             self._changed.notify_all()
 
-    def _place(self, partition: OwnedPartition, entry: _Entry) -> None:
+    def _place_partition(self, partition: OwnedPartition, entry: _Entry) -> None:
         due = partition.due()
         if due is None:
             entry.place = _Place.NOWHERE
@@ -158,4 +158,4 @@ class Scheduler:
             due, _, partition = heapq.heappop(self._later)
             entry = self._entries.get(partition)
             if entry is not None and entry.place is _Place.LATER and entry.due == due:
-                self._place(partition, entry)
+                self._place_partition(partition, entry)

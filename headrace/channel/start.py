@@ -42,7 +42,7 @@ class StartOffsets:
     request for each would cost more than all else in a large rebalance. It is kept for the very
     claim it was read for: after ZooKeeper lost its data, a later one may have the same epochs.
 
-    A partition that failed is read by itself from then on, and holds up nobody: one that cannot be
+    A partition that failed is read by itself from then on, and delays no other: one that cannot be
     read, because a transaction has its offset in doubt, fails all that are asked for with it.
     """
 
@@ -90,7 +90,7 @@ log = structlog.get_logger(__name__)
 #: Seconds to wait for the group's offset or the watermarks of one partition.
 READ_TIMEOUT = 5.0
 
-#: Attempts after which a time-out may be due to a transaction that nobody ends: with their waits
+#: Attempts after which a time-out may be due to a transaction that none ends: with their waits
 #: they take longer than a transaction that goes on (``TRANSACTION_TIMEOUT_MS``).
 DOUBT_EVERY = 4
 
@@ -154,9 +154,9 @@ class PartitionStart:
             self._lasting.note_retry(owned, error)
             timed_out = isinstance(error, OffsetStoreError) and error.timed_out
             if timed_out and owned.retries.attempts % DOUBT_EVERY == 0:
-                self._doubt(owned)
+                self._refence(owned)
 
-    def _doubt(self, owned: OwnedPartition) -> None:
+    def _refence(self, owned: OwnedPartition) -> None:
         """Fence former producers once more, if only an open transaction blocks the start."""
         if not self._store.answers(
             owned.partition, Deadline.after(_ANSWER_TIMEOUT, self._environment.clock)
@@ -178,7 +178,7 @@ class PartitionStart:
             owned.retries.await_event()
             self._coordinator.raise_epoch(owned.life.claim, group.epoch + 1)
             return
-        usable = self._usable(owned, group, deadline)
+        usable = self._usable_offset(owned, group, deadline)
         processor = self._callbacks.processor
         stored = self._callbacks.call(owned, lambda: processor.stored_offset(owned))
         start = stored if stored is not None else usable
@@ -189,9 +189,9 @@ class PartitionStart:
         if epoch is None:
             self._stage(owned, start, None)
         else:
-            self._look(owned, start, epoch)
+            self._check_log(owned, start, epoch)
 
-    def _look(self, owned: OwnedPartition, start: int, epoch: int) -> None:
+    def _check_log(self, owned: OwnedPartition, start: int, epoch: int) -> None:
         """Ask whether the log leads to ``start`` as under ``epoch``: no worker waits for it."""
 
         def post(look: Future[LogLook]) -> None:
@@ -207,9 +207,9 @@ class PartitionStart:
     def checked(self, owned: OwnedPartition, looked: LogChecked) -> None:
         """Continue the start with the answer of the log check that it waits for."""
         if owned.life.is_to_start and owned.log_doubt.take_look(looked.look):
-            self._attempt(owned, partial(self._take, owned, looked))
+            self._attempt(owned, partial(self._start_checked, owned, looked))
 
-    def _take(self, owned: OwnedPartition, looked: LogChecked) -> None:
+    def _start_checked(self, owned: OwnedPartition, looked: LogChecked) -> None:
         """Start at the position that was checked, once it is known whether the log leads there.
 
         Where it does not any more the epoch stays that of before, which the next owner has to know
@@ -229,7 +229,7 @@ class PartitionStart:
         self._committer.flush()
 
     def _take_note_of_topic(self, owned: OwnedPartition) -> None:
-        """Bind the partition to the topic as it is known now: nobody knows of it yet."""
+        """Bind the partition to the topic as it is known now: no callback has it yet."""
         topics = self._topics
         # in this order: where the topic changes in between, the event finds the older id
         topic_id = topics.topic_id(owned.partition)
@@ -237,7 +237,7 @@ class PartitionStart:
             topic_id, topics.identity(owned.partition, self._environment.config.group)
         )
 
-    def _usable(
+    def _usable_offset(
         self, owned: OwnedPartition, group: StoredOffset | None, deadline: Deadline
     ) -> int | None:
         """Return the group's offset unless it is of a former topic; None if there is none.
@@ -252,7 +252,7 @@ class PartitionStart:
         topic = owned.partition.topic
         found = self._catalog.describe([topic], deadline).get(topic)
         if found is None or found.topic_id != owned.life.topic_id:
-            self._topics.look()
+            self._topics.request_check()
             raise HeadraceError(
                 f"topic {topic} was deleted or created again since it was last looked at; it is "
                 "looked at now"

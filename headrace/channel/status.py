@@ -107,7 +107,7 @@ def _waiting_since(owned: OwnedPartition) -> float | None:
 
 
 def _oldest(owned: OwnedPartition) -> Record | None:
-    """Return the oldest record at hand that is not answered, None if there is none."""
+    """Return the oldest buffered record that is not answered, None if there is none."""
     cuts = owned.progress.unanswered()
     return cuts[0].records[0] if cuts else owned.progress.buffer.first()
 
@@ -150,7 +150,7 @@ class RebalanceReporter:
         event = "coordination_resumed" if kept or not self._lost else "coordination_restarted"
         log.info(event, channel=self._channel, kept=kept, lost=self._lost)
 
-    def say(self, summary: RebalanceSummary) -> None:
+    def report(self, summary: RebalanceSummary) -> None:
         """Log the group's assignment, and warn of what is newly wrong with it."""
         before, self._last = self._last, summary
         if summary.mine != (frozenset() if before is None else before.mine):
@@ -161,8 +161,8 @@ class RebalanceReporter:
             members=list(summary.members),
             mine=sorted(map(str, summary.mine)),
         )
-        known = {} if before is None else _wrong(before)
-        for event, details in _wrong(summary).items():
+        known = {} if before is None else _conditions_of(before)
+        for event, details in _conditions_of(summary).items():
             if known.get(event) != details:
                 log.warning(event, channel=self._channel, **details)
         self._measure(summary)
@@ -179,8 +179,8 @@ class RebalanceReporter:
             self._metrics.group_partitions.labels(self._channel, condition).set(count)
 
 
-def _wrong(summary: RebalanceSummary) -> dict[str, dict[str, Any]]:
-    """Return by event what somebody has to look at."""
+def _conditions_of(summary: RebalanceSummary) -> dict[str, dict[str, Any]]:
+    """Return by event what an operator has to look at."""
     found: dict[str, dict[str, Any]] = {}
     if summary.unowned:
         found["partitions_unowned"] = {"partitions": sorted(map(str, summary.unowned))}

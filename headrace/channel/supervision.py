@@ -72,12 +72,12 @@ class ThreadWatchdog(PeriodicThread):
             interval = LONGEST_INTERVAL if limit is None else min(LONGEST_INTERVAL, limit / LOOKS)
             if self._stopping.wait(interval):
                 return
-            self._look(interval)
+            self._check_progress(interval)
             if limit is not None and self._idle >= limit:
                 self._give_up(limit)
                 return
 
-    def _look(self, interval: float) -> None:
+    def _check_progress(self, interval: float) -> None:
         """Add to the time without progress, or begin it again."""
         before, self._seen = self._seen, self._heartbeat.last_beat
         self._idle = self._idle + interval if self._seen == before else 0.0
@@ -143,13 +143,15 @@ class LagWatchdog(PeriodicThread):
 
     def _run(self) -> None:
         while not self._stopping.wait(LOOK_INTERVAL):
-            self._look()
+            self._check_lag()
 
-    def _look(self) -> None:
+    def _check_lag(self) -> None:
         before, self._seen = self._seen, {}
         if not self._fetcher.fetching:
             return
-        waiting = {owned.partition: owned for owned in self._manager.all() if _waits(owned)}
+        waiting = {
+            owned.partition: owned for owned in self._manager.all() if _waits_for_fetcher(owned)
+        }
         silent = []
         for partition, owned in sorted(waiting.items()):
             if self._stopping.is_set():
@@ -221,7 +223,7 @@ class LagWatchdog(PeriodicThread):
         self._fetcher.seek(owned)
 
 
-def _waits(owned: OwnedPartition) -> bool:
+def _waits_for_fetcher(owned: OwnedPartition) -> bool:
     """Return whether nothing but the fetcher holds a partition up."""
     idle = owned.life.state is PartitionState.WAITING and not owned.progress.buffer.complete
     return idle and not (
@@ -230,7 +232,7 @@ def _waits(owned: OwnedPartition) -> bool:
 
 
 #: The part of ``batch_timeout`` after which a callback or a batch counts as slow. Early enough for
-#: somebody to look while it hangs, late enough for what only takes its time.
+#: an operator to look while it hangs, late enough for what only takes its time.
 SHARE = 0.5
 
 #: Seconds between two dumps of all threads: what hangs may have a hundred partitions hang with it.
@@ -251,7 +253,7 @@ class HangReports:
         self._reported: dict[int, tuple[float | None, float | None]] = {}
         self._next_dump = -inf
 
-    def look(
+    def report_hangs(
         self,
         partitions: Iterable[OwnedPartition],
         timeout: float,
@@ -368,7 +370,7 @@ class CallbackWatchdog(PeriodicThread):
             before, looked = looked, self._clock.monotonic()
             if looked - before > LATE * interval:
                 self._count_off(looked - before - interval, looked)
-            self.look(looked)
+            self.check_callbacks(looked)
 
     def _count_off(self, seconds: float, now: float) -> None:
         """Discount the seconds that the process stood still until just now."""
@@ -378,10 +380,10 @@ class CallbackWatchdog(PeriodicThread):
             for callback in running
         }
 
-    def look(self, now: float) -> None:
+    def check_callbacks(self, now: float) -> None:
         """Report callbacks that take long, and give up those that hang."""
         partitions = list(self._partitions())
-        self._slow.look(partitions, self._batch_timeout(), now, self._stood_still)
+        self._slow.report_hangs(partitions, self._batch_timeout(), now, self._stood_still)
         for owned in partitions:
             callback = owned.hold.callback
             if callback is None:

@@ -1,4 +1,4 @@
-"""Looking at records as they pass: copies of some, which hold up nothing and nobody."""
+"""Looking at records as they pass: copies of some, which delay no delivery."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Tap:
         self._refilled = clock.monotonic()
 
     def offer(self, batch: Batch) -> None:
-        """Copy some of a batch's records; waits for nobody."""
+        """Copy some of a batch's records; does not block."""
         wanted, records = self.wanted, batch.records
         if wanted.partition not in {None, batch.partition}:
             return
@@ -137,7 +137,9 @@ class Tap:
         # spread over the batch: its first ones alone would be of one producer, or one key
         step = len(fitting) / count if count else 0
         for place in range(count):
-            self._put(TappedRecord.of(batch.partition, fitting[int(place * step)], batch.attempt))
+            self._queue_copy(
+                TappedRecord.of(batch.partition, fitting[int(place * step)], batch.attempt)
+            )
 
     def _allowance(self) -> int:
         now = self._clock.monotonic()
@@ -146,7 +148,7 @@ class Tap:
         self._refilled = now
         return int(self._allowed)
 
-    def _put(self, record: TappedRecord) -> None:
+    def _queue_copy(self, record: TappedRecord) -> None:
         size = record.size
         with self._lock:
             if len(self._queue) >= _QUEUED_RECORDS or self._bytes + size > _QUEUED_BYTES:

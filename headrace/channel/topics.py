@@ -90,7 +90,7 @@ class KnownTopics:
 
     # --- any thread -----------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def request_check(self) -> None:
         """Request a check of the topics now: one is known to have changed. Does not block."""
         self.wanted.set()
 
@@ -309,7 +309,7 @@ class TopicWatcher(PeriodicThread):
             log.warning("no_topic_matches", channel=self._channel, pattern=pattern)
 
     def _wake_up(self) -> None:
-        self._known.look()
+        self._known.request_check()
 
     def _run(self) -> None:
         while True:
@@ -320,7 +320,7 @@ class TopicWatcher(PeriodicThread):
                 return
             try:
                 with self._looking:
-                    self._look()
+                    self._check_topics()
             except HeadraceError as error:
                 log.warning("topic_metadata_unavailable", channel=self._channel, error=str(error))
 
@@ -331,7 +331,7 @@ class TopicWatcher(PeriodicThread):
         rest = {*subscription.names, *known} - matched.keys()
         return {**matched, **self._catalog.describe(sorted(rest), deadline)}
 
-    def _look(self) -> None:
+    def _check_topics(self) -> None:
         deadline = Deadline.after(REFRESH_TIMEOUT, self._clock)
         found = self._find(self._known.subscription, deadline)
         before = self._known.counts()

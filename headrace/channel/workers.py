@@ -103,7 +103,7 @@ class PartitionLoop:
         else:
             if owned.life.state is PartitionState.SUSPENDED:
                 owned.life.unsuspend()
-                # somebody may wait for a paused partition to be so again, or for the commit that
+                # a caller may wait for a paused partition to be so again, or for the commit that
                 # was held back
                 self._delivery_gate.pauses.progress()
                 self._committer.flush()
@@ -265,7 +265,7 @@ class PartitionLoop:
         for batch in batches:
             self._callbacks.ask(owned, partial(processor.on_batch_processed, batch))
         self._skips.committed(owned)
-        # somebody may wait for the commit of a partition that was moved, and that delivers again
+        # a caller may wait for the commit of a partition that was moved, and that delivers again
         # already where nothing but a truncated log had halted it
         self._delivery_gate.pauses.progress()
         if self._offset_reset.has_restarted(owned):
@@ -397,7 +397,7 @@ class Workers:
                     )
                 )
                 if owned.life.ending is EndReason.ABANDONED:
-                    continue  # it cannot even be ended, so nobody gets it any more
+                    continue  # it cannot even be ended, so no worker gets it any more
                 owned.life.end(EndReason.ABANDONED)
             time.switch_to(
                 ThreadActivity.WAIT if owned.progress.outstanding else ThreadActivity.IDLE

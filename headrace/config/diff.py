@@ -101,7 +101,7 @@ def _values(at: Steps, pair: _Pair, effect: ReloadEffect) -> Iterator[ConfigChan
         yield from _sections(at, pair)
     elif pair.both_are_mappings:
         yield from _mappings(at, pair, effect)
-    elif not _same(pair.before, pair.after):
+    elif not _is_same(pair.before, pair.after):
         yield pair.change(at, ChangeKind.CHANGED, effect)
 
 
@@ -117,12 +117,12 @@ def _mappings(at: Steps, pair: _Pair, effect: ReloadEffect) -> Iterator[ConfigCh
             yield from _values(steps, inner, effect)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_same(one: Any, other: Any) -> bool:
     """Return whether two values are the same also to whom true and 1 are not."""
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(_is_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 

@@ -197,7 +197,7 @@ class _Survey:
         if self._visited > MAX_VALUES:
             raise ConfigError([f"the file has more than {MAX_VALUES} values"])
         if id(node) in self._open:
-            raise ConfigError([f"{_place(at, node)}: an alias stands for what it is part of"])
+            raise ConfigError([f"{_place_of(at, node)}: an alias stands for what it is part of"])
         self._open.add(id(node))
         if isinstance(node, yaml.MappingNode):
             self._visit_mapping(node, at)
@@ -208,9 +208,9 @@ class _Survey:
                 self.visit(item, steps)
         elif isinstance(node, yaml.ScalarNode) and node.tag in _TAGS:
             problem = _unusable(node)
-            self.problems += [] if problem is None else [f"{_place(at, node)}: {problem}"]
+            self.problems += [] if problem is None else [f"{_place_of(at, node)}: {problem}"]
         if node.tag not in _TAGS:
-            self.problems.append(f"{_place(at, node)}: has a YAML tag (!); put text in quotes")
+            self.problems.append(f"{_place_of(at, node)}: has a YAML tag (!); put text in quotes")
         self._open.remove(id(node))
 
     def _visit_mapping(self, node: yaml.MappingNode, at: Steps) -> None:
@@ -225,13 +225,13 @@ class _Survey:
                 continue
             fault = _key_fault(key)
             if fault is not None:
-                self.problems.append(f"{_place(at, key)}: {fault}")
+                self.problems.append(f"{_place_of(at, key)}: {fault}")
                 continue
             steps = (*at, key.value)
             if key.value in seen:
                 first = seen[key.value]
                 self.problems.append(
-                    f"{_place(steps, key)}: is given twice, first on line {first}; keep one"
+                    f"{_place_of(steps, key)}: is given twice, first on line {first}; keep one"
                 )
             seen.setdefault(key.value, _line(key))
             self.lines[steps] = _line(key)
@@ -274,7 +274,7 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _place(at: Steps, node: yaml.Node) -> str:
+def _place_of(at: Steps, node: yaml.Node) -> str:
     return f"{dotted(at)} (line {_line(node)})".lstrip()
 
 

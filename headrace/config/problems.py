@@ -234,7 +234,7 @@ def _is_not(place: FieldPlace, value: Any) -> str:
     if value is None and place.shape is not None and place.shape.sections:
         return "is not a mapping; fill it in, or leave the key out"
     sections = place.shape is not None and place.shape.sections
-    near = "" if sections else _near(value, _choices(place))
+    near = "" if sections else _suggest_near(value, _choices(place))
     return f"is not {_accepted_there(place, value)}{near}"
 
 
@@ -272,10 +272,10 @@ def _bad_key(location: Steps, root: type[Section]) -> ConfigProblem:
 
 def _bad_type(place: FieldPlace, value: dict[str, Any]) -> str:
     given, types = value["type"], _choices(place)
-    return f"{subject(given)} is not {either(types)}{_near(given, types)}"
+    return f"{subject(given)} is not {either(types)}{_suggest_near(given, types)}"
 
 
-def _near(value: Any, words: tuple[str, ...]) -> str:
+def _suggest_near(value: Any, words: tuple[str, ...]) -> str:
     if not isinstance(value, str) or isinstance(value, Expanded):
         return ""
     near = get_close_matches(value, words, n=1)

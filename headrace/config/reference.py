@@ -106,11 +106,11 @@ def _absent_unless(place: str, conditions: tuple[OnlyWith, ...]) -> dict[str, An
     denied: Any = False
     for step in reversed(place.split(".")):
         denied = {"properties": {step: denied}}
-    needed = [_holds(each) for each in conditions]
+    needed = [_schema_of(each) for each in conditions]
     return {"if": {"not": {"anyOf": needed}}, "then": denied}
 
 
-def _holds(condition: OnlyWith) -> dict[str, Any]:
+def _schema_of(condition: OnlyWith) -> dict[str, Any]:
     values = list(condition.but or condition.values)
     found: dict[str, Any] = {"enum": values}
     if condition.but:

@@ -155,17 +155,17 @@ class FileWatcher(PeriodicThread):
             if self._stopping.wait(interval):
                 return
             before, now = now, self._digests()
-        self._look(now)
+        self._report_changes(now)
 
     def _digests(self) -> dict[Path, str]:
         found = {path: digest(path) for path in self._read()}
         self._last_beat = self._clock.monotonic()
         return found
 
-    def _look(self, now: Mapping[Path, str]) -> None:
+    def _report_changes(self, now: Mapping[Path, str]) -> None:
         """Report each content that was not read yet, once."""
         if now == self._read():
-            # what was told and taken back before it was read is a change when it comes again
+            # what was told and taken back before it was read is a change when it is told again
             self._reported = {}
         elif now != self._reported:
             self._reported = now

@@ -136,12 +136,12 @@ class CodeBook:
         present = (self._imported.get(code.package) for code in codes)
         stale = tuple(code for code in present if code is not None and code.is_stale)
         for code in stale:
-            self._forget(code)
+            self._unload_code(code)
         importlib.invalidate_caches()
         return Former(name, codes, stale)
 
-    def _forget(self, code: Code) -> None:
-        _forget(code.package)
+    def _unload_code(self, code: Code) -> None:
+        _unload_package(code.package)
         for file in code.files:
             # a source that was changed within a second, and is as long, looks like the compiled one
             with suppress(OSError, NotImplementedError, ValueError):
@@ -155,7 +155,7 @@ class CodeBook:
             self._restore(code)
 
     def _restore(self, code: Code) -> None:
-        _forget(code.package)
+        _unload_package(code.package)
         sys.modules.update(code.modules)
         for name, module in code.modules.items():
             parent, _, own = name.rpartition(".")
@@ -182,13 +182,13 @@ def _is_in(module: ModuleType, folder: Path) -> bool:
     return origin is not None and Path(origin).is_relative_to(folder)
 
 
-def _forget(package: _Package) -> None:
+def _unload_package(package: _Package) -> None:
     """Unload the package, to be imported again; code that has its modules keeps them."""
     modules = package.modules()
     for name in modules:
         del sys.modules[name]
     for name in modules:
-        # a namespace that stays would give a module away as its own, and nobody would import it
+        # a namespace that stays would give a module away as its own, and it would not be imported
         parent, _, own = name.rpartition(".")
         if parent in sys.modules and hasattr(sys.modules[parent], own):
             delattr(sys.modules[parent], own)

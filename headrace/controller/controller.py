@@ -82,7 +82,7 @@ class ProcessResources:
     admin_url: str | None = None
 
     def ports(self, name: str, channel: ChannelConfig, *, in_columns: bool) -> ChannelPorts:
-        """Build the adapters of a channel; nobody is asked.
+        """Build the adapters of a channel; nothing is sent.
 
         ``in_columns``: its processor wants records in columns.
         """
@@ -134,7 +134,7 @@ def columns_of(
 ) -> ColumnarRecordSource | None:
     """Return what fetches records in columns; None, and a line in the log, where nothing can."""
     from headrace.core.columns import load_pandas  # noqa: PLC0415 - others need no pyarrow
-    from headrace.kafka.columnar import ColumnarRecordSource  # noqa: PLC0415 - as above
+    from headrace.kafka.columnar import ColumnarRecordSource  # noqa: PLC0415 - others need no pyarrow
 
     try:
         return ColumnarRecordSource(kafka, group, prefetch)
@@ -405,13 +405,13 @@ class KafkaController:
         """
         for name, channel in tuple(self.channels.items()):
             until = self._until_of(name)
-            if name in self._finished or until is None or self._waits(until):
+            if name in self._finished or until is None or self._waits_for_others(until):
                 continue
             if channel.reached_bounds(deadline):
                 self._finished.add(name)
         return self._until is not None and self._finished >= self.channels.keys()
 
-    def _waits(self, until: Until) -> bool:
+    def _waits_for_others(self, until: Until) -> bool:
         return not self._finished.issuperset(self.channels.keys() & set(until.after.values()))
 
     def stop(self, deadline: Deadline) -> StopReport:

@@ -48,10 +48,10 @@ def needed_extras(config: Config) -> Iterator[tuple[Steps, Extra]]:
         yield ("logging", "otlp"), Extra.OTEL
     for name, channel in config.channels.items():
         if channel.enabled:
-            yield from ((("channels", name, *steps), extra) for steps, extra in _of(channel))
+            yield from ((("channels", name, *steps), extra) for steps, extra in _extras_of(channel))
 
 
-def _of(channel: ChannelConfig) -> Iterator[tuple[Steps, Extra]]:
+def _extras_of(channel: ChannelConfig) -> Iterator[tuple[Steps, Extra]]:
     yield from ((("processor", *steps), extra) for steps, extra in channel.processor.extras)
     for steps, sink in single_sinks(channel.sink).items():
         yield from (((*steps, *key), extra) for key, extra in sink.extras)

@@ -55,7 +55,7 @@ class Action(Enum):
     """What one step does, in the order in which steps are taken."""
 
     ADOPT = "adopt"
-    """Take note of values that are read when they are needed."""
+    """Record values that are read when they are needed."""
     STOP = "stop"
     """Stop a channel that was removed or is not enabled any more."""
     CONNECT = "connect"
@@ -221,16 +221,16 @@ class ReloadRun:
         for step in plan(self._controller.config, desired, changes):
             try:
                 self._require_time()
-                self._take(step, desired)
+                self._take_step(step, desired)
                 taken += step.changes
             except FatalError as error:
                 self._controller.fail(error)
-                self._note(step, error)
+                self._note_failure(step, error)
             except HeadraceError as error:
-                self._note(step, error)
+                self._note_failure(step, error)
             except Exception as error:
                 log.exception("config_step_failed", action=step.action.value, channel=step.channel)
-                self._note(step, HeadraceError(describe_error(error)))
+                self._note_failure(step, HeadraceError(describe_error(error)))
         # of a channel that did not start with the connections nothing runs
         return tuple(c for c in changes if c in taken and c.channel not in self.reasons)
 
@@ -239,12 +239,12 @@ class ReloadRun:
         found = map(self._controller.code.change, tuple(self._controller.channels))
         return tuple(change for change in found if change is not None)
 
-    def _note(self, step: Step, error: HeadraceError) -> None:
+    def _note_failure(self, step: Step, error: HeadraceError) -> None:
         self.passes = self.passes or isinstance(error, PASSING)
         for change in step.changes:
             self.reasons.setdefault(change.channel or change.effect.value, str(error))
 
-    def _take(self, step: Step, desired: Config) -> None:
+    def _take_step(self, step: Step, desired: Config) -> None:
         name = step.channel or ""
         match step.action:
             case Action.ADOPT:
@@ -252,7 +252,7 @@ class ReloadRun:
                     set_level(desired.logging.level)
             case Action.STOP:
                 self._require_zookeeper()
-                self._close(name)
+                self._close_channel(name)
                 # one of this name that comes some day is another channel
                 del self._pauses[name]
             case Action.CONNECT:
@@ -263,7 +263,7 @@ class ReloadRun:
                 self._rebuild_spark(desired)
             case Action.ADJUST:
                 channel = self._controller.channels[name]
-                deadline = self._after(LOOK_TIMEOUT)
+                deadline = self._deadline_in(LOOK_TIMEOUT)
                 channel.reconfigure(desired.channels[name], step.changes, deadline)
                 self._controller.code.note(name, desired.channels[name])
             case Action.RESTART:
@@ -278,22 +278,24 @@ class ReloadRun:
 
     def _start(self, name: str, channel: ChannelConfig) -> None:
         processor = self._controller.processor(name, channel)
-        self._open(name, channel, processor)
+        self._open_channel(name, channel, processor)
         log.info("channel_started", channel=name)
 
     def _restart(self, name: str, channel: ChannelConfig) -> None:
         """Start a channel again; what can be known to fail is found before it is stopped."""
         self._require_zookeeper()
-        require_topics(self._controller.config.kafka, name, channel, self._after(LOOK_TIMEOUT))
+        require_topics(
+            self._controller.config.kafka, name, channel, self._deadline_in(LOOK_TIMEOUT)
+        )
         former, code = self._controller.config.channels[name], self._controller.code.forget(name)
         try:
             processor = self._controller.processor(name, channel)
         except BaseException:
             self._controller.code.restore(code)
             raise
-        self._close(name)
+        self._close_channel(name)
         try:
-            self._open(name, channel, processor)
+            self._open_channel(name, channel, processor)
         except (StartError, ConfigError) as error:
             log.error("channel_not_restarted", channel=name, error=str(error))  # noqa: TRY400 - the reason says it all
             self._controller.code.restore(code)
@@ -305,28 +307,30 @@ class ReloadRun:
     def _go_back(self, name: str, former: ChannelConfig) -> None:
         """Restart a channel as it ran before; if that fails too, it is no longer running."""
         try:
-            self._open(name, former, self._controller.processor(name, former))
+            self._open_channel(name, former, self._controller.processor(name, former))
         except (StartError, ConfigError) as error:
-            log.error("channel_not_running", channel=name, error=str(error))  # noqa: TRY400 - as above
-            self._without(name)
+            log.error("channel_not_running", channel=name, error=str(error))  # noqa: TRY400 - the reason says it all
+            self._adopt_without(name)
 
-    def _open(self, name: str, channel: ChannelConfig, processor: BatchProcessor) -> None:
+    def _open_channel(self, name: str, channel: ChannelConfig, processor: BatchProcessor) -> None:
         self._require_time()
         pauses = self._pauses.get(name, ())
-        self._controller.open(name, channel, processor, self._after(START_TIMEOUT), pauses)
+        self._controller.open(name, channel, processor, self._deadline_in(START_TIMEOUT), pauses)
         self._pauses.pop(name, None)
 
-    def _close(self, name: str) -> None:
+    def _close_channel(self, name: str) -> None:
         """Stop a channel, whose pauses are those of the channel that comes in its place."""
         self._require_time()
         channel = self._controller.channels[name]
-        report = self._controller.close(name, self._after(self._controller.config.shutdown_timeout))
-        # only now: somebody may have begun or ended one meanwhile
+        report = self._controller.close(
+            name, self._deadline_in(self._controller.config.shutdown_timeout)
+        )
+        # only now: an operator may have begun or ended one meanwhile
         self._pauses[name] = channel.pauses
         if not report.clean:
             log.warning("channel_stop_timed_out", channel=name, unfinished=list(report.left))
 
-    def _without(self, name: str) -> None:
+    def _adopt_without(self, name: str) -> None:
         config = self._controller.config
         rest = {other: c for other, c in config.channels.items() if other != name}
         self._controller.adopt(config.model_copy(update={"channels": rest}))
@@ -334,32 +338,32 @@ class ReloadRun:
     # --- connections ------------------------------------------------------------------------
 
     def _connect(self, desired: Config, changes: tuple[ConfigChange, ...]) -> None:
-        """Connect again, once it is known that somebody answers there."""
+        """Connect again, once it is known that a server answers there."""
         controller, former = self._controller, self._controller.config
         enabled = {name: c for name, c in desired.channels.items() if c.enabled}
         processors = {name: controller.processor(name, c) for name, c in enabled.items()}
         for name, channel in enabled.items():
-            require_topics(desired.kafka, name, channel, self._after(LOOK_TIMEOUT))
+            require_topics(desired.kafka, name, channel, self._deadline_in(LOOK_TIMEOUT))
         moves = any(change.steps[0] == "zookeeper" for change in changes)
         if moves:
-            require_session(desired.zookeeper, self._after(desired.zookeeper.connect_timeout))
+            require_session(desired.zookeeper, self._deadline_in(desired.zookeeper.connect_timeout))
         self._require_time()
-        deadline = self._after(former.shutdown_timeout)
+        deadline = self._deadline_in(former.shutdown_timeout)
         closed = dict(controller.channels)
         if left := controller.close_all(deadline).left:
             log.warning("channel_stop_timed_out", channel=None, unfinished=list(left))
         self._pauses |= {name: channel.pauses for name, channel in closed.items()}
         if moves:
-            self._move(former, desired)
+            self._move_session(former, desired)
         shared = {"kafka": desired.kafka, "zookeeper": desired.zookeeper}
         controller.adopt(former.model_copy(update={**shared, "channels": desired.channels}))
         self._open_all(enabled, processors)
         self.passes = self.passes or bool(self.recoded())
         log.info("clients_reconnected", channels=sorted(controller.channels))
 
-    def _move(self, former: Config, desired: Config) -> None:
+    def _move_session(self, former: Config, desired: Config) -> None:
         """Switch to another ZooKeeper session, or back to the former one with its channels."""
-        deadline = self._after(former.shutdown_timeout)
+        deadline = self._deadline_in(former.shutdown_timeout)
         try:
             self._controller.replace_session(desired.zookeeper, deadline)
         except StartError as error:
@@ -382,23 +386,23 @@ class ReloadRun:
         """Start what can be started; the rest does not run, and says why."""
         for name, channel in channels.items():
             try:
-                self._open(name, channel, processors[name])
+                self._open_channel(name, channel, processors[name])
             except (StartError, ConfigError) as error:
-                log.error("channel_not_running", channel=name, error=str(error))  # noqa: TRY400 - as above
+                log.error("channel_not_running", channel=name, error=str(error))  # noqa: TRY400 - the reason says it all
                 self.passes = self.passes or isinstance(error, PASSING)
                 self.reasons[name] = str(error)
-                self._without(name)
+                self._adopt_without(name)
 
     def _rebuild_spark(self, desired: Config) -> None:
         settings = engine_settings(desired)
-        if not self._controller.replace_spark(settings, self._after(SPARK_TIMEOUT)):
+        if not self._controller.replace_spark(settings, self._deadline_in(SPARK_TIMEOUT)):
             raise RetryableError(
                 "a micro-batch runs for long; Spark is built again when it has ended"
             )
 
     # --- helpers ----------------------------------------------------------------------------
 
-    def _after(self, seconds: float) -> Deadline:
+    def _deadline_in(self, seconds: float) -> Deadline:
         return Deadline.after(seconds, self._clock)
 
     def _require_time(self) -> None:
@@ -407,7 +411,7 @@ class ReloadRun:
             raise RetryableError("the process stops")
 
     def _require_zookeeper(self) -> None:
-        """Refuse to give partitions back while nobody could be told of it."""
+        """Refuse to release partitions while ZooKeeper cannot be told of it."""
         if self._controller.session.state is not SessionState.CONNECTED:
             raise RetryableError(
                 "ZooKeeper does not answer, so partitions cannot be given back in order; "
@@ -427,7 +431,7 @@ AT_START = "start"
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Somebody wants the file read; ``report`` is for who waits."""
+    """A request to read the file; ``report`` is for the caller that waits."""
 
     by: str
     report: Future[ReloadReport] = field(default_factory=Future)
@@ -512,7 +516,7 @@ class Reloader:
     def check_watch(self) -> None:
         """Log when the watching stalls, and when it continues. Does not block; one thread.
 
-        Files on a mount whose server is away hang whoever reads them, this one's thread as well.
+        Files on a mount whose server is away block their readers, this one's thread as well.
         """
         watcher = self._watcher
         seconds = None if watcher is None else watcher.stalled()
@@ -535,7 +539,7 @@ class Reloader:
 
     def _run(self) -> None:
         if self._desired.reload.watch:
-            # it may have changed since the process read it, and nobody watched
+            # it may have changed since the process read it, without a watch
             self._serve(_Request(AT_START))
         while not self._stopping.is_set():
             try:
@@ -559,7 +563,7 @@ class Reloader:
         if request.by != AT_START or report.outcome is not ReloadOutcome.UNCHANGED:
             self._last = report
             self._measure(report)
-            self._say(report)
+            self._log_report(report)
         self._watch(self._controller.config.reload)
         request.report.set_result(report)
 
@@ -583,7 +587,7 @@ class Reloader:
         self._problems = ()
         self._desired = desired
         self._retry = FIRST_RETRY
-        applied = self._reconcile(changes)
+        applied = self._reconcile_changes(changes)
         outcome = ReloadOutcome.APPLIED if applied else ReloadOutcome.UNCHANGED
         if self._pending:
             outcome = ReloadOutcome.PARTLY
@@ -598,14 +602,14 @@ class Reloader:
     def _try_again(self) -> None:
         """Retry the steps that may succeed by now."""
         self._retry = min(LAST_RETRY, 2 * self._retry)
-        applied = self._reconcile(self._left)
+        applied = self._reconcile_changes(self._left)
         if applied:
             now = self._clock.time()
             outcome = ReloadOutcome.PARTLY if self._pending else ReloadOutcome.APPLIED
-            self._say(ReloadReport("retry", now, outcome, (), applied, self._pending))
+            self._log_report(ReloadReport("retry", now, outcome, (), applied, self._pending))
         self._controller.metrics.config_pending_changes.set(len(self._pending))
 
-    def _reconcile(self, changes: tuple[ConfigChange, ...]) -> tuple[ConfigChange, ...]:
+    def _reconcile_changes(self, changes: tuple[ConfigChange, ...]) -> tuple[ConfigChange, ...]:
         """Make the changes, and those of code; return which run now, and note what is left."""
         run = self._applying
         applied = run.reconcile(self._desired, (*changes, *run.recoded()))
@@ -649,7 +653,7 @@ class Reloader:
         """Return what is to be watched, with the digests of what was read or imported."""
         return {**self._files, **self._controller.code.files()}
 
-    def _say(self, report: ReloadReport) -> None:
+    def _log_report(self, report: ReloadReport) -> None:
         if report.outcome is ReloadOutcome.REJECTED:
             problems = list(report.problems)
             log.error("config_rejected", by=report.by, file=str(self._path), problems=problems)

@@ -1,7 +1,7 @@
 """Who is to have which partition: a pure function of what the members publish.
 
 Every member computes the whole map and acts on its own part of it, so no two members reach for
-the same partition, and nobody has to lead. The result depends on the arguments' content only, not
+the same partition, and there is no leader. The result depends on the arguments' content only, not
 on their order, and a group whose members follow it step by step comes to rest.
 """
 
@@ -258,7 +258,7 @@ def place_avoided(
 ) -> dict[TopicPartition, str]:
     """Return who is to have those of ``partitions`` that some avoid and others may have.
 
-    Whoever owns one keeps it; otherwise it goes to the one that has the fewest.
+    Its owner keeps one; otherwise it goes to the one that has the fewest.
     """
     avoided = {partition for info in members.values() for partition in info.cooldown}
     if not avoided:
@@ -371,11 +371,11 @@ def listed(
 class Allocation:
     """The map and what is to be said about it.
 
-    ``owners`` says who is to have a partition. ``unowned`` partitions nobody is to have.
+    ``owners`` says who is to have a partition. ``unowned`` partitions have no owner.
     ``contended`` partitions are listed by several static members, all named. ``missing``
-    partitions are listed by a member but do not exist. ``foreign`` partitions are held by somebody
-    who is not a member that we understand: they are left alone until that ends. ``modes`` has more
-    than one entry when members disagree about the mode.
+    partitions are listed by a member but do not exist. ``foreign`` partitions are held by
+    an owner that is not a member that we understand: they are left alone until that ends.
+    ``modes`` has more than one entry when members disagree about the mode.
     """
 
     owners: Mapping[TopicPartition, str]

@@ -52,12 +52,12 @@ class BegunTopics:
         Where ZooKeeper does not answer, the partitions of now are returned, and that is logged.
         """
         try:
-            return self._begin(topics, subscription, stored)
+            return self._store_begun(topics, subscription, stored)
         except HeadraceError as error:
             log.warning("begun_topics_unknown", group=self.group, error=str(error))
             return {name: each.partitions for name, each in topics.items()}
 
-    def _begin(
+    def _store_begun(
         self,
         topics: Mapping[str, BegunTopic],
         subscription: Subscription,
@@ -65,7 +65,7 @@ class BegunTopics:
     ) -> Mapping[str, int]:
         self._session.ensure(self._paths.begun)
         before = begun_patterns(self._paths.begun, self._session.get(self._paths.begun).data)
-        known = self._known(topics)
+        known = self._read_known(topics)
         missing = topics.keys() - known.keys()
         counted = stored() if before is None and missing else {}
         for name in sorted(missing):
@@ -82,7 +82,7 @@ class BegunTopics:
             for name, each in topics.items()
         }
 
-    def _known(self, topics: Mapping[str, BegunTopic]) -> dict[str, BegunTopic]:
+    def _read_known(self, topics: Mapping[str, BegunTopic]) -> dict[str, BegunTopic]:
         paths = {name: self._paths.begun_topic(name) for name in topics}
         nodes = self._session.get_many(list(paths.values()))
         return {

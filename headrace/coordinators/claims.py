@@ -22,7 +22,7 @@ class PreviousOwner:
     ``clean_end`` says that it committed everything and let go by itself: nothing of it needs to
     be fenced. ``member`` and ``member_epoch`` are None where the epoch node could not be read.
     ``transactional_id`` names the producer through which it committed, if it used one;
-    ``unfenced`` those of owners before it which nobody has shut out yet.
+    ``unfenced`` those of owners before it that are not fenced yet.
     """
 
     epoch: int
@@ -39,7 +39,7 @@ class Claim:
 
     ``node_version`` is the epoch node's version since the claim: a write that checks it is
     refused once anybody has claimed after us. The claim may be acted on while ``lease.valid()``.
-    ``previous`` is None when nobody held the partition before. ``transactional_id`` names the
+    ``previous`` is None when the partition had no owner before. ``transactional_id`` names the
     producer through which this member commits, if it uses one. ``unfenced`` names producers of
     former owners that may still commit: they have to be shut out before offsets are read.
     """
@@ -76,7 +76,7 @@ class Claim:
     def follows_own_doubt(self) -> bool:
         """Return whether the claim before was of the same membership and did not end cleanly.
 
-        Nobody fences a producer of its own: what it committed then is to be decided first.
+        A producer of its own is not fenced: what it committed then is to be decided first.
         """
         former = self.previous
         if former is None or former.clean_end or former.transactional_id is None:
@@ -104,7 +104,7 @@ class ClaimRefusal(Enum):
     """Why a partition could not be claimed."""
 
     OWNED = "owned"
-    """Somebody holds it: a member, or a late request of our own."""
+    """It has an owner: a member, or a late request of our own."""
     RACED = "raced"
     """Its epoch node changed between our reading and our writing."""
     FOREIGN = "foreign"
@@ -117,7 +117,7 @@ class Release(Enum):
     RELEASED = "released"
     """The owner node is gone, and the epoch node says how the claim ended."""
     REFUSED = "refused"
-    """Somebody claimed after us: there was nothing left to give back."""
+    """Another member claimed after us: there was nothing left to give back."""
 
 
 class LossReason(Enum):
@@ -128,11 +128,11 @@ class LossReason(Enum):
     SESSION_LOST = "session_lost"
     """The session ended, and all its nodes with it."""
     MEMBERSHIP_LOST = "membership_lost"
-    """Our node among the members is gone or somebody else's."""
+    """Our node among the members is gone or another member's."""
     NODE_CHANGED = "node_changed"
     """The owner node is gone or the epoch node moved on, though the session lives."""
     FENCED = "fenced"
-    """Somebody shut out the producer through which this member commits; it joins again."""
+    """The producer through which this member commits was fenced; it joins again."""
     STOPPED = "stopped"
     """The coordinator ended before the claim was given back."""
     FAILED = "failed"
@@ -172,7 +172,7 @@ class HeldClaim:
     def end(self, claim: Claim, state: ClaimState) -> None:
         """Record that the channel has ended ``claim``: this one, or what it was before a raise."""
         self.state = state
-        # whoever ends a claim knows whether it shut out the former owners
+        # the end of a claim says whether it has fenced the former owners
         self.claim = replace(self.claim, unfenced=claim.unfenced)
 
     def want_epoch(self, at_least: int) -> None:

@@ -57,7 +57,7 @@ class FencingLocks:
         """Acquire the lock once it is free; return False if that took too long."""
         try:
             self._session.ensure(self._paths.fencing)
-            while not self._take(path):
+            while not self._try_lock(path):
                 if deadline.remaining <= _RETRY:
                     return False
                 Event().wait(_RETRY)
@@ -67,11 +67,11 @@ class FencingLocks:
             ) from error
         return True
 
-    def _take(self, path: str) -> bool:
+    def _try_lock(self, path: str) -> bool:
         try:
             self._session.create(path, ephemeral=True)
         except NodeExistsError:
             found = self._session.exists(path)
-            # one channel shuts out one producer at a time: what is there of ours was left
+            # one channel shuts out one producer at a time: a lock of ours was left
             return found is not None and found.owner_session == self._session.session_id
         return True

@@ -128,12 +128,12 @@ def read_nodes(reader: NodeReader, group: str, topics: Collection[str]) -> Group
 
 
 def group_names(reader: NodeReader) -> list[str]:
-    """Read which groups there are or were. Blocks and raises as above."""
+    """Read which groups there are or were. Blocks; raises RegistryUnavailableError."""
     return [decode_name(each) for each in _children(reader, GROUPS)]
 
 
 def read_members(reader: NodeReader, group: str) -> dict[str, ParsedNode[MemberDocument]]:
-    """Read who is in a group; nobody is in one that never ran. Blocks and raises as above."""
+    """Read the members of a group; none before its first run. Blocks; raises as ``groups``."""
     paths = GroupPaths(group)
     names = map(decode_name, _children(reader, paths.ids))
     return read_documents(reader, {n: paths.member(n) for n in names}, MemberDocument.decode)

@@ -82,7 +82,7 @@ class GroupMembership:
 
     @property
     def still_claimed(self) -> frozenset[TopicPartition]:
-        """Return the partitions that nobody else can take yet, as far as we know: our nodes are
+        """Return the partitions that no other member can take yet, as far as we know: our nodes are
         there.
         """
         return frozenset(self._claim_table.unreleased.union(c.partition for c in self.claims))
@@ -141,14 +141,14 @@ class GroupMembership:
 
     def released(self, claim: Claim, *, clean: bool) -> None:
         """Handle that the channel has finished with a claim."""
-        self._end(claim, ClaimState.ENDED_CLEANLY if clean else ClaimState.ABANDONED)
+        self._end_claim(claim, ClaimState.ENDED_CLEANLY if clean else ClaimState.ABANDONED)
 
     def abandoned(self, claim: Claim) -> None:
         """Handle that the channel could not start a claim: avoid the partition for a while."""
-        if self._end(claim, ClaimState.ABANDONED):
+        if self._end_claim(claim, ClaimState.ABANDONED):
             self.rebalance.avoid(claim.partition)
 
-    def _end(self, claim: Claim, state: ClaimState) -> bool:
+    def _end_claim(self, claim: Claim, state: ClaimState) -> bool:
         holding = self._claim_table.find(claim)
         if holding is None or holding.state not in WITH_CHANNEL:
             log.debug("claim_already_ended", partition=str(claim.partition), epoch=claim.epoch)
@@ -341,7 +341,7 @@ class GroupMembership:
         """Publish changed member data, and pass the channel's changes of claims to the registry."""
         info = replace(self._info, cooldown=self.rebalance.avoided())
         if self._published != info:
-            # before anything is given back, so that nobody leaves it to us once more
+            # before anything is given back, so that it is not assigned to us once more
             self._registry.publish(info)
             self._published = info
             self.rebalance.look_soon()
@@ -349,7 +349,7 @@ class GroupMembership:
             self._keep_alive()
             # it may have been lost with the lease just now
             if holding.raise_to is not None and self._claim_table.find(holding.claim) is holding:
-                self._raise(holding, holding.raise_to)
+                self._raise_claim(holding, holding.raise_to)
         for _ in self._given_back():
             self._keep_alive()
 
@@ -360,7 +360,7 @@ class GroupMembership:
             while self.rebalance.give_back(state):
                 yield
 
-    def _raise(self, holding: HeldClaim, at_least: int) -> None:
+    def _raise_claim(self, holding: HeldClaim, at_least: int) -> None:
         new = self._registry.raise_epoch(old := holding.claim, at_least)
         if new is None:
             self.rebalance.lose(holding, LossReason.NODE_CHANGED)

@@ -106,7 +106,7 @@ class ZooKeeperOffsetStore(OffsetStore):
                 self._write({partition: commit})
             except (BadVersionError, NoNodeError, NodeExistsError) as error:
                 if error.path == epoch_path:
-                    why = f"somebody claimed the partition after us ({error})"
+                    why = f"another member claimed the partition after us ({error})"
                     return CommitFailure(why, CommitRefusal.CLAIM)
                 self._existing.discard(partition)
             except HeadraceError as error:

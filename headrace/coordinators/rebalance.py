@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 class RebalanceSummary:
     """The group as one member sees it.
 
-    ``mine`` is what this member is to have, ``owners`` who owns what at present (None: somebody
-    unreadable). ``unowned`` partitions nobody is to have, ``pending`` ones somebody is to have but
-    nobody owns yet. ``contended``, ``missing``, ``foreign`` and ``modes`` are as in ``Allocation``.
-    ``problems`` says by member what is wrong with its node.
+    ``mine`` is what this member is to have, ``owners`` who owns what at present (None: an
+    unreadable owner). ``unowned`` partitions are assigned to no member, ``pending`` ones are
+    assigned but not owned yet. ``contended``, ``missing``, ``foreign`` and ``modes`` are as in
+    ``Allocation``. ``problems`` says by member what is wrong with its node.
     """
 
     members: tuple[str, ...]
@@ -227,7 +227,7 @@ class Rebalance:
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
         """Release these at once and claim none of them until the next call.
 
-        Others take them when the group has settled; nobody has to wait for that to give them back.
+        Others take them when the group has settled; they are given back without waiting for that.
         """
         self._left_out = frozenset(partitions)
         for holding in self._claim_table.in_state(ClaimState.HELD):
@@ -259,7 +259,7 @@ class Rebalance:
             self._registry.heartbeat()
             self.look_soon()
             return
-        self._reconcile(owners)
+        self._reconcile_owners(owners)
         partitions = all_partitions(self._counts)
         former = self._registry.former([p for p in partitions if p not in owners])
         allocation = allocate(view.members, partitions, self._names(owners), former)
@@ -269,7 +269,7 @@ class Rebalance:
         if wait > 0:
             self._look_after(wait)
             if self._returning:
-                # nothing moves by that, so that nobody has to be waited for
+                # nothing moves by that, so that there is no member to wait for
                 ours = {p for p in mine if former.get(p) == self._registry.member}
                 self._claim(ours, lease)
         else:
@@ -281,7 +281,7 @@ class Rebalance:
         # who has nothing yet may be given something once the group has settled
         if wait <= 0 or wanted:
             self._assess(wanted)
-        self._say(view, allocation, owners)
+        self._report_summary(view, allocation, owners)
 
     def _assess(self, wanted: Collection[TopicPartition]) -> None:
         """Record whether every partition that is assigned to this member is claimed."""
@@ -331,7 +331,7 @@ class Rebalance:
             for partition, owner in owners.items()
         }
 
-    def _reconcile(self, owners: Mapping[TopicPartition, Owner]) -> None:
+    def _reconcile_owners(self, owners: Mapping[TopicPartition, Owner]) -> None:
         """Drop claims without their owner node, and delete our owner nodes without a claim.
 
         A claim that is just being raised may have written its node already.
@@ -373,9 +373,9 @@ class Rebalance:
                 return
             results = self._registry.claim(due[start : start + AT_ONCE], lease)
             for partition, result in results.items():
-                self._take(partition, result)
+                self._handle_claim(partition, result)
 
-    def _take(self, partition: TopicPartition, result: Claim | ClaimRefusal) -> None:
+    def _handle_claim(self, partition: TopicPartition, result: Claim | ClaimRefusal) -> None:
         if isinstance(result, Claim):
             self._not_before.pop(partition, None)
             self._claim_table.add(result)
@@ -417,7 +417,7 @@ class Rebalance:
 
     # --- telling ----------------------------------------------------------------------------
 
-    def _say(
+    def _report_summary(
         self,
         view: GroupView,
         allocation: Allocation,

@@ -67,7 +67,7 @@ class Owner:
     ours: bool
 
     def stands_for(self, claim: Claim) -> bool:
-        """Return whether it is what our claim wrote; somebody may have written over it since."""
+        """Return whether it is what our claim wrote; another may have written over it since."""
         return self.ours and (self.member, self.epoch) == (claim.member, claim.epoch)
 
 
@@ -125,7 +125,7 @@ class MemberNodes:
     def watch(self, callback: Callable[[], None] | None) -> None:
         """Call ``callback`` after changes to what ``members`` or ``owners`` last read.
 
-        Reading again arms the call again. With None nobody is called any more, nor kept.
+        Reading again arms the call again. None removes the callback.
         """
         self._on_change = callback
 
@@ -133,7 +133,7 @@ class MemberNodes:
         """Pass a fired watch on.
 
         ZooKeeper's client keeps what it is to call until the watch fires, which in a group that
-        nobody joins any more is never. So it is given this, and not a whole channel.
+        no member joins any more is never. So it is given this, and not a whole channel.
         """
         if (callback := self._on_change) is not None:
             callback()

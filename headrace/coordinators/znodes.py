@@ -216,7 +216,7 @@ class OwnerDocument:
 class EpochDocument:
     """Content of ``epochs/<topic>/<partition>``: the latest claim and whether it ended cleanly.
 
-    ``unfenced`` names the producers of earlier owners that may still commit: whoever claims next
+    ``unfenced`` names the producers of earlier owners that may still commit: who claims next
     shuts them out, and the last one if its end was not clean.
     """
 

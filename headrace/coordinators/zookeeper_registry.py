@@ -56,7 +56,7 @@ class ZooKeeperRegistry(MemberNodes):
 
     ``admin_url`` is where other machines reach the process's API, None where they do not.
     With ``transactional_prefix`` this member commits through a transactional producer, whose id is
-    the prefix and the member epoch. It is noted in each claim, for whoever has to fence us.
+    the prefix and the member epoch. It is noted in each claim, for the member that has to fence us.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class ZooKeeperRegistry(MemberNodes):
 
     @answered()
     def raise_epoch(self, claim: Claim, at_least: int) -> Claim | None:
-        """Raise a claim's epoch to ``at_least``; None when somebody claimed after us.
+        """Raise a claim's epoch to ``at_least``; None when another member claimed after us.
 
         May be repeated after an unknown outcome. A claim that is high enough is returned as it is.
         """
@@ -171,8 +171,8 @@ class ZooKeeperRegistry(MemberNodes):
         except NoNodeError:
             return None
         except BadVersionError:
-            # our own earlier try, whose answer was missed, or somebody else's claim
-            return raised if self._holds(path, data) else None
+            # our own earlier try, whose answer was missed, or another member's claim
+            return raised if self._node_holds(path, data) else None
         return raised
 
     # --- giving back ------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class ZooKeeperRegistry(MemberNodes):
     ) -> Mapping[TopicPartition, Release]:
         """Release claims, each by itself, and return how they ended.
 
-        Deletes owner nodes and notes how the claims ended, unless somebody claimed after us. May be
+        Deletes owner nodes and notes how the claims ended, unless another claimed after us. May be
         repeated after an unknown outcome.
         """
         marks = [self._mark(claim, clean=clean) for claim in claims]
@@ -207,8 +207,8 @@ class ZooKeeperRegistry(MemberNodes):
         if refused is None:
             return Release.RELEASED
         if isinstance(refused, BadVersionError):
-            # our own earlier try, whose answer was missed, or somebody else's claim
-            done = isinstance(mark, SetData) and self._holds(mark.path, mark.data)
+            # our own earlier try, whose answer was missed, or another member's claim
+            done = isinstance(mark, SetData) and self._node_holds(mark.path, mark.data)
             return Release.RELEASED if done else Release.REFUSED
         if isinstance(refused, NoNodeError):
             gone = refused.path == self._paths.epoch(claim.partition)
@@ -228,7 +228,7 @@ class ZooKeeperRegistry(MemberNodes):
         """Delete an owner node of our session that no claim of ours stands for.
 
         Requests of which we never heard the outcome leave such nodes. Returns whether it was ours,
-        and nobody claimed meanwhile.
+        and no member claimed meanwhile.
         """
         epoch_path, owner_path = self._paths.epoch(partition), self._paths.owner(partition)
         # in this order: a claim between the two readings or after them changes the epoch node
@@ -291,7 +291,7 @@ class ZooKeeperRegistry(MemberNodes):
     def _read(self, path: str) -> Node | None:
         return self.session.get_many([path])[0]
 
-    def _holds(self, path: str, data: bytes) -> bool:
+    def _node_holds(self, path: str, data: bytes) -> bool:
         node = self._read(path)
         return node is not None and node.data == data
 

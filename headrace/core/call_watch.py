@@ -1,6 +1,6 @@
 """The call of user code that a lane is in: interrupted when it hangs, and known after a crash.
 
-A lane notes each call in a few bytes of a file that is mapped into memory. What is there outlives
+A lane notes each call in a few bytes of a file that is mapped into memory. Its content outlives
 the process, whatever ends it, so that the next one can say which key or which batches the code was
 given when the former one ended.
 """
@@ -223,7 +223,7 @@ class CallWatch:
             try:
                 yield
             finally:
-                self._leave()
+                self._leave_call()
         except _InterruptedError:
             raise self._timed_out() from None
         finally:
@@ -256,7 +256,7 @@ class CallWatch:
             found[: _KEY_AT + size] = pack(_MAGIC, _CALLED, row[1], size, 0) + key
             yield row
 
-    def _leave(self) -> None:
+    def _leave_call(self) -> None:
         """End the part that may be interrupted. The record of the call stays readable."""
         while True:
             # one that is on its way may come between any two steps, and no second one after it
@@ -381,9 +381,9 @@ class CallWatchdog(PeriodicThread):
                 interval = min(interval, limit / _LOOKS)
             if self._stopping.wait(interval):
                 return
-            self._look(interval, limit)
+            self._check_call(interval, limit)
 
-    def _look(self, interval: float, limit: float | None) -> None:
+    def _check_call(self, interval: float, limit: float | None) -> None:
         before, self._seen = self._seen, self._watch.number
         self._lasted = self._lasted + interval if self._seen == before else 0.0
         if self._seen is None or limit is None or self._lasted < limit:

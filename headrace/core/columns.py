@@ -1,6 +1,6 @@
 """Records in columns: Arrow arrays that hold what was fetched, without an object for each record.
 
-Whoever wants records one by one gets them all the same: they are made when they are looked at.
+Records can be read one by one all the same: they are made when they are looked at.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def integer(value: int, kind: pa.DataType) -> pa.Scalar:
 def load_pandas() -> None:
     """Import pandas through pyarrow now, because building columns and grouping rows needs it later.
 
-    Blocks for a second and more, the first time; before a channel is ready nobody waits for it.
+    Blocks for a second and more, the first time; before a channel is ready no batch waits for it.
     """
     pa.array([b""], pa.binary())
     import_module("pyarrow.acero")
@@ -168,7 +168,7 @@ class ColumnRun(CompactRun):
     """Records in one or more pieces, each a RecordBatch of :data:`SCHEMA` with some rows.
 
     Offsets rise from row to row and from piece to piece. A slice keeps the memory of the pieces
-    that it is cut from. ``extent`` spares a look where somebody knows it.
+    that it is cut from. ``extent`` spares a look where the caller knows it.
     """
 
     def __init__(

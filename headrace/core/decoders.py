@@ -79,12 +79,12 @@ class CustomDecoder:
         with _GUARD:
             found = _MADE.get(self._token)
             if found is None:
-                found = _MADE[self._token] = self._made()
+                found = _MADE[self._token] = self._make_function()
                 while len(_MADE) > _MOST_MADE:
                     _MADE.popitem(last=False)
         return found
 
-    def _made(self) -> Callable[[bytes], Any]:
+    def _make_function(self) -> Callable[[bytes], Any]:
         try:
             made = self.factory(**self._options)
         except (Exception, SystemExit) as error:

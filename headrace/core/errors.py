@@ -137,7 +137,7 @@ class FencedError(RetryableError):
 class ResultMisfitError(RetryableError):
     """The columns of a result do not go where they should, whatever is in them.
 
-    No record is to blame, and waiting helps only if somebody changes the place.
+    No record is to blame, and waiting helps only if the place is changed.
     """
 
 

@@ -35,7 +35,7 @@ def read_regular(path: Path, most: int = -1) -> bytes:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file, readable by its owner alone, so that nobody ever sees half of it.
+    """Write a file, readable by its owner alone, so that no reader ever sees half of it.
 
     It is on the disk when this returns, in place of a former one.
 

@@ -1,4 +1,4 @@
-"""HTTP on a thread of its own: connections are bounded and have time-outs, whoever connects."""
+"""HTTP on a thread of its own: connections of all clients are bounded and have time-outs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ServerCertificate(Protocol):
     def context(self) -> ssl.SSLContext:
         """Return what connections are made with."""
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Reload what was renewed."""
 
 
@@ -250,7 +250,7 @@ class _Server(uvicorn.Server):
         if counter % SILENCE_TICKS == 0:
             self.door.close_silent()
         if self._certificate is not None and counter % CERTIFICATE_TICKS == 0:
-            self._certificate.look()
+            self._certificate.reload()
         return await super().on_tick(counter)
 
 

@@ -98,7 +98,7 @@ def _module(path: str, name: str) -> ModuleType:
         missing = error.name or ""
         if name == missing or name.startswith(f"{missing}."):
             raise ImportPathError(
-                f"{path!r}: no module {missing!r} on the import path{_near(path, missing)}; "
+                f"{path!r}: no module {missing!r} on the import path{_suggest(path, missing)}; "
                 "install its package, or name its folder in python_path"
             ) from error
         raise ImportPathError(
@@ -114,7 +114,7 @@ def _module(path: str, name: str) -> ModuleType:
 _ALIKE = 0.75
 
 
-def _near(path: str, missing: str) -> str:
+def _suggest(path: str, missing: str) -> str:
     """Return which module may have been meant: one that lies beside the one that is missing."""
     package, _, name = missing.rpartition(".")
     folders = list(sys.modules[package].__path__) if package in sys.modules else None

@@ -79,7 +79,7 @@ def _reasons(value: bytes, kind: pa.StructType | None) -> Iterator[str]:
         yield "[NOT_JSON] the value is nested too deeply to be read"
         return
     if not isinstance(document, dict):
-        yield f"[NOT_OBJECT] a JSON object is expected, found {_named(document)}"
+        yield f"[NOT_OBJECT] a JSON object is expected, found {_json_name(document)}"
         return
     if kind is not None:
         yield from _of_struct("", document, kind)
@@ -127,7 +127,7 @@ def _of_field(path: str, found: Any, kind: pa.DataType) -> Iterator[str]:
         if isinstance(found, dict):
             yield from _of_struct(path, found, kind)
         else:
-            yield _wrong(path, "an object", found)
+            yield _misfit_text(path, "an object", found)
         return
     if pa.types.is_list(kind):
         if isinstance(found, list):
@@ -135,18 +135,18 @@ def _of_field(path: str, found: Any, kind: pa.DataType) -> Iterator[str]:
                 if each is not None:
                     yield from _of_field(f"{path}[{place}]", each, kind.value_type)
         else:
-            yield _wrong(path, "a list", found)
+            yield _misfit_text(path, "a list", found)
         return
     for is_kind, name, look in _LOOKS:
         if is_kind(kind):
             code = look(found, kind)
             if code is not None:
-                yield _wrong(path, _sql(kind, name), found, code)
+                yield _misfit_text(path, _sql(kind, name), found, code)
             return
 
 
-def _wrong(path: str, expected: str, found: Any, code: str = "TYPE") -> str:
-    return f"[{code}] field {path}: {expected} is expected, found {_named(found)}"
+def _misfit_text(path: str, expected: str, found: Any, code: str = "TYPE") -> str:
+    return f"[{code}] field {path}: {expected} is expected, found {_json_name(found)}"
 
 
 def _of_boolean(found: Any, _: pa.DataType) -> str | None:
@@ -230,7 +230,7 @@ def _sql(kind: pa.DataType, name: str) -> str:
     return f"{name}_NTZ" if pa.types.is_timestamp(kind) and kind.tz is None else name
 
 
-def _named(found: Any) -> str:
+def _json_name(found: Any) -> str:
     """Return what a value is in JSON's words, with its beginning."""
     match found:
         case None | True | False:

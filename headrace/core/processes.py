@@ -51,7 +51,7 @@ RECORDS = "processes"
 #: Where records are if the usual folder cannot be written, followed by the user's number.
 FALLBACK = "/tmp/headrace-"  # noqa: S108 - whose it is, and who may write there, is looked at
 
-#: Write access of others, which nobody's own folder gives.
+#: Write access of others, which no private folder gives.
 _OTHERS_WRITE = 0o022
 
 #: Where the time of the start stands in /proc/PID/stat, counted from after the program's name.
@@ -186,7 +186,7 @@ def find_process(
         SeveralProcessesError: there are several, and none was named.
         UnreachableError: it ended without a word, or its record cannot be read.
     """
-    prefix = _prefix(os.path.abspath(file))  # noqa: PTH100 - as above
+    prefix = _prefix(os.path.abspath(file))  # noqa: PTH100 - as the file's path is read in config.origin
     found: dict[tuple[int, str, str], ProcessRecord] = {}
     unreadable: list[str] = []
     folders = _folders(environ)

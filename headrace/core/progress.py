@@ -2,7 +2,7 @@
 
 On a busy machine the same start takes a second or five minutes. A process that works shows it:
 what it writes grows, or it uses the processor. So its wait ends with its silence, and a deadline
-far away is for the one that works for ever.
+far away is for the one that never ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Consecutive records that are no list: among them offsets whose records somebody else reads."""
+"""Consecutive records that are no list: among them offsets whose records are read elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be traced, as the rest of Headrace sees it: nothing, unless somebody listens."""
+"""What can be traced, as the rest of Headrace sees it: nothing, unless an exporter listens."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def table_of(batch: Batch) -> pa.Table:
     columns = [
         _array(each("key"), pa.binary()),
         _array(each("value"), pa.binary()),
-        *_place(batch.partition, count),
+        *_place_columns(batch.partition, count),
         _offsets(batch, each),
         _timestamps(_array(map(itemgetter(1), each("timestamp")), pa.int64())),
         _headers(each, count),
@@ -153,7 +153,7 @@ def _rows(piece: pa.RecordBatch, partition: TopicPartition) -> pa.RecordBatch:
     columns = [
         piece.column("key"),
         piece.column("value"),
-        *_place(partition, piece.num_rows),
+        *_place_columns(partition, piece.num_rows),
         piece.column("offset"),
         _timestamps(piece.column("timestamp")),
         piece.column("headers"),
@@ -161,7 +161,7 @@ def _rows(piece: pa.RecordBatch, partition: TopicPartition) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _place(partition: TopicPartition, count: int) -> tuple[pa.Array, pa.Array]:
+def _place_columns(partition: TopicPartition, count: int) -> tuple[pa.Array, pa.Array]:
     """Return the columns that are the same in every record of a partition."""
     topic = constant(pa.string(), partition.topic.encode())
     number = integer(partition.partition, pa.int32())

@@ -71,7 +71,7 @@ def up(
     --records names are written again each time.
     """
     from headrace.devstack import detached  # noqa: PLC0415 - takes a while to import
-    from headrace.devstack.records import produce_records  # noqa: PLC0415 - as above
+    from headrace.devstack.records import produce_records  # noqa: PLC0415 - takes a while to import
 
     with _errors_shown():
         state = detached.up(directory)
@@ -88,7 +88,7 @@ def up(
 @app.command()
 def down(directory: _Directory) -> None:
     """Stop the servers; data and logs stay. Exits with 0 even if nothing runs."""
-    from headrace.devstack import detached  # noqa: PLC0415 - as above
+    from headrace.devstack import detached  # noqa: PLC0415 - takes a while to import
 
     with _errors_shown():
         stopped = detached.down(directory)
@@ -98,8 +98,8 @@ def down(directory: _Directory) -> None:
 @app.command()
 def status(directory: _Directory) -> None:
     """Show the servers. Exits with 0 if all run, 1 if one is down, 3 if no stack runs."""
-    from headrace.devstack import detached  # noqa: PLC0415 - as above
-    from headrace.devstack.server import ProcessState  # noqa: PLC0415 - as above
+    from headrace.devstack import detached  # noqa: PLC0415 - takes a while to import
+    from headrace.devstack.server import ProcessState  # noqa: PLC0415 - takes a while to import
 
     with _errors_shown():
         state = detached.running_state(directory)
@@ -112,8 +112,8 @@ def status(directory: _Directory) -> None:
 
 
 def _show(state: StackState) -> None:
-    from rich.console import Console  # noqa: PLC0415 - as above
-    from rich.table import Table  # noqa: PLC0415 - as above
+    from rich.console import Console  # noqa: PLC0415 - takes a while to import
+    from rich.table import Table  # noqa: PLC0415 - takes a while to import
 
     table = Table("server", "address", "pid", "state", "log", box=None, pad_edge=False)
     for server in state.servers:

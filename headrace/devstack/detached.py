@@ -98,13 +98,13 @@ def down(directory: Path) -> bool:
     was_kept = state.keeper.send(signal.SIGTERM)
     if not wait_for(lambda: not state.kept, Deadline.after(STOP_TIMEOUT_S + _PATIENCE_S)):
         state.keeper.send(signal.SIGKILL)
-    if not wait_for(lambda: not _left(state), Deadline.after(_PATIENCE_S)):
-        raise LocalStackError(f"these processes do not end: {', '.join(_left(state))}")
+    if not wait_for(lambda: not _left_processes(state), Deadline.after(_PATIENCE_S)):
+        raise LocalStackError(f"these processes do not end: {', '.join(_left_processes(state))}")
     remove_state(directory)
     return was_kept
 
 
-def _left(state: StackState) -> list[str]:
+def _left_processes(state: StackState) -> list[str]:
     processes = {"keeper": state.keeper, **{entry.name: entry.process for entry in state.servers}}
     return [
         f"{name} ({process.pid})"

@@ -24,7 +24,7 @@ _PROBE_TIMEOUT_S = 2.0
 
 
 def live_brokers(address: str, seconds: float = _PROBE_TIMEOUT_S) -> list[int]:
-    """Return the ids of the live brokers of the cluster; [] if nobody answers. Blocks briefly.
+    """Return the ids of the live brokers of the cluster; [] if none answers. Blocks briefly.
 
     A starting broker accepts connections well before the controller counts it as live. Only
     from then on do metadata list it and topics find a leader.

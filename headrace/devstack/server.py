@@ -226,7 +226,7 @@ class ServerProcess:
             )
         identity = _read_identity(supervisor, deadline)
         if identity is None:
-            _close(supervisor)
+            _close_pipe(supervisor)
             raise LocalStackError(f"{command[0]} could not be run; see {log_file}")
         return cls(supervisor, identity)
 
@@ -250,12 +250,12 @@ class ServerProcess:
         self.identity.send(signal.SIGCONT)
         with suppress(subprocess.TimeoutExpired):
             self._supervisor.wait(deadline.remaining)
-        return _close(self._supervisor)
+        return _close_pipe(self._supervisor)
 
     def kill(self) -> int:
         """End the process at once (SIGKILL) and return its exit code. Blocks briefly."""
         self.identity.send(signal.SIGKILL)
-        return _close(self._supervisor)
+        return _close_pipe(self._supervisor)
 
     def _send(self, number: signal.Signals) -> None:
         if not self.identity.send(number):
@@ -273,11 +273,11 @@ def _read_identity(
     line = pipe.readline() if ready else b""
     if not line:
         return None
-    # A command that has ended already is nobody by now: no process started at "".
+    # A command that has ended already has no identity by now: no process started at "".
     return ProcessIdentity.of(int(line)) or ProcessIdentity(int(line), started="")
 
 
-def _close(supervisor: subprocess.Popen[bytes]) -> int:
+def _close_pipe(supervisor: subprocess.Popen[bytes]) -> int:
     """Close the pipe, upon which the supervisor kills what it holds, and wait for its end."""
     assert supervisor.stdin is not None
     assert supervisor.stdout is not None
@@ -332,7 +332,7 @@ _TAKEN = "Address already in use"
 
 
 def _growing(first: float, last: float) -> Iterator[float]:
-    """Yield seconds that grow by half each time, up to the last for ever."""
+    """Yield seconds that grow by half each time, up to the last without end."""
     while True:
         yield first
         first = min(1.5 * first, last)

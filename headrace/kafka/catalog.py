@@ -13,7 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, and
     ConfigResource,
     NewPartitions,
 )
-from confluent_kafka.admin import NewTopic as ClientTopic  # type: ignore[attr-defined]  # as above
+from confluent_kafka.admin import NewTopic as ClientTopic  # type: ignore[attr-defined]  # public, and not said to be
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError, StartError
@@ -69,7 +69,7 @@ def subscribers(
 ) -> tuple[str, ...]:
     """Return the subscribed consumers of a group as ``client id at host``. Blocks.
 
-    They commit offsets of their own; while there are any, the coordinator takes nobody else's.
+    They commit offsets of their own; while there are any, the coordinator takes no others.
 
     Raises:
         KafkaUnavailableError: the group's coordinator did not answer.
@@ -96,7 +96,7 @@ _MISSING = (
 )
 _MISSING_PARTITION = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - as above
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the client's public name for it
 )
 
 
@@ -115,8 +115,8 @@ _MOVING_LEADER = (
 #: Seconds in which a partition has to have its next leader, and between two looks.
 _LEADER_PATIENCE, _LEADER_RETRY = 3.0, 0.1
 
-#: What the client says where nobody answers.
-_SILENT = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)  # noqa: SLF001 - as above
+#: What the client says where no broker answers.
+_SILENT = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)  # noqa: SLF001 - the client's public name for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class KafkaTopicCatalog:
         ):
             if until.expired:
                 raise self._unavailable(
-                    KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - as above
+                    KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - the client's public name for it
                 )
             Event().wait(until.at_most(_LEADER_RETRY))
 

@@ -62,7 +62,7 @@ class KafkaDeadLetterStore:
         self._producer: Producer | None = None
 
     def store(self, topic: str, letters: Sequence[DeadLetter], patience: float) -> None:
-        producer = self._open()
+        producer = self._open_producer()
         receipts: list[KafkaError | None] = []
         # the client gives up what waits in its queue for too long, so not all may wait there
         for some in _rounds(letters):
@@ -77,7 +77,7 @@ class KafkaDeadLetterStore:
             refused = next((each for each in receipts if each is not None), None)
             if refused is not None:
                 if refused.fatal():
-                    self._forget(producer)
+                    self._discard_producer(producer)
                 raise _failed(topic, refused.str())
             if len(receipts) < len(some):
                 raise _failed(topic, "no answer in time")
@@ -86,7 +86,7 @@ class KafkaDeadLetterStore:
     def _produce(
         producer: Producer, topic: str, letter: DeadLetter, receipts: list[KafkaError | None]
     ) -> None:
-        # the receipts of a round that failed, which may still come, are nobody's any more
+        # the receipts of a round that failed, which may still come, do not count any more
         try:
             producer.produce(
                 topic,
@@ -98,14 +98,14 @@ class KafkaDeadLetterStore:
         except (BufferError, KafkaException) as error:
             raise _failed(topic, str(error)) from error
 
-    def _open(self) -> Producer:
+    def _open_producer(self) -> Producer:
         with self._lock:
             if self._producer is None:
                 given = clients.base(self._properties)
                 self._producer = Producer(clients.producer({**_SETTINGS, **given}))
             return self._producer
 
-    def _forget(self, producer: Producer) -> None:
+    def _discard_producer(self, producer: Producer) -> None:
         """Discard this producer, which takes no more records; the next record opens another."""
         with self._lock:
             if self._producer is producer:
@@ -254,7 +254,7 @@ class ReplayProgress:
         """Return what is stored; nothing where it is of another topic of the same name.
 
         Raises:
-            ValueError: somebody else stored it, or another version of Headrace.
+            ValueError: another client stored it, or another version of Headrace.
         """
         document = json.loads(metadata or "")
         if not isinstance(document, dict) or document.get("version") != _PROGRESS_VERSION:
@@ -341,7 +341,7 @@ class LetterReplay:
         except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
             raise OffsetStoreError(
                 f"group {self._group} has an offset for {self._topic}-{found.partition} that is no "
-                "record of replays; whoever reads in that group is to take another one, and its "
+                "record of replays; consumers in that group have to take another one, and its "
                 "offsets are to be deleted (kafka-consumer-groups --delete-offsets)"
             ) from error
 

@@ -81,9 +81,12 @@ def missing_features(config: KafkaConfig) -> Iterator[ConfigProblem]:
     features = built_in()
     if features is None:
         return
-    for steps, what, feature in _taken(config):
+    for steps, what, feature in _needed_features(config):
         if feature is None:
-            yield steps, f"is {what}, which is no mechanism of librdkafka: {_known(features)}"
+            yield (
+                steps,
+                f"is {what}, which is no mechanism of librdkafka: {_known_mechanisms(features)}",
+            )
         elif feature not in features:
             yield steps, f"takes {what}, which {_LACKS.format(libversion()[0])}{_way(feature)}"
 
@@ -91,7 +94,7 @@ def missing_features(config: KafkaConfig) -> Iterator[ConfigProblem]:
 _LACKS = "the installed librdkafka {} was built without"
 
 
-def _known(features: frozenset[str]) -> str:
+def _known_mechanisms(features: frozenset[str]) -> str:
     names = [name for name, feature in _MECHANISMS.items() if feature in features]
     return f"take one of {', '.join(names)}" if names else "it was built without any"
 
@@ -107,14 +110,14 @@ def _way(feature: str) -> str:
     return ": that of the wheels has it, so pip install --force-reinstall confluent-kafka"
 
 
-def _taken(config: KafkaConfig) -> Iterator[tuple[Steps, str, str | None]]:
+def _needed_features(config: KafkaConfig) -> Iterator[tuple[Steps, str, str | None]]:
     """Yield the place, the name and the feature of each thing that may be missing."""
     given = {name: str(value) for name, value in client_properties(config).items()}
     protocol = given.get("security.protocol", "").upper()
     if protocol.endswith("SSL"):
-        yield _place(config, "tls", "security.protocol"), "TLS", "ssl"
+        yield _place_of(config, "tls", "security.protocol"), "TLS", "ssl"
     if protocol.startswith("SASL_"):
-        yield _place(config, "sasl", "security.protocol"), "a login by SASL", "sasl"
+        yield _place_of(config, "sasl", "security.protocol"), "a login by SASL", "sasl"
         yield from _login(config, given)
     for name in _CODEC:
         if (codec := given.get(name, "").lower()) in _CODECS:
@@ -126,7 +129,7 @@ def _taken(config: KafkaConfig) -> Iterator[tuple[Steps, str, str | None]]:
 def _login(config: KafkaConfig, given: dict[str, str]) -> Iterator[tuple[Steps, str, str | None]]:
     named = next((name for name in _MECHANISM if name in given), None)
     mechanism = _USUAL_MECHANISM if named is None else given[named].upper()
-    at = _place(config, "sasl", named or "security.protocol", "mechanism")
+    at = _place_of(config, "sasl", named or "security.protocol", "mechanism")
     if mechanism in _MECHANISMS:
         usual = "" if named else ", where sasl.mechanism names no other"
         yield at, f"the login {mechanism}{usual}", _MECHANISMS[mechanism]
@@ -138,7 +141,7 @@ def _login(config: KafkaConfig, given: dict[str, str]) -> Iterator[tuple[Steps, 
         yield at, subject(given[named], secret=secret), None
 
 
-def _place(config: KafkaConfig, section: str, name: str, *fields: str) -> Steps:
+def _place_of(config: KafkaConfig, section: str, name: str, *fields: str) -> Steps:
     """Return what says it: a section of ours, or a property."""
     if name not in config.properties and getattr(config, section) is not None:
         return ("kafka", section, *fields)

@@ -44,7 +44,7 @@ _READ_TIMEOUT = 2.0
 #: Seconds that finishing takes at most: reading the log may have used up the caller's deadline.
 _FINISH_TIMEOUT = 10.0
 
-#: The partition whose offset a finishing commit stores, as it has to store one: whoever reads the
+#: The partition whose offset a finishing commit stores, as it has to store one: any reader of the
 #: log may commit it, it is always there, and no channel reads it.
 _NEUTRAL = TopicPartition(TRANSACTION_LOG, 0)
 
@@ -150,7 +150,7 @@ class Finishing:
             OffsetStoreError: the brokers did not do it, or the log cannot tell what to do.
         """
         found = self._decided() if known is None else known
-        held = self._held(found)
+        held = self._held_partitions(found)
         in_doubt = found.of_group in _OF_USE and not self._is_stable()
         rows = {
             partition: hold
@@ -169,7 +169,7 @@ class Finishing:
 
     def _store_again(self, rows: Mapping[TopicPartition, Hold], *, offsets: bool) -> None:
         """Store what a decided commit has of offsets and of changelogs, in one transaction."""
-        again = begin_again(self._properties, self._again, self._soon())
+        again = begin_again(self._properties, self._finishing_id, self._answer_deadline())
         entries = self._sent_offsets() if offsets else []
         if not entries and not rows:
             return
@@ -179,7 +179,7 @@ class Finishing:
                 self._produce_again(client, partition, hold)
             client.flush(deadline.left)
 
-        failure = again.commit(entries, self._metadata(), self._soon(), produce)
+        failure = again.commit(entries, self._metadata(), self._answer_deadline(), produce)
         if failure is not None and failure.topic_missing:
             # nothing of what was decided is of use any more where the topic is gone
             self._warn_of_once(str(failure))
@@ -187,7 +187,7 @@ class Finishing:
             raise self._failed(f"it could not be stored once more: {failure}")
 
     @property
-    def _again(self) -> str:
+    def _finishing_id(self) -> str:
         """Return the id of the producer that stores once more what was decided."""
         return f"{self._producer.transactional_id}{_AGAIN}"
 
@@ -244,10 +244,11 @@ class Finishing:
                 if in_doubt:
                     self._commit_offsets()
             case Decision.ABORT | Decision.NONE:
-                # which offset it is does not matter: nobody will ever read it
+                # which offset it is does not matter: it is never read
                 entry = ClientPartition(*self._place.partition, 0)
                 self._require(
-                    self._producer.abort([entry], self._metadata(), self._soon()), "an abort"
+                    self._producer.abort([entry], self._metadata(), self._answer_deadline()),
+                    "an abort",
                 )
             case Decision.UNKNOWN:
                 if in_doubt:
@@ -260,7 +261,7 @@ class Finishing:
     def _commit_offsets(self) -> None:
         """Commit a transaction of the group, with an offset that means nothing to it."""
         failure = self._producer.commit(
-            [ClientPartition(*_NEUTRAL, 0)], self._metadata(), self._soon()
+            [ClientPartition(*_NEUTRAL, 0)], self._metadata(), self._answer_deadline()
         )
         self._require(failure, "a commit")
         log.warning(
@@ -276,7 +277,7 @@ class Finishing:
         Raises:
             OffsetStoreError: the brokers did not do it.
         """
-        return self._finish_held(found, self._held(found))
+        return self._finish_held(found, self._held_partitions(found))
 
     def _finish_held(
         self, found: Decided, held: Mapping[TopicPartition, Hold]
@@ -289,14 +290,14 @@ class Finishing:
                 done += partitions
         return tuple(done)
 
-    def _held(self, found: Decided) -> Mapping[TopicPartition, Hold]:
+    def _held_partitions(self, found: Decided) -> Mapping[TopicPartition, Hold]:
         """Return the topics' partitions that readers wait in for no transaction that goes on."""
         wanted = [each for each in found.partitions if each.topic != OFFSETS_TOPIC]
         try:
             holds = self._log.holds(wanted)
-            if any(self._again in hold.going_on for hold in holds.values()):
+            if any(self._finishing_id in hold.going_on for hold in holds.values()):
                 # one that was ended while it did what follows here
-                begin_again(self._properties, self._again, self._soon())
+                begin_again(self._properties, self._finishing_id, self._answer_deadline())
                 holds = self._log.holds(wanted)
         except HeadraceError as error:
             log.warning(
@@ -323,7 +324,9 @@ class Finishing:
             client.flush(deadline.left)
 
         act = self._producer.commit if decision is Decision.COMMIT else self._producer.abort
-        self._require(act([], self._metadata(), self._soon(), produce), f"{decision.value} marks")
+        self._require(
+            act([], self._metadata(), self._answer_deadline(), produce), f"{decision.value} marks"
+        )
         log.warning(
             "transaction_finished",
             transactional_id=transactional_id,
@@ -372,11 +375,11 @@ class Finishing:
         return all(each.error is None for each in found)
 
     def _metadata(self) -> object:
-        """Return what a producer has to know of a group, from a client that asks nobody."""
+        """Return what a producer has to know of a group, from a client that sends no request."""
         settings = clients.consumer(clients.silent({}), self._place.group)
         with closing(open_consumer(settings)) as consumer:
             return consumer.consumer_group_metadata()
 
     @staticmethod
-    def _soon() -> Deadline:
+    def _answer_deadline() -> Deadline:
         return Deadline.after(_FINISH_TIMEOUT)

@@ -252,8 +252,8 @@ class KafkaOffsetStore(OffsetStore):
     def group_metadata(self) -> object:
         """Return what a transactional producer has to know of the group: its name only.
 
-        A consumer that only assigns has no member id, so that the group's coordinator refuses
-        nobody by it.
+        A consumer that only assigns has no member id by which the group's coordinator
+        could refuse it.
         """
         return self._consumer.consumer_group_metadata()
 
@@ -283,7 +283,7 @@ class KafkaOffsetStore(OffsetStore):
         """Release the client; does not block.
 
         With a commit on its way the client ends only when that is answered or has timed out, 45 s
-        later. Nobody waits for this any more, so it happens on a thread of its own.
+        later. No caller waits for this any more, so it happens on a thread of its own.
         """
         if self._unanswered:
             log.info("commits_unacknowledged", group=self._group, commits=self._unanswered)
@@ -397,7 +397,7 @@ class TransactionalOffsetStore:
                 "our transactional producer does not come back", CommitRefusal.MEMBERSHIP
             )
         if failure is not None and failure.refusal is CommitRefusal.MEMBERSHIP:
-            self._end()
+            self._end_membership()
         return failure
 
     def _is_stuck(self, member: TransactionalProducer, clock: Clock) -> bool:
@@ -414,12 +414,12 @@ class TransactionalOffsetStore:
     def _member_of(self, transactional_id: str) -> TransactionalProducer:
         """Return the producer of a membership; a new membership ends the one before."""
         if self._member is None or self._member.transactional_id != transactional_id:
-            self._end()
+            self._end_membership()
             self._member = TransactionalProducer(self._properties, transactional_id)
             log.info("producer_opened", group=self._group, transactional_id=transactional_id)
         return self._member
 
-    def _end(self) -> None:
+    def _end_membership(self) -> None:
         if self._member is not None:
             self._ended.append(self._member.transactional_id)
             self._member = None
@@ -442,9 +442,9 @@ class TransactionalOffsetStore:
         self._member.serve()
         self._member.settle(self._clock)
         if self._is_stuck(self._member, self._clock):
-            # whoever commits next in this membership is told that it is over
-            self._end()
+            # the next commit in this membership fails, because it is over
+            self._end_membership()
 
     def close(self) -> None:
-        self._end()
+        self._end_membership()
         self._plain.close()

@@ -156,7 +156,7 @@ class CommitRefusal(Enum):
     NONE = "none"
     """Nothing: it may be tried again. Whether it is stored is not known."""
     CLAIM = "claim"
-    """Somebody claimed the partition after us; nothing was or will be stored under our claim."""
+    """Another claimed the partition after us; nothing was or will be stored under our claim."""
     MEMBERSHIP = "membership"
     """Our transactional producer is fenced: no claim of this membership can commit any more."""
 
@@ -206,7 +206,7 @@ class OffsetStore(Protocol):
 
         A partition that is not in the result is stored. When the deadline passes first, those
         without an answer are in the result, and whether they are stored is not known: the store
-        may yet execute the commit, unless it refuses zombies and somebody claimed meanwhile.
+        may yet execute the commit, unless it refuses zombies and another member claimed meanwhile.
         """
 
     def fence(

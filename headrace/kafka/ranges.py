@@ -180,7 +180,7 @@ class _End(Enum):
     """The first offset that it has."""
 
     HIGH = "high"
-    """The end for whoever reads with the isolation level of the source."""
+    """The end for readers with the isolation level of the source."""
 
     TOP = "top"
     """The end after the records of open transactions."""
@@ -242,7 +242,7 @@ class KafkaRangeSource(RecordSource):
         if pause > 0:
             self._never.wait(min(pause, timeout))
         if pause <= timeout:
-            self._ask()
+            self._ask_ends()
             # those in trouble may never come
             sound = [plan for plan in self._plans.values() if not plan.troubled]
             wait([answer for plan in sound for answer in plan.asked.values()], timeout)
@@ -267,13 +267,13 @@ class KafkaRangeSource(RecordSource):
             {partition: plan.position for partition, plan in self._plans.items() if plan.unread}
         )
         fetched = Fetched()
-        self._settle(fetched)
+        self._settle_doubts(fetched)
         for partition, plan in self._plans.items():
             if plan.is_open and plan.low is not None and plan.high is not None:
                 self._plan(partition, plan, (plan.low, plan.high), fetched)
         return fetched
 
-    def _settle(self, fetched: Fetched) -> None:
+    def _settle_doubts(self, fetched: Fetched) -> None:
         """Apply the answers on whether logs still lead to positions in doubt."""
         fetched.errors.extend(self._logs.poll(0))
         for partition in [*self._logs.whole, *self._logs.lost]:
@@ -310,7 +310,7 @@ class KafkaRangeSource(RecordSource):
 
     # --- what brokers are asked -----------------------------------------------------------------
 
-    def _ask(self) -> None:
+    def _ask_ends(self) -> None:
         """Ask for the ends of what is planned, and for the begins of what is new.
 
         Partitions in trouble are asked by themselves and not as often: an answer comes when all
@@ -342,7 +342,7 @@ class KafkaRangeSource(RecordSource):
         for asked, answer in answers.items():
             plans[TopicPartition(asked.topic, asked.partition)].asked[what] = answer
 
-    def _answer(
+    def _answered_offset(
         self, partition: TopicPartition, answer: Future[Any]
     ) -> tuple[int | None, int | None, str]:
         """Return the offset that was answered and its leader epoch, or None and what is wrong."""
@@ -374,7 +374,7 @@ class KafkaRangeSource(RecordSource):
         unread: dict[TopicPartition, _PartitionPlan] = {}
         for partition, plan in self._plans.items():
             for what in [each for each, answer in plan.asked.items() if answer.done()]:
-                offset, epoch, problem = self._answer(partition, plan.asked.pop(what))
+                offset, epoch, problem = self._answered_offset(partition, plan.asked.pop(what))
                 plan.troubled = offset is None
                 if what is _End.HIGH and self._has_new_leader(partition, plan, epoch):
                     continue

@@ -69,7 +69,7 @@ _REFUSED = frozenset(
 _DROPPED = frozenset(
     {
         KafkaError._PURGE_QUEUE,  # noqa: SLF001 - public names of the client's
-        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - as above
+        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - public names of the client's
     }
 )
 
@@ -166,7 +166,7 @@ def _served(call: Callable[[], int]) -> int:
 
     A fatal error is raised by the call. Where a delivery report comes in the same call, Python
     finds the error set when the report's callback returns, and makes a SystemError of both; or the
-    error is lost, and what is left says nothing. Whoever decides the transaction meets it again.
+    error is lost, and what is left says nothing. The call that decides it meets it again.
     """
     try:
         return call()
@@ -343,7 +343,7 @@ class ResultTransactions:
         self._topics: dict[str, str] = {}
         self._producer: TransactionalProducer | None = None
         self._ended: deque[str] = deque(maxlen=_MEMBERSHIPS)
-        #: For moves without a claim. Nobody shuts it out: the hold on the group keeps others away.
+        #: For moves without a claim. It is not fenced: the hold on the group keeps others away.
         self._own_id = own_id or f"headrace.{group}.{member}.{uuid4().hex[:8]}"
 
     def require(self, topic: str) -> None:
@@ -353,7 +353,7 @@ class ResultTransactions:
             StartError: it does not, or no broker answered.
         """
         with closing(KafkaTopicCatalog(self._properties, sink_group(self._group))) as catalog:
-            found = catalog.describe([topic], self._soon())
+            found = catalog.describe([topic], self._answer_deadline())
         if topic not in found:
             raise StartError(
                 f"topic {topic}, which results go to, does not exist; create it with as many "
@@ -377,7 +377,7 @@ class ResultTransactions:
         if topic is None:
             return None
         partition = TopicPartition(topic, number)
-        found = self._patiently([partition]).get(partition)
+        found = self._read_patiently([partition]).get(partition)
         return None if found is None or found.is_of_another(topic_id) else found
 
     def last_entries(
@@ -401,7 +401,7 @@ class ResultTransactions:
         settings = {**self._properties, "isolation.level": "read_uncommitted"}
         with closing(KafkaOffsetStore(settings, sink_group(self._group), quiet=True)) as store:
             try:
-                found = self._patiently(list(wanted), store, deadline)
+                found = self._read_patiently(list(wanted), store, deadline)
             except OffsetStoreError as error:
                 raise KafkaUnavailableError(str(error)) from error
         return {
@@ -470,7 +470,7 @@ class ResultTransactions:
         """
         if not producer.has_aborted:
             return
-        if lose_marks(self._properties, self._soon()) is not False:
+        if lose_marks(self._properties, self._answer_deadline()) is not False:
             place = GroupPartition(sink_group(self._group), partition)
             Finishing(self._properties, place, producer).finish()
         producer.has_aborted = False
@@ -482,7 +482,7 @@ class ResultTransactions:
             raise FencedError(f"group {self._group}: a membership is over: {sorted(named)}")
         (wanted,) = named
         if self._producer is None or self._producer.transactional_id != wanted:
-            self._end()
+            self._end_producer()
             self._producer = TransactionalProducer(
                 {**_SETTINGS, **self._properties, "message.timeout.ms": self._timeout_ms},
                 wanted,
@@ -497,7 +497,7 @@ class ResultTransactions:
     def _timeout_ms(self) -> int:
         return int(self._timeout * 1000)
 
-    def _end(self) -> None:
+    def _end_producer(self) -> None:
         if self._producer is not None:
             self._ended.append(self._producer.transactional_id)
             self._producer = None
@@ -509,7 +509,7 @@ class ResultTransactions:
         if stuck:
             log.error("producer_stuck", transactional_id=producer.transactional_id)
         if stuck or failure.refusal is CommitRefusal.MEMBERSHIP:
-            self._end()
+            self._end_producer()
             raise FencedError(f"group {self._group}: {failure}")
         raise SinkFailedError(
             f"group {self._group}: the results' transaction failed: {failure}; it is made again "
@@ -547,7 +547,7 @@ class ResultTransactions:
     def _read(self, moves: Sequence[Move]) -> dict[TopicPartition, StoredOffset]:
         for move in moves:
             self._topics[self._parts(move.identity)[0]] = move.partition.topic
-        found = self._patiently([move.partition for move in moves])
+        found = self._read_patiently([move.partition for move in moves])
         topic_ids = {move.partition: self._parts(move.identity)[0] for move in moves}
         return {
             partition: stored
@@ -575,17 +575,17 @@ class ResultTransactions:
         _, topic_id, number = identity.rsplit("/", 2)
         return topic_id, int(number)
 
-    def _soon(self) -> Deadline:
+    def _answer_deadline(self) -> Deadline:
         return Deadline.after(ANSWER_TIMEOUT, self._clock)
 
-    def _patiently(
+    def _read_patiently(
         self,
         partitions: Collection[TopicPartition],
         store: KafkaOffsetStore | None = None,
         deadline: Deadline | None = None,
     ) -> Mapping[TopicPartition, StoredOffset]:
         """Read offsets of a group whose coordinator may just be changing."""
-        deadline = deadline or self._soon()
+        deadline = deadline or self._answer_deadline()
         while True:
             try:
                 return (store or self._store()).read_many(partitions, deadline)
@@ -606,8 +606,8 @@ class ResultTransactions:
         """Return the name of the topic with an id, None where no such topic exists."""
         if topic_id not in self._topics:
             with closing(KafkaTopicCatalog(self._properties, sink_group(self._group))) as catalog:
-                names = catalog.names(self._soon())
-                for info in catalog.describe(names, self._soon()).values():
+                names = catalog.names(self._answer_deadline())
+                for info in catalog.describe(names, self._answer_deadline()).values():
                     self._topics[info.topic_id] = info.name
         return self._topics.get(topic_id)
 

@@ -350,7 +350,7 @@ class TransactionLog:
     def _partitions(self) -> int:
         """Return how many partitions the log has; 0: no producer has begun a transaction yet."""
         with closing(KafkaTopicCatalog(self._properties, _GROUP)) as catalog:
-            info = catalog.describe([TRANSACTION_LOG], self._soon()).get(TRANSACTION_LOG)
+            info = catalog.describe([TRANSACTION_LOG], self._answer_deadline()).get(TRANSACTION_LOG)
             return 0 if info is None else info.partitions
 
     def _entries(self, numbers: Iterable[int]) -> Iterator[tuple[str, LoggedTransaction | None]]:
@@ -369,7 +369,7 @@ class TransactionLog:
         with closing(KafkaTopicCatalog(self._properties, _GROUP)) as catalog:
             for number in numbers:
                 partition = TopicPartition(TRANSACTION_LOG, number)
-                low, high = catalog.watermarks(partition, self._soon())
+                low, high = catalog.watermarks(partition, self._answer_deadline())
                 for record in read_log(self._properties, _GROUP, partition, low, high):
                     key = record.key()
                     if key is not None:
@@ -388,8 +388,8 @@ class TransactionLog:
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # as above
-        admin, deadline = AdminClient(clients.silent(self._properties)), self._soon()
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        admin, deadline = AdminClient(clients.silent(self._properties)), self._answer_deadline()
         asked = admin.list_offsets(
             {ClientPartition(*each): latest for each in partitions},
             isolation_level=level,
@@ -407,5 +407,5 @@ class TransactionLog:
             ) from error
 
     @staticmethod
-    def _soon() -> Deadline:
+    def _answer_deadline() -> Deadline:
         return Deadline.after(_ANSWER_TIMEOUT)

@@ -121,7 +121,7 @@ class TransactionalProducer:
         """
         if self._phase is _Phase.READY and self.busy_for(deadline.clock) == 0:
             return None
-        return self._finish(partial(self._settle, deadline), deadline)
+        return self._finish(partial(self._settle_transaction, deadline), deadline)
 
     def abort(
         self,
@@ -143,19 +143,19 @@ class TransactionalProducer:
         if self.busy_for(deadline.clock) > 0:
             return CommitFailure("the producer is still busy with an earlier commit")
         self.undecided |= _partitions(entries)
-        call = self._begin(work, deadline.clock)
+        call = self._start_call(work, deadline.clock)
         call.join(deadline.remaining)
         if call.is_alive():
             return CommitFailure("no answer to the transaction in time")
         return self._outcome
 
     def settle(self, clock: Clock) -> None:
-        """Find out what became of an earlier commit, if nobody does; waits only a moment."""
+        """Find out what became of an earlier commit, if no call does; waits only a moment."""
         if self.undecided and self.busy_for(clock) == 0:
-            settling = partial(self._settle, Deadline.after(SETTLE_TIMEOUT, clock))
-            self._begin(settling, clock).join(_MOMENT)
+            settling = partial(self._settle_transaction, Deadline.after(SETTLE_TIMEOUT, clock))
+            self._start_call(settling, clock).join(_MOMENT)
 
-    def _begin(self, work: Callable[[], None], clock: Clock) -> Thread:
+    def _start_call(self, work: Callable[[], None], clock: Clock) -> Thread:
         self._called_at = clock.monotonic()
         self._call = Thread(target=self._run, args=[work], name="kafka-commit", daemon=True)
         self._call.start()
@@ -191,7 +191,7 @@ class TransactionalProducer:
         deadline: Deadline,
         produce: Callable[[Producer, Deadline], None] | None,
     ) -> None:
-        self._settle(deadline)
+        self._settle_transaction(deadline)
         self.undecided = _partitions(entries)
         self._producer.begin_transaction()
         self._phase = _Phase.OPEN
@@ -211,13 +211,13 @@ class TransactionalProducer:
         deadline: Deadline,
         produce: Callable[[Producer, Deadline], None] | None,
     ) -> None:
-        self._settle(deadline)
+        self._settle_transaction(deadline)
         self._producer.begin_transaction()
         self._phase = _Phase.OPEN
         if produce is not None:
             produce(self._producer, deadline)
         if not entries:
-            self._settle(deadline)
+            self._settle_transaction(deadline)
             return
         try:
             # the other half is for the abort: the client tries as long as it is let
@@ -230,9 +230,9 @@ class TransactionalProducer:
                 transactional_id=self.transactional_id,
                 error=error.args[0].str(),
             )
-        self._settle(deadline)
+        self._settle_transaction(deadline)
 
-    def _settle(self, deadline: Deadline) -> None:
+    def _settle_transaction(self, deadline: Deadline) -> None:
         match self._phase:
             case _Phase.NEW:
                 self._producer.init_transactions(deadline.left)
@@ -262,7 +262,7 @@ class TransactionalProducer:
 _FENCED = frozenset(
     {
         KafkaError._FENCED,  # noqa: SLF001 - public names of the client's
-        KafkaError._STATE,  # noqa: SLF001 - as above
+        KafkaError._STATE,  # noqa: SLF001 - public names of the client's
         KafkaError.INVALID_PRODUCER_EPOCH,
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
         KafkaError.INVALID_TXN_STATE,

@@ -149,7 +149,7 @@ class LogQuestions:
             self._asked_at.pop(partition, None)
             self.lost.pop(partition, None)
         self.whole.difference_update(partitions)
-        self._close(self._open.keys() & set(partitions))
+        self._close_answered(self._open.keys() & set(partitions))
 
     def poll(self, timeout: float) -> list[str]:
         """Process answers that have arrived; return other errors. Blocks for the time-out."""
@@ -159,10 +159,10 @@ class LogQuestions:
         errors = [
             error
             for message in self._consumer.consume(_MOST_ANSWERS if timeout == 0 else 1, timeout)
-            if (error := self._take(message)) is not None
+            if (error := self._take_message(message)) is not None
         ]
-        self._close(self._open.keys() & (self.lost.keys() | self.whole))
-        return errors + self._late()
+        self._close_answered(self._open.keys() & (self.lost.keys() | self.whole))
+        return errors + self._late_messages()
 
     def _put_what_waits(self) -> None:
         """Ask what waits, unless a client is at it that may still be answered."""
@@ -177,7 +177,7 @@ class LogQuestions:
         self._consumer = open_consumer(self._properties)
         self._consumer.incremental_assign(list(self._open.values()))
 
-    def _late(self) -> list[str]:
+    def _late_messages(self) -> list[str]:
         """Return what to say of logs that have been in doubt for long, once in a while."""
         now = self._clock.monotonic()
         unanswered = [*self._open, *self._waiting]
@@ -191,7 +191,7 @@ class LogQuestions:
         )
         return [report]
 
-    def _take(self, message: Message) -> str | None:
+    def _take_message(self, message: Message) -> str | None:
         partition = TopicPartition(str(message.topic()), message.partition() or 0)
         error = message.error()
         if partition not in self._open or partition in self.lost:
@@ -205,7 +205,7 @@ class LogQuestions:
             return f"{partition}: {error.str()}"
         return None
 
-    def _close(self, answered: Collection[TopicPartition]) -> None:
+    def _close_answered(self, answered: Collection[TopicPartition]) -> None:
         for partition in answered:
             del self._open[partition]
         if self._consumer is None:
@@ -269,7 +269,7 @@ class LogLooks:
     """Looks at logs, for any thread and for none that waits.
 
     Each leader is asked by itself, as an answer for many comes when all of them have answered. The
-    logs that have another leader than before are asked about together, on a thread that there is
+    logs that have another leader than before are asked about together, on a thread that exists
     while some are.
     """
 
@@ -317,7 +317,7 @@ class LogLooks:
             epoch = answer.result().leader_epoch
             look.led = None if epoch is None or epoch < 0 else epoch
             if look.led in {None, look.epoch}:
-                self._settle(look, LogLook(look.led))
+                self._settle_look(look, LogLook(look.led))
                 return
         elif (
             look.deadline.expired
@@ -328,9 +328,9 @@ class LogLooks:
             self._fail(look, reason.str() if isinstance(reason, KafkaError) else str(reason))
             return
         # a broker that has just begun may not know yet what it leads
-        self._doubt(look)
+        self._queue_doubt(look)
 
-    def _doubt(self, look: _Doubt) -> None:
+    def _queue_doubt(self, look: _Doubt) -> None:
         with self._lock:
             self._doubts.append(look)
             if self._thread is None and not self._closing.is_set():
@@ -344,7 +344,7 @@ class LogLooks:
         try:
             while self._take_doubts(open_looks):
                 self._questions.poll(0)
-                self._answer(open_looks)
+                self._answer_looks(open_looks)
                 self._closing.wait(_POLL_INTERVAL)
         except Exception as error:  # noqa: BLE001 - who asked hears of it, and asks again
             with self._lock:
@@ -375,13 +375,13 @@ class LogLooks:
                 self._questions.ask(look.partition, look.position, look.epoch)
         return True
 
-    def _answer(self, open_looks: dict[TopicPartition, _Doubt]) -> None:
+    def _answer_looks(self, open_looks: dict[TopicPartition, _Doubt]) -> None:
         questions, over = self._questions, []
         for partition, look in open_looks.items():
             if partition in questions.whole:
-                self._settle(look, LogLook(look.led))
+                self._settle_look(look, LogLook(look.led))
             elif partition in questions.lost:
-                self._settle(look, LogLook(look.led, True, questions.lost[partition]))
+                self._settle_look(look, LogLook(look.led, True, questions.lost[partition]))
             elif look.deadline.expired:
                 self._fail(look, "its leader did not say")
             elif not look.answer.done():
@@ -393,12 +393,12 @@ class LogLooks:
 
     # --- answers --------------------------------------------------------------------------------
 
-    def _settle(self, look: _Doubt, found: LogLook) -> None:
-        if self._forget(look):
+    def _settle_look(self, look: _Doubt, found: LogLook) -> None:
+        if self._remove_look(look):
             look.answer.set_result(found)
 
     def _fail(self, look: _Doubt, reason: str) -> None:
-        if self._forget(look):
+        if self._remove_look(look):
             look.answer.set_exception(
                 KafkaUnavailableError(
                     f"whether the log of {look.partition} still leads to {look.position} is not "
@@ -406,8 +406,8 @@ class LogLooks:
                 )
             )
 
-    def _forget(self, look: _Doubt) -> bool:
-        """Return whether somebody waits for the answer still."""
+    def _remove_look(self, look: _Doubt) -> bool:
+        """Return whether the answer is still awaited."""
         with self._lock:
             if self._looks.get(look.partition) is look:
                 del self._looks[look.partition]

@@ -51,11 +51,11 @@ def table_of(rows: Iterable[R], columns: Sequence[Column[R]]) -> Table:
     for column in columns:
         table.add_column(column.title, justify="right" if column.is_number else "left")
     for row in rows:
-        table.add_row(*(_shown(column.cell(row), column.style) for column in columns))
+        table.add_row(*(_text_of(column.cell(row), column.style) for column in columns))
     return table
 
 
-def _shown(value: object, style: str) -> Text:
+def _text_of(value: object, style: str) -> Text:
     if isinstance(value, Text):
         return value
     return Text("-" if value is None else str(value), style)

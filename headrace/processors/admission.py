@@ -144,7 +144,7 @@ class Admission:
         count = sum(map(len, over))
         if count == 0:
             return batch, None
-        records = _joined(kept)
+        records = _join_parts(kept)
         size = batch.size * len(records) // max(1, len(batch))
         copies = [record for part in over for record in part] if rules.to is not None else ()
         found = Overflow(rules.choice, count, copies, rules.to, rules.letters)
@@ -175,12 +175,12 @@ def _split(
 ) -> tuple[list[Sequence[Record]], list[Sequence[Record]]]:
     """Return what is beside the ranges, and what is in them; ranges rise and do not overlap."""
     bounds = [bound for each in ranges for bound in (each.start, each.stop)]
-    cuts = [0, *(_place(records, bound) for bound in bounds), len(records)]
+    cuts = [0, *(_count_before(records, bound) for bound in bounds), len(records)]
     parts = [records[start:stop] for start, stop in pairwise(cuts)]
     return [each for each in parts[::2] if each], [each for each in parts[1::2] if each]
 
 
-def _place(records: Sequence[Record], offset: int) -> int:
+def _count_before(records: Sequence[Record], offset: int) -> int:
     """Return how many records are before an offset."""
     low, high = 0, len(records)
     while low < high:
@@ -204,10 +204,10 @@ def _sampled(
         kept = [record for record, good in zip(records, keep, strict=True) if good]
         others = [record for record, good in zip(records, keep, strict=True) if not good]
         return [kept], [others]
-    return [_chosen(records, keep)], [_chosen(records, [not good for good in keep])]
+    return [_chosen_records(records, keep)], [_chosen_records(records, [not good for good in keep])]
 
 
-def _chosen(run: ColumnRun, chosen: Sequence[bool]) -> Sequence[Record]:
+def _chosen_records(run: ColumnRun, chosen: Sequence[bool]) -> Sequence[Record]:
     import pyarrow as pa  # noqa: PLC0415 - only with records in columns
 
     pieces, start = [], 0
@@ -226,7 +226,7 @@ def _hash(record: Record) -> int:
     return crc32(data)
 
 
-def _joined(parts: Sequence[Sequence[Record]]) -> Sequence[Record]:
+def _join_parts(parts: Sequence[Sequence[Record]]) -> Sequence[Record]:
     """Return parts as one sequence, empty without any."""
     if not parts:
         return ()

@@ -168,7 +168,7 @@ class ChannelContext:
 
     ``wake`` has the channel ask :meth:`BatchProcessor.next_batch_at` again. ``restoring`` has
     partitions rest whose state is not there yet, whatever ``pause.max_duration`` says, and
-    ``stranded`` those, or all, whose state cannot be relied on before somebody acts: the process
+    ``stranded`` those, or all, whose state cannot be relied on before an operator acts: the process
     is not ready then. ``fail`` ends the channel with an error, and its process with it, where only
     a new one helps: nothing is committed of what is out. Any thread; none of them blocks.
 

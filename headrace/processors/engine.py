@@ -78,7 +78,7 @@ class Engine(Protocol):
     def revive(self) -> None:
         """Get ready again after an EngineDiedError. On the lane; blocks.
 
-        Not left to the next :meth:`execute`: where it fails every batch at hand fails with it,
+        Not left to the next :meth:`execute`: where it fails every current batch fails with it,
         instead of each after an attempt of its own.
 
         Raises:

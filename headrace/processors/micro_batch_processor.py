@@ -238,7 +238,7 @@ class MicroBatchProcessor(BatchProcessor):
 
         Raises:
             HeadraceError: the sink keeps offsets and cannot move them.
-            CommitConflictError: somebody else writes to the sink.
+            CommitConflictError: another writer writes to the sink.
         """
         stored = self._sink.stored_offset(assignment.identity)
         if stored is not None and stored != offset:

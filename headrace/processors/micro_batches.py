@@ -128,9 +128,9 @@ class MicroBatchRunner:
         if has_room:
             batches = self._open.take(_IDLE_INTERVAL, self.pacer.gathering())
             with self._time.during(ThreadActivity.PROCESS):
-                self._begin(batches)
+                self._begin_batches(batches)
 
-    def _begin(self, batches: list[PendingBatch]) -> None:
+    def _begin_batches(self, batches: list[PendingBatch]) -> None:
         """Stage what is still wanted and line it up, unless it would come back from there."""
         batches = wanted(batches)
         if not batches:
@@ -151,13 +151,15 @@ class MicroBatchRunner:
         with self._time.during(ThreadActivity.PROCESS):
             for each in returned:
                 try:
-                    self._settle(each.batches, each.failure)
+                    self._settle_batches(each.batches, each.failure)
                 except Exception as error:
                     log.exception("micro_batch_failed", channel=self._context.channel)
                     for pending in each.batches:
                         self._open.fail(pending, error)
 
-    def _settle(self, batches: Sequence[PendingBatch], failure: BaseException | None) -> None:
+    def _settle_batches(
+        self, batches: Sequence[PendingBatch], failure: BaseException | None
+    ) -> None:
         """Settle batches, whose last run ended with ``failure`` if there was one.
 
         Nothing else of the channel is on its way meanwhile.
@@ -165,7 +167,7 @@ class MicroBatchRunner:
         deaths = 0
         while True:
             if failure is not None:
-                failure = self._weighed(batches, failure)
+                failure = self._weigh_failure(batches, failure)
                 died = isinstance(failure, EngineDiedError)
                 deaths += died
                 if failure is not None and not (died and deaths < _MAX_DEATHS):
@@ -186,7 +188,7 @@ class MicroBatchRunner:
             return plain_error(error)
         return None
 
-    def _weighed(
+    def _weigh_failure(
         self, batches: Sequence[PendingBatch], failure: BaseException
     ) -> BaseException | None:
         """Handle a failure. Return it, None if the batches' records did not cause it."""
@@ -212,7 +214,7 @@ class MicroBatchRunner:
             error=type(failure).__name__,
         )
         for pending in batches:
-            self._settle([pending], None)
+            self._settle_batches([pending], None)
 
     def _staged(self, number: int, batches: Sequence[PendingBatch]) -> Job:
         """Run one job. An exception means that nothing of it is left."""

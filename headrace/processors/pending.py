@@ -235,7 +235,7 @@ class OpenBatches:
             self._waiting = [each for each in self._waiting if not each.future.done()]
             if not refused:
                 self._failed.pop(pending.partition, None)
-                if pending.whole is not None:  # what follows it was cut before the rest comes again
+                if pending.whole is not None:  # what follows it was cut before the rest is retried
                     self._failed[pending.partition] = pending.whole
                 self._waiting.append(pending)
                 self._changed.notify()
@@ -276,7 +276,7 @@ class OpenBatches:
             self._in_hand = [each for each in self._in_hand if not each.future.done()]
             if not self._waiting and self._changed.wait_for(self._is_awaited, timeout):
                 self._changed.wait_for(self._is_full, gathering)
-            taken = self._fitting()
+            taken = self._fitting_batches()
             self._waiting = self._waiting[len(taken) :]
             self._in_hand = self._in_hand + taken
             return taken
@@ -291,7 +291,7 @@ class OpenBatches:
         records = sum(len(pending.batch) for pending in self._waiting)
         return self._closed or records >= self._size.records or size >= self._limits.max_bytes
 
-    def _fitting(self) -> list[PendingBatch]:
+    def _fitting_batches(self) -> list[PendingBatch]:
         taken: list[PendingBatch] = []
         records = size = 0
         for pending in self._waiting:

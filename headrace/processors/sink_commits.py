@@ -336,7 +336,7 @@ class SinkCommitter:
                 return False
             for job in jobs:
                 with self._giving_back(job):
-                    self._answer(job, seconds, len(jobs))
+                    self._answer_batches(job, seconds, len(jobs))
             return True
 
     @contextmanager
@@ -379,7 +379,7 @@ class SinkCommitter:
         except BaseException as error:
             self._drop(job, error)
             raise
-        self._answer(job, seconds, 1)
+        self._answer_batches(job, seconds, 1)
 
     def _store(self, jobs: Sequence[Job]) -> float:
         """Commit in one transaction. Return the seconds that are each job's share."""
@@ -426,7 +426,7 @@ class SinkCommitter:
         job.span.end(error, outcome="" if error is not None else "withdrawn")
         self._sink.discard(job.staged)
 
-    def _answer(self, job: Job, seconds: float, together: int) -> None:
+    def _answer_batches(self, job: Job, seconds: float, together: int) -> None:
         """Answer a job's batches; one transaction had as many jobs as ``together``."""
         micro_batch = job.micro_batch
         seconds += job.seconds

@@ -51,7 +51,7 @@ class Staged:
 class ChannelSink:
     """Answers for every sink what only some can do, and has one thread at a time commit.
 
-    What was staged is committed or discarded by whoever has it, once, and never both.
+    What was staged is committed or discarded by its holder, once, and never both.
     """
 
     def __init__(self, sink: Sink[Any]) -> None:
@@ -97,7 +97,7 @@ class ChannelSink:
         is kept.
 
         Raises:
-            TypeError: ``check`` refuses it, or it names an output that there is not.
+            TypeError: ``check`` refuses it, or it names an output that does not exist.
         """
         if isinstance(self._sink, SeveralSink) and returned is not None:
             result = results_of(returned, check, self._sink.names)

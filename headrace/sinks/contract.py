@@ -39,7 +39,7 @@ def columns_of(result: Result) -> list[str]:
 
 def rows_of(result: Result) -> pa.Table:
     """Return the rows, in this process's memory. Blocks for the job of a DataFrame."""
-    import pyarrow as pa  # noqa: PLC0415 - as above
+    import pyarrow as pa  # noqa: PLC0415 - who knows of sinks alone needs no pyarrow
 
     return result if isinstance(result, pa.Table) else result.toArrow()
 
@@ -64,7 +64,7 @@ def schema_of(result: Result) -> pa.Schema | None:
 
     A column of a DataFrame whose type has no plain counterpart in Arrow is left out.
     """
-    import pyarrow as pa  # noqa: PLC0415 - as above
+    import pyarrow as pa  # noqa: PLC0415 - who knows of sinks alone needs no pyarrow
 
     if isinstance(result, pa.Table):
         return result.schema
@@ -76,7 +76,7 @@ def schema_of(result: Result) -> pa.Schema | None:
 
 def _arrow_type(kind: Any) -> pa.DataType | None:
     """Return what Arrow has for a type in Spark's JSON, None where that is not plain."""
-    import pyarrow as pa  # noqa: PLC0415 - as above
+    import pyarrow as pa  # noqa: PLC0415 - who knows of sinks alone needs no pyarrow
 
     if isinstance(kind, dict):
         return _nested_type(kind)
@@ -88,7 +88,7 @@ def _arrow_type(kind: Any) -> pa.DataType | None:
 
 
 def _nested_type(kind: dict[str, Any]) -> pa.DataType | None:
-    import pyarrow as pa  # noqa: PLC0415 - as above
+    import pyarrow as pa  # noqa: PLC0415 - who knows of sinks alone needs no pyarrow
 
     match kind["type"]:
         case "array":
@@ -220,7 +220,7 @@ class TransactionalOffsets(Protocol):
         """Move all of the offsets or none; ``note`` says in the sink's own history why.
 
         Raises:
-            CommitConflictError: an offset is not where its move starts, so somebody writes.
+            CommitConflictError: an offset is not where its move starts, so another writes.
             Exception: nothing was moved, as far as the sink can tell.
         """
         ...
@@ -278,7 +278,7 @@ class OutputReplacer(Protocol):
         :meth:`TransactionalOffsets.move_offsets`.
 
         Raises:
-            CommitConflictError: an offset is not where its move starts, so somebody writes.
+            CommitConflictError: an offset is not where its move starts, so another writes.
             ReplaceRefusedError: as in :meth:`plan_replace`, or it takes other moves than these.
             Exception: nothing was changed, as far as the sink can tell.
         """

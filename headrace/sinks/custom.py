@@ -43,7 +43,7 @@ def require_sink(made: object, maker: str) -> Sink[Any]:
     """
     if missing := _missing(made):
         raise ImportPathError(
-            f"{maker} returned {_named(made)}, which is not a sink: {missing}; "
+            f"{maker} returned {_type_name(made)}, which is not a sink: {missing}; "
             "docs/sinks/custom.md says what a sink has"
         )
     return cast("Sink[Any]", made)
@@ -61,7 +61,7 @@ def _missing(made: object) -> str | None:
     return None
 
 
-def _named(made: object) -> str:
+def _type_name(made: object) -> str:
     if made is None or isinstance(made, type):
         return str(made)
     return f"a {type(made).__name__}"

@@ -40,12 +40,12 @@ def json_lines(table: pa.Table) -> Iterator[str]:
         ResultMisfitError: a column is none of the types that Spark knows as well.
     """
     names = [encode_basestring(name) + ":" for name in table.column_names]
-    columns = (_spelt(field, table.column(at)) for at, field in enumerate(table.schema))
+    columns = (_spell_column(field, table.column(at)) for at, field in enumerate(table.schema))
     for row in zip(*columns, strict=True):
         yield "{" + ",".join(map(str.__add__, names, row)) + "}"
 
 
-def _spelt(field: pa.Field, column: pa.ChunkedArray) -> list[str]:
+def _spell_column(field: pa.Field, column: pa.ChunkedArray) -> list[str]:
     try:
         spell = _speller(field.type)
     except KeyError as error:
@@ -86,7 +86,7 @@ def _bytes(value: bytes) -> str:
     return f'"{b64encode(value).decode()}"'
 
 
-def _moment(value: datetime) -> str:
+def _format_time(value: datetime) -> str:
     """Format a time in UTC to the millisecond; one without a time zone stays without."""
     if value.tzinfo is None:
         return f'"{value.isoformat(timespec="milliseconds")}"'
@@ -126,7 +126,7 @@ _SPELLERS: dict[Callable[[pa.DataType], bool], Speller] = {
     pa.types.is_binary: _bytes,
     pa.types.is_large_binary: _bytes,
     pa.types.is_fixed_size_binary: _bytes,
-    pa.types.is_timestamp: _moment,
+    pa.types.is_timestamp: _format_time,
     pa.types.is_date: lambda value: f'"{value.isoformat()}"',
     pa.types.is_null: str,
 }

@@ -312,7 +312,7 @@ class SeveralSink(Sink[dict[str, Any]]):
         if apart:
             raise SinkFailedError(
                 f"output {', '.join(apart)} has a part of the micro-batch already; its partitions "
-                "come again one by one, cut where the output stands"
+                "are retried one by one, cut where the output stands"
             )
         return self._outputs.keys() - self.offset_moves.outputs.keys() | lacking
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Records that one fetch of the double brings at most.
 MAX_RECORDS = 1000
 
-#: Seconds that one fetch of the double waits at most. Whoever reads hears a command, or a stop,
+#: Seconds that one fetch of the double waits at most. A reader sees a command, or a stop,
 #: between two fetches only: tests with hundreds of those cannot wait as long as a service can.
 MAX_WAIT = 0.005
 

@@ -156,7 +156,7 @@ class _Killer:
     def __exit__(self, *_: object) -> None:
         raise NotImplementedError
 
-    def _pass(self, place: object) -> None:
+    def _pass_place(self, place: object) -> None:
         """Count a place that was reached, or end there."""
         with self._lock:
             self._passed[place] += 1
@@ -188,7 +188,7 @@ class _LineKiller(_Killer):
 
     def _line(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
         if event == "line":
-            self._pass((frame.f_code.co_filename, frame.f_lineno))
+            self._pass_place((frame.f_code.co_filename, frame.f_lineno))
         return self._line
 
 
@@ -211,8 +211,8 @@ class _EffectKiller(_Killer):
     def _noted(self, frame: FrameType, event: str, called: Any) -> None:
         if event in {"call", "return"}:
             if frame.f_code in self._codes:
-                self._pass((event, frame.f_code))
+                self._pass_place((event, frame.f_code))
             return
         named = called.__name__ in self._effects.methods
         if named and isinstance(called.__self__, self._effects.clients):
-            self._pass((event, called.__name__, frame.f_code, frame.f_lineno))
+            self._pass_place((event, called.__name__, frame.f_code, frame.f_lineno))

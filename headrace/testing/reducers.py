@@ -105,7 +105,7 @@ class LocalSpark:
         """
         if self._session is None:
             from headrace.extensions.spark.runtime import SparkRuntime  # noqa: PLC0415 - takes a second
-            from headrace.extensions.spark.settings import short_lived  # noqa: PLC0415 - as above
+            from headrace.extensions.spark.settings import short_lived  # noqa: PLC0415 - takes a second
 
             self._runtime = SparkRuntime(short_lived("local[2]"))
             self._runtime.start()

@@ -86,7 +86,7 @@ class OutputReplacerContract(TransactionalOffsetsContract):
     def test_an_offset_that_is_elsewhere_keeps_the_output(
         self, replacer: OutputReplacer, bench: SinkBench
     ) -> None:
-        """Somebody writes: nothing is removed, and no offset moves."""
+        """While another writer is active nothing is removed, and no offset moves."""
         moves = [self.move(0, 30, 20), self.move(1, 25, 20)]
         with pytest.raises(CommitConflictError) as caught:
             replacer.replace(moves, "by hand")

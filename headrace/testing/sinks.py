@@ -47,7 +47,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 def started_spark(settings: SparkSettings | None = None) -> Iterator[SparkRuntime]:
     """Start Spark, on two cores where nothing else is said, and stop it at the end."""
     from headrace.extensions.spark.runtime import SparkRuntime  # noqa: PLC0415 - tables need no Spark
-    from headrace.extensions.spark.settings import short_lived  # noqa: PLC0415 - as above
+    from headrace.extensions.spark.settings import short_lived  # noqa: PLC0415 - tables need no Spark
 
     # two tasks, so that chunks and shuffles are real
     runtime = SparkRuntime(settings or short_lived("local[2]"))

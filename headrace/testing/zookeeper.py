@@ -61,7 +61,7 @@ class NodeTree:
         if node is None:
             raise NoNodeError(operation.path, "it does not exist")
         if operation.version not in {ANY_VERSION, node.stat.version}:
-            raise BadVersionError(operation.path, "it was changed by somebody else")
+            raise BadVersionError(operation.path, "it was changed by another client")
         if isinstance(operation, SetData):
             stat = NodeStat(node.stat.version + 1, node.stat.czxid, node.stat.owner_session)
             self.nodes[operation.path] = Node(operation.data, stat)
@@ -113,13 +113,13 @@ class InMemoryZooKeeper:
         return InMemorySession(self)
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a node as somebody would by hand, with its parents."""
+        """Write a node as an operator would by hand, with its parents."""
         with suppress(NodeExistsError):
             self.make_path(path)
         self.execute(None, [SetData(path, data)])
 
     def remove(self, path: str) -> None:
-        """Delete a node as somebody would by hand."""
+        """Delete a node as an operator would by hand."""
         self.execute(None, [Delete(path)])
 
     def wipe(self) -> None:

@@ -92,7 +92,7 @@ _ACLS = {
 _ANSWERS: dict[type[Exception], tuple[type[ZooKeeperError], str]] = {
     kazoo_errors.NodeExistsError: (NodeExistsError, "it exists already"),
     kazoo_errors.NoNodeError: (NoNodeError, "it, or its parent, does not exist"),
-    kazoo_errors.BadVersionError: (BadVersionError, "it was changed by somebody else"),
+    kazoo_errors.BadVersionError: (BadVersionError, "it was changed by another client"),
     kazoo_errors.NotEmptyError: (ZooKeeperError, "it has children"),
     kazoo_errors.NoAuthError: (
         AccessDeniedError,
@@ -147,14 +147,14 @@ def build_client(
 def _observe_connects(
     client: Any, requested: float, clock: Clock
 ) -> tuple[Callable[[], float], Callable[[], float]]:
-    """Remember what each connect agrees on, and let a client forget what nobody has any more.
+    """Remember what each connect agrees on, and let a client drop what no server has.
 
     kazoo keeps the agreed time-out to itself; its connect returns two thirds of it as the read
     time-out, in milliseconds. Only this lets a lease be as short as the servers made the session.
     When the connect began is a lower bound of when the leader last began to count the session.
 
     It also asks to be let in by none but servers that have all it ever saw, for as long as it
-    lives. Servers that lost their data would refuse it for ever. A session's length after the
+    lives. Servers that lost their data would never accept it. A session's length after the
     connection was lost every lease is over and nothing that was seen counts: from then on any
     server will do.
     """

@@ -2,7 +2,7 @@
 
 In ``<state directory>/<instance id>/`` lie ``lock``, locked while the process lives and naming
 its pid, and ``session.json``, the id and password of its ZooKeeper session, readable by its owner
-alone: whoever has them can take the session over. A clean close removes ``session.json``. When a
+alone: who has them can take the session over. A clean close removes ``session.json``. When a
 start finds one that was written on this host since it was booted, its writer crashed, because the
 lock is ours now; the session it names is closed before a new one begins. The lock tells nothing of
 a process on another machine, so what was written there is left to its own end.

@@ -14,7 +14,7 @@ class NodeStat:
     """What ZooKeeper knows about a node beside its data.
 
     ``version`` counts the changes of its data; ``czxid`` is the transaction that created it and
-    never comes again; ``owner_session`` is the session an ephemeral node lives and dies with,
+    is never used again; ``owner_session`` is the session an ephemeral node lives and dies with,
     None for a persistent one.
     """
 

@@ -268,7 +268,7 @@ class ZooKeeperSession:
             some = paths[start : start + REQUESTS_ON_THE_WAY]
             for path, request in [(path, self._client.get_async(path)) for path in some]:
                 try:
-                    found.append(_node(_answer(path, request, deadline.remaining)))
+                    found.append(_node(_await_answer(path, request, deadline.remaining)))
                 except NoNodeError:
                     found.append(None)
         return found
@@ -305,7 +305,7 @@ class ZooKeeperSession:
         refusals: list[ZooKeeperError | None] = []
         for each, request in sent:
             try:
-                transaction_results(each, _answer(each[0].path, request, deadline.remaining))
+                transaction_results(each, _await_answer(each[0].path, request, deadline.remaining))
                 refusals.append(None)
             except OutcomeUnknownError:
                 raise
@@ -316,7 +316,7 @@ class ZooKeeperSession:
     def _call(self, path: str, send: Callable[[], Any], timeout: float | None = None) -> Any:
         self._check_connected(path)
         self._keep_credentials()
-        return _answer(path, send(), self.operation_timeout if timeout is None else timeout)
+        return _await_answer(path, send(), self.operation_timeout if timeout is None else timeout)
 
     def _check_connected(self, path: str) -> None:
         """Refuse what kazoo would queue: it might be executed long after its caller gave up."""
@@ -345,7 +345,7 @@ def _node(answer: Any) -> Node:
     return Node(data, node_stat(stat))
 
 
-def _answer(path: str, request: Any, timeout: float) -> Any:
+def _await_answer(path: str, request: Any, timeout: float) -> Any:
     try:
         return request.get(timeout=timeout)
     except KazooTimeoutError as error:

@@ -69,7 +69,7 @@ def survey(settings: ZooKeeperSettings, paths: Collection[str]) -> ZooKeeperFact
             raise ZooKeeperUnavailableError(
                 f"no session at {where} within {settings.connect_timeout:g} s: {reason}"
             )
-        return _look(client, settings, negotiated(), paths)
+        return _survey_server(client, settings, negotiated(), paths)
     except (KazooException, KazooTimeoutError) as problem:
         reason = f"{type(problem).__name__} {problem}".strip()
         raise ZooKeeperUnavailableError(f"{where} did not answer: {reason}") from problem
@@ -77,7 +77,7 @@ def survey(settings: ZooKeeperSettings, paths: Collection[str]) -> ZooKeeperFact
         ClientClose(client).wait(_ANSWER)
 
 
-def _look(
+def _survey_server(
     client: Any, settings: ZooKeeperSettings, session_timeout: float, paths: Collection[str]
 ) -> ZooKeeperFacts:
     srvr, denied = "", []

@@ -140,7 +140,7 @@ def test_a_file_alone_needs_no_parser(
     """Other arguments are left to the command line, with its options and messages."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_CONFIG", variable)
-    assert __main__._named(arguments) == (None if named is None else Path(named))
+    assert __main__._only_configuration(arguments) == (None if named is None else Path(named))
 
 
 def test_a_file_of_the_usual_name_need_not_be_named(
@@ -150,9 +150,9 @@ def test_a_file_of_the_usual_name_need_not_be_named(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "headrace.yaml").touch()
     monkeypatch.delenv("HEADRACE_CONFIG", raising=False)
-    assert __main__._named([]) == Path("headrace.yaml")
-    assert __main__._named(["-c", "a.yaml"]) == Path("a.yaml")
-    assert __main__._named(["-c", ""]) is None
-    assert __main__._named(["--until", "latest"]) is None
+    assert __main__._only_configuration([]) == Path("headrace.yaml")
+    assert __main__._only_configuration(["-c", "a.yaml"]) == Path("a.yaml")
+    assert __main__._only_configuration(["-c", ""]) is None
+    assert __main__._only_configuration(["--until", "latest"]) is None
     monkeypatch.setenv("HEADRACE_CONFIG", "b.yaml")
-    assert __main__._named([]) == Path("b.yaml")
+    assert __main__._only_configuration([]) == Path("b.yaml")

@@ -198,10 +198,10 @@ def test_a_stop_that_does_not_end_is_ended(asks: signal.Signals | None) -> None:
     else:
         process.signals.handle(asks)
     process.clock.advance(20.0 + ENDING_MARGIN - 0.1)
-    process.signals.look()
+    process.signals.end_if_due()
     assert process.ended == []
     process.clock.advance(0.2)
-    process.signals.look()
+    process.signals.end_if_due()
     assert process.ended == [5]
     assert process.words == [True]
 
@@ -212,7 +212,7 @@ def test_a_process_that_must_end_has_a_code_of_its_own() -> None:
     process.signals.end_by(Deadline.after(6.0, process.clock), 70)
     process.signals.handle(signal.SIGTERM)
     process.clock.advance(6.0 + ENDING_MARGIN)
-    process.signals.look()
+    process.signals.end_if_due()
     assert process.ended == [70]
 
 
@@ -226,7 +226,7 @@ def test_a_stop_keeps_to_the_time_that_its_signal_began() -> None:
     hurried = Deadline.after(3.0, process.clock)
     assert process.signals.end_by(hurried, 70) == hurried
     process.clock.advance(3.0 + ENDING_MARGIN)
-    process.signals.look()
+    process.signals.end_if_due()
     assert process.ended == [70]
 
 

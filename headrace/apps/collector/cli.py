@@ -203,7 +203,7 @@ def create(  # noqa: PLR0917 - the members of an event
 
 
 @app.command()
-def done(  # noqa: PLR0917 - as above
+def done(  # noqa: PLR0917 - the members of an event
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The id of the group.")],
     entity: Annotated[str, typer.Argument(metavar="ENTITY", help="The entity that is done.")],
     brokers: _Brokers,

@@ -87,7 +87,7 @@ class Compat:
                 if isinstance(fact, Fired):
                     outcome = None if state is None else _time_out(state, fact.due)
                 else:
-                    state, outcome = self._take(key, state, fact)
+                    state, outcome = self._apply_event(key, state, fact)
             except EventRefusedError as error:
                 outputs += self.destinations.rejection(key, plain_text(str(error), ERROR_LENGTH))
                 continue
@@ -98,7 +98,7 @@ class Compat:
         timers = {} if state is None else {"deadline": at_event(_deadline(state) + 1)}
         return state, outputs, timers
 
-    def _take(
+    def _apply_event(
         self, key: str, state: dict[str, Any] | None, event: Event[Any]
     ) -> tuple[dict[str, Any] | None, Outcome | None]:
         """Return the state after an event, and the outcome if there is one."""
@@ -112,7 +112,7 @@ class Compat:
             raise EventRefusedError(f"The key has {len(key.encode())} bytes; {MOST_ID} are taken")
         if name == CREATE:
             return self._create(document, event.ts), None
-        return self._done(state, document, event.ts)
+        return self._apply_done(state, document, event.ts)
 
     def _create(self, document: Any, ts: int) -> dict[str, Any]:
         group = go_json.unmarshal(document, "EventEnvelopGroup", _GROUP)
@@ -128,7 +128,7 @@ class Compat:
         state["size"] = self._required(state["id"], _size_of(state), self.group_room)
         return state
 
-    def _done(
+    def _apply_done(
         self, state: dict[str, Any] | None, document: Any, ts: int
     ) -> tuple[dict[str, Any], Outcome | None]:
         done = go_json.unmarshal(document, "EventEnvelopEntityDone", _ENTITY)

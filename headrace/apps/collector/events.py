@@ -81,7 +81,7 @@ class Times(Enum):
 class Outputs:
     """Where outcomes and rejections go, by the names of the channel's outputs.
 
-    ``outcomes`` is None where the channel has one output, ``rejected`` where nobody wants them.
+    ``outcomes`` is None where the channel has one output, ``rejected`` where they are not wanted.
     """
 
     outcomes: str | None = None

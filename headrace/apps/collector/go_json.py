@@ -130,7 +130,7 @@ class _Scanner:
                 self._expect(char, b":", "after object key")
                 wanted = "value"
             else:
-                wanted = self._next(char, opened)
+                wanted = self._scan_next(char, opened)
         if wanted != "next" or opened:
             raise EventRefusedError("unexpected end of JSON input")
 
@@ -163,7 +163,7 @@ class _Scanner:
             self._fail("looking for beginning of value")
         return "next"
 
-    def _next(self, char: bytes, opened: list[bytes]) -> str:
+    def _scan_next(self, char: bytes, opened: list[bytes]) -> str:
         if not opened:
             self._fail("after top-level value")
         container = opened[-1]
@@ -192,12 +192,12 @@ class _Scanner:
                 self._fail("in string escape code")
             digits = 4 if self._data[self._at : self._at + 1] == b"u" else 0
             self._at += 1
-            self._take(_HEX, digits, "in \\u hexadecimal character escape")
+            self._expect_bytes(_HEX, digits, "in \\u hexadecimal character escape")
 
     def _number(self, char: bytes) -> None:
         if char == b"-":
             self._at += 1
-            self._take(_DIGITS, 1, "in numeric literal")
+            self._expect_bytes(_DIGITS, 1, "in numeric literal")
             self._at -= 1
         zero = self._data[self._at : self._at + 1] == b"0"
         self._at += 1
@@ -205,20 +205,20 @@ class _Scanner:
             self._digits()
         if self._data[self._at : self._at + 1] == b".":
             self._at += 1
-            self._take(_DIGITS, 1, "after decimal point in numeric literal")
+            self._expect_bytes(_DIGITS, 1, "after decimal point in numeric literal")
             self._digits()
         if self._data[self._at : self._at + 1] in {b"e", b"E"}:
             self._at += 1
             if self._data[self._at : self._at + 1] in {b"+", b"-"}:
                 self._at += 1
-            self._take(_DIGITS, 1, "in exponent of numeric literal")
+            self._expect_bytes(_DIGITS, 1, "in exponent of numeric literal")
             self._digits()
 
     def _digits(self) -> None:
         while self._data[self._at] in _DIGITS:
             self._at += 1
 
-    def _take(self, allowed: frozenset[int], count: int, where: str) -> None:
+    def _expect_bytes(self, allowed: frozenset[int], count: int, where: str) -> None:
         for _ in range(count):
             if self._data[self._at] not in allowed:
                 self._fail(where)

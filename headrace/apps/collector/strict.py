@@ -110,7 +110,7 @@ def read(key: str, document: Any) -> CreateEvent | DoneEvent | None:
             f"the event is of group '{brief(group)}', and its key is '{brief(key)}'; let the "
             "channel's key be headrace.apps.collector:group_of, or the producer's that of the group"
         )
-    return _create(document) if name == CREATE else _done(document)
+    return _create(document) if name == CREATE else _parse_done(document)
 
 
 def document_of(value: Any) -> Any:
@@ -209,7 +209,7 @@ def _handlers(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _done(value: dict[str, Any]) -> DoneEvent:
+def _parse_done(value: dict[str, Any]) -> DoneEvent:
     entity = _member(value, "id", str, "a text")
     return DoneEvent(entity, value.get("result"), _member(value, "error", str, "a text", ""))
 
@@ -316,7 +316,7 @@ class _Group:
         if fired.name == "orphans":
             self._give_up_parked(fired.due)
         elif fired.name == "deadline":
-            self._close(fired.due, entity=self._key, error=timed_out(self.state["ttl"]))
+            self._close_group(fired.due, entity=self._key, error=timed_out(self.state["ttl"]))
         else:
             self.state = None
 
@@ -342,7 +342,7 @@ class _Group:
         if isinstance(found, CreateEvent):
             self._create(found, event)
         else:
-            self._done(found, event.ts, event.value)
+            self._apply_done(found, event.ts, event.value)
         if self.state is not None and self._phase != "closed":
             self.state["size"] = self._size + size
 
@@ -380,11 +380,11 @@ class _Group:
             "counts": {} if self.state is None else self.state["counts"],
             "size": self._size,
         }
-        self._settle(event.ts)
+        self._close_if_certain(event.ts)
         for ts, value in parked:
             done = self._unparked(ts, value)
             if done is not None:
-                self._done(done, max(ts, event.ts), value)
+                self._apply_done(done, max(ts, event.ts), value)
 
     def _unparked(self, ts: int, value: Any) -> DoneEvent | None:
         """Return an event that was parked, None where it is none any more: it is rejected."""
@@ -410,7 +410,7 @@ class _Group:
             self._reject("not_routed", text, event.ts, event.value)
         return found
 
-    def _done(self, done: DoneEvent, ts: int, value: Any) -> None:
+    def _apply_done(self, done: DoneEvent, ts: int, value: Any) -> None:
         if self.state is None:
             self.state = {"phase": "parked", "parked": [], "counts": {}}
         state = self.state
@@ -431,9 +431,9 @@ class _Group:
             state["results"][done.entity] = done.result
             if done.error:
                 state["errors"][done.entity] = done.error
-            self._settle(ts)
+            self._close_if_certain(ts)
 
-    def _settle(self, ts: int) -> None:
+    def _close_if_certain(self, ts: int) -> None:
         """Close the group if its outcome is certain."""
         state = self.state
         assert state is not None
@@ -441,12 +441,12 @@ class _Group:
             len(state[name]) for name in ("expected", "results", "errors")
         )
         if answered - failed >= state["need"]:
-            self._close(ts)
+            self._close_group(ts)
         elif answered == expected or (state["fail_fast"] and expected - failed < state["need"]):
             entity, error = next(iter(state["errors"].items()))
-            self._close(ts, entity=entity, error=error)
+            self._close_group(ts, entity=entity, error=error)
 
-    def _close(self, ts: int, *, entity: str = "", error: str | None = None) -> None:
+    def _close_group(self, ts: int, *, entity: str = "", error: str | None = None) -> None:
         state = self.state
         assert state is not None
         outcome = Outcome(

@@ -70,10 +70,10 @@ class Stream:
                 raise ValueError(f"stream {self.name!r}: its key finder returned no key")
             return found
         if isinstance(self.key, str):
-            return self._part(value, self.key)
-        return tuple(self._part(value, name) for name in self.key)
+            return self._read_path(value, self.key)
+        return tuple(self._read_path(value, name) for name in self.key)
 
-    def _part(self, value: Any, name: str) -> Any:
+    def _read_path(self, value: Any, name: str) -> Any:
         found = value
         for step in name.split("."):
             found = found.get(step) if isinstance(found, dict) else None
@@ -258,7 +258,7 @@ class ElementReducer:
                 instance = None
         if instance is None:
             return None, call.outputs, {}
-        return self._written(instance), call.outputs, instance.timers()
+        return self._dump_fields(instance), call.outputs, instance.timers()
 
     def _new(self, call: _Call) -> Element:
         made = self._element()
@@ -274,7 +274,7 @@ class ElementReducer:
                 object.__setattr__(made, name, state[name])
         return made, _Marks(**state.get(_MARKS, {}))
 
-    def _written(self, instance: _Instance) -> dict[str, Any]:
+    def _dump_fields(self, instance: _Instance) -> dict[str, Any]:
         element = instance.element
         all_fits = _fits_of(type(element))
         for name in vars(element):
@@ -299,7 +299,7 @@ class _Instance:
         self._rules = rules
         self.element = element
         self.marks = marks
-        self._call = element._call  # noqa: SLF001 - as above
+        self._call = element._call  # noqa: SLF001 - of this module
         self.is_removed = False
 
     def create(self) -> None:
@@ -452,12 +452,12 @@ def _fits_of(element: type) -> Mapping[str, _Fits]:
     found = _known_fits.get(element)
     if found is None:
         hints = typing.get_type_hints(element)
-        found = {each.name: _fitting(hints[each.name]) for each in _state_fields(element)}
+        found = {each.name: _type_check(hints[each.name]) for each in _state_fields(element)}
         _known_fits[element] = found
     return found
 
 
-def _fitting(hint: Any) -> _Fits:
+def _type_check(hint: Any) -> _Fits:
     """Return what says whether a value is of an annotated type, as type checkers have it."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
@@ -465,10 +465,10 @@ def _fitting(hint: Any) -> _Fits:
     if typing.is_typeddict(hint):
         return _fitting_members(hint)
     if origin is list and arguments:
-        inner = _fitting(arguments[0])
+        inner = _type_check(arguments[0])
         return lambda value: type(value) is list and all(map(inner, value))
     if origin is dict and arguments:
-        inner = _fitting(arguments[1])
+        inner = _type_check(arguments[1])
         return lambda value: type(value) is dict and all(map(inner, value.values()))
     if origin in {typing.Union, types.UnionType}:
         return _fitting_any(arguments)
@@ -483,13 +483,13 @@ def _fitting_any(hints: Sequence[Any]) -> _Fits:
         also: dict[Any, set[type]] = {float: {int, bool}, int: {bool}}
         allowed = frozenset(each for hint in hints for each in {hint, *also.get(hint, set())})
         return lambda value: type(value) in allowed
-    each_fits = [_fitting(hint) for hint in hints]
+    each_fits = [_type_check(hint) for hint in hints]
     return lambda value: any(fits(value) for fits in each_fits)
 
 
 def _fitting_members(hint: Any) -> _Fits:
     """Return what says whether a dict has the members of a ``TypedDict``."""
-    inner = {name: _fitting(each) for name, each in typing.get_type_hints(hint).items()}
+    inner = {name: _type_check(each) for name, each in typing.get_type_hints(hint).items()}
     # where annotations are texts, the class does not know itself which may be absent
     marked = typing.get_type_hints(hint, include_extras=True)
     needed = {

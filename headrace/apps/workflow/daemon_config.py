@@ -20,7 +20,7 @@ REDUCER, WORKERS = "workflow", "assignments"
 _LINGER = "5ms"
 
 #: A batch of calls is answered when the slowest of them is, or when its time is over, and any may
-#: have hours. Nothing comes again sooner for a shorter limit: each call has a time-out of its own.
+#: have hours. Nothing is retried sooner for a shorter limit: each call has a time-out of its own.
 _BATCH_TIMEOUT = "24h"
 
 #: A call that takes hours is not to keep others of its partition from a worker that has joined.

@@ -142,7 +142,7 @@ class Sequence:
     steps: Mapping[str, Term]
 
     def __init__(self, *steps: Term, **named: Term) -> None:
-        object.__setattr__(self, "steps", _named("step", steps, named))
+        object.__setattr__(self, "steps", _name_parts("step", steps, named))
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -158,7 +158,7 @@ class Parallel:
     branches: Mapping[str, Term]
 
     def __init__(self, *branches: Term, **named: Term) -> None:
-        object.__setattr__(self, "branches", _named("branch", branches, named))
+        object.__setattr__(self, "branches", _name_parts("branch", branches, named))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class Loop:
 Term: TypeAlias = "Call | Sequence | Parallel | Choice | Loop"
 
 
-def _named(what: str, terms: tuple[Term, ...], named: dict[str, Term]) -> dict[str, Term]:
+def _name_parts(what: str, terms: tuple[Term, ...], named: dict[str, Term]) -> dict[str, Term]:
     """Return parts by their names, those without one first."""
     numbered = {str(number): term for number, term in enumerate(terms)}
     for name in numbered.keys() & named.keys():

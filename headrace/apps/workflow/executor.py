@@ -88,7 +88,7 @@ class ResultsListener:
                             self._handler(document)
         except BaseException as error:  # noqa: BLE001 - raised by close
             self._error = error
-            log.error("listener_failed", error=describe_error(error))  # noqa: TRY400 - as above
+            log.error("listener_failed", error=describe_error(error))  # noqa: TRY400 - raised by close
 
     @property
     def error(self) -> BaseException | None:
@@ -145,11 +145,11 @@ class Executor:
         self._topics = topics or Topics()
         self._client = client_of(brokers, properties)
         self._changed = threading.Condition()
-        # those that were started last and that nobody has asked for, the oldest first
+        # those that were started last and that were not asked for, the oldest first
         self._started: OrderedDict[str, _Started] = OrderedDict()
         # what is named from here on ends after the end of the topic as it is now
         self._listener = ResultsListener(
-            self._ended, brokers, topic=self._topics.outcomes, properties=properties
+            self._handle_outcome, brokers, topic=self._topics.outcomes, properties=properties
         )
         self._producing = threading.Lock()
         self._producer: TopicProducer | None = None
@@ -223,7 +223,7 @@ class Executor:
     def result(self, instance: str, timeout: float) -> Any:
         """Return an instance's result. Blocks for ``timeout`` seconds.
 
-        What is there already is read however short the time, which may take 30 s more.
+        Existing records are read however short the time, which may take 30 s more.
 
         Raises:
             WorkflowFailedError: it has failed.
@@ -234,7 +234,7 @@ class Executor:
         return result_of(self.outcome(instance, timeout))
 
     def outcome(self, instance: str, timeout: float) -> dict[str, Any]:
-        """Return the record of an instance's outcome, of whoever started it; as ``result``."""
+        """Return the record of an instance's outcome, from any start of it; as ``result``."""
         deadline = Deadline.after(timeout)
         with self._changed:
             started = self._started.get(instance)
@@ -265,7 +265,7 @@ class Executor:
                 return
             self._changed.wait(deadline.at_most(FETCH_TIMEOUT))
 
-    def _ended(self, outcome: dict[str, Any]) -> None:
+    def _handle_outcome(self, outcome: dict[str, Any]) -> None:
         """Handle an outcome; on the listener's thread."""
         with self._changed:
             started = self._started.get(str(outcome.get("instance")))
@@ -331,7 +331,7 @@ def find_outcome(
                         found = document
             if found is not None and reader.is_at_end:
                 return found
-            # what is there already is found however short the time
+            # existing records are found however short the time
             if deadline.expired and reader.is_at_end:
                 raise _no_outcome(instance, timeout)
             if last.expired:

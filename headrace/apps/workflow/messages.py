@@ -46,7 +46,7 @@ _MEMBERS: dict[str, type] = {
 class Assignment:
     """One attempt of a call, as the process gets it. ``issued`` and ``timeout`` are in ms.
 
-    ``cancelled`` is set when nobody waits for the answer any more: the instance has failed, or the
+    ``cancelled`` is set when none waits for the answer any more: the instance has failed, or the
     time is over.
     """
 
@@ -89,13 +89,13 @@ def start_message(instance: str, definition: str, args: dict[str, Any]) -> dict[
 
 def return_message(call: Assignment, result: Any) -> dict[str, Any]:
     """Return what says that a call has returned."""
-    return _answer(RETURN, call) | {"obj": result}
+    return _answer_header(RETURN, call) | {"obj": result}
 
 
 def fail_message(call: Assignment, text: str, trace: str = "", *, final: bool) -> dict[str, Any]:
     """Return what says that a call has failed; a ``final`` failure is not attempted again."""
-    return _answer(FAIL, call) | {"msg": text, "trace": trace, "final": final}
+    return _answer_header(FAIL, call) | {"msg": text, "trace": trace, "final": final}
 
 
-def _answer(kind: str, call: Assignment) -> dict[str, Any]:
+def _answer_header(kind: str, call: Assignment) -> dict[str, Any]:
     return {"type": kind, "instance": call.instance, "ref": call.ref, "attempt": call.attempt}

@@ -286,7 +286,7 @@ class _Instance:
         for ref, attempt in sorted(late):
             if ref in self.state["called"]:  # else the one before it has closed the instance
                 self._cancel(ref, attempt)
-                self._ended("timed_out")
+                self._count_ended("timed_out")
                 self._failed(ref, f"attempt {attempt} was not answered in time", "", own=False)
         self._resume()
         self._update()
@@ -379,16 +379,16 @@ class _Instance:
                 self._count("stale")
                 return
             text, trace = (_writable(value.get(name, "")) for name in ("msg", "trace"))
-            self._ended("failed")
+            self._count_ended("failed")
             self._failed(ref, text, trace, final=bool(value.get("final")))
         else:
             if attempt == open_attempt:
-                self._ended("returned")
+                self._count_ended("returned")
             else:  # an earlier attempt has answered after its time
                 self._count("answered_late")
                 if open_attempt:
                     self._cancel(ref, open_attempt)
-                    self._ended("cancelled")
+                    self._count_ended("cancelled")
             state["called"].pop(ref, None)
             self._waiting.pop(ref, None)
             self._own_errors.pop(ref, None)
@@ -476,11 +476,11 @@ class _Instance:
         if state["policy"] == FailurePolicy.FAIL_FAST.value:
             for open_ref, (open_attempt, *_) in sorted(state["called"].items()):
                 self._cancel(open_ref, open_attempt)
-                self._ended("cancelled")
+                self._count_ended("cancelled")
             state["called"] = {}
-        self._settle()
+        self._close_if_failed()
 
-    def _settle(self) -> None:
+    def _close_if_failed(self) -> None:
         """Close a failing instance that waits for nothing any more, with its first error.
 
         It has made the instance fail; those of calls that were open then have come later.
@@ -488,11 +488,11 @@ class _Instance:
         assert self.state is not None
         if not self.state["called"]:
             error = self.state["errors"][0]
-            self._close(error["type"], **{n: error[n] for n in ("ref", "msg", "trace")})
+            self._close_instance(error["type"], **{n: error[n] for n in ("ref", "msg", "trace")})
 
     def _cancel(self, ref: str, attempt: int) -> None:
         document = {"type": CANCEL, "instance": self._key, "ref": ref, "attempt": attempt}
-        self._put(ASSIGNMENTS, document, (self._key, ref, attempt))
+        self._put_output(ASSIGNMENTS, document, (self._key, ref, attempt))
 
     # --- the term ---------------------------------------------------------------------------
 
@@ -504,7 +504,7 @@ class _Instance:
         state = self.state
         assert state is not None
         if state["phase"] == "failing":
-            self._settle()
+            self._close_if_failed()
             return
         run = _TermPass(state)
         try:
@@ -516,9 +516,9 @@ class _Instance:
             self._give_up(error.path, 0, str(error), "", error.kind)
             return
         for ref, call, args in run.opened:
-            self._open(ref, call, args)
+            self._open_call(ref, call, args)
         if result is not _OPEN:
-            self._close(EVENT_RESULT, result=result)
+            self._close_instance(EVENT_RESULT, result=result)
 
     def _require_room(self, run: _TermPass, result: Any, at: str) -> None:
         """Check that the instance, and what it is to write, is not too large.
@@ -540,7 +540,7 @@ class _Instance:
         if state["size"] > most:  # it was never so large: find out how large it is now
             state["size"] = _require_size(at, "the instance's state", state, most, opened)
 
-    def _open(self, ref: str, call: list[Any], args: dict[str, Any]) -> None:
+    def _open_call(self, ref: str, call: list[Any], args: dict[str, Any]) -> None:
         state = self.state
         assert state is not None
         _, process, _, most, timeout, *backoff = call
@@ -558,10 +558,10 @@ class _Instance:
             "timeout": timeout,
         }
         # with the attempt: the next one is read by another worker, where there are several
-        self._put(ASSIGNMENTS, document, (self._key, ref, attempt))
+        self._put_output(ASSIGNMENTS, document, (self._key, ref, attempt))
         self._event(EVENT_CALL, ref=ref, attempt=attempt, proc=process, args=args)
 
-    def _close(self, kind: str, **members: Any) -> None:
+    def _close_instance(self, kind: str, **members: Any) -> None:
         """Write the instance's outcome, and keep of it what late answers are known by."""
         state = self.state
         assert state is not None
@@ -576,7 +576,7 @@ class _Instance:
             "calls": state["calls"],
             "errors": state["errors"],
         }
-        self._put(OUTCOMES, outcome)
+        self._put_output(OUTCOMES, outcome)
         self.state = {
             **state,
             "phase": "closed",
@@ -590,21 +590,21 @@ class _Instance:
 
     # --- what is written --------------------------------------------------------------------
 
-    def _put(self, to: str, value: Any, key: Any = ...) -> None:
+    def _put_output(self, to: str, value: Any, key: Any = ...) -> None:
         """Write something, with the time of the fact that it comes of."""
         self.outputs.append(Output(value, to, key, self._ts))
 
     def _event(self, kind: str, **members: Any) -> None:
         document = {"type": kind, "instance": self._key, **members, "timestamp": self._now}
-        self._put(RESULTS, document)
+        self._put_output(RESULTS, document)
 
     def _update(self) -> None:
         if self._rules.history:
             document = {"type": UPDATE, "instance": self._key, "pii": self.state}
             # as it is now: the next fact changes the state
-            self._put(HISTORY, to_json(document | {"timestamp": self._now}))
+            self._put_output(HISTORY, to_json(document | {"timestamp": self._now}))
 
-    def _ended(self, outcome: str) -> None:
+    def _count_ended(self, outcome: str) -> None:
         """Count how an attempt has ended."""
         assert self.state is not None
         ended = self.state.setdefault("attempts", {})  # a former version had none
@@ -683,7 +683,7 @@ class _TermPass:
             case ["parallel", children]:
                 found = {n: self.part(t, f"{path}.{n}", steps, inputs) for n, t in children}
                 is_open = any(each is _OPEN for each in found.values())
-                return _OPEN if is_open else self._done(path, found)
+                return _OPEN if is_open else self._store_result(path, found)
             case ["workflow", _, args, inner]:
                 own = self._values(args, path, steps, inputs)
                 return self._done_if(path, self.part(inner, f"{path}.{ROOT}", {}, own))
@@ -698,7 +698,7 @@ class _TermPass:
             if found is _OPEN:
                 return _OPEN
             steps = {**steps, name: own}
-        return self._done(path, found)
+        return self._store_result(path, found)
 
     def _choice(self, term: list[Any], path: str, steps: dict[str, str], inputs: Any) -> Any:
         _, on, cases, otherwise = term
@@ -738,11 +738,11 @@ class _TermPass:
             number += 1
             self._loops[path] = number
             if until is not None and self._is_reached(found, until, path):
-                return self._done(path, found)
+                return self._store_result(path, found)
         if until is not None:
             text = f"{path}: {'.'.join(until)!r} was not reached in {limit} iterations"
             raise _TermError(path, text)
-        return self._done(path, found)
+        return self._store_result(path, found)
 
     @staticmethod
     def _is_reached(found: Any, until: Sequence[str], path: str) -> bool:
@@ -762,9 +762,9 @@ class _TermPass:
         self._choices.pop(path, None)
 
     def _done_if(self, path: str, found: Any) -> Any:
-        return _OPEN if found is _OPEN else self._done(path, found)
+        return _OPEN if found is _OPEN else self._store_result(path, found)
 
-    def _done(self, path: str, found: Any) -> Any:
+    def _store_result(self, path: str, found: Any) -> Any:
         """Store a part's result in place of those of its own parts."""
         for each in [each for each in self._returns if each.startswith((f"{path}.", f"{path}["))]:
             del self._returns[each]

@@ -212,7 +212,7 @@ class TopicReader:
         """Yield what has come, waiting ``timeout`` seconds for it at most.
 
         Records that are deleted before they are read are passed over. A log that has lost its end
-        is read on from there, or again from its beginning where nobody knows the place. What the
+        is read on from there, or again from its beginning where the place is not known. What the
         client complains of beside that is logged, and told by ``unread``: it goes on by itself.
 
         Raises:
@@ -226,12 +226,12 @@ class TopicReader:
                 yield record
         self.positions.update(fetched.ends)
         for error in fetched.errors:
-            self._note(error)
+            self._note_error(error)
         lost = dict(fetched.truncated)
         if moved := {*fetched.out_of_range, *lost}:
             self._seek(moved, lost)
 
-    def _note(self, error: str) -> None:
+    def _note_error(self, error: str) -> None:
         """Record an error of the client."""
         if clients.is_refused_topic(error):
             raise KafkaAccessError(

@@ -56,7 +56,7 @@ _LAST_MS = (1 << 63) - 1
 _MOST_ANSWERS = 1_000
 
 #: How a call may end: it is answered; its time is over while it runs, or before it has a thread; it
-#: was cancelled, when it is to be made or was; it may come again, because its partition was lost or
+#: was cancelled, when it is to be made or was; it may repeat, because its partition was lost or
 #: its batch was withdrawn before it had a thread, or because its answer may not be stored; it was
 #: none.
 _ENDS = (
@@ -70,7 +70,7 @@ _ENDS = (
     "unusable",
 )
 
-#: After these a call that comes again is made.
+#: After these a call that is repeated is made.
 _OPEN_ENDS = ("withdrawn", "not_stored")
 
 #: Seconds between two looks at calls whose time is over.
@@ -230,7 +230,7 @@ class AssignmentProcessor(BatchProcessor):
     """Calls processes; a batch is answered when all of its calls are.
 
     An answer is stored by the brokers before the batch advances, so that a call is made again after
-    a crash, and never lost. One that comes again while it runs, or after it, is not made twice:
+    a crash, and never lost. One that is repeated while it runs, or after it, is not made twice:
     what is over is known until a commit has passed it, or the partition is lost. A call whose time
     is over is left to its thread, and another thread takes its place, for as many calls as the pool
     has threads: with one more the channel fails, as only a new process gets rid of them. A call
@@ -243,7 +243,7 @@ class AssignmentProcessor(BatchProcessor):
         self._count = threads
         self._lock = threading.Condition()
         self._jobs: dict[_Key, _Job] = {}
-        # by partition: calls that are over and whose batches may come again, with their offsets
+        # by partition: calls that are over and whose batches may be repeated, with their offsets
         self._over: dict[TopicPartition, dict[_Key, int]] = {}
         self._waiting: deque[_Job] = deque()
         self._running: set[_Job] = set()
@@ -311,7 +311,7 @@ class AssignmentProcessor(BatchProcessor):
                     continue
                 job = _Job(call, batch.partition, offset_of(record))
                 if is_to_be_made:
-                    self._take(job, opened)
+                    self._accept_call(job, opened)
                 elif job.key in self._jobs:
                     self._jobs[job.key].call.cancelled.set()
             self._lock.notify_all()
@@ -332,7 +332,7 @@ class AssignmentProcessor(BatchProcessor):
             error=describe_error(error, _TRACE_LENGTH),
         )
 
-    def _take(self, job: _Job, batch: _OpenBatch) -> None:
+    def _accept_call(self, job: _Job, batch: _OpenBatch) -> None:
         if job.key in self._over[job.partition]:
             return
         known = self._jobs.setdefault(job.key, job)
@@ -371,37 +371,37 @@ class AssignmentProcessor(BatchProcessor):
                     continue
                 job.thread = threading.current_thread()
                 self._running.add(job)
-            message = self._made(job)
+            message = self._make_call(job)
             with self._lock:
                 self._running.discard(job)
                 if job.is_over:  # another thread has taken the place of this one
                     self._left.discard(threading.current_thread())
                     return
                 if job.call.cancelled.is_set():
-                    self._end(job, "not_needed")
+                    self._end_call(job, "not_needed")
                     continue
                 self._answers.append((job, (job.call.instance.encode(), message)))
                 self._lock.notify_all()
 
     def _ended_unmade(self, job: _Job) -> bool:
-        """End a call that has no thread yet if nobody waits for it. Under the lock."""
+        """End a call that has no thread yet if no caller waits for it. Under the lock."""
         reason = self._reason_not_to_make(job)
         if reason is None:
             return False
         if reason == "late":
             self._late.note(job.call, job.lateness(self._clock))
-        self._end(job, reason)
+        self._end_call(job, reason)
         return True
 
     def _reason_not_to_make(self, job: _Job) -> str | None:
-        """Return how a call has ended that was not made yet, None if somebody waits for it."""
+        """Return how a call has ended that was not made yet, None if a caller waits for it."""
         if job.call.cancelled.is_set():
             return "not_needed"
         if all(each.answer.done() for each in job.batches):
             return "withdrawn"
         return "late" if job.lateness(self._clock) >= 0 else None
 
-    def _made(self, job: _Job) -> bytes:
+    def _make_call(self, job: _Job) -> bytes:
         """Make a call, and return the answer to it."""
         call, job.outcome = job.call, "failed"
         process = self._processes.get(call.process)
@@ -420,7 +420,7 @@ class AssignmentProcessor(BatchProcessor):
         job.outcome = "returned"
         return message
 
-    def _end(self, job: _Job, outcome: str) -> None:
+    def _end_call(self, job: _Job, outcome: str) -> None:
         """Record that a call is over. Under the lock."""
         self._ended[outcome] += 1
         job.is_over = True
@@ -436,7 +436,7 @@ class AssignmentProcessor(BatchProcessor):
     def _watch_leases(self) -> None:
         """Abandon threads whose calls exceed their limit. On a thread of its own.
 
-        Calls that wait and that nobody waits for any more are ended: no thread may be free for
+        Calls that wait and that no caller waits for any more are ended: no thread may be free for
         long, and their batches are not answered before.
         """
         assert self._context is not None, "open comes first"
@@ -449,16 +449,16 @@ class AssignmentProcessor(BatchProcessor):
                 self._waiting = deque(kept)
                 self._late.warn(self._clock)
                 for job in [job for job in self._running if job.lateness(self._clock) >= 0]:
-                    self._leave(job)
+                    self._leave_call(job)
                     refusal = self._replace_caller() or refusal
             if refusal is not None:
                 self._context.fail(ChannelFailedError(refusal))
 
-    def _leave(self, job: _Job) -> None:
+    def _leave_call(self, job: _Job) -> None:
         """Leave a call to its thread. Under the lock."""
         job.call.cancelled.set()
         self._running.discard(job)
-        self._end(job, "abandoned")
+        self._end_call(job, "abandoned")
         assert job.thread is not None, "it runs"
         self._threads.remove(job.thread)
         self._left.add(job.thread)
@@ -510,7 +510,7 @@ class AssignmentProcessor(BatchProcessor):
             else:
                 with self._lock:
                     for job, _ in taken:
-                        self._end(job, job.outcome)
+                        self._end_call(job, job.outcome)
 
     def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
         """Fail the batches of calls whose answers may not be stored, so that they are retried."""
@@ -519,4 +519,4 @@ class AssignmentProcessor(BatchProcessor):
                 for batch in job.batches:
                     with suppress(InvalidStateError):
                         batch.answer.set_exception(error)
-                self._end(job, "not_stored")
+                self._end_call(job, "not_stored")

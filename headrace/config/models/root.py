@@ -163,7 +163,7 @@ class Config(Section):
             first.setdefault(channel.group, name)
 
     def _letters_in_circles(self) -> Iterator[FieldConflict]:
-        """Yield dead letters that channels would hand to each other for ever."""
+        """Yield dead letters that channels would hand to each other without end."""
         channels = {name: each for name, each in self.channels.items() if each.enabled}
         named: dict[str, list[str]] = {}
         for name, channel in channels.items():
@@ -185,6 +185,6 @@ class Config(Section):
             yield FieldConflict(
                 ("channels", first, "rejects", "topic"),
                 f"is {letters}, and comes back by way of channel {', '.join(others)}, so "
-                "that a record that always fails goes round for ever; name a topic that none of "
+                "that a record that always fails goes round without end; name a topic that none of "
                 "them reads",
             )

@@ -91,7 +91,7 @@ _AUTHORITY = re.compile(
 _KIND = SecretText("a URL such as postgresql+psycopg://user@host/database")
 
 
-def _checked(url: SecretStr, info: ValidationInfo) -> SecretStr:
+def _check_url(url: SecretStr, info: ValidationInfo) -> SecretStr:
     """Return the URL; a relative file of SQLite starts from the configuration's folder."""
     text = url.get_secret_value()
     if _SCHEME.match(text) is None:
@@ -132,7 +132,7 @@ def uses_psycopg(url: SecretStr) -> bool:
     return scheme in {"postgresql", "postgresql+psycopg"}
 
 
-DatabaseUrl = Annotated[SecretStr, _KIND, AfterValidator(_checked)]
+DatabaseUrl = Annotated[SecretStr, _KIND, AfterValidator(_check_url)]
 
 
 #: Stands for the coordinate that fits the pyspark that is installed.

@@ -199,7 +199,7 @@ Distinct = AfterValidator(_distinct)
 """After the annotation of a tuple of texts: none of them may stand there twice."""
 
 _NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"
-#: Signs that nobody sees, some of which have a terminal show what follows in another order.
+#: Invisible characters, some of which have a terminal show what follows in another order.
 _UNSEEN = r"\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
 
 _IDENTIFIER = rf"(?!(?:{'|'.join(kwlist)})\b)[^\W\d]\w*"

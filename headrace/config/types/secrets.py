@@ -52,7 +52,7 @@ _MARK, _PEM = "\ufeff", "-----BEGIN "
 
 
 def invisible_fault(text: str) -> str | None:
-    """Return what is wrong with a secret that nobody sees in its file, None where nothing is.
+    """Return what is wrong with a secret that its file does not show, None where nothing is.
 
     The sentence goes on from the place's name, and has nothing of the secret in it.
     """

@@ -85,7 +85,7 @@ class PartitionNumbers(FieldType):
 
     def write(self, value: frozenset[int]) -> list[int | str]:
         runs = groupby(enumerate(sorted(value)), key=lambda pair: pair[1] - pair[0])
-        return [_written([number for _, number in run]) for _, run in runs]
+        return [_format_run([number for _, number in run]) for _, run in runs]
 
     def json_schema(self) -> dict[str, Any]:
         number = {"type": "integer", "minimum": 0, "maximum": MAX_PARTITION}
@@ -111,7 +111,7 @@ def _range(item: Any) -> range:
     return range(first, last + 1)
 
 
-def _written(run: list[int]) -> int | str:
+def _format_run(run: list[int]) -> int | str:
     return run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}"
 
 

@@ -36,7 +36,7 @@ _DURATION = re.compile(rf"({_NUMBER}) ?({'|'.join(_SECONDS)})")
 _SIZE = re.compile(rf"({_NUMBER}) ?({'|'.join(_BYTES)})?")
 _BARE = re.compile(_NUMBER)
 
-#: The operating system's waits overflow at 292 years; nobody means to wait for 27.
+#: The operating system's waits overflow at 292 years; no wait is meant to last 27.
 MAX_SECONDS = 10_000 * 86400.0
 #: Above any machine's memory, and far from what a 64-bit count of bytes overflows at.
 MAX_BYTES = 1024**5

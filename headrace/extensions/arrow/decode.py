@@ -343,7 +343,7 @@ class _Search:
             self.bad += [start + place for place in named]
             return
         for place in named:
-            self.look(values.slice(place, 1), pa.array([start + place], pa.int64()))
+            self.read_values(values.slice(place, 1), pa.array([start + place], pa.int64()))
 
     def _find_quoted(
         self, values: pa.Array, documents: Sequence[bytes], left: pa.Array, start: int
@@ -360,9 +360,9 @@ class _Search:
             if not having or len(having) > _MOST_HAVING:
                 break
             for at in having:
-                self.look(values.slice(at, 1), pa.array([start + at], pa.int64()))
+                self.read_values(values.slice(at, 1), pa.array([start + at], pa.int64()))
             left = left.filter(pc.invert(pc.is_in(left, pa.array(having, pa.int64()))))
-        self.look(values.take(left), pc.add(left, start))
+        self.read_values(values.take(left), pc.add(left, start))
 
     def _error_of(self, values: pa.Array, places: pa.Array) -> str | None:
         """Keep the rows of values whose places among all are these; say why, if some are none."""
@@ -375,7 +375,7 @@ class _Search:
         self._places.append(places)
         return None
 
-    def look(self, values: pa.Array, places: pa.Array) -> None:
+    def read_values(self, values: pa.Array, places: pa.Array) -> None:
         """Read values, whose places among all are these, and divide those that are no rows."""
         if self._error_of(values, places) is None:
             return
@@ -386,10 +386,10 @@ class _Search:
         if parts is None:
             step = -(-len(values) // _PARTS)
             for start in range(0, len(values), step):
-                self.look(values.slice(start, step), places.slice(start, step))
+                self.read_values(values.slice(start, step), places.slice(start, step))
             return
         for part in parts:
-            self.look(values.take(part), places.take(part))
+            self.read_values(values.take(part), places.take(part))
 
     def _by_looks(self, values: pa.Array) -> list[pa.Array] | None:
         """Return the values that look like rows together, and each other one by itself.

@@ -1,4 +1,4 @@
-"""The data files of a Delta table as whoever rewrites some of them has to know them."""
+"""The data files of a Delta table, with what rewriting some of them has to know."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def data_files(folder: Path, table: DeltaTable) -> list[DataFile]:
 
 
 def _values(folder: Path, columns: Sequence[str], found: Mapping[str, Any]) -> Values:
-    return tuple((name, _spelt(folder, name, found["partition"][name])) for name in columns)
+    return tuple((name, _spell_value(folder, name, found["partition"][name])) for name in columns)
 
 
-def _spelt(folder: Path, name: str, value: object) -> str | None:
+def _spell_value(folder: Path, name: str, value: object) -> str | None:
     if type(value) not in _SPELT:
         raise NotRewritableError(
             f"{folder}: partition column {name!r} has values of {type(value).__name__}, whose "

@@ -58,7 +58,7 @@ TARGET_BYTES = 32 << 20
 def compact(folder: Path, scratch: Path, metadata: Mapping[str, str], now: float) -> int:
     """Rewrite small files and commit that. Returns how many went. Blocks; any thread.
 
-    ``scratch`` is a folder of the same file system that nobody reads. ``now`` is in seconds since
+    ``scratch`` is a folder of the same file system that no reader uses. ``now`` is in seconds since
     the epoch. One file is in memory at a time.
 
     Raises:
@@ -336,8 +336,8 @@ class MaintenanceConfig:
 class MaintenanceThread:
     """Has the tasks of one table done, one after the other, each in a process of its own.
 
-    Whoever commits past a multiple of an interval has it done, so that of several members mostly
-    one does it. Two at once are no harm: a checkpoint says the same whoever writes it, and of two
+    The member that commits past a multiple of an interval does it, so that of several mostly
+    one does it. Two at once are no harm: a checkpoint says the same from any writer, and of two
     compactions of the same files one gives up.
     """
 
@@ -388,15 +388,15 @@ class MaintenanceThread:
             Deadline.after(_STOP_S).joined(self._thread)
 
     def _run(self) -> None:
-        while (task := self._next()) is not None:
+        while (task := self._next_task()) is not None:
             began = SYSTEM_CLOCK.monotonic()
             try:
-                self._do(task)
+                self._run_task(task)
             except Exception:
                 log.exception("delta_maintenance_failed", table=str(self._folder), task=task.value)
             self._stopping.wait(_REST * (SYSTEM_CLOCK.monotonic() - began))
 
-    def _next(self) -> MaintenanceTask | None:
+    def _next_task(self) -> MaintenanceTask | None:
         """Return what to do next, None once the thread is to end. Blocks."""
         with self._changed:
             while not self._stopping.is_set():
@@ -405,7 +405,7 @@ class MaintenanceThread:
                 self._changed.wait(_LOOK_S)
         return None
 
-    def _do(self, task: MaintenanceTask) -> None:
+    def _run_task(self, task: MaintenanceTask) -> None:
         if not self._folder.exists():
             return
         wanted = self._config.properties(new=False) if task is MaintenanceTask.PROPERTIES else {}

@@ -60,7 +60,7 @@ def find_output(folder: Path, table: KeptTable, moves: Sequence[OffsetMove]) -> 
         ReplaceRefusedError: the table does not say enough, or its files cannot be rewritten.
     """
     counts = _counts(folder, table)
-    known = _known(folder, counts.values())
+    known = _known_ranges(folder, counts.values())
 
     def micro_batches_after(offsets: Mapping[str, int]) -> Mapping[str, Ranges]:
         return {
@@ -101,7 +101,7 @@ def without_output(
     gone = []
     for file, rows in output.files.items():
         content = read_file(folder / file.path)
-        kept = _without(content, output.origins)
+        kept = _without_origins(content, output.origins)
         if kept.num_rows != content.num_rows - rows:
             raise ReplaceRefusedError(f"{folder / file.path} changed while it was read; try again")
         if kept.num_rows:
@@ -121,7 +121,7 @@ def without_output(
     return gone
 
 
-def _without(content: pa.Table, origins: Collection[str]) -> pa.Table:
+def _without_origins(content: pa.Table, origins: Collection[str]) -> pa.Table:
     texts = content.column(ORIGIN).unify_dictionaries().combine_chunks()
     is_gone = pc.is_in(texts.dictionary, value_set=pa.array(sorted(origins), pa.string()))
     return content.filter(pc.invert(pc.fill_null(is_gone.take(texts.indices), fill_value=False)))
@@ -158,7 +158,7 @@ def _counted(folder: Path, file: DataFile) -> _Counts:
     return Counter({each["values"]: each["counts"] for each in found.value_counts().to_pylist()})
 
 
-def _known(folder: Path, counts: Iterable[_Counts]) -> dict[str, Ranges]:
+def _known_ranges(folder: Path, counts: Iterable[_Counts]) -> dict[str, Ranges]:
     known = {}
     for text in {text for each in counts for text in each if text is not None}:
         try:

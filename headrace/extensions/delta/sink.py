@@ -78,7 +78,7 @@ class DeltaSink(Sink[StagedFiles]):
 
     Each partition's next offset is a ``Transaction`` in the table's log, under the partition's
     identity, and moves in the same commit as the data. A commit is the log's next entry, made only
-    if nobody else made it, after the offsets were checked against all entries before.
+    if no other writer made it, after the offsets were checked against all entries before.
     docs/sinks/delta.md has every crash point.
 
     ``partition_by`` names columns of the result; ``durable`` forces files to disk before the
@@ -123,7 +123,7 @@ class DeltaSink(Sink[StagedFiles]):
         if self._partition_by:
             load_pandas()
         with self._lock:
-            table = self._kept()
+            table = self._kept_table()
         if table is not None:
             self._check_offsets(table)
             self._check_layout(table)
@@ -139,7 +139,7 @@ class DeltaSink(Sink[StagedFiles]):
         if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
             raise StartError(f"{folder} is no folder that this user can write to")
         with self._lock:
-            table = self._kept()
+            table = self._kept_table()
         if table is None:
             return f"{self._folder}: a table is created with the first rows"
         self._check_offsets(table)
@@ -148,7 +148,7 @@ class DeltaSink(Sink[StagedFiles]):
 
     def stored_offset(self, identity: str) -> int | None:
         with self._lock:
-            table = self._kept()
+            table = self._kept_table()
             if table is None:
                 return None
             table.refresh()
@@ -157,7 +157,7 @@ class DeltaSink(Sink[StagedFiles]):
 
     def stored_leader_epoch(self, identity: str) -> int | None:
         with self._lock:
-            table = self._kept()
+            table = self._kept_table()
             return None if table is None else table.leader_epoch(identity)
 
     def stage(self, micro_batch: MicroBatch, result: Result | None) -> StagedFiles:
@@ -188,7 +188,7 @@ class DeltaSink(Sink[StagedFiles]):
 
     def commit_all(self, staged: Sequence[StagedFiles], offsets: Sequence[PartitionCommit]) -> None:
         with self._lock:
-            if (self._kept() or self._create(staged)) is None:
+            if (self._kept_table() or self._create(staged)) is None:
                 return
             names = ",".join(each.name for each in staged)
             self._commit(staged, offsets, {MICRO_BATCH_KEY: names})
@@ -227,7 +227,7 @@ class DeltaSink(Sink[StagedFiles]):
         is_done = False
         try:
             gone = without_output(self._folder, table, output, SYSTEM_CLOCK.time(), staged.placed)
-            is_done = self._try(table, [staged], moves, {OFFSETS_KEY: note}, gone)
+            is_done = self._try_commit(table, [staged], moves, {OFFSETS_KEY: note}, gone)
         finally:
             if not is_done:
                 self._staging.remove(staged, placed=True)
@@ -236,7 +236,7 @@ class DeltaSink(Sink[StagedFiles]):
     def _reopened(self) -> KeptTable:
         """Open the table, so that its files are those of the newest version."""
         self._table = None
-        table = self._kept()
+        table = self._kept_table()
         if table is None:
             raise ReplaceRefusedError(f"{self._folder}: there is no table; there is nothing to do")
         self._check_offsets(table)
@@ -249,7 +249,9 @@ class DeltaSink(Sink[StagedFiles]):
         metadata: Mapping[str, str],
     ) -> None:
         for _ in range(_COMMIT_ATTEMPTS):
-            if self._try(self._checked(staged, offsets), staged, offsets, metadata):
+            if self._try_commit(
+                self._require_following(staged, offsets), staged, offsets, metadata
+            ):
                 return
         raise self._others_first(_COMMIT_ATTEMPTS)
 
@@ -284,7 +286,7 @@ class DeltaSink(Sink[StagedFiles]):
                 "origin: true, so that all of them do"
             )
 
-    def _kept(self) -> KeptTable | None:
+    def _kept_table(self) -> KeptTable | None:
         """Return the table as it was last seen, None if there is none."""
         if self._table is None:
             with suppress(TableNotFoundError):
@@ -312,11 +314,13 @@ class DeltaSink(Sink[StagedFiles]):
             entries = LogFiles(self._folder)
             for path in (self._folder, entries.entry(0), entries.folder):
                 sync(path)
-        return self._kept()
+        return self._kept_table()
 
-    def _checked(self, staged: Sequence[StagedFiles], offsets: Sequence[OffsetMove]) -> KeptTable:
+    def _require_following(
+        self, staged: Sequence[StagedFiles], offsets: Sequence[OffsetMove]
+    ) -> KeptTable:
         """Return the table once it says that every offset is where the micro-batches begin."""
-        table = self._kept()
+        table = self._kept_table()
         assert table is not None, "a table that was there is gone"
         if RETENTION_PROPERTY in table.properties or conflicts_in(table.found(offsets)):
             table.refresh()
@@ -347,7 +351,7 @@ class DeltaSink(Sink[StagedFiles]):
             log.info("delta_columns_added", table=str(self._folder), columns=names)
             table.refresh()
 
-    def _try(
+    def _try_commit(
         self,
         table: KeptTable,
         staged: Sequence[StagedFiles],

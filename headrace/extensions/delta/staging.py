@@ -227,7 +227,7 @@ def _spelt_all(name: str, column: pa.ChunkedArray) -> list[str | None]:
         RowsRefusedError: a time is of no year from 1 to 9999.
     """
     try:
-        return [_spelt(value) for value in column.to_pylist()]
+        return [_spell_value(value) for value in column.to_pylist()]
     except (ValueError, OverflowError) as error:
         raise RowsRefusedError(
             f"column {name!r} has a value that the table cannot be partitioned by: {error}; leave "
@@ -235,7 +235,7 @@ def _spelt_all(name: str, column: pa.ChunkedArray) -> list[str | None]:
         ) from error
 
 
-def _spelt(value: object) -> str | None:
+def _spell_value(value: object) -> str | None:
     match value:
         case None | "":
             return None
@@ -260,7 +260,7 @@ _NOT_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
 MOST_ROWS = 50_000
 MOST_BYTES = 8 << 20
 
-#: Types, as Spark calls them, whose values are in a file the same, whoever writes it.
+#: Types, as Spark calls them, whose values are in a file the same from any writer.
 _ALIKE = frozenset(
     ("boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "string")
 ) | {"binary", "date", "timestamp", "timestamp_ntz"}
@@ -344,7 +344,7 @@ class StagedFiles:
     """One micro-batch's result on its way: where its files are and whether they may be removed.
 
     ``files`` are those in the staging folder, as they were written: what is not there any more when
-    they are moved was removed by somebody. ``values`` are the partition values of those that have
+    they are moved was removed. ``values`` are the partition values of those that have
     any. ``may_be_visible`` says that they are, or may be, part
     of the table, and must stay. ``schema`` is in JSON as Delta and Spark spell it, None where the
     reducer returned no result.
@@ -460,7 +460,7 @@ class FileStaging:
         """
         waiting = [each for each in staged if each.placement is not Placement.DONE]
         for each in waiting:
-            self._move(each)
+            self._move_files(each)
         if self._durable and any(each.placed for each in waiting):
             sync(self._table)
         for each in staged:
@@ -468,7 +468,7 @@ class FileStaging:
             each.placement = Placement.DONE
         return [action for each in staged for action in each.placed]
 
-    def _move(self, staged: StagedFiles) -> None:
+    def _move_files(self, staged: StagedFiles) -> None:
         if staged.folder is None:
             return
         if staged.placement is Placement.BEGUN:
@@ -477,7 +477,7 @@ class FileStaging:
                 "a commit failed; it is computed again"
             )
         if (gone := next((path for path in staged.files if not path.exists()), None)) is not None:
-            raise SinkFailedError(_gone(gone, staged))
+            raise SinkFailedError(_gone_message(gone, staged))
         staged.placement = Placement.BEGUN
         for number, source in enumerate(staged.files):
             rows = pq.read_metadata(source).num_rows
@@ -498,7 +498,7 @@ class FileStaging:
             try:
                 os.utime(path)
             except FileNotFoundError:
-                raise SinkFailedError(_gone(path, staged)) from None
+                raise SinkFailedError(_gone_message(path, staged)) from None
 
     @staticmethod
     def keep(staged: Sequence[StagedFiles]) -> None:
@@ -521,7 +521,7 @@ def staged_files(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.parquet"))
 
 
-def _gone(path: Path, staged: StagedFiles) -> str:
+def _gone_message(path: Path, staged: StagedFiles) -> str:
     return (
         f"{path} is gone before it was committed; was this process stopped for longer than the "
         f"table keeps files (file_retention)? Micro-batch {staged.name} is computed again"

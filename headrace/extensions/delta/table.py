@@ -2,7 +2,7 @@
 
 The log is read entry by entry, and added to at its end, by the rules of Delta's protocol for tables
 on a file system: entry N is a file whose name says N, which appears whole and never changes;
-whoever makes it first has made version N.
+the first writer to create it has made version N.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
 
 
 def check_retention(folder: Path, properties: Mapping[str, str | None]) -> None:
-    """Refuse a table that does not keep offsets for ever, by its properties.
+    """Refuse a table whose properties let offsets expire.
 
     Raises:
         StartError: one of them has transactions expire.
@@ -235,9 +235,9 @@ class KeptTable:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._log = LogFiles(folder)
-        self._open()
+        self._open_table()
 
-    def _open(self) -> None:
+    def _open_table(self) -> None:
         self.opened = DeltaTable(self._folder)
         self.version: int = self.opened.version()
         self.properties: Mapping[str, str | None] = self.opened.metadata().configuration
@@ -307,10 +307,10 @@ class KeptTable:
     def refresh(self) -> None:
         """Read up to the newest version: one small file for each that is new, and two more."""
         while (entry := self._log.read(self.version + 1)) is not None:
-            self._take(entry)
+            self._apply_entry(entry)
         if self._log.checkpoint() > self.version:
             log.info("delta_table_reopened", table=str(self._folder), version=self.version)
-            self._open()
+            self._open_table()
 
     def put(
         self,
@@ -337,7 +337,7 @@ class KeptTable:
         if not self._log.add(version, actions, scratch, durable=durable):
             return False
         if self._log.checkpoint() >= version:
-            self._open()
+            self._open_table()
             if any(self.transaction_version(name) != to for name, to in offsets.items()):
                 raise OvertakenError(self._folder, version)
             return True
@@ -345,9 +345,9 @@ class KeptTable:
         self.version = version
         return True
 
-    def _take(self, entry: Sequence[LogAction]) -> None:
+    def _apply_entry(self, entry: Sequence[LogAction]) -> None:
         if any(_OF_THE_TABLE & action.keys() for action in entry):
-            self._open()
+            self._open_table()
             return
         for action in entry:
             if "txn" in action:

@@ -122,7 +122,7 @@ class KeyEvaluation:
             PoisonRecordError, RetryableError: ``failing`` is ``fail``, in a careful one.
         """
         touched = self._touched
-        self._open()
+        self._open_state()
         if touched.events is not None and self._sees_facts_as_they_are():
             self._result.late = touched.late
             return self._finish(zip(touched.facts, touched.events, strict=True))
@@ -140,7 +140,7 @@ class KeyEvaluation:
         self._result.late, self._result.outputs = touched.late, begun.outputs
         self._is_called = True
         try:
-            self._timers = self._checked(begun.timers, touched.facts[begun.done - 1])
+            self._timers = self._check_timers(begun.timers, touched.facts[begun.done - 1])
         except (Exception, SystemExit) as error:  # noqa: BLE001 - of what a reducer returned
             raise PoisonError(plain_error(error)) from None
         self._due = self._next_due()
@@ -163,7 +163,7 @@ class KeyEvaluation:
             self._fire_until(until, MAX_FIRED)
         self._fire_clock()
         if self._is_called:
-            self._close()
+            self._close_row()
         return self._result
 
     def _sees_facts_as_they_are(self) -> bool:
@@ -172,7 +172,7 @@ class KeyEvaluation:
 
     # --- the state --------------------------------------------------------------------------
 
-    def _open(self) -> None:
+    def _open_state(self) -> None:
         """Decode key and state."""
         state = self._touched.row.state
         try:
@@ -182,7 +182,7 @@ class KeyEvaluation:
         except _UNREADABLE as error:
             self._unreadable = f"the key or its state cannot be read: {error}"
 
-    def _close(self) -> None:
+    def _close_row(self) -> None:
         """Make the row that is stored."""
         state = self._stored
         if not self._is_careful and self._unreadable is None:
@@ -363,7 +363,7 @@ class KeyEvaluation:
             state, outputs, timers = reduction.call(
                 key, self._name, self._state, facts, self._touched.now, ts
             )
-            wanted = self._checked(timers, last) if timers else {}
+            wanted = self._check_timers(timers, last) if timers else {}
             ttl = self._lives_until(facts) if isinstance(last, Fact) else self._ttl
             if self._is_careful:
                 stored = None if state is None else reduction.write_state(state)
@@ -382,7 +382,7 @@ class KeyEvaluation:
             self._ttl = None
         self._due = self._next_due() if wanted or self._ttl is not None else None
 
-    def _checked(self, timers: Mapping[str, Timer], last: Fact | Fired) -> dict[str, Timer]:
+    def _check_timers(self, timers: Mapping[str, Timer], last: Fact | Fired) -> dict[str, Timer]:
         """Return the timers that a reducer wants, if they can be set."""
         may_be_event = isinstance(last, Fired) or not self._reduction.is_batched
         return checked_timers(timers, may_be_event=may_be_event)

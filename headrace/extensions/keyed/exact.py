@@ -120,7 +120,7 @@ def _inexact(value: Any, what: str) -> Exception:
         if found is not None:
             return _located(found, what, place) or found
         for name, part in holder.items() if is_dict else enumerate(holder):
-            inner = f"{place}[{_shown(name)}]"
+            inner = f"{place}[{_shorten(name)}]"
             if type(part) in {dict, list}:
                 waiting.append((inner, part, room - 1))
             elif (found := _problem_of(part)) is not None:
@@ -135,7 +135,7 @@ def _located(problem: Exception | None, what: str, place: str) -> Exception | No
     return type(problem)(f"{what}{place[:_PLACE_SHOWN]} {problem}")
 
 
-def _shown(name: object) -> str:
+def _shorten(name: object) -> str:
     """Return the beginning of the text of a name."""
     try:
         text = repr(name)
@@ -151,7 +151,7 @@ def _problem_of_name(name: object) -> Exception | None:
     kind = _a(type(name).__name__)
     if type(name) in _SCALARS:
         return TypeError(
-            f"has the name {_shown(name)}, {kind}, of which JSON makes a text, another name: "
+            f"has the name {_shorten(name)}, {kind}, of which JSON makes a text, another name: "
             "write a text, such as str(...) of it"
         )
     return TypeError(f"has a name that is {kind}, and not a plain text; write a text")

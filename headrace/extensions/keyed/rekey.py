@@ -115,7 +115,7 @@ class Rekey:
         topics, partitions, offsets, *rest = (records.column(n).to_pylist() for n in names)
         rows = map(_Row, topics, partitions, offsets, times, *rest)
         with nullcontext() if self.calls is None else self.calls.job():
-            made = [self._made(row) for row in rows]
+            made = [self._make_key(row) for row in rows]
         to, keys, headers = zip(*made, strict=True) if made else ((), (), ())
         columns = [
             pa.array(to, pa.string()),
@@ -126,7 +126,7 @@ class Rekey:
         ]
         return pa.Table.from_arrays(columns, schema=REKEYED)
 
-    def _made(self, row: _Row) -> _Made:
+    def _make_key(self, row: _Row) -> _Made:
         if self.calls is not None:
             place = f"the key of offset {row.offset} of {row.topic}-{row.partition}"
             if self.calls.has_hung(row.partition, None, place):
@@ -170,10 +170,10 @@ class Rekey:
         return settings.dead_letters, row.key, headers
 
     def _key_of(self, row: _Row) -> bytes | None:
-        found = self._found(row)
+        found = self._find_key(row)
         return None if found is None else key_bytes(found)
 
-    def _found(self, row: _Row) -> Any:
+    def _find_key(self, row: _Row) -> Any:
         if self.function is not None:
             headers = tuple((each["key"], each["value"]) for each in row.headers or ())
             value = None if row.value is None else self.read_value(row.value)

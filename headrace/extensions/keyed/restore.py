@@ -173,7 +173,7 @@ class Restorer:
 
     def begin(self, assignment: Assignment, attempt: int) -> None:
         """Restore a partition, from the beginning where the store has nothing that is right."""
-        self._commands.put(lambda: self._put(assignment, attempt))
+        self._commands.put(lambda: self._start_partition(assignment, attempt))
 
     def begin_again(self, remake: Callable[[], Iterable[tuple[Assignment, int]] | None]) -> None:
         """Create a new store with ``remake``, and restore the partitions that it returns.
@@ -244,7 +244,7 @@ class Restorer:
 
     def _put_off(self, number: int, restoring: _Restore) -> None:
         restoring.not_before = self._clock.monotonic() + _BACKOFF
-        # whoever was told that it is ready may have failed
+        # the callback that was told that it is ready may have failed
         self._under_way.setdefault(number, restoring)
         if restoring.end is not None:
             restoring.end = None
@@ -260,15 +260,15 @@ class Restorer:
             command()
             wait = False
 
-    def _put(self, assignment: Assignment, attempt: int) -> None:
+    def _start_partition(self, assignment: Assignment, attempt: int) -> None:
         """Start restoring a partition, and drop what was under way of it."""
         number = assignment.partition.partition
         former = self._under_way.get(number)
         if former is None or former.assignment is not assignment or former.attempt < attempt:
-            self._leave(number)
+            self._leave_partition(number)
             self._under_way[number] = _Restore(assignment, attempt)
 
-    def _leave(self, number: int) -> None:
+    def _leave_partition(self, number: int) -> None:
         former = self._under_way.pop(number, None)
         if former is not None and former.end is not None:
             self._unassign(number)
@@ -285,17 +285,17 @@ class Restorer:
                 self._measuring.update({number: self._store.measure(number) for number in counted})
             else:
                 for number in list(self._under_way):
-                    self._leave(number)
+                    self._leave_partition(number)
                 for assignment, attempt in to_restore:
-                    self._put(assignment, attempt)
+                    self._start_partition(assignment, attempt)
         now = self._clock.monotonic()
         for number, each in list(self._under_way.items()):
             if each.end is None and each.not_before <= now and not self._is_busy(number):
                 with self._step(number, each):
-                    self._begin(number, each)
+                    self._begin_reading(number, each)
         if any(each.end is not None for each in self._under_way.values()):
             assert self._source is not None, "opened with the first of them"
-            self._take(self._source.fetch(_FETCH_TIMEOUT))
+            self._write_fetched(self._source.fetch(_FETCH_TIMEOUT))
             self._look_for_stalls()
         elif self._measuring:
             begun = self._clock.monotonic()
@@ -316,7 +316,7 @@ class Restorer:
             del self._measuring[number]
             raise
 
-    def _begin(self, number: int, restoring: _Restore) -> None:
+    def _begin_reading(self, number: int, restoring: _Restore) -> None:
         """Ask where the changelog ends, and read on from where the store is."""
         low, high = self._ends(number)
         position = self._store.position(number)
@@ -416,7 +416,7 @@ class Restorer:
         )
         return None
 
-    def _take(self, fetched: Fetched) -> None:
+    def _write_fetched(self, fetched: Fetched) -> None:
         """Write what was fetched, and see who has reached the end."""
         for complaint in fetched.errors:
             self._take_complaint(complaint)
@@ -529,7 +529,7 @@ class Restorer:
     def _drop(self, number: int, assignment: Assignment) -> None:
         restoring = self._under_way.get(number)
         if restoring is None or restoring.assignment is assignment:
-            self._leave(number)
+            self._leave_partition(number)
 
     def _unassign(self, number: int) -> None:
         if self._source is not None:

@@ -99,7 +99,7 @@ def grouped(
         if part.partition not in times and known is not None:
             times[part.partition] = known if quiet is None else max(known, quiet)
     touched, ends, facts = records.facts(running, late_by)
-    due = _due(micro_batch, state, times, touched, now)
+    due = _due_keys(micro_batch, state, times, touched, now)
     return Grouped(_rows(touched, due, ends, facts, times, state, now), times, undecodable)
 
 
@@ -252,13 +252,13 @@ class _Records:
         touched = named_tuples(PartitionKey, zip(partitions.tolist(), names, strict=True))
         places = pa.array(order, pa.int64())
         columns = {
-            "source": _taken(self._column("topic"), places),
-            "offset": _taken(self._column("offset"), places),
+            "source": _take_values(self._column("topic"), places),
+            "offset": _take_values(self._column("offset"), places),
             "ts": pa.array(self._ts[order], pa.int64()),
             "time": pa.array(running[order], pa.int64()),
             "late_by": pa.array(late_by[order], pa.int64()),
-            "value": _taken(self._column("value"), places),
-            "headers": _taken(self._column("headers"), places),
+            "value": _take_values(self._column("value"), places),
+            "headers": _take_values(self._column("headers"), places),
         }
         arrays = [columns[field.name].cast(field.type) for field in FACT]
         return touched, ends, pa.StructArray.from_arrays(arrays, fields=list(FACT))
@@ -290,14 +290,14 @@ def _stable_order(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return order
 
 
-def _taken(column: pa.Array, places: pa.Array) -> pa.Array:
+def _take_values(column: pa.Array, places: pa.Array) -> pa.Array:
     """Return values of a column; of nothing but nulls, as headers often are, there is no choice."""
     if column.null_count == len(column):
         return pa.nulls(len(places), column.type)
     return column.take(places)
 
 
-def _due(
+def _due_keys(
     micro_batch: MicroBatch,
     state: LayeredState,
     times: Mapping[int, int],

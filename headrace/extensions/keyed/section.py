@@ -86,7 +86,7 @@ class InternalTopicsConfig(ByKeyTopicConfig):
 
     purge_input: Restarts[PositiveSeconds | None] = None
     """How often records that are processed are deleted from the topic that is read; null: never.
-    For by-key topics, which nobody else reads: they have 30s unless it is said, null too."""
+    For by-key topics, which only Headrace reads: they have 30s unless it is said, null too."""
 
 
 class KeyedProcessorConfig(MergingConfig):

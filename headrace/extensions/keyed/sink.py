@@ -339,7 +339,7 @@ class KeyedSink(Sink[StagedState]):
                 )
             times = {number: time for layer in layers for number, time in layer.times.items()}
             changed = {key.partition for layer in layers for key in layer.changes}
-            moves = [self._move(share, times, changed) for share in offsets]
+            moves = [self._counted_move(share, times, changed) for share in offsets]
             # what fails here may be stored all the same: then the changelog has rows that the
             # store has not, and no position is noted before a commit has gone on from ours
             numbers = {move.partition.partition for move in moves}
@@ -389,7 +389,7 @@ class KeyedSink(Sink[StagedState]):
             finally:
                 self._lock.release()
 
-    def _move(
+    def _counted_move(
         self, share: PartitionCommit, times: Mapping[int, int], changed: set[int]
     ) -> CountedMove:
         number = share.partition.partition

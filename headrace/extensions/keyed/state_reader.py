@@ -127,7 +127,7 @@ class StateReader:
         """Return a key in each partition that has it, of those whose state is there."""
         wanted = [n for n in self._ready() if partition is None or n == partition]
         rows = ((n, *self._state.committed(PartitionKey(n, key))) for n in wanted)
-        return [_found(n, key, row, progress) for n, row, progress in rows if row is not None]
+        return [_found_key(n, key, row, progress) for n, row, progress in rows if row is not None]
 
     def page(
         self, prefix: bytes, after: tuple[int, bytes] | None, limit: int, partition: int | None
@@ -146,7 +146,7 @@ class StateReader:
             last = after[1] if after is not None and number == after[0] else None
             rows, progress = self._state.committed_rows(number, prefix, last, limit)
             limit -= len(rows)
-            yield from (_found(number, key, row, progress) for key, row in rows)
+            yield from (_found_key(number, key, row, progress) for key, row in rows)
 
     def _ready(self) -> list[int]:
         return [number for number in sorted(self._held()) if self._state.is_ready(number)]
@@ -164,5 +164,5 @@ def _phases(declared: Phases, totals: PhaseTotals, now: float) -> tuple[PhaseSna
     )
 
 
-def _found(partition: int, key: bytes, row: KeyRow, progress: Progress) -> FoundKey:
+def _found_key(partition: int, key: bytes, row: KeyRow, progress: Progress) -> FoundKey:
     return FoundKey(partition, key, row, progress)

@@ -418,13 +418,13 @@ class RocksStore(StateStore):
     def move_aside(self) -> str:
         """Restart with an empty store; return where the former one is now.
 
-        It may be called again where it failed, as it does while somebody still reads.
+        It fails while a read is under way, and may be called again after that.
 
         Raises:
             StartError: the files cannot be used.
         """
         with self._lock:
-            self._close()
+            self._close_database()
             aside = self._folder.with_name(f"{self._folder.name}.corrupt-{time.time_ns()}")
             self._folder.rename(aside)
             self._clear_cache()
@@ -476,7 +476,7 @@ class RocksStore(StateStore):
         self._evict()
         return found
 
-    def _keep(self, rows: Mapping[bytes, bytes | None]) -> None:
+    def _cache_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Cache rows as they were written, None for what was deleted.
 
         Step by step for all of them: there is no call of Python's for each.
@@ -540,7 +540,7 @@ class RocksStore(StateStore):
             self._write(batch, earliest)
             self._grow(growth, {key.partition for key in keys})
             self._added = summed(self._added, added)
-            self._keep(written)
+            self._cache_rows(written)
 
     def load(self, partition: int, pieces: Iterable[LoadedRows], position: Position | None) -> None:
         """Write rows of a partition whose state is not all there yet, as its changelog has them.
@@ -560,7 +560,7 @@ class RocksStore(StateStore):
         with self._lock:
             self._write(batch, earliest)
             self._forget_count(partition)
-            self._keep({name: None for name in names if name in self._cache})
+            self._cache_rows({name: None for name in names if name in self._cache})
 
     def _write(self, batch: WriteBatch, earliest: Mapping[bytes, bytes]) -> None:
         self._writes_of_timers += bool(earliest)
@@ -606,7 +606,7 @@ class RocksStore(StateStore):
         found = next(entries, None)
         with self._lock:
             if written == self._writes_of_timers:
-                self._first_timers[prefix] = _after(prefix) if found is None else found[0]
+                self._first_timers[prefix] = _next_prefix(prefix) if found is None else found[0]
         for entry, _ in chain([] if found is None else [found], entries):
             _, timer = timer_of(entry)
             if timer.due > until:
@@ -716,7 +716,7 @@ class RocksStore(StateStore):
                     self._files.delete(_PARTITION.pack(name, partition))
                 for prefix in (_ROW, _TIMER):
                     first = _PARTITION.pack(prefix, partition)
-                    self._files.delete_range(first, _after(first))
+                    self._files.delete_range(first, _next_prefix(first))
             except Exception as error:
                 raise self._unusable("written", error) from error
 
@@ -727,9 +727,9 @@ class RocksStore(StateStore):
     @override
     def close(self) -> None:
         with self._lock:
-            self._close()
+            self._close_database()
 
-    def _close(self) -> None:
+    def _close_database(self) -> None:
         database, self._database = self._database, None
         try:
             if database is not None:
@@ -751,7 +751,7 @@ class RocksStore(StateStore):
         return StateStoreError(reason)
 
 
-def _after(prefix: bytes) -> bytes:
+def _next_prefix(prefix: bytes) -> bytes:
     """Return the bytes that follow upon all those that begin so."""
     return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
 

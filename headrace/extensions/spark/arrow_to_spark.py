@@ -63,7 +63,7 @@ class ArrowToSpark:
 #: Seconds that an executor waits for records that are known to be there; Spark's own is 120.
 _POLL_TIMEOUT = 30
 
-#: How many records Kafka's own consumer takes at once where nobody says.
+#: How many records Kafka's own consumer takes at once by default.
 _LEAST_AT_ONCE = 500
 
 #: A record without a time has -1 ms in Spark's source, and null by value.
@@ -171,7 +171,7 @@ class ByReference:
         if share.is_limit:
             # each partition is a task of its own
             frame = frame.coalesce(share.tasks)
-        wanted = _wanted(stretches)
+        wanted = _wanted_condition(stretches)
         return frame if wanted is None else frame.where(wanted)
 
     def _read(
@@ -227,7 +227,7 @@ def _offsets(positions: Mapping[TopicPartition, int]) -> str:
     return json.dumps(found)
 
 
-def _wanted(stretches: Mapping[TopicPartition, Sequence[Stretch]]) -> str | None:
+def _wanted_condition(stretches: Mapping[TopicPartition, Sequence[Stretch]]) -> str | None:
     """Return the condition that keeps out what lies between stretches, None where nothing does."""
     conditions = []
     for (topic, partition), found in stretches.items():

@@ -128,13 +128,13 @@ class Decoder:
             return
         parsed = self._parsed(frame).persist()
         try:
-            yield self._checked(parsed, parsed.where(f"{_WHY} is not null"))
+            yield self._check_records(parsed, parsed.where(f"{_WHY} is not null"))
         finally:
             # a JVM that is gone keeps nothing
             with suppress(Py4JError, OSError):
                 parsed.unpersist()
 
-    def _checked(self, parsed: DataFrame, bad: DataFrame) -> DecodedFrame:
+    def _check_records(self, parsed: DataFrame, bad: DataFrame) -> DecodedFrame:
         """Run the job that parses all records and finds the bad ones among them."""
         readable = self._readable(parsed)
         if self._treating is OnUndecodable.SKIP:

@@ -151,7 +151,7 @@ class SparkJobs:
             JobTimeoutError: the block's jobs did not end in ``seconds``.
             EngineDiedError: Spark is gone; :meth:`revive` brings it back.
         """
-        self._begin(group)
+        self._begin_group(group)
         timer = None
         if seconds is not None:
             timer = self._timer(seconds, self._overrun, group)
@@ -173,7 +173,7 @@ class SparkJobs:
         timer.start()
         return timer
 
-    def _begin(self, group: str) -> None:
+    def _begin_group(self, group: str) -> None:
         with self._guard:
             if self._closed:
                 raise JobCancelledError(f"lane {self.name} stops")

@@ -87,9 +87,9 @@ class OutputPump:
     def _run(self) -> None:
         with os.fdopen(self._descriptor, encoding="utf-8", errors="replace") as stream:
             for line in _lines(stream):
-                self._take(line)
+                self._take_line(line)
 
-    def _take(self, line: str) -> None:
+    def _take_line(self, line: str) -> None:
         with self._lock:
             if not self._budget.admit():
                 self._held_back.append(line)
@@ -144,8 +144,8 @@ _NAMES = {
 class JvmLevels:
     """Hands levels of loggers under ``spark`` on to log4j.
 
-    ``jvm`` gives pyspark's view of the JVM, None while there is none. Called by whoever sets a
-    level; blocks for a few calls to the JVM.
+    ``jvm`` gives pyspark's view of the JVM, None while there is none. Called by the thread that
+    sets a level; blocks for a few calls to the JVM.
     """
 
     def __init__(self, jvm: Callable[[], Any]) -> None:

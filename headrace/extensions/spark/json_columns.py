@@ -78,13 +78,16 @@ class JsonColumns:
             return
         read = cast("StructType", _mapped(columns, self._read_as))
         reading = [f"{_from_json(_ddl(read))} as {_READ}"]
-        wrong = self._wrong(_READ, columns) or "false"
+        wrong = self._misfit_of(_READ, columns) or "false"
         if texts is not None:
             parsed = _from_json(_ddl(texts))
             may_hide = f"regexp_like(cast(value as string), {_literal(_MAY_HIDE)})"
             reading.append(f"if({may_hide}, {parsed}, null) as {_TEXTS}")
             wrong = f"({wrong} or {_hidden(_TEXTS, texts)})"
-        fields = [f"{self._made(_of(_READ, f), f.dataType)} as {_quoted(f.name)}" for f in columns]
+        fields = [
+            f"{self._value_of(_field_path(_READ, f), f.dataType)} as {_quoted(f.name)}"
+            for f in columns
+        ]
         corrupt = f"{_READ}.{CORRUPT}"
         fields.append(f"if({wrong}, 'wrong', {corrupt}) as {CORRUPT}")
         self.steps = [
@@ -110,7 +113,7 @@ class JsonColumns:
     def _is_read_as_decimal(self, kind: DataType) -> bool:
         return isinstance(self._read_as(kind), DecimalType)
 
-    def _made(self, path: str, kind: DataType) -> str:
+    def _value_of(self, path: str, kind: DataType) -> str:
         """Return what makes the value of what was read at ``path``."""
         if not _has(kind, self._is_read_otherwise):
             return path
@@ -118,12 +121,15 @@ class JsonColumns:
             return self._leaf(path, kind)
         if isinstance(kind, ArrayType):
             name = _inner(path)
-            return f"transform({path}, {name} -> {self._made(name, kind.elementType)})"
+            return f"transform({path}, {name} -> {self._value_of(name, kind.elementType)})"
         if isinstance(kind, MapType):
             name = _inner(path)
-            return f"transform_values({path}, (k, {name}) -> {self._made(name, kind.valueType)})"
+            return (
+                f"transform_values({path}, (k, {name}) -> {self._value_of(name, kind.valueType)})"
+            )
         fields = [
-            f"{self._made(_of(path, each), each.dataType)} as {_quoted(each.name)}" for each in kind
+            f"{self._value_of(_field_path(path, each), each.dataType)} as {_quoted(each.name)}"
+            for each in kind
         ]
         return f"if({path} is null, null, struct({', '.join(fields)}))"
 
@@ -142,11 +148,11 @@ class JsonColumns:
         bounds = f"{FIRST_MICROSECOND}bd and {LAST_MICROSECOND}.999999bd"
         return f"if({micros} between {bounds}, {made}, null)"
 
-    def _wrong(self, path: str, kind: DataType) -> str | None:
+    def _misfit_of(self, path: str, kind: DataType) -> str | None:
         """Return what says whether something was read at ``path`` that makes no value."""
         if self._is_read_otherwise(kind):
             return f"({path} is not null and not coalesce({self._is_value(path, kind)}, false))"
-        return _anywhere(path, kind, self._wrong)
+        return _anywhere(path, kind, self._misfit_of)
 
     def _is_value(self, path: str, kind: DataType) -> str:
         made = self._leaf(path, kind)
@@ -250,7 +256,7 @@ def _anywhere(
         case StructType():
             found: str | None = None
             for each in kind:
-                found = _either(found, condition(_of(path, each), each.dataType))
+                found = _either(found, condition(_field_path(path, each), each.dataType))
             return found
         case _:
             return None
@@ -279,7 +285,7 @@ def _inner(path: str) -> str:
     return outer + _EACH if set(outer) == {_EACH} else _EACH
 
 
-def _of(path: str, field: StructField) -> str:
+def _field_path(path: str, field: StructField) -> str:
     return f"{path}.{_quoted(field.name)}"
 
 

@@ -96,10 +96,10 @@ class KeyedSparkEngine(SparkEngine):
             try:
                 result = self._reduce_rows(table, micro_batch, self._run, share.tasks)
             except (Py4JError, PySparkException) as error:
-                raise self._named(failure_of(error, text_of(error))) from error
-            return Staged(sink.stage(micro_batch, result, _checked), {}, left_out(result))
+                raise self._name_call(failure_of(error, text_of(error))) from error
+            return Staged(sink.stage(micro_batch, result, _as_table), {}, left_out(result))
 
-    def _named(self, failure: ReducerError) -> ReducerError:
+    def _name_call(self, failure: ReducerError) -> ReducerError:
         """Return a failure with the call that a worker ended in, where it did."""
         call = self._calls.ended(str(failure))
         if call is None:
@@ -121,7 +121,7 @@ class KeyedSparkEngine(SparkEngine):
         return [_result(each) for each in found]
 
 
-def _checked(result: object) -> pa.Table:
+def _as_table(result: object) -> pa.Table:
     assert isinstance(result, pa.Table), "the fold returns a table"
     return result
 

@@ -100,7 +100,7 @@ class _RetiredError(StartError):
 
 @dataclass(slots=True)
 class _Attempt:
-    """One try to build a session: what it waits for, and whether somebody still waits for it."""
+    """One try to build a session: what it waits for, and whether a thread still waits for it."""
 
     waits_for: str = "the JVM"
     abandoned: bool = False
@@ -133,7 +133,7 @@ class SparkRuntime:
         Raises:
             StartError: no session, as without Java 17, or none by the time that it had not worked
                 for ``start_timeout``, or took three times as long; or the process
-                has a Spark context of somebody else's.
+                has a Spark context that Headrace did not start.
         """
         with self._lock:
             if self._session is not None:
@@ -276,7 +276,7 @@ class SparkRuntime:
             if self._session is None:
                 return
             log.info("spark_replaced", generation=self.generation, pid=self.pid)
-            self._end(_END_TIMEOUT)
+            self._end_session(_END_TIMEOUT)
             try:
                 self._build()
             except _RetiredError:
@@ -290,17 +290,17 @@ class SparkRuntime:
     def stop(self, deadline: Deadline) -> None:
         """End session and JVM. Running jobs fail. Kills the JVM when ``deadline`` is over."""
         if not self._lock.acquire(timeout=deadline.remaining):
-            # somebody still builds it; without its JVM that comes to an end
+            # a thread still builds it; without its JVM that comes to an end
             jvm = self._jvm
             if jvm is not None:
                 jvm.close(0.0)
             return
         try:
-            self._end(deadline.remaining)
+            self._end_session(deadline.remaining)
         finally:
             self._lock.release()
 
-    def _end(self, seconds: float) -> None:
+    def _end_session(self, seconds: float) -> None:
         deadline = Deadline.after(seconds)
         session, self._session = self._session, None
         if session is not None:
@@ -347,10 +347,10 @@ class SparkRuntime:
         )
 
     def _open_aside(self) -> None:
-        """Run ``_open`` on a thread of its own, which is abandoned once retired or too late."""
+        """Run ``_open_session`` on a thread of its own, abandoned once retired or too late."""
         attempt = _Attempt()
         self._require_wanted(attempt)
-        opened = _begin("spark-start", lambda: self._open(attempt))
+        opened = _run_aside("spark-start", lambda: self._open_session(attempt))
         seconds = self.settings.start_timeout
         deadline = Deadline.after(FAR * seconds)
         silence = Silence(lambda: (attempt.waits_for, children_at_work()), seconds)
@@ -377,7 +377,7 @@ class SparkRuntime:
         if attempt.abandoned:
             raise _RetiredError("this session was waited for too long, so it is not used any more")
 
-    def _open(self, attempt: _Attempt) -> None:
+    def _open_session(self, attempt: _Attempt) -> None:
         self._has_tried = True
         os.environ.update(self.settings.environment())
         jvm = Jvm(self.settings.effective())
@@ -420,7 +420,7 @@ def _next_step(error: Exception) -> str:
     return f"its output above says what is wrong; {java} must be Java 17 or later"
 
 
-def _begin(name: str, call: Callable[[], None]) -> Future[None]:
+def _run_aside(name: str, call: Callable[[], None]) -> Future[None]:
     """Run ``call`` on a thread of its own; return what becomes of it."""
     outcome: Future[None] = Future()
 
@@ -438,7 +438,7 @@ def _begin(name: str, call: Callable[[], None]) -> Future[None]:
 
 def _aside(name: str, call: Callable[[], None], seconds: float) -> None:
     """Run ``call`` on a thread of its own for ``seconds`` at most, and log how it failed."""
-    outcome = _begin(name, call)
+    outcome = _run_aside(name, call)
     try:
         outcome.result(seconds)
     except TimeoutError:

@@ -75,7 +75,7 @@ class Slots:
     def share(self, lane: object) -> Iterator[Share]:
         """Reserve the share of the lane's job for the time of the block."""
         with self._lock:
-            share = self._of(lane)
+            share = self._share_of(lane)
             if lane in self._taken:
                 self._taken[lane] = share.tasks
         try:
@@ -85,7 +85,7 @@ class Slots:
                 if lane in self._taken:
                     self._taken[lane] = 0
 
-    def _of(self, lane: object) -> Share:
+    def _share_of(self, lane: object) -> Share:
         others = [tasks for other, tasks in self._taken.items() if other != lane]
         if self._count is None or not others:
             return Share(self._cores)
@@ -132,13 +132,13 @@ def connector_properties(connector: str | None, properties: Mapping[str, str]) -
         coordinate = default_coordinate() if connector == MAVEN else connector
         return {
             **found,
-            _PACKAGES: _joined(properties.get(_PACKAGES), [coordinate]),
-            _EXCLUDES: _joined(properties.get(_EXCLUDES), _SPARKS_OWN),
+            _PACKAGES: _join_texts(properties.get(_PACKAGES), [coordinate]),
+            _EXCLUDES: _join_texts(properties.get(_EXCLUDES), _SPARKS_OWN),
         }
-    return {**found, _JARS: _joined(properties.get(_JARS), _jars_in(Path(connector)))}
+    return {**found, _JARS: _join_texts(properties.get(_JARS), _jars_in(Path(connector)))}
 
 
-def _joined(theirs: str | None, ours: list[str] | tuple[str, ...]) -> str:
+def _join_texts(theirs: str | None, ours: list[str] | tuple[str, ...]) -> str:
     return ",".join([*([theirs] if theirs else []), *ours])
 
 
@@ -259,7 +259,7 @@ class SparkSettings:
             derived |= {
                 "spark.driver.host": "127.0.0.1",
                 # Loopback is open to every user of the machine, and Spark reads objects of Java
-                # from whoever connects. The secret is Spark's own: it never leaves the JVM.
+                # from any client. The secret is Spark's own: it never leaves the JVM.
                 "spark.authenticate": "true",
                 "spark.sql.shuffle.partitions": str(cores),
                 "spark.python.daemon.module": _WORKER_DAEMON,

@@ -111,7 +111,7 @@ def _in_worker(
 class _WorkerWatch(CallWatch):
     """Watches the calls of one task in a worker. Nothing outlives the worker but the task's file.
 
-    The driver takes note of what is interrupted here, and logs it.
+    The driver records what is interrupted here, and logs it.
     """
 
     def __init__(

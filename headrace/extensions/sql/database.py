@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL, Connection, Engine
 
 #: Seconds one statement may take, waiting for locks included, and seconds a transaction may stand
-#: still before PostgreSQL or MariaDB ends it: a member that was stopped inside of one holds nobody
-#: up longer.
+#: still before PostgreSQL or MariaDB ends it: a member that was stopped inside of one blocks none
+#: longer.
 TIMEOUT = 60.0
 
 #: Seconds until a connection stands, and until one whose other end went silent is given up.
@@ -130,7 +130,7 @@ class Database:
         self._default_schema: str | None = None
         self.engine = self._engine(timeout)
 
-    def _begin(self, connection: Connection) -> None:
+    def _begin_transaction(self, connection: Connection) -> None:
         """Start the transaction so that it does not depend on the session's state."""
         if self._driver in _SIMPLE_QUERIES:
             connection.exec_driver_sql("; ".join(self._settings))
@@ -179,7 +179,7 @@ class Database:
         """Commit what is done inside, or roll all of it back when it raises. Blocks."""
         with self.engine.begin() as connection:
             if self.dialect == "postgresql":
-                self._begin(connection)
+                self._begin_transaction(connection)
             yield connection
 
     def default_schema(self, connection: Connection) -> str:
@@ -220,7 +220,7 @@ class Database:
     def require_transactions(self, connection: Connection, name: TableName) -> None:
         """Raise StartError if a table's rows could not be taken back. Blocks.
 
-        On MySQL and MariaDB alone, where that is the choice of whoever makes the table.
+        On MySQL and MariaDB alone, where that is the choice of the table's creator.
         """
         if not self.is_mysql:
             return
@@ -243,7 +243,7 @@ class Database:
         return int(connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one())
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the connections that are not in use."""
         self.engine.dispose()
 
 

@@ -123,10 +123,12 @@ class OriginsTable:
         rows = 0
         for some in _chunks(names):
             rows += self._target.delete(connection, some)
-            connection.execute(self._table.delete().where(*self._of(connection, some)))
+            connection.execute(self._table.delete().where(*self._conditions_of(connection, some)))
         return rows
 
-    def _of(self, connection: Connection, names: Sequence[str]) -> list[sa.ColumnElement[bool]]:
+    def _conditions_of(
+        self, connection: Connection, names: Sequence[str]
+    ) -> list[sa.ColumnElement[bool]]:
         columns = self._table.c
         is_mine = columns.target == self._offsets.target(connection)
         return [columns.micro_batch.in_(names), is_mine]
@@ -148,7 +150,7 @@ class OriginsTable:
             names.update(connection.execute(wanted).scalars())
         found: dict[str, dict[str, tuple[int, int]]] = {}
         for some in _chunks(names):
-            parts = sa.select(self._table).where(*self._of(connection, some))
+            parts = sa.select(self._table).where(*self._conditions_of(connection, some))
             for row in connection.execute(parts):
                 ranges = found.setdefault(row.micro_batch, {})
                 ranges[present_identity(row.identity)] = (row.first_offset, row.next_offset)
@@ -253,7 +255,7 @@ class OffsetsTable:
             StartError: a row has a later format.
         """
         ordered = sorted(offsets, key=lambda each: each.identity)
-        require_starts([(each, self._move(connection, each, said)) for each in ordered])
+        require_starts([(each, self._move_offset(connection, each, said)) for each in ordered])
         self._note_leader_epochs(connection, offsets)
 
     def leader_epoch(self, connection: Connection, identity: str) -> int | None:
@@ -279,7 +281,7 @@ class OffsetsTable:
             elif name not in noted and wanted[name]:
                 self._insert(connection, name, FORMAT_VERSION, values)
 
-    def _move(
+    def _move_offset(
         self, connection: Connection, offset: OffsetMove, said: Mapping[str, Any]
     ) -> int | None:
         """Move one offset. Return the stored one where it is not the start."""

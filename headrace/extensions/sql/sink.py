@@ -180,7 +180,7 @@ class SqlSink(Sink[StagedRows]):
     def open(self) -> None:
         if self._target.upserts:
             load_pandas()
-        with self._usable():
+        with self._require_usable():
             self._target.load()
             self._offsets.create()
             if self._origins is not None:
@@ -193,14 +193,14 @@ class SqlSink(Sink[StagedRows]):
             StartError: the database cannot be asked, or the table cannot be written as configured.
         """
         try:
-            with self._usable():
+            with self._require_usable():
                 self._target.load()
         finally:
             self._database.close()
         return f"{self._target.place}: the table is as the sink needs it"
 
     @contextmanager
-    def _usable(self) -> Iterator[None]:
+    def _require_usable(self) -> Iterator[None]:
         """Turn an error of the database into one that stops a start."""
         try:
             yield
@@ -286,7 +286,7 @@ class SqlSink(Sink[StagedRows]):
     ) -> None:
         """Commit what sinks of one database have staged in one transaction, as :meth:`commit`."""
         writes = [sink._write([own], offsets) for sink, own in staged]  # noqa: SLF001 - of this class
-        carry_out(staged[0][0]._database, writes)  # noqa: SLF001 - as above
+        carry_out(staged[0][0]._database, writes)  # noqa: SLF001 - of this class
 
     def move_offsets(self, moves: Sequence[OffsetMove], note: str) -> None:
         """Move the offsets in one transaction; their rows keep the latest note."""

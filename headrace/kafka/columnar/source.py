@@ -262,10 +262,10 @@ class ColumnarRecordSource(RecordSource):
         epochs = dict(self._consumer.leader_epochs)
         fetched = Fetched([(run.partition, run) for run in runs], leader_epochs=epochs)
         for event in self._consumer.events():
-            self._note(fetched, event)
+            self._note_event(fetched, event)
         return fetched
 
-    def _note(self, fetched: Fetched, event: ClientEvent) -> None:
+    def _note_event(self, fetched: Fetched, event: ClientEvent) -> None:
         """Put an event where it belongs."""
         if event.about is About.CLIENT and self._report is not None:
             self._report(KafkaError(event.code, event.text))

@@ -128,7 +128,7 @@ class Folder:
                 self.address_file.unlink(missing_ok=True)
 
     def read_address(self) -> Address | None:
-        """Return where the API is served, None where nobody said."""
+        """Return where the API is served, None where no address is set."""
         try:
             found = json.loads(self.address_file.read_text(encoding="utf-8"))
             return Address(str(found["url"]), int(found["pid"]))
@@ -162,10 +162,10 @@ class Certificate:
         self._seen = self._digests()
         self.context = _context(config)
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Reload certificate and key if their files have changed.
 
-        For the thread that makes connections: nobody else may touch a context in use. Blocks for
+        For the thread that makes connections: no other may touch a context in use. Blocks for
         as long as it takes to read two small files. Connections go on with what they began with.
         """
         found = self._digests()
@@ -296,7 +296,7 @@ class Rules:
         return is_guarded_read(path) or not self.open_reads
 
     def check_host(self, headers: Headers) -> None:
-        """Refuse names that somebody else's page may have been resolved to this address by.
+        """Refuse names through which a foreign page may have been resolved to this address.
 
         An address in place of a name can be nothing but what the client connected to.
 
@@ -374,11 +374,11 @@ class Guard:
         try:
             receive = await self._admit(scope, receive)
             with place:
-                place.enter_context(self._place(scope["path"]))
+                place.enter_context(self._occupy_place(scope["path"]))
                 asked = {**scope, "method": "GET", "is_head": True} if is_head else scope
                 await self._app(asked, receive, noting)
         except ApiError as error:
-            self._note(scope, error)
+            self._log_refusal(scope, error)
             await error.response()(scope, receive, send)
         except Exception:
             log.exception("admin_request_failed", method=scope["method"], path=scope["path"])
@@ -386,7 +386,7 @@ class Guard:
                 await internal_error().response()(scope, receive, send)
 
     @contextmanager
-    def _place(self, path: str) -> Iterator[None]:
+    def _occupy_place(self, path: str) -> Iterator[None]:
         """Occupy one of the places for requests while the block runs.
 
         Raises:
@@ -421,10 +421,10 @@ class Guard:
         scope["caller"] = Caller(address, proof or "nothing")
         if scope["method"] in _READING:
             return receive
-        return await _limited(headers, receive)
+        return await _limit_body(headers, receive)
 
     @staticmethod
-    def _note(scope: Scope, error: ApiError) -> None:
+    def _log_refusal(scope: Scope, error: ApiError) -> None:
         client = scope.get("client") or ("unknown",)
         log.warning(
             "admin_request_refused",
@@ -447,7 +447,7 @@ def _unauthorised(headers: Headers) -> ApiError:
     )
 
 
-async def _limited(headers: Headers, receive: Receive) -> Receive:
+async def _limit_body(headers: Headers, receive: Receive) -> Receive:
     """Read the body, within its limits, and return what hands it on."""
     length = headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:10]) > LARGEST_BODY:

@@ -48,7 +48,7 @@ class PauseAnswer(Document):
     """The pause."""
     acknowledged: bool | None
     """Whether all pauses of the channel had their effect by the end of the wait: nothing is being
-    processed, what was answered is committed. Null: nobody waited."""
+    processed, what was answered is committed. Null: the request did not wait."""
     replaced: PauseStatus | None
     """The pause of the same person and scope that this one came in the place of; null: none."""
     others: list[PauseStatus]
@@ -98,7 +98,7 @@ class SkipAnswer(SkipStatus):
 
 
 class AcknowledgeAnswer(Document):
-    """Records that somebody has taken care of, or has seen."""
+    """Records that an operator has taken care of, or has seen."""
 
     acknowledged: dict[str, Number]
     """How many of each kind were acknowledged just now."""
@@ -127,7 +127,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A change that somebody asks for. ``channel`` is None where it is the process's."""
+    """A change that a client asks for. ``channel`` is None where it is the process's."""
 
     action: str
     caller: Caller
@@ -319,7 +319,7 @@ class SkipRequest(Change):
 
 
 class AcknowledgeRequest(Change):
-    """What was skipped or rejected, as somebody has seen it; what came later stays open.
+    """What was skipped or rejected, as an operator has seen it; what came later stays open.
 
     Without any count all that there is at this moment.
     """
@@ -482,7 +482,7 @@ class Changes:
         with audited(Asked("skip", request.scope["caller"], body, name)) as asked:
             channel = find_channel(self._controller, name)
             partition = partition_of(channel, body.topic, body.partition)
-            # looked at before, because the batch comes again at once
+            # looked at before, because the batch is retried at once
             found = _activity(channel, partition)
             skip = channel.skip(
                 partition, body.offset, reason=body.reason, by=asked.by, force=body.force

@@ -280,7 +280,7 @@ def pause(
         **_partition(partition),
         "mode": "drain" if drain else "hold",
         "reason": reason,
-        "until": None if until is None else _moment(until),
+        "until": None if until is None else _parse_until(until),
         "for_s": None if lasting is None else _seconds(lasting, "--for"),
         "shorten": shorten,
         "wait_s": seconds,
@@ -450,7 +450,7 @@ def loglevel(
     json: _Json = False,
 ) -> Command:
     """Change the log level, until the next start or for a while."""
-    from headrace.config.errors import either  # noqa: PLC0415 - as above
+    from headrace.config.errors import either  # noqa: PLC0415 - takes a moment to import
     from headrace.ops.admin import commands  # noqa: PLC0415 - takes a moment to import
 
     if level not in _LEVELS:
@@ -517,7 +517,7 @@ def _seconds(text: str, option: str) -> float:
     return seconds
 
 
-def _moment(text: str) -> str:
+def _parse_until(text: str) -> str:
     try:
         return format_moment(parse_moment(text))
     except ValueError as error:
@@ -528,13 +528,13 @@ def _say_paused(name: str, answer: Any) -> str:
     pause = answer["pause"]
     scope = name if pause["topic"] is None else f"{pause['topic']}:{pause['partition']}"
     end = "" if pause["until"] is None else f" until {pause['until']}"
-    met = "".join(f"; {line}" for line in _met(answer))
+    met = "".join(f"; {line}" for line in _describe_met(answer))
     if answer["acknowledged"] is False:
         return f"{scope} is being paused{end}; something is still being processed{met}"
     return f"{scope} {'is' if answer['acknowledged'] else 'will be'} paused{end}{met}"
 
 
-def _met(answer: Any) -> Iterator[str]:
+def _describe_met(answer: Any) -> Iterator[str]:
     """Yield what a pause met: what it came in the place of, and what goes on beside it."""
     if answer["replaced"] is not None:
         yield f"in place of your pause{_until(answer['replaced'])}"

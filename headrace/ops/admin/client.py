@@ -98,15 +98,15 @@ class AdminClient:
         """Read something.
 
         Raises:
-            UnreachableError: nobody answers.
+            UnreachableError: the process does not answer.
             AnswerError: the process refused.
         """
-        return self._ask("GET", path)
+        return self._ask_api("GET", path)
 
     def post(self, path: str, body: dict[str, Any], wait: float = 0.0) -> Any:
         """Change something; the process may take ``wait`` seconds for it. Raises as ``get``."""
         sent = {key: value for key, value in body.items() if value is not None}
-        return self._ask("POST", path, json=sent, timeout=TIMEOUT + wait)
+        return self._ask_api("POST", path, json=sent, timeout=TIMEOUT + wait)
 
     def lines(self, path: str) -> Iterator[Any]:
         """Yield the documents of an answer that has one on each line, as they come.
@@ -125,7 +125,7 @@ class AdminClient:
                 f"; see whether the process of {self._target.of} runs"
             ) from error
 
-    def _ask(self, method: str, path: str, **options: Any) -> Any:
+    def _ask_api(self, method: str, path: str, **options: Any) -> Any:
         try:
             answer = self._client.request(method, path, **options)
         except httpx.HTTPError as error:

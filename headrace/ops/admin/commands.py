@@ -90,7 +90,7 @@ def status(channel: str | None, *, as_json: bool, watch: float | None) -> Comman
             found = client.get("/api/v1/status")
             chosen = found["channels"]
             if channel is not None:
-                name = _named(channel, chosen)
+                name = _require_channel(channel, chosen)
                 chosen = [each for each in chosen if each["name"] == name]
             print_look(
                 {**found, "channels": chosen},
@@ -391,26 +391,26 @@ def _channel(
         if not found:
             raise UsageError("no channel of the process keeps state by key; see headrace status")
     if channel is not None:
-        return _named(channel, found)
+        return _require_channel(channel, found)
     fitting = [each["name"] for each in found if topic is None or topic in each["topics"]]
     if len(fitting) == 1:
         return str(fitting[0])
     if not fitting and topic is not None:
         topics = sorted({name for each in found for name in each["topics"]})
-        raise UsageError(f"no channel reads {topic}{_near(topic, topics)}")
+        raise UsageError(f"no channel reads {topic}{_suggest_near(topic, topics)}")
     if not fitting:
         raise UsageError("the process has no channel yet; see headrace status")
     raise UsageError(f"there are several channels; name one of {', '.join(fitting)}")
 
 
-def _named(channel: str, found: Sequence[dict[str, Any]]) -> str:
+def _require_channel(channel: str, found: Sequence[dict[str, Any]]) -> str:
     names = [str(each["name"]) for each in found]
     if channel in names:
         return channel
-    raise UsageError(f"there is no channel {channel}{_near(channel, names)}")
+    raise UsageError(f"there is no channel {channel}{_suggest_near(channel, names)}")
 
 
-def _near(name: str, known: Sequence[str]) -> str:
+def _suggest_near(name: str, known: Sequence[str]) -> str:
     near = get_close_matches(name, known, 1)
     if near:
         return f"; did you mean {near[0]}?"

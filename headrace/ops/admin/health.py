@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.core.clock import Clock
     from headrace.ops.admin.ports import Controller, Process
 
-#: Reasons of pauses that end only once somebody has acted.
+#: Reasons of pauses that end only once an operator has acted.
 _STRANDED = (PauseReason.STATE, PauseReason.MISFIT)
 
 #: Seconds within which the main thread of a running process looks around at least once: it does
@@ -38,9 +38,9 @@ def not_live(process: Process, clock: Clock) -> list[str]:
 
 
 def not_ready(controller: Controller, process: Process) -> list[str]:
-    """Return why the process does not do its work, nothing while it does. As above.
+    """Return why the process does not do its work, nothing while it does.
 
-    A pause is what somebody wanted, and no reason; but for one that has somebody act.
+    A pause is wanted, and no reason, except for one that calls for an operator.
     """
     return list(_reasons(controller, process))
 

@@ -136,7 +136,7 @@ class PartitionStatus(Document):
     position: Offset
     """The next offset to deliver: after a batch that is out."""
     batch_offset: Offset | None
-    """The first record of the oldest batch that is out, or that failed and comes again; null: none
+    """The first record of the oldest batch that is out, or that failed and is retried; null: none
     is."""
     batch_end: Offset | None
     """The offset after that batch."""
@@ -351,13 +351,13 @@ class ChannelStatus(Document):
     totals: Totals
     """It in numbers."""
     rejects: RejectsStatus | None = None
-    """Records that were skipped or rejected, and that nobody has acknowledged yet."""
+    """Records that were skipped or rejected, and are not acknowledged yet."""
     stages: list[StageStatus]
     """What its batches' time goes into."""
     threads: list[ThreadsStatus]
     """What its threads spend their time on."""
     conditions: dict[str, Number]
-    """Partitions of the group that somebody has to look at, by what is wrong with them, as this
+    """Partitions of the group that need attention, by what is wrong with them, as this
     member sees it: unowned, pending, contended, missing or foreign."""
     state_by_key: StateTotals | None = None
     """The state that it keeps by key; null: none."""
@@ -532,7 +532,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 async def _headrace_error(_: Request, error: Exception) -> Response:
-    """Answer what came from below: somebody that the process depends on did not do its part."""
+    """Answer what came from below: a service that the process depends on failed."""
     log.warning("admin_request_unanswered", error=str(error), kind=type(error).__name__)
     return ApiError(
         HTTPStatus.SERVICE_UNAVAILABLE,

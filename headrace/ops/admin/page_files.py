@@ -26,7 +26,7 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 
-#: The page may load and ask what comes from where it came from, and nothing else; nobody frames it,
+#: The page may load and ask what comes from where it came from, and nothing else; none frames it,
 #: and no text becomes markup.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

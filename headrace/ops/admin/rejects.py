@@ -1,4 +1,4 @@
-"""Records that channels skipped or rejected, until somebody acknowledges them."""
+"""Records that channels skipped or rejected, until an operator acknowledges them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LARGEST = 1 << 20
 
 
 class RejectsStatus(Document):
-    """Records of a channel that need somebody's attention: not acknowledged yet."""
+    """Records of a channel that need an operator's attention: not acknowledged yet."""
 
     dead_letters: Number
     """Records put into the dead-letter topic."""
@@ -46,7 +46,7 @@ class RejectsStatus(Document):
     acknowledged: Number
     """How many of all kinds were acknowledged, since the process's folder exists."""
     acknowledged_by: SendableText | None
-    """Who acknowledged last; null: nobody has."""
+    """Who acknowledged last; null: not acknowledged."""
     acknowledged_at: datetime | None
     """When that was."""
 

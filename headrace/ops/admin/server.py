@@ -97,7 +97,7 @@ def _document(app: FastAPI) -> JSONResponse:
 
 log = structlog.get_logger(__name__)
 
-#: The port where the configuration names none and nobody else has it.
+#: The port if the configuration names none and it is free.
 DEFAULT_PORT = 9465
 
 #: Seconds in which the server has to listen.

@@ -189,7 +189,7 @@ class StateReads:
                 next_step="choose one with partition",
             )
         if not found:
-            raise self._nothing(channel, reader, key, name, partition, is_hex=is_hex)
+            raise self._not_found_error(channel, reader, key, name, partition, is_hex=is_hex)
         return described_key(found[0], config)
 
     def page(
@@ -228,7 +228,7 @@ class StateReads:
             tasks=[_task(topic, each) for each in reader_of(channel).partitions()],
         )
 
-    def _nothing(
+    def _not_found_error(
         self,
         channel: InboundKafkaChannel,
         reader: StateReader,
@@ -263,7 +263,7 @@ class StateReads:
             return ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "not_owned",
-                f"{partition}, where key {key} is, is nobody's at this moment",
+                f"{partition}, where key {key} is, has no owner at this moment",
                 value=key,
                 next_step="ask again in some seconds; headrace status shows who owns what",
                 headers={"Retry-After": "1"},
@@ -426,7 +426,7 @@ def _task(topic: str, each: StatePartition) -> Task:
         quarantined=None if size is None else size.quarantined,
         offset=progress.offset,
         commits=progress.number,
-        stream_time=_moment(progress.time),
+        stream_time=_time_of(progress.time),
     )
 
 
@@ -440,12 +440,12 @@ def described_key(found: FoundKey, config: KeyedProcessorConfig) -> KeyedState:
         partition=found.partition,
         state=state,
         timers=[
-            TimerStatus(name=name, due=_moment(timer.due), clock=timer.clock.value)
+            TimerStatus(name=name, due=_time_of(timer.due), clock=timer.clock.value)
             for name, timer in sorted(found.row.timers.items())
         ],
         quarantined=found.row.quarantined,
         problem=problem,
-        stream_time=_moment(found.progress.time),
+        stream_time=_time_of(found.progress.time),
         offset=found.progress.offset,
         restored=True,
     )
@@ -487,5 +487,5 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _moment(milliseconds: int | None) -> datetime | None:
+def _time_of(milliseconds: int | None) -> datetime | None:
     return None if milliseconds is None else moment(max(milliseconds / 1000, _FIRST))

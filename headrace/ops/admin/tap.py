@@ -1,4 +1,4 @@
-"""Records as they pass, as lines of JSON for as long as somebody reads them."""
+"""Records as they pass, as lines of JSON for as long as a client reads them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _AT_ONCE = 50
 #: Seconds between two lines with counts, so that a reader knows that the tap is there.
 _COUNTS_INTERVAL = 5.0
 
-#: Seconds of the longest tap, and of one whose length nobody says.
+#: Seconds of the longest tap, and of one without a given length.
 LONGEST = 3600.0
 USUAL = 60.0
 
@@ -112,7 +112,7 @@ class TapLine(Document):
 
 
 class _TapResponse(StreamingResponse):
-    """Closes its tap whichever way it ends, also where nobody reads even the first line."""
+    """Closes its tap whichever way it ends, also where the client reads not even one line."""
 
     def __init__(self, lines: AsyncIterator[bytes], close: Callable[[], None]) -> None:
         super().__init__(lines, media_type=MEDIA_TYPE)
@@ -149,7 +149,7 @@ class TapReads:
             RefusedError: the channel cannot be tapped.
         """
         if is_head:
-            # there is nobody to send records to
+            # there is no client to send records to
             return Response(media_type=MEDIA_TYPE)
         tap = channel.open_tap(wanted, by)
         lines = self._lines(channel, tap, limit, Deadline.after(for_s, self._clock), for_s)
@@ -164,7 +164,7 @@ class TapReads:
         for_s: float,
     ) -> AsyncIterator[bytes]:
         counted = 0.0
-        # at once: whoever waits for an answer knows that it is one
+        # at once: a client that waits for an answer knows that it is one
         yield _counts(tap, "counts", 0.0)
         while True:
             reason = self._reason(channel, tap, limit, deadline)

@@ -50,7 +50,7 @@ class Top:
         On a terminal a process that does not answer is waited for.
 
         Raises:
-            UnreachableError: it does not answer, and nobody looks at a terminal.
+            UnreachableError: it does not answer, and the output is no terminal.
         """
         is_live = self._console.is_terminal and not (once or as_json)
         with ExitStack() as stack:

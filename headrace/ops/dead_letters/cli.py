@@ -167,7 +167,9 @@ def replay(
     from headrace.ops.dead_letters import commands  # noqa: PLC0415 - takes a second to import
 
     if json and not (yes or dry_run):
-        raise typer.BadParameter("takes --yes or --dry-run: nobody is asked", param_hint="--json")
+        raise typer.BadParameter(
+            "takes --yes or --dry-run: there is no prompt", param_hint="--json"
+        )
     wanted = _filter(letter, topic, offset, reason, since, until)
     _run(
         config,
@@ -199,7 +201,7 @@ def _filter(  # noqa: PLR0917 - one for each option
     until: str | None,
 ) -> LetterFilter:
     from headrace.ops.dead_letters import commands  # noqa: PLC0415 - takes a second to import
-    from headrace.ops.offsets.reader import parse_selection  # noqa: PLC0415 - as above
+    from headrace.ops.offsets.reader import parse_selection  # noqa: PLC0415 - takes a second to import
 
     def parsed(option: str, parse: Callable[[str], Any], text: str | None) -> Any:
         if text is None:

@@ -358,7 +358,7 @@ def _print(letters: Iterable[Letter], redaction: Redaction, *, values: bool, as_
         Column("letter", lambda each: f"{each.partition}:{each.offset}"),
         Column("time", lambda each: format_moment(max(0, each.time))),
         Column("state", lambda each: each.state.value),
-        Column("from", lambda each: _place(each.origin)),
+        Column("from", lambda each: _format_place(each.origin)),
         Column("key", lambda each: _short(redaction.key(each.record.key()))),
         numeric("attempts", lambda each: each.origin.attempt),
         Column("error", lambda each: each.origin.error or "-"),
@@ -369,7 +369,7 @@ def _print(letters: Iterable[Letter], redaction: Redaction, *, values: bool, as_
     print_table(letters, columns, empty="no letters")
 
 
-def _place(origin: LetterOrigin) -> str:
+def _format_place(origin: LetterOrigin) -> str:
     place = "-" if origin.topic is None else f"{origin.topic}-{origin.partition}"
     return place if origin.offset is None else f"{place}:{origin.offset}"
 

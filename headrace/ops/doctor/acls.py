@@ -43,7 +43,7 @@ def needed_acls(config: Config) -> list[Acl]:
     """Return the permissions that the configuration's channels cannot do without.
 
     Read and Write on a topic, and Read on a group, imply Describe. Where offsets are in ZooKeeper
-    the group's in Kafka are only looked at. A transactional id is fenced by whoever takes a
+    the group's in Kafka are only looked at. A transactional id is fenced by any that takes a
     partition over, so a member needs those of the whole group.
     """
     return list(

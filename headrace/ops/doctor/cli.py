@@ -27,8 +27,8 @@ def check(
     no processor.
     """
     from headrace.config import cli, load  # noqa: PLC0415 - pydantic takes a while to import
-    from headrace.config.show import show as shown  # noqa: PLC0415 - as above
-    from headrace.controller.preflight import preflight  # noqa: PLC0415 - as above
+    from headrace.config.show import show as shown  # noqa: PLC0415 - pydantic takes a while to import
+    from headrace.controller.preflight import preflight  # noqa: PLC0415 - pydantic takes a while to import
 
     try:
         loaded = load(config, also=preflight)

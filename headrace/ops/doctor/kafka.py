@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-#: Seconds by which a record may be newer than now before somebody's clock is wrong.
+#: Seconds by which a record may be newer than now before a clock is wrong.
 AHEAD = 5.0
 
 
@@ -210,15 +210,15 @@ def check_written(
     """
     if channel.rejects.topic is not None:
         check = f"dead letters of channel {name}"
-        yield _written(check, channel.rejects.topic, "rejects.topic", catalog)
+        yield _check_topic(check, channel.rejects.topic, "rejects.topic", catalog)
     # without a topic each row names its own
     for steps, sink in single_sinks(channel.sink).items():
         if sink.topic_written is not None:
             key = ".".join([*map(str, steps), "topic"])
-            yield _written(f"sink of channel {name}", sink.topic_written, key, catalog, made)
+            yield _check_topic(f"sink of channel {name}", sink.topic_written, key, catalog, made)
 
 
-def _written(
+def _check_topic(
     check: str, topic: str, key: str, catalog: TopicCatalog, made: Collection[str] = ()
 ) -> Finding:
     found = catalog.describe([topic], Deadline.after(TIMEOUT)).get(topic)
@@ -270,15 +270,17 @@ def _group(
     check = f"group of channel {name}"
     try:
         with closing(KafkaOffsetStore(properties, channel.group)) as store:
-            stored = _patiently(lambda: store.read_many(partitions, Deadline.after(TIMEOUT)))
-        others = _patiently(lambda: subscribers(properties, channel.group, Deadline.after(TIMEOUT)))
+            stored = _ask_patiently(lambda: store.read_many(partitions, Deadline.after(TIMEOUT)))
+        others = _ask_patiently(
+            lambda: subscribers(properties, channel.group, Deadline.after(TIMEOUT))
+        )
     except HeadraceError as problem:
         yield error(check, str(problem), "see below for the permissions that the group needs")
         return
     seen = f"{channel.group} has subscribed consumers: {', '.join(others)}"
     if others and _keeps_in_kafka(channel):
         advice = "stop them, or give the channel another group: while they are there, the brokers "
-        advice += "take nobody else's offsets"
+        advice += "take no other offsets"
         yield error(check, seen, advice)
     elif others:
         yield warning(
@@ -290,7 +292,7 @@ def _group(
         )
 
 
-def _patiently(ask: Callable[[], T]) -> T:
+def _ask_patiently(ask: Callable[[], T]) -> T:
     """Ask until there is an answer: a group's coordinator refuses to give one while it is moved."""
     for _ in range(TRIES - 1):
         with suppress(HeadraceError):

@@ -98,7 +98,7 @@ def judge_partitioner(
 ) -> Iterator[Finding]:
     """Check that records are in the partitions where Java's producers, and ours, put keys.
 
-    Any partitioner will do that puts a key into one partition, but nobody else finds it there.
+    Any partitioner will do that puts a key into one partition, but others do not find it there.
     """
     places: dict[bytes, set[int]] = {}
     elsewhere = 0

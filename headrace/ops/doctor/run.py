@@ -90,10 +90,10 @@ def run_checks(context: PreflightContext) -> Iterator[Finding]:
             ("spark", lambda: check_spark(config.spark)),
         ]
     for name, check in checks:
-        yield from _guarded(name, check)
+        yield from _run_guarded(name, check)
 
 
-def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _run_guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """Run one check; turn an unexpected error into a finding."""
     try:
         yield from check()

@@ -80,7 +80,7 @@ def _acl(opened: Collection[str], wanted: ZooKeeperConfig) -> Finding:
             if wanted.has_identity
             else "give zookeeper.digest or .sasl, which closes nodes to everybody else"
         )
-        seen = f"nodes are made open: whoever reaches ZooKeeper may {ways}"
+        seen = f"nodes are made open: all clients of ZooKeeper may {ways}"
         return warning(check, seen, advice)
     if opened:
         seen = f"{len(opened)} nodes are open, such as {min(opened)}: everybody may {ways}"

@@ -208,7 +208,7 @@ def parse_range(text: str) -> Range | None:
 
 @dataclass(frozen=True, slots=True)
 class _NoAssignment:
-    """Stands for an assignment, of which nobody knows but us."""
+    """Stands for an assignment that only the dry run knows of."""
 
     partition: TopicPartition
     position: int
@@ -378,10 +378,10 @@ def _runner(
     """Import the reducer, and return what runs it on records."""
     if isinstance(processor, ArrowProcessorConfig):
         function, how = load_arrow_reducer(processor.reducer), decode(processor, rejects)
-        return lambda table: _guarded(lambda: dry_run(function, table, how))
+        return lambda table: _run_guarded(lambda: dry_run(function, table, how))
     with required(Extra.SPARK, "a reducer of type spark"):
         from headrace.extensions.spark import dryrun  # noqa: PLC0415 - an extra
-        from headrace.extensions.spark.runtime import SparkRuntime  # noqa: PLC0415 - as above
+        from headrace.extensions.spark.runtime import SparkRuntime  # noqa: PLC0415 - an extra
 
     section = config.SparkConfig() if settings is None else settings.spark
     from headrace.extensions.spark.build import reducer_of  # noqa: PLC0415 - an extra
@@ -392,14 +392,14 @@ def _runner(
         runtime = SparkRuntime(replace(spark_settings(section), warm_up=0))
         try:
             runtime.start()
-            return _guarded(lambda: dryrun.dry_run(runtime.session, reducer, table, how))
+            return _run_guarded(lambda: dryrun.dry_run(runtime.session, reducer, table, how))
         finally:
             runtime.stop(Deadline.after(_STOP))
 
     return run
 
 
-def _guarded(run: Callable[[], T]) -> T:
+def _run_guarded(run: Callable[[], T]) -> T:
     """Run the reducer.
 
     Raises:

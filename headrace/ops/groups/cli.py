@@ -34,7 +34,7 @@ def group(
     and commits no offset. Exits with 1 if ZooKeeper or Kafka does not answer, and shows the rest.
     """
     from headrace.ops.groups import commands  # noqa: PLC0415 - takes a second to import
-    from headrace.ops.offsets.commands import guarded  # noqa: PLC0415 - as above
+    from headrace.ops.offsets.commands import guarded  # noqa: PLC0415 - takes a second to import
 
     options: dict[str, Any] = {"channel": channel, "as_json": json, "watch": watch}
     raise typer.Exit(

@@ -225,7 +225,9 @@ def group(config: Config, channel: str | None, *, as_json: bool, watch: float | 
     """
     names = list(config.channels) if channel is None else [channel_name(config, channel)]
     with group_reader(config) as clients:
-        return _shown(lambda: [clients.look(name) for name in names], as_json=as_json, watch=watch)
+        return _show_repeatedly(
+            lambda: [clients.read_group(name) for name in names], as_json=as_json, watch=watch
+        )
 
 
 def group_of_process(
@@ -245,14 +247,16 @@ def group_of_process(
 
             def look() -> list[GroupSnapshot]:
                 found = client.get("/api/v1/members")["groups"]
-                return [_known(e, reason) for e in found if channel in {None, e["channel"]}]
+                return [
+                    _known_snapshot(e, reason) for e in found if channel in {None, e["channel"]}
+                ]
 
-            return _shown(look, as_json=as_json, watch=watch) if look() else None
+            return _show_repeatedly(look, as_json=as_json, watch=watch) if look() else None
     except HeadraceError:
         return None
 
 
-def _known(group: dict[str, Any], reason: str) -> GroupSnapshot:
+def _known_snapshot(group: dict[str, Any], reason: str) -> GroupSnapshot:
     """Return as a report what the API tells of a group."""
     partitions = [
         PartitionReport(
@@ -276,7 +280,9 @@ def _known(group: dict[str, Any], reason: str) -> GroupSnapshot:
     )
 
 
-def _shown(look: Callable[[], list[GroupSnapshot]], *, as_json: bool, watch: float | None) -> int:
+def _show_repeatedly(
+    look: Callable[[], list[GroupSnapshot]], *, as_json: bool, watch: float | None
+) -> int:
     return repeated(lambda: _print(look(), as_json=as_json, watch=watch), watch)
 
 

@@ -1,4 +1,4 @@
-"""A group as somebody outside of it sees it: pure values, made of nodes and offsets."""
+"""A group as seen from outside: pure values, made of nodes and offsets."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ class OwnershipState(Enum):
     MOVING = "moving"
     """Its owner is to give it back."""
     PENDING = "pending"
-    """Somebody is to have it but does not own it yet."""
+    """It is assigned to a member that does not own it yet."""
     UNOWNED = "unowned"
-    """Nobody has it and nobody is to have it."""
+    """It has no owner and is assigned to no member."""
     FOREIGN = "foreign"
     """Its owner is not a member that we understand."""
     UNKNOWN = "unknown"
@@ -142,7 +142,7 @@ class PartitionReport:
 
     @property
     def epoch(self) -> int | None:
-        """Return the epoch of the latest claim, None where nobody ever claimed."""
+        """Return the epoch of the latest claim, None where there was none."""
         if self.latest is not None:
             return self.latest.epoch
         return None if self.claim is None else self.claim.epoch
@@ -236,7 +236,7 @@ class _Comparison:
             taken_at=taken_at,
             activity=self._activity(),
             members=self._nodes.group_members,
-            partitions=tuple(self._partition(p) for p in self._shown()),
+            partitions=tuple(self._partition(p) for p in self._shown_partitions()),
             contended={} if map_ is None else map_.contended,
             missing={} if map_ is None else map_.missing,
             foreign={p: name for p, name in self._owners.items() if name not in self._infos},
@@ -256,7 +256,7 @@ class _Comparison:
             GroupActivity.STOPPED if stored or self._nodes.partitions else GroupActivity.NEVER_RUN
         )
 
-    def _shown(self) -> list[TopicPartition]:
+    def _shown_partitions(self) -> list[TopicPartition]:
         """Return what exists or is owned; what ever was claimed where Kafka does not tell."""
         if self._seen.positions is None:
             return sorted(self._nodes.partitions)
@@ -362,7 +362,7 @@ class GroupReader:
         self._kafka: dict[str, tuple[TopicCatalog, OffsetStore]] = {}
         self._precedences: dict[str, StartPrecedence] = {}
 
-    def look(self, name: str) -> GroupSnapshot:
+    def read_group(self, name: str) -> GroupSnapshot:
         """Return what there is to see of one channel. Blocks; every question has a deadline.
 
         What does not answer is named in the report, which has the rest.

@@ -100,7 +100,7 @@ def _check_addresses(brokers: str, zookeeper: str) -> None:
     """Refuse what the configuration would refuse."""
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - takes a while to import
 
-    from headrace.config.types.addresses import (  # noqa: PLC0415 - as above
+    from headrace.config.types.addresses import (  # noqa: PLC0415 - takes a while to import
         KafkaServers,
         ZooKeeperServers,
     )
@@ -127,7 +127,7 @@ def _write(folder: Path, known: dict[str, str]) -> list[str]:
     Raises:
         OSError: they cannot be written; none of them is left.
     """
-    from headrace.config.reference import schema  # noqa: PLC0415 - as above
+    from headrace.config.reference import schema  # noqa: PLC0415 - takes a while to import
 
     texts = {_SCHEMA: json.dumps(schema(), indent=2) + "\n"}
     project = resources.files(__name__).joinpath("project")

@@ -319,10 +319,10 @@ def guarded(
         if code is None:
             report(file, error)
         return EXIT_CONFIG if code is None else code
-    return _guarded(file, config, command)
+    return _run_guarded(file, config, command)
 
 
-def _guarded(file: Path, config: Config, command: Callable[[Config], int | None]) -> int:
+def _run_guarded(file: Path, config: Config, command: Callable[[Config], int | None]) -> int:
     try:
         # what is worth a log line of a daemon would be in a command's way
         configure_logging(config.logging.model_copy(update={"level": "warning"}))
@@ -478,7 +478,7 @@ class _OffsetsJob:
         self._cluster = cluster
         self._operation = operation
         self._replaying = ReplayRun(
-            opened.channel, opened.precedence.sink_offsets, replay, self._named
+            opened.channel, opened.precedence.sink_offsets, replay, self._partition_name
         )
         self._settled = Settled(())
         self._as_json = as_json
@@ -506,7 +506,7 @@ class _OffsetsJob:
         )
         self._print_outcome(dry_run=False, refused=None)
 
-    def _named(self, identity: str) -> str:
+    def _partition_name(self, identity: str) -> str:
         """Return what a partition is called, by what a sink stores its offset under."""
         group = self._opened.channel.group
         for partition in self._cluster.partitions:

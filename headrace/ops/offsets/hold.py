@@ -62,7 +62,7 @@ class Hold:
         """Claim all of the partitions.
 
         Raises:
-            ChannelRunningError: somebody has one of them or just took it.
+            ChannelRunningError: a member has one of them or just claimed it.
         """
         wanted = sorted(partitions)
         owners = {topic: self._registry.owners(topic) for topic in {p.topic for p in wanted}}
@@ -71,7 +71,7 @@ class Hold:
             owner = owners[partition.topic].get(partition.partition)
             found = None if owner else self._registry.claim([partition], self._lease)[partition]
             if not isinstance(found, Claim):
-                by = "another process" if owner is None else owner.member or "somebody unreadable"
+                by = "another process" if owner is None else owner.member or "an unreadable owner"
                 reason = "" if found is None else f" ({found.value})"
                 raise ChannelRunningError(
                     f"{partition} is held by {by}{reason}; stop that member first. Where none of "
@@ -83,7 +83,7 @@ class Hold:
         """Raise the epochs above those of commits, which are higher after a wiped ZooKeeper.
 
         Raises:
-            HeadraceError: somebody claimed after us.
+            HeadraceError: another member claimed after us.
         """
         for found in offsets:
             claim = self._claims[found.partition]
@@ -157,7 +157,7 @@ class Hold:
 
 def _lost() -> HeadraceError:
     return HeadraceError(
-        "the hold on the group was lost: ZooKeeper did not answer in time, or somebody else "
+        "the hold on the group was lost: ZooKeeper did not answer in time, or another member "
         "claimed; look who is in the group, then try again"
     )
 
@@ -169,7 +169,7 @@ def holding(
     """Join the group as a member that takes nothing by itself, and claim the partitions.
 
     Raises:
-        ChannelRunningError: the group has a member, or somebody holds one of the partitions.
+        ChannelRunningError: the group has a member, or one of the partitions has an owner.
         HeadraceError: ZooKeeper did not answer; the hold is over.
     """
     registry = ZooKeeperRegistry(session, channel.group, own_name(), clock=clock)
@@ -186,12 +186,12 @@ def holding(
             hold.claim(partitions)
             yield hold
         finally:
-            _end(registry, hold)
+            _end_hold(registry, hold)
     except (ZooKeeperUnavailableError, MembershipLostError) as error:
         raise HeadraceError(f"ZooKeeper did not answer as it should: {error}; try again") from error
 
 
-def _end(registry: ZooKeeperRegistry, hold: Hold) -> None:
+def _end_hold(registry: ZooKeeperRegistry, hold: Hold) -> None:
     try:
         hold.release()
         registry.leave()

@@ -234,7 +234,7 @@ def change(
     becomes of the sink's output of records that are read again.
 
     Raises:
-        ChannelRunningError: somebody consumes in the group; nothing was changed.
+        ChannelRunningError: a member consumes in the group; nothing was changed.
         HeadraceError: it failed; the message says what was changed.
     """
     with holding(group.session, group.channel, partitions, group.clock) as hold:
@@ -313,8 +313,8 @@ def _move_sink(group: GroupOffsets, plan: Plan, note: str, replay: Replay | None
             sink_offsets.move_offsets(moves, history)
     except CommitConflictError as error:
         raise HeadraceError(
-            f"nothing was changed: somebody writes to the sink ({error}); stop who does, then try "
-            "again"
+            f"nothing was changed: another process writes to the sink ({error}); stop it, then "
+            "try again"
         ) from error
     except Exception as error:
         raise HeadraceError(
@@ -335,13 +335,13 @@ def _history(note: str, moves: Sequence[OffsetMove], replay: Replay | None) -> s
 def _commit(group: GroupOffsets, plan: Plan, hold: Hold, *, moved: bool) -> None:
     """Store the group's offsets, also those that stay, under the epochs of the hold.
 
-    A member would do the same with its start positions: whoever compares the epoch in a commit
+    A member would do the same with its start positions: one that compares the epoch in a commit
     with that of the last claim finds them equal.
     """
     offsets = {
         change.found.partition: hold.commit(change.found.partition, *after)
         for change in plan
-        if (after := _after(change)) is not None
+        if (after := _offset_after(change)) is not None
     }
     if not offsets:
         return
@@ -353,7 +353,7 @@ def _commit(group: GroupOffsets, plan: Plan, hold: Hold, *, moved: bool) -> None
     hold.clean = True
 
 
-def _after(change: OffsetChange) -> tuple[int, str | None] | None:
+def _offset_after(change: OffsetChange) -> tuple[int, str | None] | None:
     """Return the offset to store and the topic it is of; None where there is none."""
     if change.after is not None:
         return change.after, change.found.topic_id

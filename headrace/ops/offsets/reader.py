@@ -216,7 +216,7 @@ class Reader:
 
     def of(self, partition: TopicPartition, cluster: Cluster, group: str) -> PartitionOffsets:
         """Return the offsets of one partition; see :meth:`offsets`."""
-        stored = self._patiently(lambda deadline: self._store.read(partition, deadline))
+        stored = self._read_patiently(lambda deadline: self._store.read(partition, deadline))
         return self.around(stored, partition, cluster, group)
 
     def around(
@@ -252,9 +252,9 @@ class Reader:
         Raises:
             OffsetStoreError: the group's coordinator did not answer.
         """
-        return self._patiently(lambda deadline: self._store.read_many(partitions, deadline))
+        return self._read_patiently(lambda deadline: self._store.read_many(partitions, deadline))
 
-    def _patiently(self, read: Callable[[Deadline], T]) -> T:
+    def _read_patiently(self, read: Callable[[Deadline], T]) -> T:
         """Ask the group's coordinator, which may be changing just now."""
         deadline = self._deadline()
         while True:

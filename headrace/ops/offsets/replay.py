@@ -63,7 +63,7 @@ class ReplayRun:
             return self._replacing(plan)
         if not any(map(self._goes_back, plan)):
             return Settled(plan)
-        again = _again(self._sink)
+        again = _output_again(self._sink)
         if self._sink_offsets is not None and self.choice is None:
             return Settled(plan, refused=_CHOOSE.format(again=again))
         return Settled(plan, f"the sink keeps its output of records that are read again: {again}")
@@ -129,7 +129,7 @@ def _back(change: OffsetChange, offset: int | None) -> OffsetChange:
     return replace(change, after=offset, notes=(*change.notes, note))
 
 
-def _again(sink: config.SinkConfig | None) -> str:
+def _output_again(sink: config.SinkConfig | None) -> str:
     """Return what becomes of what is made of the records again."""
     return "results go there again" if sink is None else sink.repeated
 
@@ -142,7 +142,7 @@ def _instead(sink: config.SinkConfig | None, sink_offsets: TransactionalOffsets 
         return sink.irreplaceable
     if sink_offsets is not None:
         return (
-            f"the sink {_named(sink)} has no plan_replace and replace; give it those, or remove "
+            f"the sink {_name_sink(sink)} has no plan_replace and replace; add them, or remove "
             "its output by hand and replay with append"
         )
     return (
@@ -151,5 +151,5 @@ def _instead(sink: config.SinkConfig | None, sink_offsets: TransactionalOffsets 
     )
 
 
-def _named(sink: config.SinkConfig) -> str:
+def _name_sink(sink: config.SinkConfig) -> str:
     return f"of type {sink.type}" if sink.code is None else f"of {sink.code}"

@@ -214,7 +214,7 @@ class StateChange:
         conflicts = while_held(self.hold, lambda: transactions.commit([move], records))
         if conflicts:
             raise HeadraceError(
-                f"{found.partition}: somebody else stored an offset meanwhile ({conflicts[0]}); "
+                f"{found.partition}: another client stored an offset meanwhile ({conflicts[0]}); "
                 "see who writes in the group, and run the command again"
             )
         self.store_in_group(found, start)
@@ -250,7 +250,7 @@ def changing(
     not have as many partitions.
 
     Raises:
-        ChannelRunningError: somebody consumes in the group; nothing was changed.
+        ChannelRunningError: a member consumes in the group; nothing was changed.
     """
     with (
         access(state.config, state.channel) as opened,

@@ -58,7 +58,7 @@ class ChangelogTable:
     @property
     def exists(self) -> bool:
         """Return whether there is such a topic."""
-        return self.topic in self.catalog.describe([self.topic], self._soon())
+        return self.topic in self.catalog.describe([self.topic], self._answer_deadline())
 
     @property
     def partitions(self) -> int:
@@ -72,7 +72,7 @@ class ChangelogTable:
         Raises:
             UsageError: there is none.
         """
-        found = self.catalog.describe([self.topic], self._soon())
+        found = self.catalog.describe([self.topic], self._answer_deadline())
         if self.topic not in found:
             raise UsageError(
                 f"topic {self.topic}, the state of group {self._group}, does not exist; "
@@ -82,7 +82,7 @@ class ChangelogTable:
 
     def ends(self, number: int) -> tuple[int, int]:
         """Return the first offset of a partition and where it ends."""
-        return self.catalog.watermarks(TopicPartition(self.topic, number), self._soon())
+        return self.catalog.watermarks(TopicPartition(self.topic, number), self._answer_deadline())
 
     def records(
         self, number: int, ends: tuple[int, int] | None = None
@@ -108,7 +108,7 @@ class ChangelogTable:
         last = dict(self.records(number, ends))
         return {key: row for key in sorted(last) if (row := last[key].row) is not None}
 
-    def _soon(self) -> Deadline:
+    def _answer_deadline(self) -> Deadline:
         return Deadline.after(ANSWER_TIMEOUT, SYSTEM_CLOCK)
 
 

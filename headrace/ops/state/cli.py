@@ -95,7 +95,7 @@ def _from_changelog(options: ClientOptions, arguments: dict[str, Any]) -> int | 
         shown = _commands().show_key if "key" in chosen else _commands().show_keys
         shown(loaded, **chosen, as_json=as_json)
 
-    return _guarded(options.config, command)
+    return _run_guarded(options.config, command)
 
 
 app.command(name="get")(connected(get, instead=_from_changelog))
@@ -241,7 +241,7 @@ def repartition(
 
     def command(loaded: Config) -> None:
         _commands()
-        from headrace.ops.state import repartition as moving  # noqa: PLC0415 - as above
+        from headrace.ops.state import repartition as moving  # noqa: PLC0415 - takes a second to import
 
         moving.repartition(loaded, channel, partitioner=partitioner, rewrite=rewrite)
 
@@ -266,10 +266,10 @@ def topics(
 
 
 def _run(config: Path, command: Callable[[Config], int | None]) -> None:
-    raise typer.Exit(_guarded(config, command))
+    raise typer.Exit(_run_guarded(config, command))
 
 
-def _guarded(config: Path, command: Callable[[Config], int | None]) -> int:
+def _run_guarded(config: Path, command: Callable[[Config], int | None]) -> int:
     from headrace.ops.offsets import commands  # noqa: PLC0415 - takes a second to import
 
     return commands.guarded(config, command)

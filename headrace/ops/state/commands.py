@@ -151,7 +151,7 @@ def export(config: Config, channel: str | None, file: Path, kind: str) -> None:
         with _output(file) as out, writing(out, head, kind) as writer:
             for number in range(head.partitions):
                 identity = identity_of(cluster, head.group, topic_id, number)
-                rows, is_still, found = _still(
+                rows, is_still, found = _read_rows(
                     changelog, number, partial(stored.stored_entry, identity)
                 )
                 offset = None if found is None or not is_still else found.offset
@@ -174,7 +174,7 @@ def export(config: Config, channel: str | None, file: Path, kind: str) -> None:
         )
 
 
-def _still(
+def _read_rows(
     changelog: ChangelogTable, number: int, stored: Callable[[], StoredOffset | None]
 ) -> tuple[dict[bytes, KeyRow], bool, StoredOffset | None]:
     """Return a partition's rows, and the offset that was stored before they were read.
@@ -213,7 +213,7 @@ def _output(file: Path) -> Iterator[Any]:
 def import_state(
     config: Config, channel: str | None, path: Path, *, replace_rows: bool, offsets: str
 ) -> None:
-    """Store the rows of a file, and the offsets that go with them, in place of what is there."""
+    """Store the rows of a file, and the offsets that go with them, in place of the present ones."""
     state = StateOf.of(config, channel)
     file = StateFile.open(path)
     for _ in file.rows():

@@ -109,7 +109,7 @@ class Repartition:
         self.ends = {n: changelog.ends(n) for n in range(numbers.after)}
         self.moved = self.kept = self.rewritten = 0
 
-    def look(self, names: Sequence[str]) -> dict[str, Seen]:
+    def survey_keys(self, names: Sequence[str]) -> dict[str, Seen]:
         """Return what partitioners say of all rows and all unread records."""
         seen = {name: Seen() for name in names}
         for number, ends in self.ends.items():
@@ -182,7 +182,7 @@ class Repartition:
                     home = number if key is None else by(key, self._numbers.after)
                     if (home != number) is is_stray:
                         self.rewritten += 1
-                        yield _again(self._state.input, home, record)
+                        yield _copy_record(self._state.input, home, record)
 
     def _records(self, number: int) -> Iterator[Record]:
         settings = {**self._state.properties, "isolation.level": "read_committed"}
@@ -190,7 +190,7 @@ class Repartition:
         return read_log(settings, self._state.channel.group, partition, *self._unread[number])
 
 
-def _again(topic: str, partition: int, record: Record) -> ResultRecord:
+def _copy_record(topic: str, partition: int, record: Record) -> ResultRecord:
     kind, ts = record.timestamp()
     named = [(name, value) for name, value in record.headers() or ()]
     time = ts if kind else None
@@ -233,15 +233,15 @@ def repartition(
         task = Repartition(state, changelog, numbers, unread)
         is_own = is_by_key(state.channel.group, state.input)
         names = ["murmur2"] if is_own else [partitioner] if partitioner else list(PARTITIONERS)
-        seen = while_held(change.hold, lambda: task.look(names))
-        name = _chosen(state, seen)
+        seen = while_held(change.hold, lambda: task.survey_keys(names))
+        name = _chosen_partitioner(state, seen)
         by, found_by = PARTITIONERS[name], seen[name]
         _refuse_twins(state, while_held(change.hold, lambda: task.twins(by, found_by)))
         again = found_by.strays > 0
         if again and not (is_own or rewrite):
             raise UsageError(_strays(state, found_by, numbers))
         moves = [
-            _move(
+            _move_to_end(
                 found,
                 stored,
                 _mark(found, stored, changelog.info.topic_id, task, found_by.arrivals),
@@ -254,7 +254,7 @@ def repartition(
         conflicts = while_held(change.hold, lambda: transactions.commit(moves, records))
         if conflicts:
             raise HeadraceError(
-                f"nothing was moved: somebody else stored an offset meanwhile ({conflicts[0]}); "
+                f"nothing was moved: another client stored an offset meanwhile ({conflicts[0]}); "
                 "see who writes in the group, and run the command again"
             )
         for move, found in zip(moves, change.found, strict=True):
@@ -315,7 +315,7 @@ def _grow(state: StateOf, changelog: ChangelogTable, numbers: Numbers) -> None:
         typer.echo(f"{state.topic}: {numbers.after} partitions")
 
 
-def _chosen(state: StateOf, seen: Mapping[str, Seen]) -> str:
+def _chosen_partitioner(state: StateOf, seen: Mapping[str, Seen]) -> str:
     """Return by which partitioner keys are where they are."""
     fitting = [name for name, found in seen.items() if not found.misfits]
     if len(fitting) == 1:
@@ -375,7 +375,7 @@ def _mark(
     return ChangelogMark(topic_id, first, len(task.ends), has_rows, key)
 
 
-def _move(
+def _move_to_end(
     found: PartitionOffsets,
     stored: Mapping[int, StoredOffset],
     mark: ChangelogMark,

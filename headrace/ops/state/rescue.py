@@ -73,13 +73,13 @@ def restore_from_store(config: Config, channel: str | None) -> int:
         records = chain.from_iterable(
             _records(state.topic, store, changelog, each) for each in here
         )
-        moves = [_move(change, each) for each in here]
+        moves = [_counted_move(change, each) for each in here]
         if moves:
             change.hold.confirm()
             conflicts = while_held(change.hold, lambda: transactions.commit(moves, records))
             if conflicts:
                 raise HeadraceError(
-                    f"nothing was changed: somebody else stored an offset meanwhile "
+                    f"nothing was changed: another client stored an offset meanwhile "
                     f"({conflicts[0]}); see who writes in the group, and run the command again"
                 )
         for each in here:
@@ -121,7 +121,7 @@ def _is_here(store: RocksStore, lost: _Lost) -> bool:
     return store.commit_of(lost.number) == wanted
 
 
-def _move(change: StateChange, lost: _Lost) -> CountedMove:
+def _counted_move(change: StateChange, lost: _Lost) -> CountedMove:
     found, stored = lost.found, lost.stored
     mark = change.mark(lost.number, written=True)
     if stored.changelog is not None:

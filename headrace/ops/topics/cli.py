@@ -51,7 +51,7 @@ def create(
     Existing topics stay as they are, so the command may be repeated. It shows its plan and asks.
     """
     from headrace.ops.offsets.commands import guarded  # noqa: PLC0415 - takes a second to import
-    from headrace.ops.topics import commands  # noqa: PLC0415 - as above
+    from headrace.ops.topics import commands  # noqa: PLC0415 - takes a second to import
 
     if json and not (yes or dry_run):
         raise typer.BadParameter(

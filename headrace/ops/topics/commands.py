@@ -75,10 +75,10 @@ def needed_topics(channels: Mapping[str, ChannelConfig]) -> list[NeededTopic]:
     every = [
         (use, name, topic, as_)
         for name, channel in channels.items()
-        for use, topic, as_ in _of(channel)
+        for use, topic, as_ in _needs_of(channel)
     ]
     order = list(Use)
-    # what is made for records by key is somebody's input, too
+    # what is made for records by key is another channel's input, too
     made = {topic for use, _, topic, _ in every if use is Use.BY_KEY}
     for use, name, topic, as_ in sorted(every, key=lambda each: order.index(each[0])):
         if use is Use.INPUT and topic in made:
@@ -88,7 +88,7 @@ def needed_topics(channels: Mapping[str, ChannelConfig]) -> list[NeededTopic]:
     return list(found.values())
 
 
-def _of(channel: ChannelConfig) -> Iterator[tuple[Use, str, str | None]]:
+def _needs_of(channel: ChannelConfig) -> Iterator[tuple[Use, str, str | None]]:
     """Yield what a channel needs, and the topic whose partitions each has."""
     chosen = channel.processor
     for topic in channel.subscription.names:
@@ -119,7 +119,7 @@ def create(
     Raises:
         HeadraceError: the brokers do not answer, or refuse.
     """
-    wanted = _chosen(config, channel)
+    wanted = _chosen_topics(config, channel)
     with closing(KafkaTopicCatalog(client_properties(config.kafka), "headrace-topics")) as catalog:
         there = catalog.describe([each.name for each in wanted], Deadline.after(_PATIENCE))
         faults = {
@@ -147,7 +147,7 @@ def create(
     return EXIT_FAILED if faults else 0
 
 
-def _chosen(config: Config, channel: str | None) -> list[NeededTopic]:
+def _chosen_topics(config: Config, channel: str | None) -> list[NeededTopic]:
     """Return the topics of all channels that run, or of one and of what re-keys for it."""
     enabled = {name: each for name, each in config.channels.items() if each.enabled}
     if channel is not None:
@@ -162,7 +162,7 @@ def _fault(catalog: KafkaTopicCatalog, needed: NeededTopic) -> str | None:
     if needed.use not in {Use.BY_KEY, Use.CHANGELOG}:
         return None
     try:
-        _open(catalog, needed, None)
+        _open_topic(catalog, needed, None)
     except HeadraceError as error:
         return str(error)
     return None
@@ -170,7 +170,7 @@ def _fault(catalog: KafkaTopicCatalog, needed: NeededTopic) -> str | None:
 
 def _make(catalog: KafkaTopicCatalog, needed: NeededTopic, sizes: Sizes) -> None:
     if needed.use in {Use.BY_KEY, Use.CHANGELOG}:
-        _open(catalog, needed, sizes)
+        _open_topic(catalog, needed, sizes)
         return
     wanted = NewTopic(
         needed.name,
@@ -180,7 +180,7 @@ def _make(catalog: KafkaTopicCatalog, needed: NeededTopic, sizes: Sizes) -> None
     create_topic(catalog, wanted, Deadline.after(_PATIENCE))
 
 
-def _open(catalog: KafkaTopicCatalog, needed: NeededTopic, sizes: Sizes | None) -> None:
+def _open_topic(catalog: KafkaTopicCatalog, needed: NeededTopic, sizes: Sizes | None) -> None:
     """Open a topic that Headrace has rules for, as the channel would; with sizes create it."""
     chosen, deadline = needed.channel.processor, Deadline.after(_PATIENCE)
     assert isinstance(chosen, KeyedProcessorConfig | RekeyProcessorConfig), "others have none"

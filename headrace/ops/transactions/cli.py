@@ -77,7 +77,7 @@ def abort(
     from headrace.ops.transactions import commands  # noqa: PLC0415 - takes a second to import
 
     if json and not yes:
-        raise typer.BadParameter("takes --yes: nobody is asked", param_hint="--json")
+        raise typer.BadParameter("takes --yes: there is no prompt", param_hint="--json")
     _run(
         config,
         lambda loaded: commands.abort(
@@ -111,10 +111,10 @@ def settle(
     back forever. Its producer is fenced. Without --as the brokers' log has to say which it was.
     """
     from headrace.kafka.transaction_log import Decision  # noqa: PLC0415 - takes a second to import
-    from headrace.ops.transactions import commands  # noqa: PLC0415 - as above
+    from headrace.ops.transactions import commands  # noqa: PLC0415 - takes a second to import
 
     if json and not yes:
-        raise typer.BadParameter("takes --yes: nobody is asked", param_hint="--json")
+        raise typer.BadParameter("takes --yes: there is no prompt", param_hint="--json")
     _run(
         config,
         lambda loaded: commands.settle(

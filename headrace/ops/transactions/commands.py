@@ -226,7 +226,7 @@ def list_transactions(config: Config, channel: str | None, *, every: bool, as_js
             "channel": name,
             "group": survey.channel.group,
             "transactions": [each.document() for each in found],
-            "held_back": [_held(each, hold) for each, hold in sorted(holds.items())],
+            "held_back": [_held_document(each, hold) for each, hold in sorted(holds.items())],
             "not_seen": survey.unseen,
         }
         typer.echo(json.dumps(document, indent=2))
@@ -237,7 +237,7 @@ def list_transactions(config: Config, channel: str | None, *, every: bool, as_js
         typer.echo(problem, err=True)
 
 
-def _held(partition: TopicPartition, hold: Hold) -> dict[str, Any]:
+def _held_document(partition: TopicPartition, hold: Hold) -> dict[str, Any]:
     """Return a partition that is held back for scripts."""
     return {
         "topic": partition.topic,
@@ -326,7 +326,7 @@ def abort(
     """
     name = channel_name(config, channel)
     survey = _TransactionSurvey(config, config.channels[name])
-    found = _known(survey, name, transactional_id)
+    found = _require_found(survey, name, transactional_id)
     if not force:
         require_hanging(found)
     if not yes and not typer.confirm(
@@ -355,7 +355,9 @@ def abort(
         typer.echo(f"{transactional_id} is shut out, and has no open transaction")
 
 
-def _known(survey: _TransactionSurvey, name: str, transactional_id: str) -> FoundTransaction:
+def _require_found(
+    survey: _TransactionSurvey, name: str, transactional_id: str
+) -> FoundTransaction:
     known = {each.logged.transactional_id: each for each in survey.found(survey.holds())}
     if transactional_id not in known:
         raise UsageError(
@@ -384,7 +386,7 @@ def settle(
     """
     name = channel_name(config, channel)
     survey = _TransactionSurvey(config, config.channels[name])
-    found = _known(survey, name, transactional_id)
+    found = _require_found(survey, name, transactional_id)
     if not force:
         require_settled(found)
     held = {
@@ -446,7 +448,7 @@ def require_settled(found: FoundTransaction) -> None:
 
 
 def require_hanging(found: FoundTransaction) -> None:
-    """Refuse a transaction that may be somebody's who goes on with it, or that is none."""
+    """Refuse a transaction whose producer may go on with it, or that is none."""
     logged = found.logged
     if found.owner is not None:
         raise ChannelRunningError(

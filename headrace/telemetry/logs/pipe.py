@@ -1,4 +1,4 @@
-"""The pipe: from whoever says something, Python as well, to standard error."""
+"""The pipe: from all that logs, Python as well, to standard error."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class LogExport(Protocol):
 
 
 class StandardErrorHandler(logging.Handler):
-    """Writes lines on a thread of its own, so that who does not read them holds up nobody.
+    """Writes lines on a thread of its own, so that a slow reader delays no other thread.
 
     While MOST_WAITING characters wait, lines are dropped; ``log_lines_dropped`` says how many as
     soon as there is room again. Any thread; ``flush``, which the end of the interpreter calls, is
@@ -164,11 +164,11 @@ class StandardErrorHandler(logging.Handler):
         self._descriptor = _descriptor(stream)
         self._export: LogExport | None = None
         self._fields: logging.Formatter | None = None
-        self._begin()
+        self._begin_queue()
         self._thread: Thread | None = Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
-    def _begin(self) -> None:
+    def _begin_queue(self) -> None:
         self._queue: SimpleQueue[str | Event | None] = SimpleQueue()
         # what a finalizer logs may come in the middle of a line of the same thread's
         self._counting = RLock()
@@ -177,7 +177,7 @@ class StandardErrorHandler(logging.Handler):
 
     def after_fork_in_child(self) -> None:
         """Drop the thread, which a fork does not copy, and locks that others had taken."""
-        self._begin()
+        self._begin_queue()
         self._thread = None
 
     # --- any thread -------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class StandardErrorHandler(logging.Handler):
         try:
             self._write(line)
         except (OSError, ValueError):
-            # nobody has the other end any more, a disk is full: others come, or nobody
+            # the other end is closed, or a disk is full, for a while or for good
             self._unwritten += 1
         else:
             self._report_dropped()
@@ -432,7 +432,7 @@ def _with_plain_error(_logger: WrappedLogger, _method: str, event: EventDict) ->
 
 
 def install_hooks() -> None:
-    """Log warnings, and what ends a thread or is raised where nobody can catch it.
+    """Log warnings, and exceptions that end a thread or cannot be caught.
 
     For the daemon, once, after ``configure_logging``. A crash of the interpreter itself, as by a
     fault in a C library, has Python write the stacks of all threads to standard error.

@@ -1,4 +1,4 @@
-"""The last events that somebody who looks at the process wants to know of, kept in memory.
+"""The last events that an operator of the process wants to know of, kept in memory.
 
 They are taken from the pipe before levels are looked at: what is shown does not depend on how much
 is logged. Everything from ``warning`` up is kept, and the milestones named below. Events of one
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 #: Seconds for which what was said often enough is held back: a client without a broker has dozens
-#: of lines a second, and whoever reads along wants to see that it goes on.
+#: of lines a second, and a reader wants to see that it goes on.
 INTERVAL = 10.0
 
 #: Kinds that are remembered; the oldest is forgotten for a new one. 1000 take about 200 KB.
@@ -52,7 +52,7 @@ class Repeats:
     """Lets ``burst`` of each kind through within an interval, and counts the others.
 
     Any thread. Its memory is bounded: of ``KINDS`` kinds the one seen first is forgotten, and so
-    are counts for which nobody asks.
+    are counts that are never read.
     """
 
     def __init__(self, burst: int = 1, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -68,14 +68,14 @@ class Repeats:
         with self._lock:
             window = self._windows.get(kind)
             if window is None or now - window.begin >= INTERVAL:
-                return self._open(kind, now)
+                return self._open_window(kind, now)
             if window.admitted < (self._burst if burst is None else burst):
                 window.admitted += 1
                 return 0
             window.held_back += 1
             return None
 
-    def _open(self, kind: Hashable, now: float) -> int:
+    def _open_window(self, kind: Hashable, now: float) -> int:
         """Restart the count and return the number that the former window suppressed."""
         former = self._windows.pop(kind, None)
         self._windows[kind] = _Window(now, admitted=1)

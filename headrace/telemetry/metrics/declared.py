@@ -72,7 +72,7 @@ class Metrics:
         self._declare_commits()
         self._declare_group()
         self._declare_health()
-        self._begin({})
+        self._begin_series({})
 
     def _declare_process(self) -> None:
         self._gauge(
@@ -246,13 +246,13 @@ class Metrics:
 
     def begin_channel(self, channel: str) -> None:
         """Initialize a channel's counters to 0: ``increase`` does not see a first event."""
-        self._begin({"channel": channel})
+        self._begin_series({"channel": channel})
 
     def begin_topic(self, channel: str, topic: str) -> None:
         """Initialize a topic's counters to 0, as :meth:`begin_channel` does."""
-        self._begin({"channel": channel, "topic": topic})
+        self._begin_series({"channel": channel, "topic": topic})
 
-    def _begin(self, given: Mapping[str, str]) -> None:
+    def _begin_series(self, given: Mapping[str, str]) -> None:
         """Make the series of the counters whose further labels have known values."""
         for spec, metric in self._metrics:
             if spec.kind == "counter" and {*given, *spec.values} == set(spec.labels):
@@ -261,14 +261,14 @@ class Metrics:
 
     def forget_topic(self, channel: str, topic: str) -> None:
         """Drop the series of a topic that is none of the channel's any more."""
-        self._forget({"channel": channel, "topic": topic})
+        self._forget_series({"channel": channel, "topic": topic})
 
     def forget_channel(self, channel: str) -> None:
         """Drop all series of a channel that is not to run any more."""
         self.forget_partitions(channel)
-        self._forget({"channel": channel})
+        self._forget_series({"channel": channel})
 
-    def _forget(self, wanted: Mapping[str, str]) -> None:
+    def _forget_series(self, wanted: Mapping[str, str]) -> None:
         for spec, metric in self._metrics:
             if not wanted.keys() <= set(spec.labels):
                 continue

@@ -35,7 +35,7 @@ class ChannelSummary:
     """One channel since the start, its running threads, and its group.
 
     ``stages`` are those that were done at least once, ``threads`` the seconds by role and
-    activity, ``conditions`` the partitions of the group that somebody has to look at. ``left_out``
+    activity, ``conditions`` the partitions of the group that need attention. ``left_out``
     are those of ``skipped`` that an operator asked for.
     """
 

@@ -238,7 +238,7 @@ def test_hung_callbacks_count_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None
     def hang(seconds_later: float) -> None:
         clock.advance(seconds_later)
         owned.hold.callback.since = clock.monotonic() - 100.0
-        watchdog.look(clock.monotonic())
+        watchdog.check_callbacks(clock.monotonic())
 
     for _ in range(10):
         hang(ABANDONED_WINDOW / 2 + 1)

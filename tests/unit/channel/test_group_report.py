@@ -51,10 +51,10 @@ def test_each_fault_of_the_group_is_warned_of_once() -> None:
     """Each condition has an event of its own, which comes again only when it changes."""
     report = RebalanceReporter("main", Metrics())
     with capture_logs() as logs:
-        report.say(WHOLE)
-        report.say(BROKEN)
-        report.say(replace(BROKEN, mine=frozenset({P0, P1})))
-        report.say(replace(BROKEN, unowned=frozenset({P1, P2})))
+        report.report(WHOLE)
+        report.report(BROKEN)
+        report.report(replace(BROKEN, mine=frozenset({P0, P1})))
+        report.report(replace(BROKEN, unowned=frozenset({P1, P2})))
     warned = {entry["event"]: entry for entry in logs if entry["log_level"] == "warning"}
     assert [entry["event"] for entry in logs].count("group_rebalanced") == 4
     assert [entry["event"] for entry in logs].count("partitions_unowned") == 2
@@ -103,9 +103,9 @@ def test_the_metrics_say_how_the_group_is_now() -> None:
     """Conditions are counted, and go back to 0; only a change of our share is a rebalance."""
     metrics = Metrics()
     report = RebalanceReporter("main", metrics)
-    report.say(BROKEN)
+    report.report(BROKEN)
     assert [value(metrics, c) for c in ("unowned", "contended", "missing", "foreign")] == [1] * 4
-    report.say(WHOLE)
+    report.report(WHOLE)
     assert [value(metrics, c) for c in ("unowned", "contended", "missing", "foreign")] == [0] * 4
     labels = {"channel": "main"}
     assert metrics.registry.get_sample_value("headrace_group_members", labels) == 2

@@ -65,7 +65,7 @@ class Bench:
     def look(self) -> list[str]:
         """Look again; return the events of the log."""
         with capture_logs() as logs:
-            self.watcher._look()
+            self.watcher._check_topics()
         return _events(logs)
 
     def event(self) -> list[object]:

@@ -219,7 +219,7 @@ def test_a_reverted_change_is_told_when_it_comes_again(file: Path) -> None:
     told: list[None] = []
     watcher = FileWatcher(ReloadConfig(), lambda: {file: "one"}, lambda: told.append(None))
     for content in ("two", "one", "two"):
-        watcher._look({file: content})
+        watcher._report_changes({file: content})
     assert len(told) == 2
 
 

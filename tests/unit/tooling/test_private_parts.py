@@ -249,8 +249,8 @@ _IN_TESTS: dict[str, set[str]] = {
     "integration/outages/test_lost_marks.py": {"_end_topics", "_producer"},
     "sessions.py": {"_client", "_settings"},
     "unit/benchmarks/test_rounds.py": {"_topic"},
-    "unit/channel/test_topics.py": {"_look"},
-    "unit/config/test_watch.py": {"_look"},
+    "unit/channel/test_topics.py": {"_check_topics"},
+    "unit/config/test_watch.py": {"_report_changes"},
     "unit/controller/test_connecting.py": {"_spark_session"},
     "unit/core/test_decoders.py": {"_options", "_token"},
     "unit/devstack/test_jars.py": {"_locked"},
@@ -265,7 +265,7 @@ _IN_TESTS: dict[str, set[str]] = {
     "unit/extensions/keyed/test_store.py": {"_cache", "_room", "_scan"},
     "unit/extensions/spark/test_inputs.py": {"_options"},
     "unit/extensions/spark/test_lane.py": {"_cancel_in_spark"},
-    "unit/extensions/spark/test_runtime.py": {"_open", "_session"},
+    "unit/extensions/spark/test_runtime.py": {"_open_session", "_session"},
     "unit/extensions/sql/sql_tables.py": {"_database"},
     "unit/kafka/test_columnar.py": {"_max_bytes"},
     "unit/kafka/test_fencing.py": {"_answers", "_is_stable"},
@@ -280,7 +280,7 @@ _IN_TESTS: dict[str, set[str]] = {
     "unit/processors/test_spark.py": {"_open", "_waiting"},
     "unit/telemetry/logs/test_pipe.py": {"_write"},
     "unit/telemetry/test_metrics.py": {"_metrics"},
-    "unit/test_daemon.py": {"_live", "_named", "_stop", "_wait"},
+    "unit/test_daemon.py": {"_live", "_stop", "_wait"},
 }
 
 #: Names that classes of ours share with documented ones of the standard library's.

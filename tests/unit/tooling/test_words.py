@@ -93,6 +93,13 @@ _OF_SCRIPT = re.compile(
     r"|^  (?:static |async |get |set |\*)*([\w$]+)\(.*\{$"
 )
 
+#: No comment and no docstring has one of these, nor a text of an error or of the log.
+_NOT_IN_SOURCE = re.compile(
+    r"\b(somebody|nobody|whoever|(take|takes|took) note|at hand|as above|what is there|comes? again"
+    r"|for ever|made anew)\b",
+    re.IGNORECASE,
+)
+
 #: Verbs that the docstring of a function may begin with. Add one that the field uses.
 _VERBS = """
     Abandon Abort Accept Acknowledge Acquire Act Adapt Add Admit Adopt Advance Allow Answer Append
@@ -229,6 +236,17 @@ def test_docstrings_of_functions_begin_with_a_verb() -> None:
         for file, tree in modules()
         for name, word, line in first_words(tree)
         if word not in _VERBS.split() and (file, name) not in _TITLES
+    ]
+    assert found == []
+
+
+def test_no_line_of_the_package_has_a_phrase_of_the_house() -> None:
+    """Comments, docstrings and texts name who acts, and what happens, in the field's words."""
+    found = [
+        f"{file.relative_to(_ROOT)}:{number} {line.strip()}"
+        for file in sorted((_ROOT / "headrace").rglob("*.py"))
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if _NOT_IN_SOURCE.search(line)
     ]
     assert found == []
 

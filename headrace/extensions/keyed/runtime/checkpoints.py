@@ -57,7 +57,7 @@ class Checkpoints:
         """Store how far the store follows the changelog, if its topics are what they were."""
         try:
             patience = Deadline.after(deadline.at_most(LOOK_TIMEOUT), self._context.clock)
-            self._topics.look(patience, closely=True)
+            self._topics.check_topics(patience, closely=True)
             if self._topics.blocked is not None:
                 # where another topic ends says nothing of ours
                 return

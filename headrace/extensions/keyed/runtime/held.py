@@ -56,12 +56,12 @@ class HeldPartitions:
         """Remove a partition; return whether it was held by this assignment."""
         number = assignment.partition.partition
         with self._guard:
-            if self._of(assignment) is None:
+            if self._find_held(assignment) is None:
                 return False
             del self._held[number]
         return True
 
-    def _of(self, assignment: Assignment) -> HeldPartition | None:
+    def _find_held(self, assignment: Assignment) -> HeldPartition | None:
         held = self._held.get(assignment.partition.partition)
         return held if held is not None and held.assignment is assignment else None
 
@@ -71,7 +71,7 @@ class HeldPartitions:
         Return the attempt that it is to be admitted by.
         """
         with self._guard:
-            held = self._of(assignment)
+            held = self._find_held(assignment)
             if held is None:
                 return None
             held.is_restored = False
@@ -82,7 +82,7 @@ class HeldPartitions:
     def is_attempt(self, assignment: Assignment, attempt: int) -> bool:
         """Return whether a partition is held, and came to rest by this attempt last."""
         with self._guard:
-            held = self._of(assignment)
+            held = self._find_held(assignment)
             return held is not None and held.attempt == attempt
 
     def admit(self, assignment: Assignment, attempt: int) -> bool | None:
@@ -93,7 +93,7 @@ class HeldPartitions:
         """
         number = assignment.partition.partition
         with self._guard:
-            held = self._of(assignment)
+            held = self._find_held(assignment)
             if held is None or held.attempt != attempt:
                 return None
             if self._state.progress(number).offset is None:
@@ -115,7 +115,7 @@ class HeldPartitions:
     def set_paused(self, assignment: Assignment, *, paused: bool) -> None:
         """Record whether delivery of a partition is paused."""
         with self._guard:
-            held = self._of(assignment)
+            held = self._find_held(assignment)
             if held is not None:
                 held.is_paused = paused
 

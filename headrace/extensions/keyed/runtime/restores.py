@@ -76,11 +76,11 @@ class PartitionRestores:
 
     def restore(self, assignment: Assignment) -> None:
         """Pause a partition until its state is restored."""
-        attempt = self._rest(assignment)
+        attempt = self._pause_partition(assignment)
         if attempt is not None:
             self.restorer.begin(assignment, attempt)
 
-    def _rest(self, assignment: Assignment) -> int | None:
+    def _pause_partition(self, assignment: Assignment) -> int | None:
         """Pause a partition's delivery and reads; None if it was given up meanwhile.
 
         Return the attempt by which it goes on.
@@ -98,7 +98,7 @@ class PartitionRestores:
         """
         if self._batches.is_in_job(assignment):
             return
-        attempt = self._rest(assignment)
+        attempt = self._pause_partition(assignment)
         if attempt is None:
             return
         try:
@@ -141,7 +141,7 @@ class PartitionRestores:
         """
         if not self._parts.store.is_corrupt:
             return None
-        attempts = [(each, self._rest(each)) for each in self._held.assignments()]
+        attempts = [(each, self._pause_partition(each)) for each in self._held.assignments()]
         move_aside(self._parts.store, self._context.channel, error)
         self._parts.sink.write_again()
         return [(assignment, attempt) for assignment, attempt in attempts if attempt is not None]

@@ -128,11 +128,11 @@ class StateTopics:
             RetryableError: they are not; nothing more is delivered.
             KafkaUnavailableError: the brokers did not answer.
         """
-        self.look(Deadline.after(LOOK_TIMEOUT, self._context.clock))
+        self.check_topics(Deadline.after(LOOK_TIMEOUT, self._context.clock))
         if self._blocked is not None:
             raise RetryableError(self._blocked)
 
-    def look(self, deadline: Deadline, *, closely: bool = False) -> None:
+    def check_topics(self, deadline: Deadline, *, closely: bool = False) -> None:
         """Pause all while the state's topics are not what they were; ``closely``: settings too.
 
         What a setting would have deleted is there again once it is as it was.

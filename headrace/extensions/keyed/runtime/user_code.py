@@ -27,7 +27,7 @@ def load_reducer(
     """Return the reducer; where it says in ``outputs`` what it writes to, the channel has that.
 
     Raises:
-        ImportPathError: it cannot be imported or made, or writes to an output that there is not.
+        ImportPathError: it cannot be imported or made, or writes to an output that does not exist.
     """
     found = _load(chosen)
     missing = sorted(set(getattr(found, "outputs", ())) - set(outputs))

@@ -4,7 +4,12 @@ import pytest
 
 from headrace.core.record_runs import OffsetRun, UnreadRecord
 from headrace.core.records import Batch, TopicPartition
-from headrace.extensions.spark.arrow_to_spark import ByReference, _wanted, reading, stretches_of
+from headrace.extensions.spark.arrow_to_spark import (
+    ByReference,
+    _wanted_condition,
+    reading,
+    stretches_of,
+)
 from headrace.testing.records import FakeAssignment
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -19,7 +24,7 @@ def test_batches_that_follow_each_other_are_read_in_one() -> None:
     """One stretch for each partition, in the order in which they came."""
     found = stretches_of([run(ONE, 5, 5, 9), run(OTHER, 0, 0, 3), run(ONE, 9, 9, 12)])
     assert found == {ONE: [(5, 12)], OTHER: [(0, 3)]}
-    assert _wanted(found) is None
+    assert _wanted_condition(found) is None
 
 
 def test_lost_records_before_a_batch_are_not_read() -> None:
@@ -33,7 +38,7 @@ def test_records_that_an_operator_skipped_are_not_read() -> None:
     batch = Batch(FakeAssignment(ONE), 10, kept, 20, 0)
     found = stretches_of([batch, run(ONE, 20, 20, 25)])
     assert found == {ONE: [(11, 13), (15, 17), (18, 19), (20, 25)]}
-    assert _wanted(found) == " and ".join(
+    assert _wanted_condition(found) == " and ".join(
         f"not (topic = 't' and partition = 0 and offset >= {start} and offset < {end})"
         for start, end in [(13, 15), (17, 18), (19, 20)]
     )

@@ -57,7 +57,7 @@ def opening(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Opening]:
     """A runtime with a session, and what stands for the JVM's start."""
     runtime = SparkRuntime(SparkSettings(start_timeout=PATIENCE))
     opening = _Opening(runtime)
-    monkeypatch.setattr(runtime, "_open", opening)
+    monkeypatch.setattr(runtime, "_open_session", opening)
     runtime.start()
     yield opening
     opening.let_go.set()
@@ -163,7 +163,7 @@ def test_a_session_that_works_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("headrace.extensions.spark.runtime.children_at_work", work)
     monkeypatch.setattr("headrace.extensions.spark.runtime.FAR", 100_000)
     runtime = SparkRuntime(SparkSettings(start_timeout=0.02))
-    monkeypatch.setattr(runtime, "_open", lambda _: ready.wait(PATIENCE))
+    monkeypatch.setattr(runtime, "_open_session", lambda _: ready.wait(PATIENCE))
     runtime.start()
     assert runtime.generation == 1
 

@@ -118,7 +118,7 @@ def test_a_consumer_that_subscribes_meanwhile_is_refused(stage: Stage) -> None:
 def test_an_owned_partition_is_refused(stage: Stage) -> None:
     """Claims made before the refusal are released."""
     stage.zookeeper.put(PATHS.owner(P1), b"somebody")
-    with pytest.raises(ChannelRunningError, match="events-1 is held by somebody unreadable"):
+    with pytest.raises(ChannelRunningError, match="events-1 is held by an unreadable owner"):
         stage.move(0, 0)
     assert stage.committed() == [None, None]
     assert stage.left() == [PATHS.owner(P1)]

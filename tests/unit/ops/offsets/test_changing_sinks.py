@@ -80,7 +80,7 @@ def test_a_write_to_the_sink_stops_the_change(stage: Stage) -> None:
     """Sink and group stay as they are."""
     sink_offsets = stage.sink_offsets = MovableOffsets({"0": 10, "1": 10})
     sink_offsets.before = lambda: sink_offsets.offsets.update({"1": 12})
-    with pytest.raises(HeadraceError, match="nothing was changed: somebody writes"):
+    with pytest.raises(HeadraceError, match="nothing was changed: another process writes"):
         stage.move(0, 0)
     assert sink_offsets.offsets == {"0": 10, "1": 12}
     assert stage.committed() == [None, None]

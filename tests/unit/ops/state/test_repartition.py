@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import UsageError
 from headrace.extensions.keyed.row import KeyRow
-from headrace.ops.state.repartition import PARTITIONERS, Numbers, Repartition, _chosen
+from headrace.ops.state.repartition import PARTITIONERS, Numbers, Repartition, _chosen_partitioner
 from headrace.testing.records import FakeRecord
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_any_key_ends_where_its_records_are(
         log = unread.setdefault(number, [])
         log.append(FakeRecord(key_=key, value_=b"%d" % at, offset_=len(log)))
     made = task(rows, Numbers(before, after), unread)
-    seen = made.look([name])[name]
+    seen = made.survey_keys([name])[name]
     assert seen.misfits == 0
     assert seen.strays == sum(by(key, before) != by(key, after) for key in sent[:cut])
     assert made.twins(by, seen) == []
@@ -111,7 +111,7 @@ def test_keys_with_two_states_are_named() -> None:
     key = next(b"%d" % n for n in range(99) if by(b"%d" % n, 2) != by(b"%d" % n, 3))
     old, new = by(key, 2), by(key, 3)
     made = task({old: {key: KeyRow(b"2")}, new: {key: KeyRow(b"1")}}, numbers, {})
-    seen = made.look(["murmur2"])["murmur2"]
+    seen = made.survey_keys(["murmur2"])["murmur2"]
     assert made.twins(by, seen) == [f"{key!r} in {old} and {new}"]
 
 
@@ -129,6 +129,6 @@ def test_a_partitioner_that_is_not_known_is_not_guessed(spread: Any, words: str)
         for number, found in spread(at).items():
             rows.setdefault(number, {}).update({b"%d" % each: KeyRow(b"1") for each in found})
     numbers = Numbers(len(rows), len(rows) + 1)
-    seen = task(rows, numbers, {}).look(list(PARTITIONERS))
+    seen = task(rows, numbers, {}).survey_keys(list(PARTITIONERS))
     with pytest.raises(UsageError, match=words):
-        _chosen(STATE, seen)
+        _chosen_partitioner(STATE, seen)
