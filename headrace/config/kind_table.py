@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError, SchemaValidator, core_schema
 
 from headrace.config.errors import FieldConflict, conflict_in, either, subject
 from headrace.config.expand import Expanded
-from headrace.config.models.base import Section
+from headrace.config.models.base import ReloadEffect, Section
 from headrace.core.imports import load_own
 from headrace.core.plugins import PluginKind, installed_plugins
 from headrace.core.user_text import describe_error
@@ -139,6 +139,17 @@ class KindTable(Generic[S]):
                 f"{where} cannot be used: a field of {plugin.factory} has a type that is not "
                 f"known there: {describe_error(error)}"
             ) from error
+        undeclared = [
+            field.alias or name
+            for name, field in found.model_fields.items()
+            if not any(isinstance(each, ReloadEffect) for each in field.metadata)
+        ]
+        if undeclared:
+            raise _refuse(
+                f"{where} cannot be used: {plugin.factory} does not say what a reload does with a "
+                f"new value of {', '.join(undeclared)}; annotate the field with Restarts[...] or "
+                "Hot[...]"
+            )
         if found.tag() != plugin.name:
             raise _refuse(
                 f"{where} is the section {plugin.factory}, whose type is {subject(found.tag())}; "

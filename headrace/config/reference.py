@@ -51,7 +51,11 @@ def meanings(section: type[BaseModel]) -> dict[str, str]:
 
 def _said_in(section: type[BaseModel]) -> dict[str, str]:
     """Return the text below each field that a class declares itself."""
-    (tree,) = ast.parse(dedent(inspect.getsource(section))).body
+    try:
+        source = inspect.getsource(section)
+    except (OSError, TypeError):  # a package may come without its source
+        return {}
+    (tree,) = ast.parse(dedent(source)).body
     assert isinstance(tree, ast.ClassDef), "it is the source of a class"
     return {
         field.target.id: inspect.cleandoc(text)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import py_compile
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -135,6 +136,21 @@ def test_a_section_of_a_package_is_in_the_schema(name: str, tmp_path: Path) -> N
     assert schema["$defs"]["Lake"]["properties"]["depth"]["description"] == "How deep it is."
 
 
+def test_a_section_without_its_source_is_in_the_schema(name: str, tmp_path: Path) -> None:
+    """A package may install compiled files alone: then fields have no text."""
+    install(tmp_path, name, _SINK)
+    source = tmp_path / "site" / f"{name}_code.py"
+    py_compile.compile(str(source), str(source.with_suffix(".pyc")), doraise=True)
+    source.unlink()
+    schema = json.loads(CliRunner().invoke(app, ["schema"]).output)
+    found = [each for each in schema["$defs"].values() if _has_type(each, name)]
+    assert [sorted(each["properties"]) for each in found] == [["depth", "password", "path", "type"]]
+
+
+def _has_type(section: dict[str, Any], name: str) -> bool:
+    return bool(section.get("properties", {}).get("type", {}).get("const") == name)
+
+
 def test_an_unknown_type_names_those_of_packages_as_well(name: str, tmp_path: Path) -> None:
     """The sentence names kinds of packages without importing them."""
     install(tmp_path, name, _SINK)
@@ -156,6 +172,11 @@ def test_an_unknown_type_names_those_of_packages_as_well(name: str, tmp_path: Pa
         ("import nothing_of_this_name", {}, "ModuleNotFoundError: No module named"),
         (_SINK, {"tag": "other"}, "whose type is 'other'; the entry point and the default"),
         (_SINK.replace("LocalPath]", "Unknown]"), {}, "NameError: name 'Unknown'"),
+        (
+            _SINK.replace("depth: Restarts[Count]", "depth: Count"),
+            {},
+            "does not say what a reload does with a new value of depth; annotate the field with",
+        ),
     ],
 )
 def test_a_package_whose_section_cannot_be_used_is_named(
