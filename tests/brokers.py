@@ -1,4 +1,4 @@
-"""What tests do to a real broker besides what Headrace does: fill, harm and inspect it."""
+"""Fill, harm and inspect a real broker, beyond what Headrace itself does to it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Broker:
 
     @contextmanager
     def configured(self, name: str, value: str) -> Iterator[None]:
-        """Have the broker itself run with another value of a property for a while."""
+        """Run the broker itself with another value of a property for a while."""
         with configured(self.address, name, value):
             yield
 
@@ -228,7 +228,7 @@ def _done(futures: Iterable[Future[object]]) -> None:
 
 @contextmanager
 def configured(address: str, name: str, value: str) -> Iterator[None]:
-    """Have the one broker at an address run with another value of a property for a while."""
+    """Run the one broker at an address with another value of a property for a while."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     (number,) = admin.list_topics(timeout=WAIT).brokers
 

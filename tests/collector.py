@@ -42,7 +42,7 @@ class Collector(HTTPServer):
 
     @property
     def endpoint(self) -> str:
-        """Its address for traces."""
+        """Return the collector's address for traces."""
         return self.address("traces")
 
     def address(self, signal: str) -> str:

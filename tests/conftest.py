@@ -32,7 +32,7 @@ watch()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Have the garbage collector rest: what imports make stays, and each process imports all."""
+    """Pause the garbage collector: objects made by imports stay, and each process imports all."""
     gc.disable()
     try:
         return (yield)
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have no process of a test leave records in the state folder of who runs the tests."""
+    """Keep the processes of tests from leaving records in the user's own state folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state-home")))
         yield
@@ -60,7 +60,7 @@ def _own_state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _loggers_follow_each_configuration() -> Iterator[None]:
-    """Have no logger keep the configuration of the test that used it first."""
+    """Keep loggers from caching the configuration of the test that used them first."""
     configure = structlog.configure
 
     def without_cache(**settings: Any) -> None:

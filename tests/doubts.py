@@ -41,7 +41,7 @@ def leave_in_doubt(
     metadata: str | None = None,
     committed: bool = False,
 ) -> None:
-    """Have the only broker hold an offset in doubt for ever. Blocks.
+    """Make the only broker hold an offset in doubt for ever. Blocks.
 
     The id's producer is begun anew by the way. ``committed``: the log of transactions says that its
     last one was a commit.

@@ -24,7 +24,7 @@ _PROCESSES = Path("/proc")
 
 
 def watch() -> None:
-    """Have all that this process starts from now on end with it. Once in a process; Linux."""
+    """End all that this process starts from now on along with it. Once in a process; Linux."""
     if not _PROCESSES.is_dir():
         return
     mark = f"{os.getpid()}-{os.urandom(8).hex()}"

@@ -1,4 +1,4 @@
-"""What the tests do not take from what starts them: signals that it ignores, its variables, limits.
+"""Isolation of the tests from what starts them: signals that it ignores, its variables, limits.
 
 A shell without job control has SIGINT ignored by what it starts in the background, ``nohup`` has
 SIGHUP, and both are inherited by everything below, as are variables that people set for their
@@ -53,7 +53,7 @@ _FILES = 4096
 
 
 def leave_behind() -> None:
-    """Have this process, and all that it starts, be as if an empty terminal had started it."""
+    """Put this process, and all it starts, in the state of one started by an empty terminal."""
     _signals()
     for name in list(os.environ):
         if (

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.timeout(1800)
 def test_a_minute_of_faults_loses_nothing_and_repeats_nothing_that_must_not_be() -> None:
-    """Whatever happens to members, links and servers, the oracle finds every record, once.
+    """The oracle finds every record, once, after faults of members, links and servers.
 
     Once holds for the transactional sink, and for the others after clean events; offsets that are
     fenced never go back. Every kind of fault happens.

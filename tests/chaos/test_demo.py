@@ -82,7 +82,7 @@ def test_a_killed_daemon_costs_nothing(tmp_path: Path) -> None:
 )
 @pytest.mark.timeout(240)
 def test_nothing_outlives_the_demo(tmp_path: Path, number: signal.Signals) -> None:
-    """However the demo is ended while its daemons run, servers, daemons and JVMs end too."""
+    """Servers, daemons and JVMs end as well when a signal ends the demo while daemons run."""
     directory = tmp_path / "work"
 
     jvms: list[psutil.Process] = []

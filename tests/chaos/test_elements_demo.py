@@ -72,7 +72,7 @@ def test_a_killed_daemon_goes_on_with_its_elements(tmp_path: Path) -> None:
 @pytest.mark.timeout(_PATIENCE)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_the_demo_of_elements(tmp_path: Path, number: signal.Signals) -> None:
-    """However it is ended while its daemon runs; after SIGTERM its files are gone as well."""
+    """A demo ended while its daemon runs leaves no process, and after SIGTERM no files either."""
     directory = tmp_path / "work"
     with _start(directory, "--rows", "5000", "--over", "60") as demo:
         try:

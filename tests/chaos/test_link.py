@@ -24,7 +24,7 @@ _SILENCE = 0.3
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """What is behind the link."""
+    """Yield the socket that listens behind the link."""
     with socket.create_server((LOOPBACK, 0)) as server:
         server.settimeout(_WAIT)
         yield server
@@ -43,7 +43,7 @@ def _connect(link: Link) -> socket.socket:
 
 
 def test_both_directions_pass(link: Link, listener: socket.socket) -> None:
-    """What either side sends arrives at the other."""
+    """Bytes that either side sends arrive at the other."""
     with _connect(link) as client, listener.accept()[0] as server:
         client.sendall(b"question")
         assert server.recv(100) == b"question"
@@ -52,7 +52,7 @@ def test_both_directions_pass(link: Link, listener: socket.socket) -> None:
 
 
 def test_a_silent_cut_delays_what_was_sent(link: Link, listener: socket.socket) -> None:
-    """Nothing arrives and nobody is told; after the healing everything arrives."""
+    """Bytes do not arrive, and neither side gets an error; after the healing they arrive."""
     with _connect(link) as client, listener.accept()[0] as server:
         link.cut(drops=False)
         client.sendall(b"late")

@@ -43,13 +43,13 @@ _SETTING = Setting(
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """What the oracle says of three sinks that are each wrong in one way."""
+    """Return the oracle's report on three sinks that are each wrong in one way."""
     return Run(Plan(_SCHEDULE, setting=_SETTING), tmp_path_factory.mktemp("chaos")).report()
 
 
 @pytest.fixture
 def by_channel(report: Report) -> dict[str, dict[str, Any]]:
-    """What it says of each."""
+    """Return the report's figures by channel."""
     found: dict[str, dict[str, Any]] = report.figures["by_channel"]
     return found
 
@@ -64,7 +64,7 @@ def test_without_fencing_duplicates_are_reported(by_channel: dict[str, dict[str,
 def test_a_commit_before_the_sink_is_reported_as_loss(
     by_channel: dict[str, dict[str, Any]],
 ) -> None:
-    """What was committed and not yet stored when its member was killed is missing."""
+    """A record that was committed and not yet stored when its member was killed is missing."""
     assert by_channel["commit-first"]["lost"] > 0
 
 

@@ -1,4 +1,4 @@
-"""What every topic catalog does, on a real broker or in memory."""
+"""The contract of every topic catalog, on a real broker or in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every record source and offset store does, on a real broker or in memory."""
+"""The contract of every record source and offset store, on a real broker or in memory."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class KafkaContract(CatalogContract):
     def test_an_unassigned_partition_is_silent_and_may_come_back(
         self, world: World, reader: Reader, partition: TopicPartition
     ) -> None:
-        """What was assigned, paused and taken away starts afresh when it is assigned again."""
+        """A partition that was paused and unassigned starts afresh when it is assigned again."""
         other = TopicPartition(world.create_topic(), 0)
         world.produce(partition, *values(10))
         reader.source.assign({partition: 0, other: 0})
@@ -271,7 +271,7 @@ class KafkaContract(CatalogContract):
     def test_offsets_are_stored_with_their_epoch(
         self, world: World, partition: TopicPartition
     ) -> None:
-        """What one store commits, another store of the group reads, and other groups do not."""
+        """A commit of one store is read by another store of the group, not by other groups."""
         group, second = uuid4().hex, TopicPartition(partition.topic, 1)
         world.add_partitions(partition.topic, 2)
         store, other = world.store(group), world.store(group)

@@ -1,4 +1,4 @@
-"""What the Kafka contract needs of a broker, real or in memory, and how it reads from one."""
+"""The broker that the Kafka contract needs, real or in memory, and how it reads from one."""
 
 from __future__ import annotations
 

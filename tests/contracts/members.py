@@ -1,4 +1,4 @@
-"""What every registry does for the members of a group, whatever keeps its nodes."""
+"""The contract of every registry for the members of a group, whatever keeps its nodes."""
 
 from __future__ import annotations
 

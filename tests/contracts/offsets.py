@@ -1,4 +1,4 @@
-"""What every offset store does for owners, and to those who are no longer."""
+"""The contract of every offset store for owners and for former owners."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MANY = 120
 
 
 class Zombies(Enum):
-    """What a store does with the commit of a former owner."""
+    """The ways in which a store treats the commit of a former owner."""
 
     RECOGNISED = "recognised"
     """It stores it; the epoch tells the owner that it is not its own."""
@@ -227,7 +227,7 @@ class OffsetStoreContract:
         assert b.commit({0: 30}) == {}
 
     def test_a_former_owner_s_other_partitions(self, world: World, a: Member, b: Member) -> None:
-        """What somebody else took does not hold up the rest, except where all is shut out."""
+        """Partitions that were not taken over still commit, except where the owner is shut out."""
         a.take(0, 1)
         assert a.commit({0: 7, 1: 8}) == {}
         b.take(0)

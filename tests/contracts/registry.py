@@ -1,4 +1,4 @@
-"""What every registry does for claims, whatever keeps its nodes."""
+"""The contract of every registry for claims, whatever keeps its nodes."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class RegistryContract(MembersContract):
         assert not again.previous.clean_end
 
     def test_a_zombie_is_refused(self, world: World) -> None:
-        """Whoever was claimed after can neither release nor raise nor keep its claim."""
+        """A member whose partition was claimed again cannot release, raise or keep its claim."""
         a, b = joined(world, "a"), joined(world, "b")
         old = claimed(a, P0)
         world.hand.delete(PATHS.owner(P0))
@@ -198,7 +198,7 @@ class RegistryContract(MembersContract):
         assert not claim.previous.clean_end
 
     def test_an_epoch_node_of_a_later_version_is_left_alone(self, world: World) -> None:
-        """What we would destroy by rewriting is not claimed."""
+        """A partition is not claimed if that would destroy its node by rewriting it."""
         a = joined(world, "a")
         released(a, claimed(a, P0), clean=True)
         later = json.dumps({"version": 2, "era": 5}).encode()

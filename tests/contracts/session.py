@@ -1,4 +1,4 @@
-"""What every ZooKeeper session does, on real servers or in memory."""
+"""The contract of every ZooKeeper session, on real servers or in memory."""
 
 from __future__ import annotations
 

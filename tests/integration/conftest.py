@@ -1,4 +1,4 @@
-"""What the tests on real servers share: the log of what runs in this process."""
+"""The shared fixtures of tests on real servers: the log of what runs in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator sees of a fault: events in the log, and values of metrics."""
+"""An operator's view of a fault: events in the log, and values of metrics."""
 
 from __future__ import annotations
 

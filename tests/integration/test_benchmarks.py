@@ -152,7 +152,7 @@ def _started_with(mark: str) -> list[int]:
     not Path("/proc/self/environ").exists(), reason="processes are looked for there"
 )
 def test_one_that_is_ended_leaves_no_process(tmp_path: Path) -> None:
-    """By SIGTERM in the midst of a round: neither servers nor the sides' processes go on."""
+    """SIGTERM in the midst of a round ends the servers and both sides' processes as well."""
     name, value = "HEADRACE_MARK", uuid4().hex
     with (tmp_path / "log").open("wb") as log:
         running = subprocess.Popen(

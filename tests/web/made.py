@@ -29,7 +29,7 @@ def ago(seconds: float) -> datetime:
 
 @dataclass(frozen=True)
 class Trouble:
-    """What is wrong with some partitions. ``every`` n-th one has it."""
+    """The fault of some partitions. ``every`` n-th one has it."""
 
     every: int
     state: PartitionState

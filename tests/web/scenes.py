@@ -280,7 +280,7 @@ def rejecting() -> Process:
 
 
 def ten_channels() -> Process:
-    """As many channels as a process may well have."""
+    """Return as many channels as a process may well have."""
     made = [replace(_CLICKS, name=f"clicks-{n}", records_per_s=100 + n) for n in range(10)]
     return Process(made, events=list(_USUAL))
 

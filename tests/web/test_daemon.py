@@ -107,7 +107,7 @@ def test_a_poison_record_stands_first_with_its_error(site: Site, visits: Visits)
 
 
 def test_partitions_of_another_member_have_its_name(site: Site, visits: Visits) -> None:
-    """What somebody else owns is shown with its owner."""
+    """A partition that another member owns is shown with its owner."""
     _, url = _start(site, site.document())
     other = site.daemon({**site.document(), "instance_id": "two"}).start()
     other.wait_event("controller_started")
@@ -142,7 +142,7 @@ def test_the_page_goes_on_after_a_restart(site: Site, visits: Visits) -> None:
 
 
 def test_the_token_is_asked_for_and_kept_in_this_tab_only(site: Site, visits: Visits) -> None:
-    """Where reading takes the token nothing is shown before; a wrong one is asked for again."""
+    """No data is shown before the token, if reading takes one; a wrong one is asked for again."""
     document = site.document()
     document["admin"] = {"host": "0.0.0.0", "port": 0, "plain_text": True}
     daemon = site.daemon(document).start()

@@ -191,7 +191,7 @@ def test_a_channel_that_is_late_and_falls_back_is_to_be_looked_at(
 
 
 def test_a_channel_that_catches_up_is_not_said_to_fall_back(stage: Stage, visits: Visits) -> None:
-    """As late as before, its lag gets less: the page says how long that takes."""
+    """The page says how long a channel takes whose lag shrinks though it is as late as before."""
     stage.process = catching_up()
     page = visits.open(stage.url)
     until(page, lambda: page.inner_text("#verdict-title") == "1 warning")

@@ -181,7 +181,7 @@ class Node(Member):
         return True
 
     def _call(self, calls: AssignmentProcessor) -> bool:
-        """Have all calls made and answered that are there; whether there are some."""
+        """Make and answer all calls that are assigned; return whether there were any."""
         start = self._files.offset
         (records,) = self._read(self._topics.assignments, [start])
         if not records:
@@ -292,7 +292,7 @@ def _written(name: str, value: Any) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Have all of them work, and look at what the last one left."""
+    """Run takeovers that are killed at every line, and check what the last one left."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     first, step, servers, folder = arguments
     node = Node(servers, Path(folder), int(first), int(step))

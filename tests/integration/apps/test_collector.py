@@ -57,7 +57,7 @@ def run(bootstrap_servers: str, topic: str, *arguments: str) -> tuple[int, str, 
 
 @pytest.mark.slow
 def test_a_group_is_created_answered_and_watched(bootstrap_servers: str, topic: str) -> None:
-    """What the commands produce leads to an outcome, which watch finds however late it asks."""
+    """The events that the commands produce lead to an outcome, which watch finds at any time."""
     test = KeyedTest(Collector())
     lines = (
         ("create", "g", "a", "--ttl", "60", "--payload", '{"z": 1}'),
@@ -108,7 +108,7 @@ class Running:
 
     @property
     def text(self) -> str:
-        """What it and those before it in the folder have said."""
+        """Return the output of this process and of those before it in the folder."""
         return self._log.read_text(encoding="utf-8")
 
     def end(self, number: int) -> int:
@@ -130,7 +130,7 @@ def send_and_wait(servers: str, topic: str, event: list[str], *, changes: int) -
 def test_events_and_outcomes_may_share_a_topic(
     bootstrap_servers: str, zookeeper_hosts: str, tmp_path: Path
 ) -> None:
-    """As with the original, byte for byte: each outcome is there once, and sets nothing off."""
+    """Each outcome is there once, byte for byte as the original has it, and sets nothing off."""
     topic = f"eventbus-{uuid.uuid4().hex[:8]}"
     mine = ["--mode", "compat", "--outcome-topic", topic]
     running = Running(tmp_path / "state", bootstrap_servers, zookeeper_hosts, topic, *mine)

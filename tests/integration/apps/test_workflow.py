@@ -233,7 +233,7 @@ def plant(site: Site, monkeypatch: pytest.MonkeyPatch) -> Plant:
 
 @pytest.mark.slow
 def test_an_instance_is_started_heard_of_and_found_however_late(plant: Plant) -> None:
-    """Its result by who started it and by others, its events by each listener, its failure too."""
+    """The starter and others get result and failure of an instance, each listener its events."""
     node = plant.node("one", NodeRole.BOTH).start()
     first: list[dict[str, Any]] = []
     with (
@@ -583,7 +583,7 @@ def test_topics_are_created_once(plant: Plant, tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
 def test_the_demo_verifies_itself_and_leaves_nothing(tmp_path: Path, engine: str) -> None:
-    """Its last line says so, and its folder is gone."""
+    """The demo's last line says that all was verified, and its folder is gone."""
     options = ["--instances", "300", "--engine", engine]
     done = subprocess.run(
         [sys.executable, "-m", "examples.workflow", *options],

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_without_the_right_to_read_nothing_is_said_to_be_missing(guarded: Guarded) -> None:
-    """Who may see the topics only hears so, from a question and from a listener."""
+    """A user with Describe alone gets an access error, from a question and from a listener."""
     topics = Topics("rights")
     operator = client_of(guarded.operator.address)
     create_topics(operator, topics, partitions=2, assignments=1)

@@ -49,7 +49,7 @@ flows.define("cleaning", 1, Call("clean").limited(timeout=_TIMEOUT / 1000))
 
 
 class Files:
-    """What outlives a process."""
+    """The files that outlive a process."""
 
     def __init__(self, folder: Path) -> None:
         self.ledger = folder / "ledger.db"
@@ -115,7 +115,7 @@ def prepare(files: Files) -> Callable[[int], Callable[[], object]]:
 
 
 def main(folder: Path) -> None:
-    """Have workers killed, and look at what they have left."""
+    """Kill workers at every line, and check what they have left."""
     files = Files(folder)
     os.environ[LEDGER] = str(files.ledger)
     Ledger.create(files.ledger).close()

@@ -84,7 +84,7 @@ class Notes(BatchProcessor):
 
     @property
     def assigned(self) -> set[TopicPartition]:
-        """What is assigned and has not ended."""
+        """Return the partitions that are assigned and have not ended."""
         ends = {"terminated", "lost"}
         return {p for p, calls in self.callbacks.items() if calls and calls[-1] not in ends}
 
@@ -236,7 +236,7 @@ class Group:
 
     @property
     def paths(self) -> GroupPaths:
-        """Where the group's nodes are."""
+        """Return the paths of the group's nodes."""
         return GroupPaths(self.name)
 
     def nodes(self) -> dict[str, list[str]]:

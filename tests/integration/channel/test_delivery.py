@@ -73,7 +73,7 @@ def test_answers_out_of_order_cost_no_order_and_no_record(
 
 
 def test_offsets_carry_the_epoch(group: Group) -> None:
-    """What is committed can be read as the group's offset, with the claim's epoch in it."""
+    """A committed offset can be read as the group's, with the claim's epoch in it."""
     group.produce(10)
     for epoch in (1, 2):
         notes = Notes()

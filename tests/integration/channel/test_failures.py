@@ -1,4 +1,4 @@
-"""What a channel does when its broker falters, and what a start that failed leaves behind."""
+"""The behaviour of a channel when its broker falters, and the leftovers of a failed start."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_a_survivor_takes_over_from_a_killed_process(
 
 
 def test_a_wiped_zookeeper_does_not_lower_the_epoch(group: Group, log: Log) -> None:
-    """Where the epoch node is gone, the claim rises above the epoch in the group's offset."""
+    """A claim without an epoch node rises above the epoch in the group's offset."""
     group.produce(5)
     for _ in range(2):
         notes = Notes()

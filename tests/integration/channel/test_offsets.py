@@ -42,7 +42,7 @@ def session(zookeeper_hosts: str) -> Iterator[Session]:
     "metadata", ["", json.dumps({"version": 1, "epoch": 1, "member": "zombie"})]
 )
 def test_a_foreign_commit_is_replaced(group: Group, offsets: Any, metadata: str) -> None:
-    """What a zombie or another program commits is replaced, though the channel is idle."""
+    """A commit of a zombie or of another program is replaced, though the channel is idle."""
     with group.running(Notes(), offsets=offsets):
         eventually(lambda: group.stored() == [StoredOffset(0, 1)])
     notes = Notes()
@@ -72,7 +72,7 @@ def test_an_owner_yields_to_a_higher_epoch(group: Group, log: Log) -> None:
 
 
 def test_a_member_that_is_shut_out_joins_again(group: Group, session: Session) -> None:
-    """Its producer's end costs it the claims; with the next ones it goes on where it was."""
+    """The end of its producer costs a member the claims; the next ones go on where it was."""
     notes, path = Notes(), GroupPaths(group.name).epoch(group.partition())
     with group.running(notes, offsets=TRANSACTIONS):
         group.produce(20)
@@ -132,7 +132,7 @@ def test_an_offset_that_stays_in_doubt_is_cleared(
 
 
 def test_a_group_moves_to_zookeeper_and_back(group: Group, session: Session) -> None:
-    """By its setting alone; nothing is missed or repeated, and nothing is left behind."""
+    """A group moves by its setting alone; nothing is missed, repeated or left behind."""
     nodes = ZooKeeperOffsetStore(session, group.name)
     partition, read = group.partition(), []
     kept: list[tuple[int | None, int | None]] = []

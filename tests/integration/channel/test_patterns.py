@@ -28,7 +28,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_topics_come_and_go_below_a_pattern(
     make_group: Callable[..., Group], log: Log, fencing: str
 ) -> None:
-    """What is created later is read from its first record, and what is deleted is given up.
+    """A topic created later is read from its first record, and a deleted one is given up.
 
     The others go on all the while, and so do their commits.
     """

@@ -49,16 +49,16 @@ class Printer:
         _print(lost=claim.partition.partition, reason=reason.value)
 
     def epoch_raised(self, old: Claim, new: Claim) -> None:
-        """Nothing here asks for it."""
+        """Do nothing: no test here asks for a higher epoch."""
 
     def suspended(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def resumed(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def rebalanced(self, summary: RebalanceSummary) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def failed(self, error: HeadraceError) -> None:
         """Print it."""

@@ -80,16 +80,16 @@ class Member:
             self._changed.notify_all()
 
     def epoch_raised(self, old: Claim, new: Claim) -> None:
-        """Nothing here asks for it."""
+        """Do nothing: no test here asks for a higher epoch."""
 
     def suspended(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def resumed(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def rebalanced(self, summary: RebalanceSummary) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def failed(self, error: HeadraceError) -> None:
         """Remember it."""

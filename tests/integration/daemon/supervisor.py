@@ -29,7 +29,7 @@ class Supervisor:
         self._socket.setblocking(False)
 
     def watch(self, daemon: Daemon) -> Daemon:
-        """Have a daemon, not started yet, talk to us."""
+        """Set up a daemon, not started yet, to notify this supervisor; return it."""
         daemon.environment |= {
             "NOTIFY_SOCKET": str(self._path),
             "WATCHDOG_USEC": str(int(self.watchdog * 1e6)),

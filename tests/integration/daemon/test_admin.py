@@ -194,7 +194,7 @@ def test_records_are_tapped_as_they_pass(site: Site) -> None:
 
 
 def test_a_tap_that_is_not_read_holds_up_nothing(site: Site) -> None:
-    """What its reader does not take is dropped and counted, and everything is delivered."""
+    """Records that the tap's reader does not take are dropped and counted; all are delivered."""
     count = 1000
     daemon = site.run()
     with _client(site, daemon) as client:

@@ -105,7 +105,7 @@ def test_a_missing_file_is_named(site: Site) -> None:
 
 
 def test_a_port_in_use_is_named(site: Site) -> None:
-    """Where the metrics cannot be served the daemon does not start."""
+    """The daemon does not start where the metrics cannot be served."""
     with socket.create_server((LOOPBACK, 0)) as taken:
         document = site.document()
         document["metrics"]["port"] = taken.getsockname()[1]

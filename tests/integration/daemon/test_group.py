@@ -115,7 +115,7 @@ def test_a_group_that_never_ran(site: Site) -> None:
 
 
 def test_a_member_of_a_later_version(site: Site) -> None:
-    """What it owns is left to it and shown as foreign; once it is gone, ours takes over."""
+    """A later member keeps its partition, shown as foreign; once it is gone, ours takes over."""
     paths, first = GroupPaths(site.group), site.partition(0)
     stranger = ZooKeeperSession(ZooKeeperSettings(site.zookeeper_hosts))
     stranger.start()

@@ -38,7 +38,7 @@ def reduce(table, batch):
 
 
 def test_the_first_batch_as_a_table_imports_no_pandas(site: Site) -> None:
-    """Nobody asked for it, and it would hold the first batch up for a second and more."""
+    """Pandas is not imported unasked: it would hold the first batch up for a second and more."""
     (site.directory / "asking_reducer.py").write_text(_ASKING, encoding="utf-8")
     table = site.directory / "table"
     changing = Changing(

@@ -153,7 +153,7 @@ def test_wrong_credentials_end_the_process_and_name_the_setting(site: Site) -> N
 
 @pytest.mark.slow
 def test_a_name_that_another_host_holds_is_refused(site: Site) -> None:
-    """Where only ZooKeeper knows of the holder, the second daemon ends with exit 3 as well."""
+    """The second daemon ends with exit 3 also where only ZooKeeper knows of the holder."""
     first = site.run()
     first.wait_event("member_joined")
     document = site.document()

@@ -68,7 +68,7 @@ class Operator:
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have the commands log warnings, as they do, without taking over the tests' logging."""
+    """Let the commands log warnings, as they do, without taking over the tests' logging."""
     before = structlog.get_config()
     warnings = structlog.make_filtering_bound_logger(logging.WARNING)
     monkeypatch.setattr(
@@ -89,7 +89,7 @@ def operator(site: Site) -> Operator:
 
 
 def read_up(site: Site, document: dict[str, Any]) -> None:
-    """Have a daemon read what is there."""
+    """Run a daemon that reads up to the latest records."""
     daemon = site.daemon(document).start("--until", "latest")
     assert daemon.running.wait(RUN) == 0, daemon.text()
 
@@ -221,7 +221,7 @@ def test_a_consumer_of_another_kind_is_refused(operator: Operator) -> None:
 
 
 def test_offsets_are_exported_and_imported(operator: Operator) -> None:
-    """What was exported is restored, also into another group."""
+    """Exported offsets are restored, also into another group."""
     site = operator.site
     file = site.directory / "offsets.yaml"
     operator.call("reset", "--to", "offset:6", "--topic", f"{site.topic}:0")

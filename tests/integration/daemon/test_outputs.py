@@ -81,7 +81,7 @@ def places(site: Site, table: str) -> list[tuple[int, int]]:
 
 
 def run(site: Site, document: dict[str, Any], total: int, moment: str) -> Daemon:
-    """Have a daemon go on to ``total`` records of each partition, or die at a commit on the way."""
+    """Run a daemon up to ``total`` records of each partition, or until it dies at a commit."""
     for number in (0, 1):
         values = [b"%d" % offset for offset in range(total - RECORDS, total)]
         site.broker.produce(site.partition(number), *values)

@@ -149,7 +149,7 @@ def test_too_much_poison_stops_the_process(site: Site) -> None:
 def test_a_ratio_of_thirty_percent_stops_the_process_after_a_few_hundred_records(
     site: Site,
 ) -> None:
-    """By the limit per thousand, and most records go without tries that wait for a back-off."""
+    """The limit per thousand ends it, and most records need no try that waits for a back-off."""
     bad = [Random(number).random() < 0.3 for number in range(1000)]
     values = [b"poison" if each else b"%d" % number for number, each in enumerate(bad)]
     site.broker.produce(site.partition(0), *values)

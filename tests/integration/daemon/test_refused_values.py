@@ -53,7 +53,7 @@ def _sqlite(folder: Path) -> str:
 def _check(
     site: Site, url: str, made: list[str], *, kind: str, values: list[Any], says: str
 ) -> None:
-    """Have a channel store all values but the third, and find that in the dead-letter topic."""
+    """Check that a channel stores all values but the third, which becomes a dead letter."""
     (site.directory / "storing.py").write_text(_REDUCER, encoding="utf-8")
     _run(url, *made)
     dead = TopicPartition(site.broker.create_topic(), 0)

@@ -64,7 +64,7 @@ class Changing:
 
 
 def test_sighup_applies_hot_values_in_place(site: Site) -> None:
-    """Nothing is released; a value that needs a restart is pending, a bad file is rejected."""
+    """No partition is released; a value that needs a restart is pending, a bad file rejected."""
     changing = Changing(site)
     changing.produce(10)
     main = changing.document["channels"]["main"]

@@ -100,7 +100,7 @@ def sums_to(*ends: int) -> list[tuple[int, int, int]]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_range_is_replaced_or_added_to(channel: Channel, site: Site) -> None:
-    """Nothing without a choice; replaced, all is as it was; appended, the range is there twice."""
+    """A reset requires a choice: replace restores all as it was, append adds the range again."""
     everything = sums_to(2 * EACH, 2 * EACH)
     assert channel.sums() == everything
     reset = ["reset", "--to", f"offset:{EACH}"]

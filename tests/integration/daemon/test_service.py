@@ -1,4 +1,4 @@
-"""What a real daemon tells systemd."""
+"""The messages of a real daemon to systemd."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_stop_that_takes_long_asks_for_time(site: Site, supervisor: Supervisor
 
 
 def test_a_daemon_goes_on_when_systemd_is_gone(site: Site, supervisor: Supervisor) -> None:
-    """Nobody reads the socket any more: that is logged, and the stop is in order."""
+    """A notification that no one reads is logged, and the stop is in order."""
     daemon = supervisor.watch(site.daemon(site.document())).start()
     supervisor.wait("READY=1")
     supervisor.close()

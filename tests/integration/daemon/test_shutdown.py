@@ -128,7 +128,7 @@ def test_a_stop_while_a_pause_begins(site: Site, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["hold", "drain"])
 def test_a_stop_during_a_pause(site: Site, mode: str) -> None:
-    """What rests stays where it is: the second record is for the next start."""
+    """A record that rests stays where it is: the second one is left for the next start."""
     site.broker.produce(site.partition(0), b"first", b"second")
     document = _document(site, mode, batch={"linger": 0, "max_records": 1})
     daemon = site.daemon(document).start()

@@ -44,7 +44,7 @@ def test_a_collector_that_is_away_holds_nothing_up(site: Site) -> None:
 
 
 def test_a_trace_goes_from_the_producer_to_the_dead_letter(site: Site) -> None:
-    """What a record is delivered in is below its producer's span, and its letter says so."""
+    """The span of a record's batch is below its producer's, and the dead letter names it."""
     trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     header = ("traceparent", f"00-{trace}-{parent}-01".encode())
     dead = TopicPartition(site.broker.create_topic(), 0)

@@ -32,7 +32,7 @@ def ended(daemon: Daemon) -> bool:
 
 
 def test_a_run_until_latest_ends_by_itself(site: Site) -> None:
-    """What was there at the start is delivered and committed, also behind transactions."""
+    """Records from before the start are delivered and committed, also behind transactions."""
     site.broker.produce(site.partition(0), *numbered("plain", 2500))
     site.broker.transact(site.partition(1), *numbered("kept", 10))
     site.broker.transact(site.partition(1), *numbered("aborted", 10), commit=False)
@@ -46,7 +46,7 @@ def test_a_run_until_latest_ends_by_itself(site: Site) -> None:
 
 
 def test_an_open_transaction_does_not_hold_a_run_up(site: Site) -> None:
-    """Its records are not part of the run: the bound is what a reader sees at the start."""
+    """Open records are not part of the run: the bound is what a reader sees at the start."""
     site.broker.produce(site.partition(0), *numbered("plain", 5))
     producer = Producer(
         {"bootstrap.servers": site.broker.address, "transactional.id": site.group, "log_level": 0}

@@ -181,7 +181,7 @@ def _certificates() -> str:
 
 
 def _pip_settings() -> str:
-    """Have the build's pip ask the same index as ours."""
+    """Return settings by which the build's pip asks the same index as ours."""
     lines = ["[global]", f"cert = {_CERTIFICATES}"]
     for name in ("index-url", "extra-index-url"):
         value = os.environ.get(f"PIP_{name.replace('-', '_').upper()}")
@@ -190,7 +190,7 @@ def _pip_settings() -> str:
 
 
 def _trust(root: Path) -> None:
-    """Have a system trust whom this machine does, once it installs Debian's authorities.
+    """Make a system trust whom this machine does, once it installs Debian's authorities.
 
     Java in it asks a mirror for jars, and has a store of its own, made from the system's.
     """

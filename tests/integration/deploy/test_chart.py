@@ -79,7 +79,7 @@ def _pod(objects: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_chart_is_of_this_version() -> None:
-    """What it installs by default is the image that this version is published as."""
+    """The image installed by default is the one that this version is published as."""
     chart = _yaml(CHART / "Chart.yaml")
     assert chart["appVersion"] == VERSION
     assert _yaml(CHART / "values.yaml")["image"]["tag"] == ""
@@ -134,7 +134,7 @@ def test_helm_lint_finds_nothing(tmp_path: Path, values: dict[str, Any]) -> None
 def test_the_objects_are_such_as_kubernetes_knows(
     tmp_path: Path, values: dict[str, Any], version: str
 ) -> None:
-    """By its own schemas, strictly: no field that it does not have. Others' objects are skipped."""
+    """The objects pass its own schemas strictly, without unknown fields; others' are skipped."""
     if not SCHEMAS.exists():
         pytest.skip("no schemas of Kubernetes: python3 scripts/go_tools.py fetches them")
     assert _yaml(CHART / "Chart.yaml")["kubeVersion"] == ">=1.27.0-0"
@@ -196,7 +196,7 @@ def test_the_objects_belong_together(tmp_path: Path) -> None:
 def test_the_configuration_reaches_the_pods_and_serves_what_prometheus_scrapes(
     tmp_path: Path,
 ) -> None:
-    """As it is given, with the metrics' port of the values for all addresses."""
+    """The configuration is as given, with the metrics' port of the values for all addresses."""
     objects = _rendered(tmp_path, EVERYTHING | {"config": {"metrics": {"port": 1}}})
     data = objects["ConfigMap"]["data"]
     for name, text in data.items():

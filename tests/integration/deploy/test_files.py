@@ -97,7 +97,7 @@ def test_both_images_are_of_locked_packages_and_of_one_user() -> None:
 
 
 def test_the_slim_image_has_the_base_install_and_state_by_key() -> None:
-    """Its lock is the other's, in the same versions, but for the libraries of other extras."""
+    """The slim lock is the other's, in the same versions, without other extras' libraries."""
     locked = {
         name: dict(
             re.findall(

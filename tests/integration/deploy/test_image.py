@@ -201,7 +201,7 @@ def _ended(container: Container) -> bool:
 
 
 def test_the_images_say_what_they_are(images: Images) -> None:
-    """By labels of the OCI: which version, of which revision, without Spark or with it."""
+    """OCI labels say which version, of which revision, each image is, with Spark or without it."""
     for image, version in ((IMAGE, VERSION), (SLIM, f"{VERSION}-slim")):
         labels = images.facts(image)["Labels"]
         assert labels["org.opencontainers.image.title"] == "Headrace"

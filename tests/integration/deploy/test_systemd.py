@@ -1,4 +1,4 @@
-"""What systemd itself says of the files in ``deploy/systemd``."""
+"""The verdict of systemd itself on the files in ``deploy/systemd``."""
 
 from __future__ import annotations
 

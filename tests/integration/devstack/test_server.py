@@ -26,7 +26,7 @@ class ShellServer(LocalServer):
 
     @property
     def address(self) -> str:
-        """Where it would listen."""
+        """Return the address at which it would listen."""
         return "127.0.0.1:1"
 
     def _command(self, deadline: Deadline) -> list[str]:
@@ -74,7 +74,7 @@ def test_a_server_that_never_answers_is_ended(server: Callable[[str], ShellServe
 def test_a_server_that_works_may_take_its_time(
     server: Callable[[str], ShellServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as its log grows, or it computes, it is waited for beyond the limit of silence."""
+    """A server whose log grows, or that computes, is waited for beyond the limit of silence."""
     monkeypatch.setattr("headrace.devstack.server.SILENCE_S", 1.0)
     logs = "for n in 1 2 3 4; do echo $n; sleep 0.5; done"
     computes = (
@@ -107,7 +107,7 @@ def test_a_taken_port_is_told_apart(server: Callable[[str], ShellServer]) -> Non
 def test_an_earlier_runs_log_is_not_taken_for_this_ones(
     server: Callable[[str], ShellServer],
 ) -> None:
-    """What an earlier start left in the log does not explain why this one failed."""
+    """Lines that an earlier start left in the log do not explain why this one failed."""
     shell = server("echo Address already in use; exit 1")
     with pytest.raises(PortTakenError):
         shell.start(Deadline.after(20))

@@ -26,7 +26,7 @@ def _pages(*kinds: str) -> list[str]:
 
 @pytest.fixture(scope="session")
 def servers(bootstrap_servers: str, zookeeper_hosts: str) -> dict[str, str]:
-    """Where the servers are, with a topic on them that the pages' channel reads."""
+    """Return the servers' addresses, with a topic on them that the pages' channel reads."""
     broker = Broker(bootstrap_servers)
     broker.create_topic(4, "flights")
     for number in range(4):

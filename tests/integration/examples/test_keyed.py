@@ -41,7 +41,7 @@ def of_keys(rows: list[tuple[str, Any]]) -> dict[str, list[Any]]:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("name", "key"), [("checkout", "order"), ("sessions", "plane")])
 def test_an_example_makes_its_rows_on_spark(site: Site, name: str, key: str) -> None:
-    """Its records, sent without a key, come out as the rows beside them, each once by its key."""
+    """The records, sent without a key, come out as the rows in its folder, each once by its key."""
     folder = EXAMPLES / name
     channel = yaml.safe_load((folder / "headrace.yaml").read_text())["channels"][name]
     source, output, letters = (site.broker.create_topic(count) for count in (1, 4, 1))

@@ -106,7 +106,7 @@ class Owner:
 
 
 def main(arguments: list[str]) -> None:
-    """Have all of them write, and look at what the last one left."""
+    """Run takeovers that are killed at every line, and check what the last one left."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     first, step, *about = arguments
     owner = Owner(*about, step=int(step))

@@ -147,7 +147,7 @@ def test_compressed_batches(broker: Broker, partition: TopicPartition, codec: st
 
 
 def test_transactions(broker: Broker, partition: TopicPartition) -> None:
-    """Of transactions only what was committed comes, and ends lie behind the markers."""
+    """Only committed records come of transactions, and ends lie behind the markers."""
     broker.transact(partition, *various(5))
     broker.transact(partition, *various(7), commit=False)
     broker.produce(partition, *various(3))
@@ -161,7 +161,7 @@ def test_transactions(broker: Broker, partition: TopicPartition) -> None:
 
 
 def test_several_partitions_and_topics(broker: Broker) -> None:
-    """What comes mixed in one fetch is told apart by topic and partition."""
+    """Records that come mixed in one fetch are told apart by topic and partition."""
     topics = broker.create_topic(3), broker.create_topic(2)
     partitions = [TopicPartition(topics[0], n) for n in range(3)]
     partitions += [TopicPartition(topics[1], n) for n in range(2)]
@@ -178,7 +178,7 @@ def test_a_record_larger_than_a_fetch(broker: Broker, partition: TopicPartition)
 
 
 def test_a_fetch_of_large_records_stays_small(broker: Broker, partition: TopicPartition) -> None:
-    """Whatever was prefetched, a run has some MB: so much a slice of it may keep alive."""
+    """A run has a few MB, however much was prefetched: a slice of it may keep that much alive."""
     broker.produce(partition, *[bytes(100_000)] * 120)
     source = ColumnarRecordSource(client_of(broker), "group", PREFETCH)
     source.assign({partition: 0})
@@ -209,7 +209,7 @@ def test_records_outlive_the_consumer(broker: Broker, partition: TopicPartition)
 
 
 def test_wrong_properties_are_refused(broker: Broker) -> None:
-    """What librdkafka does not know is an error of the configuration that names it."""
+    """A property that librdkafka does not know is an error of the configuration that names it."""
     client = {**client_of(broker), "no.such.property": 1}
     with pytest.raises(ConfigError, match=r"no\.such\.property"):
         ColumnarRecordSource(client, "group", PREFETCH)

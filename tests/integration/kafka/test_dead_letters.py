@@ -80,7 +80,7 @@ def test_a_record_is_read_by_its_offset(bootstrap_servers: str) -> None:
 
 
 def test_a_record_that_no_broker_gives_is_an_error() -> None:
-    """By the deadline, with the partition and the offset."""
+    """The error comes by the deadline, with the partition and the offset."""
     reader = KafkaRecordReader({"bootstrap.servers": "127.0.0.1:1"}, "reader")
     with pytest.raises(KafkaUnavailableError, match="t-0: the record at 5 was not read in time"):
         reader.read(TopicPartition("t", 0), 5, Deadline.after(0.5))

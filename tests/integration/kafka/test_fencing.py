@@ -146,7 +146,7 @@ def test_what_a_sink_s_transaction_left_in_doubt_is_cleared(broker: Broker) -> N
 
 
 def test_what_a_killed_process_left_open_is_undone(group: Group) -> None:
-    """Its offset is never read, that from before is, and at once."""
+    """The open offset is never read; the one from before is, and at once."""
     about = [group.broker.address, group.id, group.name, group.topic]
     with subprocess.Popen(
         [sys.executable, "-c", _OPEN, *about], stdout=subprocess.PIPE, text=True
@@ -207,7 +207,7 @@ def test_without_brokers_nobody_is_shut_out(group: Group) -> None:
 def test_a_takeover_killed_at_every_effect_is_finished_as_a_commit_by_the_next(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """What was decided is read after each: a transaction that finishes it is aborted if killed."""
+    """The decided commit is read after each kill; a finishing transaction is aborted if killed."""
     command = [sys.executable, "-m", "tests.integration.kafka.killed_finishing"]
     done = subprocess.run(
         [*command, broker.address, broker.create_topic(), str(tmp_path)],

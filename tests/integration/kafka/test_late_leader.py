@@ -179,7 +179,7 @@ def test_a_topic_s_producer_loses_nothing(leader: LateLeader, broker: Broker) ->
 
 
 def test_a_kafka_sink_loses_nothing(leader: LateLeader, broker: Broker) -> None:
-    """What a transaction has in a partition is there whole, or the transaction is not committed."""
+    """A transaction's records in a partition are there whole, or it is not committed."""
     with closing(KafkaPlace(broker)) as place:
         leader.late.add(place.topic)
         place.properties |= _EAGER

@@ -1,4 +1,4 @@
-"""What the adapters make of a broker that stops answering and comes back."""
+"""The adapters with a broker that stops answering and comes back."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_position_that_the_broker_has_not_is_told_once(
 def test_open_transactions_are_waited_for(
     broker: Broker, source: KafkaRangeSource, partition: TopicPartition
 ) -> None:
-    """Nothing of them is planned; a position among their records is in range all the same."""
+    """Open records are not planned; a position among them is in range all the same."""
     broker.produce(partition, b"x")
     producer = Producer(
         {"bootstrap.servers": broker.address, "transactional.id": uuid4().hex, "log_level": 0}

@@ -58,7 +58,7 @@ def place(broker: Broker) -> Iterator[KafkaPlace]:
 
 @pytest.fixture
 def results(place: KafkaPlace) -> Iterator[ResultTransactions]:
-    """What a sink commits through."""
+    """Open the transactions that a sink commits through."""
     with closing(place.results()) as results:
         yield results
 
@@ -183,7 +183,7 @@ def test_offsets_are_in_a_group_of_their_own_and_name_the_topic(
 def test_a_former_owner_that_was_shut_out_stores_nothing_more(
     place: KafkaPlace, results: ResultTransactions
 ) -> None:
-    """What it has open is undone, it hears of it, and only another membership can commit again."""
+    """The open commit is undone with an error, and only another membership can commit again."""
     record = ResultRecord(place.topic, b"v")
     assert results.commit([place.share(0, 0, 10, "tx.1")], [record]) == []
     fence_producers(place.properties, ["tx.1"], Deadline.after(WAIT))

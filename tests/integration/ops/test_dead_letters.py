@@ -161,7 +161,7 @@ def test_letters_are_listed_with_where_they_are_from(rig: Rig) -> None:
 
 
 def test_letters_are_counted_by_error(rig: Rig) -> None:
-    """By class and code, most first, with the last of each; filters hold, and there is no limit."""
+    """Counts by class and code come most first, with the last of each, filtered and unlimited."""
     rig.store(0, *(rig.letter(n, message=f"no row: [TYPE] field {n}") for n in (1, 2, 3)))
     rig.store(1, rig.letter(4, 1, message="no row: [EMPTY]"), rig.letter(5, 1, error="KeyError"))
 
@@ -183,7 +183,7 @@ def test_letters_are_counted_by_error(rig: Rig) -> None:
 
 
 def test_what_is_to_be_redacted_is_not_listed(rig: Rig) -> None:
-    """As with a tap: key, headers and members of values; what is replayed is whole."""
+    """Key, headers and members of values are redacted as in a tap; a replayed record is whole."""
     document = json.loads(rig.file.read_text())
     document["admin"] = {"redact": ["key", "value.card", "headers.a"]}
     rig.file.write_text(json.dumps(document))
@@ -253,7 +253,7 @@ def test_no_letter_is_replayed_twice(rig: Rig) -> None:
 
 
 def test_records_come_back_in_their_order(rig: Rig) -> None:
-    """By their offsets, whichever partitions their letters are in, with a topic's id or without."""
+    """The order is by offset, whichever partitions the letters are in, with a topic's id or not."""
     rig.store(0, rig.letter(30), rig.letter(2, topic_id="id"))
     rig.store(1, rig.letter(1))
     rig.run("replay", "--yes")
@@ -324,7 +324,7 @@ def test_nothing_is_replayed_unasked(rig: Rig) -> None:
 
 
 def test_letters_go_to_another_topic(rig: Rig) -> None:
-    """By key; one that does not exist, and the dead-letter topic itself, are refused by name."""
+    """Letters go by key; an unknown topic and the dead-letter topic itself are refused by name."""
     rig.store(0, rig.letter(1), rig.letter(2, topic="no.such.topic"))
     other = rig.broker.create_topic(2)
     assert "no.such.topic" in rig.run("replay", "--yes", expect=2).output
@@ -387,7 +387,7 @@ def test_a_transaction_that_fails_leaves_nothing_half_done(
 
 
 def test_another_replay_shuts_the_former_out(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What both are about to replay is replayed by the later one alone."""
+    """Letters that both are about to replay are replayed by the later one alone."""
     rig.store(0, rig.letter(1), rig.letter(2))
     commit = LetterReplay.commit
 
@@ -405,7 +405,7 @@ def test_another_replay_shuts_the_former_out(rig: Rig, monkeypatch: pytest.Monke
 
 @pytest.mark.timeout(240)
 def test_a_replay_that_is_killed_goes_on_where_it_was(rig: Rig) -> None:
-    """However often it is killed, each record is there once in the end."""
+    """Each record is there once in the end, however often the replay is killed."""
     count = 3000
     for partition in (0, 1):
         rig.store(partition, *(rig.letter(n, partition) for n in range(partition, count, 2)))

@@ -35,7 +35,7 @@ def run(folder: Path, *command: str) -> str:
 def test_a_new_project_reduces_its_records(
     bootstrap_servers: str, zookeeper_hosts: str, tmp_path: Path
 ) -> None:
-    """Its check, its unit test and its records pass, and the rows say what the records do."""
+    """The project's check, unit test and records pass, and the rows say what the records do."""
     headrace = (sys.executable, "-m", "headrace")
     place = ("--brokers", bootstrap_servers, "--zookeeper", zookeeper_hosts)
     run(tmp_path, *headrace, "init", "project", *place)

@@ -1,4 +1,4 @@
-"""What commands say to users who may not, on a broker that checks it."""
+"""The messages of commands to users without rights, on a broker that checks them."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_offsets_that_stay_in_doubt_are_cleared(rig: Rig, sink: str | None) -> N
 
 @pytest.mark.parametrize(("chosen", "offset"), [([], 9), (["--as", "abort"], 5)])
 def test_what_was_decided_is_settled(rig: Rig, chosen: list[str], offset: int) -> None:
-    """As the log says, or as the operator does where it does not; an open one is refused."""
+    """The log decides, or the operator where it does not; an open transaction is refused."""
     partition, group, name = rig.site.partition(0), rig.site.group, f"{rig.prefix}one.3"
     producer = rig.open(name, partition)
     assert "has an open transaction" in rig.run("settle", name, "--yes", expect=2).output

@@ -65,7 +65,7 @@ def test_a_claim_of_which_no_answer_came_is_cleared_and_made_again(
 def _before_claiming(
     monkeypatch: pytest.MonkeyPatch, partition: TopicPartition, function: Callable[[], None]
 ) -> None:
-    """Have a function called once, before the claim of a partition is sent."""
+    """Call a function once, before the claim of a partition is sent."""
     prepare, waiting = ZooKeeperRegistry._claiming, [function]
 
     def claiming(

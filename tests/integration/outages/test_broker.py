@@ -67,7 +67,7 @@ def test_brokers_that_are_all_away_cost_nothing(
     monkeypatch: pytest.MonkeyPatch,
     log: Log,
 ) -> None:
-    """What was answered meanwhile is committed afterwards, under the same epoch and without a gap.
+    """Answers given meanwhile are committed afterwards, under the same epoch and without a gap.
 
     The failed commits and the topics that cannot be looked at are told, logged and counted.
     """

@@ -147,7 +147,7 @@ def test_a_frozen_group_coordinator_delays_commits_and_no_delivery(
 def test_gaps_of_a_compacted_topic_are_passed(
     cluster: Cluster, stack: LocalStack, tmp_path: Path
 ) -> None:
-    """What the broker cleaned away is neither waited for nor counted, and the lag ends at 0."""
+    """Records that the broker cleaned away are not waited for or counted, and the lag ends at 0."""
     topic = cluster.topic([[1]], {"cleanup.policy": "compact", **_CLEANED_AT_ONCE})
     group = group_of(cluster, stack, tmp_path, topic)
     written = 0

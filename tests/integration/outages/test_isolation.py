@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 class Fault(Protocol):
-    """What parts a member from ZooKeeper."""
+    """A fault that parts a member from ZooKeeper."""
 
     def cut(self) -> None:
         """Part them."""
@@ -148,7 +148,7 @@ def test_an_answer_that_comes_after_the_lease_moves_no_offset(
 def test_a_loss_shorter_than_the_session_costs_nothing(
     ensemble: Ensemble, cable: Cable, make_group: Callable[..., Group], log: Log
 ) -> None:
-    """Nothing is delivered meanwhile; then work goes on under the same epoch without a repeat."""
+    """Delivery rests meanwhile; then work goes on under the same epoch without a repeat."""
     group = make_group(ensemble.hosts, 2, session_timeout=30)
     numbers = (0, 1)
     notes = Notes()

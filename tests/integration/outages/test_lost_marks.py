@@ -149,7 +149,7 @@ def _states(properties: Mapping[str, Any], partition: TopicPartition) -> list[by
 def test_decided_transaction_is_finished_as_it_was_decided(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of four owners one lost the mark of its offset, and three of a state, one of an abort.
+    """Four owners lost a mark: one of its offset, three of a state, one of these of an abort.
 
     The offset that was committed is read, so that its event is not taken again; so is the state
     that was committed, up to the end, and the one that was aborted is not. The rows of a changelog
@@ -297,7 +297,7 @@ class Foreign:
         self.file.write_text(json.dumps(document), encoding="utf-8")
 
     def lose_mark(self) -> None:
-        """Have the other program commit while the broker is away."""
+        """Let the other program commit while the broker is away."""
         producer = Producer({**self.properties, "transactional.id": self.id})
         producer.init_transactions(WAIT)
         producer.begin_transaction()
@@ -331,6 +331,6 @@ def test_an_abort_that_leaves_a_partition_held_back_ends_with_1(
 
 
 def test_brokers_that_lose_marks_are_warned_of(cluster: Cluster, log: Log) -> None:
-    """By what a real one of 4.3 tells clients."""
+    """The warning follows from what a real broker of 4.3 tells clients."""
     assert warn_of_lost_marks({"bootstrap.servers": cluster.address}, Deadline.after(WAIT))
     log.expect("brokers_may_lose_marks", line="4.3")

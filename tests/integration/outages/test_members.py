@@ -39,7 +39,7 @@ def offsets_of(group: Group, offsets: object) -> Iterator[OffsetStore]:
 
 
 class History:
-    """What was stored of some partitions, each time somebody asked."""
+    """The stored offsets of some partitions, one entry for each time they were asked for."""
 
     def __init__(self, store: OffsetStore, group: Group, numbers: tuple[int, ...]) -> None:
         self._store = store

@@ -45,7 +45,7 @@ class Columns(Notes):
 
 
 def lose_end(server: KafkaBroker, group: Group, offset: int) -> None:
-    """Have the log end at an offset where a batch of the producer's begins, as after a crash.
+    """Cut the log at an offset where a batch of the producer's begins, as after a crash.
 
     The group's producer, which knows more records than the broker, is replaced.
     """

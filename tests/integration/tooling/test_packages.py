@@ -1,4 +1,4 @@
-"""What ``pip install headrace`` brings: the wheel of this tree in an environment with no more.
+"""The result of ``pip install headrace``: the wheel of this tree in an environment with no more.
 
 It is the one that ``make dist`` makes for this machine, in a copy that has no environment yet.
 """
@@ -59,7 +59,7 @@ def _pip(*arguments: str | Path) -> None:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``make dist`` makes as the first command in a copy of this tree."""
+    """Run ``make dist`` as the first command in a copy of this tree; return its folder."""
     copy = tmp_path_factory.mktemp("dist") / "headrace"
     listed = _run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     for name in filter(None, listed.stdout.split("\0")):
@@ -197,7 +197,7 @@ def test_the_tutorial_runs_on_what_is_published(
 
 
 def test_no_example_and_no_demo_is_in_a_distribution(dist: Path) -> None:
-    """Neither in a wheel nor in the sdist, nor is their data."""
+    """Wheels and sdist contain neither examples nor demos, nor their data."""
     names = []
     for path in dist.glob("*.whl"):
         with zipfile.ZipFile(path) as archive:

@@ -376,7 +376,7 @@ def table(parts: list[OffsetRange]) -> pa.Table:
 
 
 def main(arguments: list[str]) -> None:
-    """Have all of them work, and look at what the last one left."""
+    """Run takeovers that are killed at every line, and check what the last one left."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     first, step, servers, folder = arguments
     member = Member(servers, Path(folder), int(step))

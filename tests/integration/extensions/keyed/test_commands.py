@@ -59,7 +59,7 @@ class Rig:
         return daemon
 
     def count(self, daemon: Daemon, times: int = 1) -> None:
-        """Have each key counted, so often, and wait for it."""
+        """Produce a fact of each key, ``times`` times, and wait until all are counted."""
         produce(self.site, times)
         self.outputs += times * len(KEYS)
         self.facts += times * len(KEYS)
@@ -125,7 +125,7 @@ def test_a_running_channel_is_looked_at_and_not_changed(site: Site) -> None:
 
 @pytest.mark.slow
 def test_state_that_was_exported_is_imported_and_counted_on(site: Site) -> None:
-    """Of both forms of a file; forgotten in between, each fact counts once all the same."""
+    """Both forms of a file restore state that was forgotten in between; each fact counts once."""
     rig = Rig(site)
     daemon = rig.start()
     rig.count(daemon, 3)

@@ -130,7 +130,7 @@ def test_a_killed_daemon_goes_on_with_its_state(site: Site, engine: str) -> None
 
 
 def test_timers_fire_without_records(site: Site) -> None:
-    """By the clock, and where a quiet partition's stream time follows it; each key once."""
+    """Timers fire by the clock, or as a quiet partition's stream time follows it; each key once."""
     output = site.broker.create_topic(1)
     given = keyed(site, output, reducer="keyed_reducer:count_and_wait", idle="1s")
     daemon = site.daemon(site.document(**given)).start()

@@ -97,7 +97,7 @@ def test_facts_are_counted_once_by_another_key(site: Site, engine: str) -> None:
     "until", ["latest", pytest.param("2100-01-01T00:00:00Z", marks=pytest.mark.slow)]
 )
 def test_a_bounded_run_reduces_what_it_re_keys(site: Site, until: str) -> None:
-    """Its end follows: all that was there when it began is counted, in one run, and in the next."""
+    """The reduce follows the re-keying's end: each run counts all that was there when it began."""
     output = site.broker.create_topic(2)
     given = keyed(site, output, key="value.customer.id", value="json")
     document, sent = site.document(**given), []
@@ -250,7 +250,7 @@ def test_a_reload_has_a_channel_re_key(site: Site) -> None:
 
 
 def test_timers_fire_where_a_by_key_topic_is_quiet(site: Site) -> None:
-    """Its last offset is no record but a mark of a transaction: that is its end all the same."""
+    """A by-key topic ends with a transaction's mark, no record: that is its end all the same."""
     output = site.broker.create_topic(1)
     given = keyed(site, output, reducer="keyed_reducer:wait", idle="1s", key="headers.tenant")
     code = """

@@ -1,4 +1,4 @@
-"""Where a restore ends: behind transactions that are not marked as committed yet."""
+"""The end of a restore: behind transactions that are not marked as committed yet."""
 
 from __future__ import annotations
 

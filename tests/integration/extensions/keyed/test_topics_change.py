@@ -54,7 +54,7 @@ def produce(site: Site, partitions: int) -> None:
 
 
 def test_a_changelog_that_is_made_again_is_written_from_the_local_store(site: Site) -> None:
-    """Nothing is counted from 0: all rest, not ready; then each fact counts once."""
+    """No key is counted from 0: all rest, not ready, and afterwards each fact counts once."""
     rig = Rig(site)
     changelog = changelog_name(site.group, site.topic)
     daemon = rig.start()
@@ -198,7 +198,7 @@ def test_keys_are_moved_once_wherever_the_command_is_killed(site: Site) -> None:
 
 @pytest.mark.slow
 def test_a_by_key_topic_with_more_partitions_keeps_each_key_together(site: Site) -> None:
-    """Its unread records are written again without being asked: nobody else reads them."""
+    """Unread records are written again without an option for it: the topic has no other reader."""
     rig = Rig(site, {"key": "value.customer.id", "value": "json"})
     topic = by_key_topic(site.group, site.topic)
     daemon = rig.start()
@@ -225,7 +225,7 @@ def test_a_by_key_topic_with_more_partitions_keeps_each_key_together(site: Site)
 
 @pytest.mark.slow
 def test_another_field_as_key_is_refused_with_the_same_group(site: Site) -> None:
-    """Nothing is written by it, and both keys are named; the former one goes on."""
+    """The refused daemon writes nothing and names both keys; the former one goes on."""
     rig = Rig(site, {"key": "value.customer.id", "value": "json"})
     daemon = rig.start()
     send(site, orders(50, 1))

@@ -34,7 +34,7 @@ SECONDS = 100
 
 
 class Channel:
-    """What a channel does with the processor, with a Delta table as its sink."""
+    """The part of a channel that drives the processor, with a Delta table as its sink."""
 
     def __init__(
         self,

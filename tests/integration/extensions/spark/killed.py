@@ -110,7 +110,7 @@ class SqlPlace:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where each process writes, by its number, and through which code.
+    """The place that each process writes to, by its number, and the code it writes through.
 
     Each finds ``commits_before``, and makes ``commits`` more, of as many micro-batches as there are
     ``together`` in each. Micro-batches from the offset ``wider_from`` on have a column more. Of the
@@ -227,7 +227,7 @@ class Writers:
 
 @contextmanager
 def no_entry_of_the_log() -> Iterator[None]:
-    """Have every commit to a Delta table fail when all of its files are in place."""
+    """Fail every commit to a Delta table when all of its files are in place."""
 
     def add(*_: Any, **__: Any) -> bool:
         raise OSError("no space left")
@@ -297,7 +297,7 @@ def _last(end: int) -> range:
 
 @contextmanager
 def results_for(way: Way) -> Iterator[Callable[[pa.Table], Result]]:
-    """Have what makes a result of rows: the rows themselves, or a DataFrame of one session."""
+    """Yield a maker of results from rows: the rows themselves, or a DataFrame of one session."""
     if not way.is_spark:
         yield lambda rows: rows
         return
@@ -326,7 +326,7 @@ def assert_nothing_lost_or_doubled(
 
 
 def main(arguments: list[str]) -> None:
-    """Have all of them write, and look at what the last one left."""
+    """Run writers that are killed at every line, and check what the last one left."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     way = way_of(*arguments)
     with results_for(way) as result:

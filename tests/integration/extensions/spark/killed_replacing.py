@@ -70,7 +70,7 @@ class Table:
         return sink
 
     def fill(self) -> Any:
-        """Have a row for each record, and return the sink."""
+        """Write a row for each record, and return the sink."""
         sink = self.sink()
         for offset in OFFSETS:
             shares = [share(number, offset, offset + 1) for number in PARTITIONS]
@@ -156,7 +156,7 @@ def assert_all_or_nothing(kind: str, where: str, lines: int) -> None:
 
 
 def main(kind: str, where: str) -> None:
-    """Have all of them replace, and look at what each left."""
+    """Run replacements that are killed at every line, and check what each left."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
     def prepare(number: int) -> Callable[[], object]:

@@ -1,4 +1,4 @@
-"""What processes that write through SQL sinks leave behind, on any database."""
+"""The checks of what processes leave behind that write through SQL sinks, on any database."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class Steps:
         self._left -= 1
 
     def watch(self, engine: sa.Engine) -> None:
-        """Have each statement, and each COMMIT, be preceded and followed by a step."""
+        """Take a step before and after each statement, and each COMMIT."""
         sa.event.listen(engine, "before_cursor_execute", self)
         sa.event.listen(engine, "after_cursor_execute", self)
         real = engine.dialect.do_commit

@@ -84,7 +84,7 @@ def broker(bootstrap_servers: str) -> Broker:
 
 @pytest.fixture(scope="module")
 def often_compacting(broker: Broker) -> Iterator[Broker]:
-    """Have the broker look for something to compact ten times a second, not every 15 s."""
+    """Make the broker look for something to compact ten times a second, not every 15 s."""
     with broker.configured("log.cleaner.backoff.ms", "100"):
         yield broker
 
@@ -165,7 +165,7 @@ def test_ranges_are_read_by_no_more_tasks_than_a_limit_allows(
 def test_an_empty_value_that_spark_reads_itself_is_named(
     broker: Broker, spark_runtime: SparkRuntime, plan: str
 ) -> None:
-    """Whatever the reducer filters by, the first undecodable record fails the batch."""
+    """The first undecodable record fails the batch, whatever the reducer filters by."""
     topic = broker.create_topic(1)
     good, empty = FakeRecord(value_=b'{"id": 1}'), FakeRecord(value_=b"")
     records = [good] * 9 + [empty, good, empty]
@@ -217,7 +217,7 @@ class Readers:
 def test_the_same_records_either_way(
     steps: list[Step], broker: Broker, spark_runtime: SparkRuntime
 ) -> None:
-    """Whatever is in the logs, both ways give the same rows and stand at the same offsets."""
+    """Both ways give the same rows and stand at the same offsets, whatever is in the logs."""
     topic = broker.create_topic(len(NUMBERS))
     ends = write(broker, topic, steps)
     readers = Readers(broker, topic, spark_runtime)
@@ -233,7 +233,7 @@ def test_the_same_records_either_way(
 def test_the_same_records_of_a_compacted_topic(
     steps: list[Step], often_compacting: Broker, spark_runtime: SparkRuntime
 ) -> None:
-    """Where compaction has left gaps, both ways give what is left."""
+    """Both ways give what compaction has left, across its gaps."""
     broker = often_compacting
     topic = broker.create_compacted_topic(len(NUMBERS))
     ends = write(broker, topic, steps)
@@ -269,7 +269,7 @@ def _is_update(row: Any, number: int) -> bool:
 def test_a_time_beyond_what_microseconds_can_say(
     broker: Broker, spark_runtime: SparkRuntime
 ) -> None:
-    """By value it is null; Spark's own source fails with it, and shows no other time."""
+    """The time is null by value; Spark's own source fails with it, and shows no other time."""
     with broker.configured("log.message.timestamp.after.max.ms", str(2**63 - 1)):
         topic = broker.create_topic(len(NUMBERS))
         record = FakeRecord(value_=b"v", timestamp_=2**63 // 1000 + 1)
@@ -357,7 +357,7 @@ def test_records_that_are_gone_before_they_are_read(site: Site, log: Log) -> Non
     gone = Event()
 
     def too_late(df: DataFrame, batch: MicroBatch) -> DataFrame:
-        """Have the broker drop records between the plan and the job."""
+        """Drop records at the broker between the plan and the job."""
         if not gone.is_set():
             gone.set()
             group.broker.delete_before(group.partition(0), 60)

@@ -66,7 +66,7 @@ def whole(df: DataFrame, batch: MicroBatch) -> DataFrame:
 def test_undecodable_records_are_letters_of_the_first_delivery(
     spark_runtime: SparkRuntime, tmp_path: Path
 ) -> None:
-    """Nothing is bisected for them: the micro-batch that has them is stored without them."""
+    """The micro-batch that has them is stored without them, and nothing is bisected."""
     broker, letters, metrics = InMemoryBroker(), InMemoryDeadLetters(), Metrics()
     expected = _fill(broker) | {0}
     decode = Decode(Decoding.JSON, "id INT", OnUndecodable.DEAD_LETTER)

@@ -132,7 +132,7 @@ def test_json_becomes_columns_beside_the_records_own(to_spark: ArrowToSpark) -> 
 
 @pytest.mark.parametrize("what", GOOD)
 def test_values_that_fit(to_spark: ArrowToSpark, what: str) -> None:
-    """What is JSON of the schema's types is decoded, with null for what is not there."""
+    """JSON of the schema's types is decoded, with null for a field that is not there."""
     value, expected = GOOD[what]
 
     (row,) = rows_of(json().apply(frame_of(to_spark, [value])))
@@ -169,7 +169,7 @@ def test_values_that_do_not_fit_are_left_out_and_counted(to_spark: ArrowToSpark)
 
 
 def test_nothing_is_kept_in_spark_after_a_micro_batch(to_spark: ArrowToSpark) -> None:
-    """What was parsed is let go when the reducer's work is done, failed or not."""
+    """The parsed records are let go when the reducer's work is done, failed or not."""
     context: Any = to_spark.session.sparkContext
     before = set(context._jsc.getPersistentRDDs())
 

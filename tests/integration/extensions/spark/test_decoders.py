@@ -101,7 +101,7 @@ def test_rows_are_decoded_alike_in_workers_and_without_spark(
 
 
 def test_workers_make_a_decoder_once_each(site: Site, spark_runtime: SparkRuntime) -> None:
-    """However many tasks they have; this process looks whether it can be made before that."""
+    """One serves all tasks of a worker; this process checks first that it can be made."""
     how = site.rows("spark")
     for _ in range(4):
         dry_run(spark_runtime.session, lambda df, _: df, records_table(VALUES), how)
@@ -115,7 +115,7 @@ def test_workers_make_a_decoder_once_each(site: Site, spark_runtime: SparkRuntim
 def test_an_undecodable_record_is_named_with_the_decoders_reason(
     site: Site, spark_runtime: SparkRuntime, channel: str
 ) -> None:
-    """Where such records fail their batch."""
+    """The error of the failed batch has the record's offset and the decoder's reason."""
     dry_runs: dict[str, Any] = {
         "arrow": lambda table, how: dry_run_inline(lambda rows, _: rows, table, how),
         "spark": lambda table, how: dry_run(spark_runtime.session, lambda df, _: df, table, how),
@@ -188,7 +188,7 @@ def test_facts_are_decoded_in_workers(site: Site, spark_runtime: SparkRuntime) -
 
 
 def test_records_are_re_keyed_by_what_a_decoder_finds(site: Site) -> None:
-    """By a field of what it returns; a decoder that cannot work now blames no record."""
+    """The key is a field of the decoder's result; a decoder that cannot work blames no record."""
     settings = RekeySettings("value.id", "by-id", undecodable="skip", decoder=site.values())
     function = RekeyFunction(Rekey(settings))
     micro_batch = MicroBatch("1", "c", (OffsetRange("events", 0, 0, 3, 3, "i/0"),))

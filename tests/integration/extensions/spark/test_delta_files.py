@@ -37,7 +37,7 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_every_type_survives(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
-    """What a reader of the table gets is what Spark computed, for each type Delta knows."""
+    """A reader of the table gets what Spark computed, for each type Delta knows."""
     sink = DeltaSink(tmp_path)
     sink.open()
     frame = spark_runtime.session.range(3).selectExpr(*_split(_EVERY_TYPE))
@@ -91,7 +91,7 @@ def test_partition_columns(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
 
 
 def test_a_job_that_fails_leaves_no_files(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
-    """What a failed job had written is removed with its folder."""
+    """The files that a failed job had written are removed with its folder."""
     sink = DeltaSink(tmp_path)
     sink.open()
     frame = spark_runtime.session.range(4).selectExpr("if(id > 2, raise_error('no'), id) as id")
@@ -135,7 +135,7 @@ _LONG = "東京都渋谷区神宮前一丁目から六丁目までの全ての�
 def test_partition_values_of_any_kind_and_length(
     spark_runtime: SparkRuntime, tmp_path: Path
 ) -> None:
-    """By tasks and fetched alike: null and no text together, and what is too long for a path."""
+    """Tasks and fetches write alike: null and no text together, and values too long for a path."""
     values = ["ok", "", None, _LONG, "x" * 3000]
     schema = "id long, name string, `odd,name.ü` string"
     frame = spark_runtime.session.createDataFrame([(n, v, v) for n, v in enumerate(values)], schema)

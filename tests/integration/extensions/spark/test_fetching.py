@@ -151,7 +151,7 @@ def test_a_result_behind_a_large_one_is_written_by_tasks(
 def test_nested_columns_are_written_by_tasks(
     sink: DeltaSink, spark_runtime: SparkRuntime, tmp_path: Path
 ) -> None:
-    """What Arrow and Spark may lay out differently is left to Spark."""
+    """A column that Arrow and Spark may lay out differently is left to Spark."""
     for number in range(2):
         frame = spark_runtime.session.range(4).repartition(2)
         commit(sink, number, frame.selectExpr("id", "struct(id as x) as nested"))

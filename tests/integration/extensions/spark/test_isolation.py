@@ -90,7 +90,7 @@ def _hung(folder: Path, count: int) -> list[int]:
 
 
 def _goes_on(ch: Channel, start: int) -> list[float]:
-    """Have a channel commit round after round; return how long each took, in seconds."""
+    """Commit round after round through a channel; return how long each took, in seconds."""
     taken = []
     for offset in range(start, start + 4 * _ROUNDS, 4):
         begin = perf_counter()

@@ -73,7 +73,7 @@ def counting(at_bad: Callable[[], None]) -> Callable[..., Any]:
 
 
 class Lane:
-    """What a lane does with a keyed engine, once for each micro-batch of the same records."""
+    """The work of a lane with a keyed engine, once for each micro-batch of the same records."""
 
     def __init__(self, runtime: SparkRuntime, folder: Path, at_bad: Callable[[], None]) -> None:
         self._watch = CallWatch()
@@ -155,7 +155,7 @@ def timed_out(opened: Lane) -> str:
 def test_a_record_that_hangs_in_a_worker_is_set_aside_after_two_time_outs(
     spark_runtime: SparkRuntime, tmp_path: Path, hang: Callable[[], None]
 ) -> None:
-    """Its key is named first; what nothing interrupts is known by the worker's file."""
+    """The key is named first; a call that nothing interrupts is known by the worker's file."""
     with lane(spark_runtime, tmp_path, hang) as opened:
         assert "key 'b' of partition 0" in timed_out(opened)
         assert "key 'b' of partition 0, offset 3 of events-0" in timed_out(opened)

@@ -33,7 +33,7 @@ def test_a_group_killed_at_every_line_is_stored_whole_or_not_at_all(tmp_path: Pa
 
 
 def test_a_group_that_fails_and_is_killed_while_it_is_divided_loses_nothing(tmp_path: Path) -> None:
-    """Of two micro-batches whose files are in place already none, the first or both are stored."""
+    """None, the first or both of two micro-batches with files in place already are stored."""
     assert_nothing_lost_or_doubled("delta-divided", str(tmp_path), 200, (0, 1, 2))
 
 

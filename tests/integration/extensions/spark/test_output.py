@@ -1,4 +1,4 @@
-"""What Spark's JVM says, on a real one."""
+"""The output of Spark's JVM, on a real one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_jvms_log_comes_as_events_at_a_level_chosen_at_run_time(
 
 
 def test_the_last_words_of_a_jvm_are_logged() -> None:
-    """What a JVM writes before it halts is there: log4j's line with traceback, and plain text."""
+    """Output from before a halt is logged: log4j's line with traceback, and plain text."""
     with capture_logs() as entries:
         jvm = Jvm({**SparkSettings("local[1]").effective()})
         java: Any = jvm.gateway.jvm

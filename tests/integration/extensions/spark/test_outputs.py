@@ -27,7 +27,7 @@ _STEPS = 6
 
 
 def several(df: DataFrame, batch: MicroBatch) -> dict[str, DataFrame]:
-    """Have each record's place in one output, and a count in the other."""
+    """Return each record's place for one output, and a count for the other."""
     found = places(df, batch)
     return {"places": found, "counts": found.groupBy("partition").count()}
 
@@ -35,7 +35,7 @@ def several(df: DataFrame, batch: MicroBatch) -> dict[str, DataFrame]:
 def test_results_of_spark_go_to_outputs_that_catch_up(
     channel: Callable[..., Channel], tmp_path: Path
 ) -> None:
-    """Where the second table fails, the first one takes nothing when the batch comes again."""
+    """The first table takes nothing when the batch comes again after the second table failed."""
     tables = {name: DeltaPlace(tmp_path / name) for name in ("places", "counts")}
     outputs = {name: place.sink() for name, place in tables.items()}
     sink = SeveralSink([alone(name, each) for name, each in outputs.items()])

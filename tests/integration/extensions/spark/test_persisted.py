@@ -1,4 +1,4 @@
-"""What reducers persist: let go after the commit, and never what was persisted before."""
+"""Data that reducers persist: let go after the commit, unless it was persisted before."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_a_reducer_persists_is_let_go_after_the_commit(
     channel: Callable[..., Channel],
     persisting: Callable[[DataFrame], DataFrame],
 ) -> None:
-    """However it was persisted; micro-batch after micro-batch, nothing is left."""
+    """Each micro-batch leaves nothing of what it persisted, however it was persisted."""
 
     def reduce(df: DataFrame, _: MicroBatch) -> DataFrame:
         return persisting(df)
@@ -72,7 +72,7 @@ def test_what_a_reducer_persists_is_let_go_after_the_commit(
 def test_what_a_failed_reducer_persisted_is_let_go(
     spark_runtime: SparkRuntime, channel: Callable[..., Channel]
 ) -> None:
-    """Where the reducer raises after it, and where its job fails."""
+    """Data is let go whether the reducer raises after persisting it or its job fails."""
 
     def raising(df: DataFrame, _: MicroBatch) -> DataFrame:
         by_cache(df)

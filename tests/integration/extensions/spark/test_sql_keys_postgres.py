@@ -67,7 +67,7 @@ def url(server: PostgresServer) -> str:
 def test_the_last_row_of_the_log_stays_whatever_the_server_takes_for_equal(
     url: str, drawn: tuple[tuple[str, str], Results]
 ) -> None:
-    """As if each row had been upserted by itself, in the log's order."""
+    """The rows are as if each had been upserted by itself, in the log's order."""
     (name, column), results = drawn
     run(
         url,

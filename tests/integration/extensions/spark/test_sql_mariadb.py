@@ -132,7 +132,7 @@ _WAITING = "SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["known", "new"])
 def test_a_commit_sees_what_the_one_that_it_waited_for_stored(url: str, *, is_new: bool) -> None:
-    """Of two commits of a range the second is refused, also where it read before it waited."""
+    """The second of two commits of a range is refused, also where it read before it waited."""
     run(url, "CREATE TABLE t (id BIGINT)")
     rows = pa.table({"id": [1]})
     with (
@@ -216,7 +216,7 @@ def test_a_connection_lost_in_the_commit_is_looked_into(
 @pytest.mark.parametrize("engine", ["MyISAM", "MEMORY"])
 @pytest.mark.parametrize("table", ["t", "headrace_offsets"])
 def test_a_table_without_transactions_stops_the_start(url: str, engine: str, table: str) -> None:
-    """Its rows could not be taken back: the table is named, its engine, and what to do."""
+    """Rows could not be taken back there: the error names the table, its engine and what to do."""
     with closing(SqlSink(url, "t")) as sink:
         run(url, "CREATE TABLE t (id BIGINT)")
         sink.open()
@@ -328,7 +328,7 @@ _REFUSING = [
 def test_what_is_refused_for_a_value_is_the_row_s_fault(
     url: str, sink: SqlSink, made: list[str], values: list[Any], says: str
 ) -> None:
-    """By Python, the driver or the server, whatever number the server gives it."""
+    """A refusal by Python, the driver or the server is the row's fault, whatever its number."""
     run(url, *made)
     sink.open()
     kind = pa.int32() if values == [None] else None
@@ -412,7 +412,7 @@ def test_rows_with_keys_that_are_one_for_the_collation_are_refused(url: str, sin
 
 
 def test_tables_whose_names_differ_in_case_alone_have_offsets_of_their_own(url: str) -> None:
-    """What is noted of them is told apart, by collations that do not."""
+    """Offsets and origins of the two stay apart, also under collations that ignore case."""
     run(url, *(f"CREATE TABLE {n} (id INT, headrace_origin VARCHAR(64))" for n in ("t", "T")))
     with (
         closing(SqlSink(url, "t", origin=True)) as small,

@@ -197,7 +197,7 @@ _WAITING = "SELECT 1 FROM pg_locks WHERE NOT granted"
 def test_two_first_commits_of_a_partition_meet_in_the_key(
     url: str, database: Database, offsets: OffsetsTable, sinks: Callable[..., SqlSink]
 ) -> None:
-    """Where there is no row to update yet, the second INSERT waits, and is a conflict then."""
+    """The second INSERT waits where there is no row to update yet, and is a conflict then."""
     second = sinks()
 
     with ThreadPoolExecutor(1) as other:
@@ -351,7 +351,7 @@ CREATE TRIGGER refuse BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()
 def test_a_row_that_the_server_refuses_is_shown_nowhere(
     url: str, sinks: Callable[..., SqlSink], rule: str, says: str
 ) -> None:
-    """Neither statement nor DETAIL is in the error or in what it came from, also at COMMIT."""
+    """The error and its causes contain neither statement nor DETAIL, also at COMMIT."""
     run(url, "INSERT INTO t VALUES (1, 'hunter2')", rule)
     sink = sinks()
     number = 1 if "t_pkey" in says else 2

@@ -201,7 +201,7 @@ def test_what_no_row_can_fill_is_told_with_column_and_table(
 
 
 def test_a_right_that_is_missing_is_no_type_s_fault(url: str) -> None:
-    """What a user may not do is neither a row's fault nor a column's, and is tried again."""
+    """A missing right is neither a row's fault nor a column's, and is tried again."""
     role = "DO $$ BEGIN CREATE ROLE reader LOGIN; EXCEPTION WHEN duplicate_object THEN END $$"
     run(url, role, "CREATE TABLE t (id INT)", "GRANT SELECT ON t TO reader")
     run(url, "GRANT CREATE ON SCHEMA public TO reader")

@@ -1,4 +1,4 @@
-"""Where the time of a Spark job goes: the threads' accounts, and the trace of the batch."""
+"""The time of a Spark job: the threads' accounts, and the trace of the batch."""
 
 from __future__ import annotations
 

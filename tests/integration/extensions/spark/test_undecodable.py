@@ -167,7 +167,7 @@ def test_what_is_left_out_is_counted_under_any_plan(spark_runtime: SparkRuntime,
 def test_each_record_is_answered_for_as_without_spark(
     spark_runtime: SparkRuntime, values: list[bytes | None], name: str
 ) -> None:
-    """What reaches the reducer, what is left out and what fails are those of the arrow decoder."""
+    """The records that reach the reducer, are left out or fail are those of the arrow decoder."""
     expected = of_arrow(values, OnUndecodable.SKIP)
     seen: list[Any] = []
 

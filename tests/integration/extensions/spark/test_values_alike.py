@@ -1,4 +1,4 @@
-"""What a text or a number in JSON is for each type, with Spark and without it."""
+"""The value of a text or a number in JSON for each type, with Spark and without it."""
 
 from __future__ import annotations
 
@@ -424,7 +424,7 @@ def texts(chance: random.Random, name: str) -> str:
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_texts_near_values_are_decoded_alike(spark_runtime: SparkRuntime, seed: int) -> None:
-    """Whatever they are made of, both decoders make the same of them, or nothing."""
+    """Both decoders make the same of each text, or nothing, whatever it is made of."""
     chance = random.Random(seed)
     name_of = {"local": "at"}
     values = []

@@ -66,7 +66,7 @@ def run(*arguments: str, **environment: str) -> Result:
 
 @pytest.fixture(scope="module")
 def directory(stage: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the files are of the process that is served in all tests."""
+    """Yield the folder with the files of the process that is served in all tests."""
     directory = tmp_path_factory.mktemp("served")
     desk = Desk(stage, directory)
     stage.controller.config = load(desk.file)
@@ -106,7 +106,7 @@ def test_the_status_is_json_for_scripts(desk: Desk) -> None:
 
 
 def test_status_shows_rejects_until_they_are_acknowledged(desk: Desk) -> None:
-    """By count, then all of it; the command says what it took as seen, if anything."""
+    """Rejects are acknowledged by count, then all; the command says how many it took, if any."""
     metrics = desk.scene.controller.metrics
     assert desk.run("acknowledge").exit_code == 0
     metrics.dead_lettered.labels("member", "events").inc(5)
@@ -182,7 +182,7 @@ def test_a_pause_that_is_not_true_in_time_has_a_code_of_its_own(
 
 
 def test_an_operators_resume_names_the_pauses_that_go_on(desk: Desk) -> None:
-    """Nobody wonders why delivery still rests."""
+    """The output names the pause by which delivery still rests."""
     _channel(desk).pause(PauseReason.DOWNSTREAM, by="processor")
     desk.run("pause", "--wait", "0")
     assert desk.run("resume").output == ("member resumed; others go on: downstream by processor\n")
@@ -338,7 +338,7 @@ def test_a_record_is_skipped_by_its_place(desk: Desk) -> None:
 def test_mistakes_are_told_from_refusals(
     desk: Desk, arguments: list[str], code: int, words: str
 ) -> None:
-    """What does not fit is a 2 with what was meant; what the process refuses is a 1."""
+    """A wrong argument exits with 2 and says what was meant; a refusal of the process, with 1."""
     result = desk.run(*arguments)
     assert (result.exit_code, words in result.output) == (code, True), result.output
     for unknown in ("Traceback", "body", "for_s", "wait_s", "/openapi.json", "/api/v1"):
@@ -355,7 +355,7 @@ def test_a_wrong_token_and_a_missing_one_are_told_apart(desk: Desk, tmp_path: Pa
 
 
 def test_a_token_file_that_is_a_fifo_is_refused(desk: Desk, tmp_path: Path) -> None:
-    """Nobody may ever write into it, and the command would wait for that."""
+    """The command does not read a FIFO: it would wait for a writer that may never come."""
     os.mkfifo(tmp_path / "token")
     result = desk.run("stop", "--token-file", str(tmp_path / "token"))
     assert result.exit_code == 1
@@ -405,7 +405,7 @@ def test_a_bad_file_takes_no_command_away(spoilt: Desk, arguments: list[str]) ->
 
 
 def test_a_bad_file_takes_no_seek_and_no_skip_away(spoilt: Desk) -> None:
-    """What they name is found as well, whatever the file says now."""
+    """Seek and skip find what they name, whatever the file says now."""
     spoilt.run("pause")
     assert spoilt.run("seek", "events:1:3").output == "events:1 from 10 to 3\n"
     result = spoilt.run("skip", "events:1:4", "--reason", "no JSON", "--force")
@@ -470,7 +470,7 @@ def test_a_bad_file_without_a_process_is_the_reason(scene: Scene, tmp_path: Path
 
 
 def test_a_file_that_was_moved_still_leads_to_its_process(desk: Desk, tmp_path: Path) -> None:
-    """By the instance_id and the state_dir in it, as no record has the new path."""
+    """The process is found by the file's instance_id and state_dir: no record has the new path."""
     moved = tmp_path / "moved.yaml"
     moved.write_text(desk.file.read_text())
     for command in ("status", "health"):
@@ -496,7 +496,7 @@ def test_a_process_that_died_is_told_from_one_that_was_never_started(
 def test_of_two_processes_of_a_file_the_one_it_names_is_asked(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with an instance_id out of the environment; a file that names none is a 2."""
+    """Processes share a file if the environment sets instance_id; a file without one is a 2."""
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
     address = desk.folder.read_address()
     assert address is not None
@@ -566,7 +566,7 @@ def test_a_process_that_does_not_run_is_a_code_of_its_own(scene: Scene, tmp_path
 
 
 def test_a_process_without_an_api_is_named(scene: Scene, tmp_path: Path) -> None:
-    """Where the configuration has none, that is said."""
+    """The message says that the configuration has switched the API off."""
     desk = Desk(scene, tmp_path, enabled=False)
     result = desk.run("status")
     assert (result.exit_code, "admin.enabled is false" in result.output) == (2, True)

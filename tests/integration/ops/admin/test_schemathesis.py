@@ -53,7 +53,7 @@ def _operations(scene: Scene) -> list[Any]:
 
 
 def _hurried(case: Any) -> Any:
-    """Have no request wait, and many of them mean a channel that there is."""
+    """Keep a request from waiting, and point many of them at a channel that exists."""
     name = case.path_parameters.get("name", "") if case.path_parameters else ""
     if isinstance(name, str) and len(name) % 3 == 1:
         case.path_parameters["name"] = "member"

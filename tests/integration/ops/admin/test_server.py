@@ -85,7 +85,7 @@ def test_the_token_is_made_once_and_kept_from_others(serve: Any) -> None:
 
 
 def test_a_configured_token_is_in_no_file(serve: Any) -> None:
-    """What the configuration names is not written down again."""
+    """The token that the configuration names is not written down again."""
     served = serve("{port: 0, token: a-token-that-is-long-enough}")
     assert not served.folder.token_file.exists()
     headers = {"Authorization": "Bearer a-token-that-is-long-enough"}
@@ -97,7 +97,7 @@ def test_a_configured_token_is_in_no_file(serve: Any) -> None:
 def test_the_usual_port_gives_way_and_a_chosen_one_does_not(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the default is taken a free port is used; one that was named has to be that one."""
+    """A free port replaces the default if that is taken; a port that was named has to be free."""
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(module, "DEFAULT_PORT", port)
@@ -119,7 +119,7 @@ def test_files_that_cannot_be_used_are_named_before_anything_starts(
 
 
 def test_a_state_folder_that_cannot_be_written_is_named(serve: Any, tmp_path: Path) -> None:
-    """Where neither token nor address can be kept, the start says so."""
+    """The start says so where neither token nor address can be kept."""
     (tmp_path / "state").write_text("a file")
     with pytest.raises(StartError, match="state_dir"):
         serve("{port: 0}")
@@ -332,7 +332,7 @@ def test_a_handshake_without_an_end_keeps_nobody_from_being_answered(
 def test_a_silent_connection_is_closed(
     serve: Any, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    """Who connects and asks for nothing, or for nothing more, is let go."""
+    """A client that connects and asks for nothing, or for nothing more, is disconnected."""
     monkeypatch.setattr(http_server, "REQUEST_TIMEOUT", 0.05)
     monkeypatch.setattr(http_server, "KEEP_ALIVE", 0.05)
     served = serve("{port: 0}")
@@ -373,7 +373,7 @@ def _held(asked: Event, gate: Event) -> list[PartitionSnapshot]:
 def test_health_has_a_place_where_all_others_are_taken(
     serve: Any, bare: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many requests as may be wait: one more is told so, and probes are answered."""
+    """A request beyond the limit of waiting ones is refused with a 503; probes are answered."""
     monkeypatch.setattr(auth, "MOST_REQUESTS", 1)
     asked, gate = Event(), Event()
     bare.controller.metrics.watch_partitions("slow", partial(_held, asked, gate))
@@ -413,7 +413,7 @@ def test_making_the_openapi_document_holds_up_no_other_request(
 def test_who_does_not_read_takes_no_place_and_is_let_go(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of requests whose answers pile up, none counts, and the connection ends."""
+    """Requests whose answers pile up do not count, and the connection ends."""
     monkeypatch.setattr(auth, "MOST_REQUESTS", 1)
     served = serve("{port: 0}")
     # what makes the document once takes the only place for as long

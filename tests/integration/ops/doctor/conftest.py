@@ -1,4 +1,4 @@
-"""What the doctor is shown."""
+"""The documents and servers that the doctor is shown."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_the_least_permissions_suffice_and_none_can_be_spared(
 def test_without_the_right_to_read_the_group_a_producer_is_shut_out_all_the_same(
     guarded: Guarded,
 ) -> None:
-    """What it may have left in doubt in the group is not cleared, and that is said."""
+    """Offsets that it may have left in doubt in the group are not cleared; the log says so."""
     topic = guarded.operator.create_topic(1)
     guarded.allow(
         [

@@ -129,7 +129,7 @@ class _session:  # noqa: N801 - used like a function
 
 
 def test_nodes_of_another_identity_are_told(document: dict[str, Any], zookeeper_hosts: str) -> None:
-    """What a member could not join for is an error that names the node."""
+    """A node that a member could not join for is an error that names it."""
     chroot = f"/{uuid4().hex}"
     user = ZooKeeperDigest(username="headrace", password="right")
     owner = ZooKeeperSettings(zookeeper_hosts, digest=user, acl="creator")
@@ -183,7 +183,7 @@ def _about_acls(settings: Config) -> list[Finding]:
 def test_servers_that_are_not_there_are_errors(
     document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither check waits for longer than it may."""
+    """Each check ends with an error within its time limit."""
     monkeypatch.setattr(kafka, "TIMEOUT", 2.0)
     document["kafka"]["bootstrap_servers"] = f"{LOOPBACK}:{free_port()}"
     document["zookeeper"] |= {"hosts": f"{LOOPBACK}:{free_port()}", "connect_timeout": "1s"}
