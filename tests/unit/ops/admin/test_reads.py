@@ -159,7 +159,7 @@ def test_stacks_say_what_each_partition_is_doing(bare: Scene) -> None:
         (of_status, _) = bare.get("/api/v1/channels/member/partitions").json()["partitions"]
     assert {(each["topic"], each["partition"]) for each in partitions} == {P0, P1}
     assert all(set(each) == {*of_status, "channel", "calls"} for each in partitions)
-    assert {each["last_error"] for each in partitions} == {"UserCodeError: ValueError: bad ?"}
+    assert {each["last_error"] for each in partitions} == {"ReducerError: ValueError: bad ?"}
 
 
 def test_a_wait_beyond_the_last_year_leaves_the_status_readable(bare: Scene) -> None:
