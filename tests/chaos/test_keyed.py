@@ -34,7 +34,7 @@ _SETTING = Setting(partitions=4, channels={"keyed": CHANNELS["keyed"]})
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_counts_by_key_are_right_whoever_counted(tmp_path: Path) -> None:
+def test_counts_by_key_are_exact_after_kills_and_freezes(tmp_path: Path) -> None:
     """Killed and frozen: outputs count each fact once, and stores and changelog are the same."""
     report = Run(Plan(_SCHEDULE, setting=_SETTING), tmp_path).report()
     figures = report.figures

@@ -51,7 +51,7 @@ def test_both_directions_pass(link: Link, listener: socket.socket) -> None:
         assert client.recv(100) == b"answer"
 
 
-def test_a_silent_cut_delays_what_was_sent(link: Link, listener: socket.socket) -> None:
+def test_a_silent_cut_delays_sent_bytes(link: Link, listener: socket.socket) -> None:
     """Bytes do not arrive, and neither side gets an error; after the healing they arrive."""
     with _connect(link) as client, listener.accept()[0] as server:
         link.cut(drops=False)

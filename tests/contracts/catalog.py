@@ -31,7 +31,7 @@ class CatalogContract:
         """Return the one partition of an empty topic."""
         return TopicPartition(world.create_topic(), 0)
 
-    def test_a_catalog_describes_what_exists(self, world: World) -> None:
+    def test_a_catalog_describes_existing_topics(self, world: World) -> None:
         """Names with dots, partition counts as they grow; unknown topics are left out."""
         name = world.create_topic(3, f"a.b.{uuid4().hex}")
         catalog = world.catalog()

@@ -51,7 +51,7 @@ class MembersContract:
         """Return a store without members."""
         raise NotImplementedError
 
-    def test_a_joined_member_is_seen_by_all_with_what_it_published(self, world: World) -> None:
+    def test_a_joined_member_is_seen_by_all_with_its_published_info(self, world: World) -> None:
         """Members read each other's published wishes."""
         lists = {"t.with.dots": (3, 1)}
         info = MemberInfo(frozenset({"t.with.dots"}), AssignmentMode.STATIC, 2, 4, lists)

@@ -141,7 +141,9 @@ class OffsetStoreContract:
         partitions = [world.partition(n) for n in range(2)]
         assert a.store.read_many(partitions, Deadline.after(WAIT)) == {}
 
-    def test_what_one_member_commits_all_read(self, world: World, a: Member, b: Member) -> None:
+    def test_an_offset_of_one_member_is_read_by_all(
+        self, world: World, a: Member, b: Member
+    ) -> None:
         """Offset, epoch and the member's name are there for everybody, with one answer for all."""
         a.take(0, 1)
         assert a.commit({0: 7, 1: 0}) == {}
@@ -245,7 +247,7 @@ class OffsetStoreContract:
         assert a.commit({1: 11}) == {}, "a new stay commits again"
         assert b.stored(1) == StoredOffset(11, 2)
 
-    def test_it_answers_whatever_is_in_doubt(self, world: World, a: Member) -> None:
+    def test_a_store_answers_with_and_without_an_offset(self, world: World, a: Member) -> None:
         """A partition's offset can be asked for past transactions, be there one or not."""
         a.take(0)
         assert a.commit({0: 7}) == {}

@@ -113,7 +113,7 @@ class RegistryContract(MembersContract):
         released(d, fourth.fenced(), clean=True)
         assert claimed(a, P0).unfenced == ()
 
-    def test_nobody_has_to_fence_itself(self, world: World) -> None:
+    def test_a_member_does_not_have_to_fence_itself(self, world: World) -> None:
         """A member that claims anew what it lost in the same stay commits as before."""
         a = joined(world, "a", transactional_prefix=PRODUCER + "a")
         first = claimed(a, P0)
@@ -251,7 +251,7 @@ class RegistryContract(MembersContract):
         released(b, claim, clean=True)
         assert called.wait(5)
 
-    def test_what_is_done_in_a_session_that_ended_is_not_done(self, world: World) -> None:
+    def test_a_heartbeat_in_an_ended_session_claims_nothing(self, world: World) -> None:
         """A member whose session ended claims nothing."""
         a, b = joined(world, "a"), joined(world, "b")
         world.end_session(a)
@@ -259,7 +259,7 @@ class RegistryContract(MembersContract):
             a.heartbeat()
         assert b.owners(P0.topic) == {}
 
-    def test_who_had_a_partition_last_is_known_without_an_owner(self, world: World) -> None:
+    def test_the_last_claimant_is_known_without_an_owner(self, world: World) -> None:
         """The last claimant's name stays, after its end too; of other nodes nothing is told."""
         a, b = joined(world, "a"), joined(world, "b")
         released(a, claimed(a, P0), clean=True)

@@ -43,7 +43,7 @@ def _row(page: Page, name: str) -> list[str]:
     return next(row for row in rows(page) if row[0] == name)
 
 
-def test_the_page_shows_what_the_api_says(site: Site, visits: Visits) -> None:
+def test_the_page_shows_the_values_of_the_api(site: Site, visits: Visits) -> None:
     """Process, session, channel, partitions, owners and events are the daemon's own."""
     _, url = _start(site, site.document())
     eventually(lambda: _claims(url) == 4)

@@ -66,7 +66,7 @@ def test_a_phone_needs_no_sideways_scrolling(stage: Stage, visits: Visits, scene
     assert accessibility(page) == []
 
 
-def test_what_is_wrong_stands_first(stage: Stage, visits: Visits) -> None:
+def test_faults_come_first(stage: Stage, visits: Visits) -> None:
     """Faults come before what should be looked at, and say what is known."""
     stage.process = failing()
     page = visits.open(stage.url)
@@ -79,7 +79,7 @@ def test_what_is_wrong_stands_first(stage: Stage, visits: Visits) -> None:
     assert page.title().startswith("(2 faults, 3 warnings) mill-1")
 
 
-def test_dead_letters_and_what_is_in_question_are_shown(stage: Stage, visits: Visits) -> None:
+def test_dead_letters_and_suspect_records_are_shown(stage: Stage, visits: Visits) -> None:
     """Counts of overflow and of dead letters; and among how many records a partition looks."""
     stage.process = failing()
     page = visits.open(stage.url)
@@ -89,7 +89,7 @@ def test_dead_letters_and_what_is_in_question_are_shown(stage: Stage, visits: Vi
     assert "looks for what fails among 250 records" in page.inner_text("#partitions")
 
 
-def test_a_channel_with_state_says_how_much_there_is(stage: Stage, visits: Visits) -> None:
+def test_a_channel_with_state_shows_its_size(stage: Stage, visits: Visits) -> None:
     """Keys, bytes, timers and what was rejected, and no such numbers in other channels."""
     stage.process = restoring()
     page = visits.open(stage.url)
@@ -108,9 +108,7 @@ def test_a_channel_with_state_says_how_much_there_is(stage: Stage, visits: Visit
     assert said["to restore, of 1 partition"] == "66,000"
 
 
-def test_channels_of_workflows_say_what_is_open_and_who_makes_calls(
-    stage: Stage, visits: Visits
-) -> None:
+def test_channels_of_workflows_show_open_instances_and_pools(stage: Stage, visits: Visits) -> None:
     """Instances by phase with the oldest, calls and attempts; of the other one its pool."""
     stage.process = workflows()
     page = visits.open(stage.url)
@@ -165,7 +163,7 @@ def test_all_is_well_where_nothing_is_wrong(stage: Stage, visits: Visits) -> Non
     assert page.title() == "mill-1 · Headrace"
 
 
-def test_a_pause_is_told_with_who_why_and_the_command_that_ends_it(
+def test_a_pause_is_shown_with_author_reason_and_the_command_that_ends_it(
     stage: Stage, visits: Visits
 ) -> None:
     """It is no fault; it says since and until when, and what to type."""
@@ -394,10 +392,8 @@ def test_updates_shift_nothing(stage: Stage, visits: Visits) -> None:
     assert page.evaluate("window.shifts") == []
 
 
-def test_an_absent_process_is_told_with_the_age_of_what_is_shown(
-    stage: Stage, visits: Visits
-) -> None:
-    """The page says so, no longer calls anything well, and goes on when there is an answer."""
+def test_an_absent_process_is_shown_with_the_age_of_the_data(stage: Stage, visits: Visits) -> None:
+    """The page says that no answer comes, calls nothing well, and goes on when there is one."""
     stage.process = healthy()
     page = visits.open(stage.url)
     visits.expect_failures()
@@ -473,7 +469,7 @@ def test_text_from_outside_never_becomes_markup(stage: Stage, visits: Visits) ->
     assert page.locator("#events img").count() == 0
 
 
-def test_events_are_chosen_by_what_they_are_about(stage: Stage, visits: Visits) -> None:
+def test_events_are_filtered_by_kind(stage: Stage, visits: Visits) -> None:
     """Troubles, the group, pauses and configuration can be looked at alone."""
     stage.process = failing()
     page = visits.open(stage.url)

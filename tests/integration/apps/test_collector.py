@@ -81,7 +81,7 @@ def test_a_group_is_created_answered_and_watched(bootstrap_servers: str, topic: 
 
 
 @pytest.mark.parametrize("command", [["watch"], ["create", "g"], ["done", "g", "a"]])
-def test_a_topic_that_is_not_there_is_named(bootstrap_servers: str, command: list[str]) -> None:
+def test_a_missing_topic_is_named(bootstrap_servers: str, command: list[str]) -> None:
     """Each command fails at once, with what to do."""
     code, printed, said = run(bootstrap_servers, "nowhere", *command)
     assert (code, printed) == (1, "")

@@ -462,7 +462,7 @@ def test_reducer_and_workers_killed_on_the_way_lose_and_repeat_nothing(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_failures_time_outs_and_cancels_come_once_whoever_is_killed(plant: Plant) -> None:
+def test_failures_time_outs_and_cancels_come_once_after_any_kill(plant: Plant) -> None:
     """Second attempts, calls that hang, and those beside one that fails fast: one outcome each."""
     count = 60
     reducer = plant.node("reducer", NodeRole.REDUCER).start()

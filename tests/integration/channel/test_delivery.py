@@ -95,7 +95,7 @@ def test_lag_ends_behind_transaction_markers(group: Group) -> None:
     assert notes.records[group.partition()] == list(range(10))
 
 
-def test_latest_begins_behind_what_is_there(group: Group) -> None:
+def test_latest_begins_behind_existing_records(group: Group) -> None:
     """With initial_offset latest, the start is committed first and old records do not come."""
     group.produce(5)
     notes = Notes()

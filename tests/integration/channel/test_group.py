@@ -120,7 +120,7 @@ def test_a_lost_session_costs_the_claims_and_no_record(group: Group, log: Log) -
     assert notes.records[group.partition()] == list(range(200))
 
 
-def test_a_stop_ends_in_time_and_names_what_hangs(make_group: Callable[..., Group]) -> None:
+def test_a_stop_ends_in_time_and_names_a_hanging_worker(make_group: Callable[..., Group]) -> None:
     """A processor that does not return costs its own partition and no other, nor the deadline."""
     group = make_group(2)
     group.produce(10, 0, 1)

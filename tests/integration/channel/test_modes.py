@@ -68,7 +68,9 @@ def test_members_with_a_fixed_count_take_that_many_and_no_more(
     assert set(both.values()) == {1}
 
 
-def test_members_with_lists_take_what_they_list(make_group: Callable[..., Group], log: Log) -> None:
+def test_members_with_lists_take_the_listed_partitions(
+    make_group: Callable[..., Group], log: Log
+) -> None:
     """A partition in two lists stays where it is until its owner goes, and is named as contended.
 
     One that does not exist is named as missing, one that nobody lists as unowned.

@@ -116,7 +116,7 @@ def test_a_paused_daemon_goes_on_where_it_is_sent(site: Site) -> None:
     assert site.seen() == ["a", "b", "c", "b", "c"]
 
 
-def test_a_reload_tells_what_it_changed_and_what_is_wrong(site: Site) -> None:
+def test_a_reload_applies_a_hot_value_and_refuses_a_bad_file(site: Site) -> None:
     """A hot value is in effect when the command ends; a bad file is refused and changes nothing."""
     daemon = site.run(batch={"linger": 0, "max_records": 10})
     daemon.wait_event("controller_started")

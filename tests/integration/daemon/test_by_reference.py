@@ -38,7 +38,7 @@ def _document(site: Site) -> dict[str, Any]:
     return document
 
 
-def test_a_daemon_has_spark_read_what_it_plans(site: Site) -> None:
+def test_spark_reads_the_ranges_that_a_daemon_plans(site: Site) -> None:
     """Every readable record is in the table once; offsets stand at the ends, behind markers."""
     (site.directory / "reducers.py").write_text(_REDUCERS)
     site.broker.produce(site.partition(0), *numbered("plain", 2500))

@@ -169,7 +169,7 @@ def test_topics_that_are_matched_by_pattern(site: Site) -> None:
     assert found["notes"] == ["no topic on the brokers matches ^no.such.topic"]
 
 
-def test_what_cannot_be_meant(site: Site) -> None:
+def test_a_wrong_configuration_and_an_unknown_channel_exit_with_2(site: Site) -> None:
     """Exit code 2 for a configuration that is wrong and for a channel that is not in it."""
     onlooker = Onlooker(site)
     onlooker.call("--channel", "other", code=2)

@@ -71,7 +71,7 @@ def test_a_second_signal_ends_the_process_at_once(site: Site) -> None:
     assert daemon.wait() == 128 + signal.SIGTERM
 
 
-def test_a_signal_has_the_log_say_what_everybody_is_doing(site: Site) -> None:
+def test_sigusr1_logs_threads_partitions_and_calls(site: Site) -> None:
     """SIGUSR1 shows threads and partitions, and where a function hangs; the process goes on."""
     site.broker.produce(site.partition(0), b"first")
     daemon = site.run("hang")
@@ -90,7 +90,7 @@ def test_a_signal_has_the_log_say_what_everybody_is_doing(site: Site) -> None:
     daemon.wait()
 
 
-def test_what_the_users_code_logs_says_for_which_batch(site: Site) -> None:
+def test_a_line_logged_by_the_users_code_names_its_batch(site: Site) -> None:
     """A line of the standard library's logging has channel, topic, partition, epoch and batch."""
     site.broker.produce(site.partition(1), b"first")
     daemon = site.run("say")
@@ -103,7 +103,7 @@ def test_what_the_users_code_logs_says_for_which_batch(site: Site) -> None:
     assert daemon.wait() == 0
 
 
-def test_a_stop_that_overruns_says_what_was_left(site: Site) -> None:
+def test_a_stop_that_overruns_names_the_unfinished_partition(site: Site) -> None:
     """A function that hangs costs its own partition only; the exit code is 5, the claims free."""
     site.broker.produce(site.partition(0), b"first")
     site.broker.produce(site.partition(1))

@@ -54,7 +54,7 @@ def promtool(*arguments: str | Path, text: bytes = b"") -> None:
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
 
-def test_the_files_are_what_prometheus_takes() -> None:
+def test_prometheus_accepts_the_scrape_configuration_and_the_alerts() -> None:
     """The scrape configuration and the alerts are valid."""
     promtool("check", "config", DEPLOY / "prometheus" / "prometheus.yml")
     promtool("check", "rules", DEPLOY / "prometheus" / "alerts.yml")
@@ -106,7 +106,7 @@ def test_the_metrics_are_as_prometheus_wants_them(site: Site) -> None:
     assert ours == {spec.name for spec in Metrics().specs}
 
 
-def test_the_lag_is_what_a_record_waits(site: Site) -> None:
+def test_the_lag_is_the_age_of_a_waiting_record(site: Site) -> None:
     """While a record hangs in the function its age is shown and rises; without one it is 0."""
     daemon = site.run("hang")
     where = {"channel": "main", "topic": site.topic, "partition": "0"}

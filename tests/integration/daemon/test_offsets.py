@@ -370,8 +370,8 @@ def test_a_processor_with_offsets_of_its_own_is_refused(operator: Operator) -> N
     assert shown["sink_offsets_known"] is False
 
 
-def test_what_cannot_be_found_is_said(operator: Operator) -> None:
-    """Topics, partitions, channels, times and servers, each with an exit code of its own."""
+def test_an_unknown_name_time_or_server_has_its_own_exit_code(operator: Operator) -> None:
+    """An unknown topic, partition, channel, time or server is an error with its own exit code."""
     site = operator.site
     operator.call("reset", "--to", "earliest", "--topic", f"{site.topic}:7", code=2)
     assert "has no partition 7; it has 2, from 0 on" in operator.errors

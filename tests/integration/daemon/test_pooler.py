@@ -193,7 +193,7 @@ _LEFT = {
 
 
 @pytest.mark.parametrize("left", _LEFT.values(), ids=_LEFT.keys())
-def test_what_another_client_leaves_on_a_connection_changes_nothing(
+def test_settings_left_on_a_pooled_connection_change_nothing(
     url: str, pooled: str, left: str
 ) -> None:
     """Rows and offsets go where they went before, and mean the same."""

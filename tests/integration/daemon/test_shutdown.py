@@ -78,7 +78,7 @@ def _stopped(daemon: Daemon) -> int:
         pytest.param(Cable.break_off, id="refusing", marks=pytest.mark.slow),
     ],
 )
-def test_a_stop_without_zookeeper_commits_and_says_what_it_could_not_give_back(
+def test_a_stop_without_zookeeper_commits_and_names_the_session_left(
     site: Site, cable: Cable, fault: Any
 ) -> None:
     """Within the lease the batch that is out is finished; exit 5, and the next start goes on."""
@@ -98,7 +98,7 @@ def test_a_stop_without_zookeeper_commits_and_says_what_it_could_not_give_back(
     assert _stopped(again) == 0
 
 
-def test_a_stop_without_kafka_gives_back_and_says_what_was_not_committed(
+def test_a_stop_without_kafka_gives_back_and_names_the_missing_commit(
     frozen: tuple[Site, KafkaBroker],
 ) -> None:
     """Exit 5 by the deadline, with the offset named; no node is left, so that others can go on."""
@@ -185,7 +185,7 @@ def test_a_second_signal_ends_a_stop_that_hangs_without_servers(site: Site, cabl
     assert daemon.wait() == 128 + signal.SIGINT
 
 
-def test_a_log_that_nobody_reads_holds_up_nothing(site: Site) -> None:
+def test_a_log_without_a_reader_holds_up_nothing(site: Site) -> None:
     """Records are delivered and a stop keeps its deadline, though standard error is a full pipe."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

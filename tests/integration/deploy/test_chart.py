@@ -193,7 +193,7 @@ def test_the_objects_belong_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_configuration_reaches_the_pods_and_serves_what_prometheus_scrapes(
+def test_the_configuration_reaches_the_pods_with_the_scraped_port(
     tmp_path: Path,
 ) -> None:
     """The configuration is as given, with the metrics' port of the values for all addresses."""
@@ -209,7 +209,7 @@ def test_the_configuration_reaches_the_pods_and_serves_what_prometheus_scrapes(
 
 
 @pytest.mark.slow
-def test_there_are_no_channels_but_those_that_are_given(tmp_path: Path) -> None:
+def test_only_the_given_channels_are_configured(tmp_path: Path) -> None:
     """Helm merges maps: a channel of the chart's own would run beside them."""
     flights = {**_yaml(EXAMPLE)["config"], "channels": {"flights": {"topics": ["flights"]}}}
     data = _rendered(tmp_path, {"config": flights}, example=None)["ConfigMap"]["data"]
@@ -275,8 +275,8 @@ def test_pods_have_no_more_rights_than_they_need(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_switched_off_is_not_there(tmp_path: Path) -> None:
-    """Nor what takes an operator, unless it is asked for."""
+def test_objects_that_are_switched_off_are_not_rendered(tmp_path: Path) -> None:
+    """Objects that take an operator are not rendered either, unless asked for."""
     objects = _rendered(tmp_path)
     assert not {"ServiceMonitor", "ScaledObject"} & set(objects)
     assert objects["StatefulSet"]["spec"]["replicas"] == 2
@@ -296,8 +296,8 @@ def test_what_is_switched_off_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_keda_says_how_many_pods_there_are(tmp_path: Path) -> None:
-    """With the example's triggers, of this release's pods; the chart says no number of its own."""
+def test_the_number_of_pods_is_left_to_keda(tmp_path: Path) -> None:
+    """KEDA scales this release's pods by the example's triggers; the chart gives no number."""
     objects = _rendered(tmp_path, None, KEDA)
     scaled, work = objects["ScaledObject"]["spec"], objects["StatefulSet"]
     assert scaled["scaleTargetRef"] == {

@@ -63,8 +63,8 @@ def _stages() -> dict[str, str]:
     return {name or "": body for name, body in zip(found[2::3], found[3::3], strict=True)}
 
 
-def test_both_images_say_what_they_are() -> None:
-    """In the words of the OCI: the version of the code, the licence, and where it is from."""
+def test_both_images_have_oci_labels() -> None:
+    """The OCI's labels have the version of the code, the licence, and where it is from."""
     stages = _stages()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     common = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="(.*?)"', stages["common"]))
@@ -132,8 +132,8 @@ def test_compose_files_fit_the_specification(file: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_what_the_compose_file_mounts_is_there() -> None:
-    """Every path beside it, Prometheus' and Grafana's files among them."""
+def test_the_paths_that_the_compose_file_mounts_exist() -> None:
+    """Every mounted path beside the file exists, Prometheus' and Grafana's files among them."""
     services = yaml.safe_load((COMPOSE / "compose.yaml").read_text(encoding="utf-8"))["services"]
     mounts = [m for service in services.values() for m in service.get("volumes", ())]
     sources = [m.split(":")[0] for m in mounts if m.startswith(".")]
@@ -142,7 +142,7 @@ def test_what_the_compose_file_mounts_is_there() -> None:
         assert (COMPOSE / source).exists(), source
 
 
-def test_the_container_stops_within_what_compose_allows() -> None:
+def test_the_container_stops_within_its_grace_period() -> None:
     """stop_grace_period is longer than a stop of this configuration, also one that hangs."""
     services = yaml.safe_load((COMPOSE / "compose.yaml").read_text(encoding="utf-8"))["services"]
     config = load(COMPOSE / "config" / "headrace.yaml")

@@ -160,7 +160,7 @@ def test_the_slim_image_runs_its_work_and_drains(images: Images, site: Site) -> 
     _require_drained(images, container, site, SLIM)
 
 
-def test_the_slim_image_says_what_it_lacks(images: Images, site: Site) -> None:
+def test_the_slim_image_names_the_missing_libraries(images: Images, site: Site) -> None:
     """A configuration that takes Spark is refused, with the place and the reason."""
     container = Container(images, site, SLIM, _with_spark(site))
     assert wait_for(lambda: _ended(container), Deadline.after(WAIT))
@@ -200,7 +200,7 @@ def _ended(container: Container) -> bool:
     return bool(container.facts()["State"]["Status"] != "running")
 
 
-def test_the_images_say_what_they_are(images: Images) -> None:
+def test_the_built_images_have_oci_labels(images: Images) -> None:
     """OCI labels say which version, of which revision, each image is, with Spark or without it."""
     for image, version in ((IMAGE, VERSION), (SLIM, f"{VERSION}-slim")):
         labels = images.facts(image)["Labels"]

@@ -45,7 +45,7 @@ def stacks(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("page", _pages(""))
-def test_what_needs_no_server_runs(page: str, tmp_path: Path) -> None:
+def test_programs_without_a_server_run(page: str, tmp_path: Path) -> None:
     """Programs and commands without a comment end without an error."""
     folder = Folder(tmp_path, page, {})
     folder.write_files()
@@ -56,7 +56,7 @@ def test_what_needs_no_server_runs(page: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("stacks")
 @pytest.mark.parametrize("page", _pages("servers"))
-def test_what_needs_servers_runs(page: str, servers: dict[str, str], tmp_path: Path) -> None:
+def test_commands_with_servers_run(page: str, servers: dict[str, str], tmp_path: Path) -> None:
     """A reader who follows a page, command by command, meets no error."""
     folder = Folder(tmp_path, page, servers)
     folder.write_files(f"group.{uuid4().hex[:12]}")
@@ -66,8 +66,8 @@ def test_what_needs_servers_runs(page: str, servers: dict[str, str], tmp_path: P
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", _pages("daemon"))
-def test_what_needs_a_daemon_runs(page: str, servers: dict[str, str], tmp_path: Path) -> None:
-    """The same beside a daemon, which stops in order after it."""
+def test_commands_beside_a_daemon_run(page: str, servers: dict[str, str], tmp_path: Path) -> None:
+    """Commands beside a daemon meet no error, and it stops in order after them."""
     folder = Folder(tmp_path, page, servers)
     folder.write_files(f"group.{uuid4().hex[:12]}")
     folder.run_beside_daemon()
@@ -76,8 +76,8 @@ def test_what_needs_a_daemon_runs(page: str, servers: dict[str, str], tmp_path: 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", _pages("spark"))
-def test_what_needs_spark_runs(page: str, tmp_path: Path) -> None:
-    """Programs that start a Spark of their own."""
+def test_programs_with_spark_run(page: str, tmp_path: Path) -> None:
+    """Programs that start a Spark of their own end without an error."""
     folder = Folder(tmp_path, page, {})
     folder.write_files()
     folder.run("spark")

@@ -14,7 +14,7 @@ from headrace.testing import FakeRecord
 from tests.brokers import Broker
 
 
-def test_a_letter_is_there_as_it_was_given(bootstrap_servers: str) -> None:
+def test_a_letter_is_stored_as_it_was_given(bootstrap_servers: str) -> None:
     """Key, value and headers, also none and the same name twice; stored when ``store`` returns."""
     broker, store = (
         Broker(bootstrap_servers),
@@ -55,8 +55,10 @@ def test_threads_share_one_producer(bootstrap_servers: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["topic", "broker"])
-def test_what_is_not_known_to_be_there_is_an_error(bootstrap_servers: str, missing: str) -> None:
-    """Without the topic or a broker, by the deadline, with the topic's name."""
+def test_a_letter_that_is_not_acknowledged_is_an_error(
+    bootstrap_servers: str, missing: str
+) -> None:
+    """Without the topic or a broker the error comes by the deadline, with the topic's name."""
     address = bootstrap_servers if missing == "topic" else "127.0.0.1:1"
     store = KafkaDeadLetterStore({"bootstrap.servers": address, "log_level": 0})
     with pytest.raises(ProduceError, match=r"no\.such\.topic did not take a record"):

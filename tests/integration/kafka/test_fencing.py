@@ -97,7 +97,7 @@ def group(broker: Broker) -> Iterator[Group]:
     group.store.close()
 
 
-def test_what_a_broker_left_in_doubt_is_cleared(group: Group) -> None:
+def test_an_offset_that_a_broker_left_in_doubt_is_cleared(group: Group) -> None:
     """Beginning anew is not enough; with an aborted transaction the offset from before is read."""
     leave_in_doubt(group.broker.address, group.id, group.name, group.partition, 9)
     fence_producers(group.properties, [group.id], Deadline.after(WAIT))
@@ -131,7 +131,7 @@ def test_a_commit_of_the_same_producer_ends_the_doubt_as_well(group: Group) -> N
     assert [group.offset(number) for number in (0, 1)] == [9, 3]
 
 
-def test_what_a_sink_s_transaction_left_in_doubt_is_cleared(broker: Broker) -> None:
+def test_an_offset_that_a_sink_left_in_doubt_is_cleared(broker: Broker) -> None:
     """The store of a channel with a Kafka sink clears the group of the sink."""
     with closing(KafkaPlace(broker)) as place, closing(place.results()) as results:
         assert results.commit([place.share(0, 0, 10, "tx.1")]) == []
@@ -145,7 +145,7 @@ def test_what_a_sink_s_transaction_left_in_doubt_is_cleared(broker: Broker) -> N
         assert results.stored(place.identity(0)) == 10
 
 
-def test_what_a_killed_process_left_open_is_undone(group: Group) -> None:
+def test_an_open_transaction_of_a_killed_process_is_undone(group: Group) -> None:
     """The open offset is never read; the one from before is, and at once."""
     about = [group.broker.address, group.id, group.name, group.topic]
     with subprocess.Popen(
@@ -160,7 +160,7 @@ def test_what_a_killed_process_left_open_is_undone(group: Group) -> None:
     assert group.offset() == 5
 
 
-def test_what_is_committed_stays(group: Group) -> None:
+def test_a_committed_offset_survives_fencing(group: Group) -> None:
     """The aborted transaction takes nothing back of what the same id stored before."""
     producer = group.producer(group.id, 7)
     producer.commit_transaction(WAIT)
@@ -184,7 +184,7 @@ def test_others_transactions_go_on(group: Group) -> None:
 
 
 @pytest.mark.slow
-def test_a_topic_that_is_gone_stands_in_nobody_s_way(group: Group) -> None:
+def test_a_deleted_topic_does_not_hinder_fencing(group: Group) -> None:
     """The brokers take no offset of it, and clear the group all the same."""
     leave_in_doubt(group.broker.address, group.id, group.name, group.partition, 9)
     place = GroupPartition(group.name, TopicPartition("no-such-topic", 0))
@@ -192,7 +192,7 @@ def test_a_topic_that_is_gone_stands_in_nobody_s_way(group: Group) -> None:
     assert group.offset() == 5
 
 
-def test_without_brokers_nobody_is_shut_out(group: Group) -> None:
+def test_fencing_without_brokers_is_an_error(group: Group) -> None:
     """The error names the producer and says that its partitions wait."""
     nowhere = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
     place = GroupPartition(group.name, group.partition)

@@ -19,7 +19,7 @@ def topic(bootstrap_servers: str) -> str:
     return name
 
 
-def test_everything_sent_is_counted_and_there(bootstrap_servers: str, topic: str) -> None:
+def test_each_sent_record_is_counted_and_stored(bootstrap_servers: str, topic: str) -> None:
     """After a flush the counts and the topic's watermarks agree on what was sent."""
     client = {"bootstrap.servers": bootstrap_servers}
     producer = TopicProducer(client, topic)

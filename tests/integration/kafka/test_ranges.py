@@ -57,7 +57,7 @@ def planned(source: KafkaRangeSource) -> OffsetRun:
     return run
 
 
-def test_what_is_there_is_planned_in_steps(
+def test_existing_records_are_planned_in_steps(
     broker: Broker,
     source: KafkaRangeSource,
     partition: TopicPartition,

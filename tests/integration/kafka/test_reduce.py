@@ -40,7 +40,7 @@ def test_a_range_is_read_and_nothing_else_is(bootstrap_servers: str) -> None:
     )
 
 
-def test_a_range_that_is_not_there_is_refused(bootstrap_servers: str) -> None:
+def test_a_range_that_does_not_exist_is_refused(bootstrap_servers: str) -> None:
     """A topic, a partition and offsets that do not exist are named."""
     broker, properties = Broker(bootstrap_servers), {"bootstrap.servers": bootstrap_servers}
     partition = TopicPartition(broker.create_topic(), 0)

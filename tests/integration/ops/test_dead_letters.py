@@ -182,7 +182,7 @@ def test_letters_are_counted_by_error(rig: Rig) -> None:
     rig.run("list", "--by", "error", "--values", expect=2)
 
 
-def test_what_is_to_be_redacted_is_not_listed(rig: Rig) -> None:
+def test_redacted_fields_are_not_listed(rig: Rig) -> None:
     """Key, headers and members of values are redacted as in a tap; a replayed record is whole."""
     document = json.loads(rig.file.read_text())
     document["admin"] = {"redact": ["key", "value.card", "headers.a"]}
@@ -262,8 +262,8 @@ def test_records_come_back_in_their_order(rig: Rig) -> None:
 
 
 @pytest.mark.slow
-def test_what_no_replay_takes_does_not_hold_progress_back(rig: Rig) -> None:
-    """Another group's letters, foreign records and duplicates; the other group finds its own."""
+def test_letters_outside_a_replay_do_not_hold_progress_back(rig: Rig) -> None:
+    """Another group's letters, which it finds itself, foreign records and duplicates are passed."""
     foreign = FakeRecord(value_=b"x")
     own, other = rig.letter(1), rig.letter(2, group="another")
     rig.store(0, foreign, other, own, rig.letter(1), foreign, rig.letter(3))
@@ -336,7 +336,7 @@ def test_letters_go_to_another_topic(rig: Rig) -> None:
     assert rig.replayed(other) == Counter([b"v1", b"v2"])
 
 
-def test_what_is_no_letter_stays(rig: Rig) -> None:
+def test_records_that_are_no_letters_are_not_replayed(rig: Rig) -> None:
     """A timer's letter and a foreign record are listed, and no replay takes them."""
     timer = [("headrace.partition", b"0"), ("headrace.timer", b"due"), ("headrace.message", b"m")]
     rig.store(0, FakeRecord(key_=b"k", value_=None, headers_=timer), FakeRecord(value_=b"x"))

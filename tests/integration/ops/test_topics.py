@@ -41,7 +41,7 @@ def _run(file: Path, *options: str, answer: str | None = None) -> tuple[int, str
     return done.exit_code, done.output
 
 
-def test_what_a_configuration_needs_is_created_once(bootstrap_servers: str, tmp_path: Path) -> None:
+def test_topics_of_a_configuration_are_created_once(bootstrap_servers: str, tmp_path: Path) -> None:
     """Shown, asked, made with the partitions and settings that it has to have, and then left."""
     name = f"orders-{uuid4().hex[:8]}"
     file = _configuration(tmp_path, bootstrap_servers, name)

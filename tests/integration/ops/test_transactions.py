@@ -143,7 +143,7 @@ def test_offsets_that_stay_in_doubt_are_cleared(rig: Rig, sink: str | None) -> N
 
 
 @pytest.mark.parametrize(("chosen", "offset"), [([], 9), (["--as", "abort"], 5)])
-def test_what_was_decided_is_settled(rig: Rig, chosen: list[str], offset: int) -> None:
+def test_a_decided_transaction_is_settled(rig: Rig, chosen: list[str], offset: int) -> None:
     """The log decides, or the operator where it does not; an open transaction is refused."""
     partition, group, name = rig.site.partition(0), rig.site.group, f"{rig.prefix}one.3"
     producer = rig.open(name, partition)
@@ -164,8 +164,8 @@ def test_what_was_decided_is_settled(rig: Rig, chosen: list[str], offset: int) -
     assert "has no transaction" in rig.run("settle", "nobody.1", "--yes", expect=2).output
 
 
-def test_what_is_written_is_looked_at(rig: Rig) -> None:
-    """An output and the dead letters are, though the channel reads neither."""
+def test_transactions_in_written_topics_are_listed(rig: Rig) -> None:
+    """An output and the dead letters are looked at, though the channel reads neither."""
     output, letters = rig.site.broker.create_topic(), rig.site.broker.create_topic()
     channel = rig.document["channels"]["main"]
     channel["processor"] = {"type": "arrow", "reducer": "json:dumps"}

@@ -60,7 +60,7 @@ def group_of(cluster: Cluster, stack: LocalStack, directory: Path, topic: str) -
     return Group(cluster, stack.zookeeper_hosts, directory, topic)
 
 
-def test_a_killed_broker_holds_up_only_what_it_alone_has(
+def test_a_killed_broker_holds_up_only_unreplicated_partitions(
     cluster: Cluster,
     stack: LocalStack,
     tmp_path: Path,

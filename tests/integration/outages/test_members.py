@@ -175,7 +175,7 @@ _HARM: dict[Callable[[ZooKeeperSession, Group], None], tuple[str, list[str]]] = 
 
 
 @pytest.mark.parametrize("harm", _HARM, ids=lambda harm: harm.__name__)
-def test_nodes_that_somebody_harms_cost_the_claim_and_no_record(
+def test_harmed_nodes_cost_the_claim_and_no_record(
     make_group: Callable[..., Group],
     zookeeper_hosts: str,
     log: Log,

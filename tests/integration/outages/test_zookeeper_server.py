@@ -90,7 +90,7 @@ def test_a_server_that_comes_back_empty_is_filled_again(
     assert set(notes.values.values()) == {1}
 
 
-def test_a_start_waits_for_a_server_that_is_not_there_yet(
+def test_a_start_waits_for_a_server_that_does_not_run_yet(
     server: ZooKeeperServer, make_group: Callable[..., Group]
 ) -> None:
     """Within connect_timeout the start goes on by itself once the server answers."""

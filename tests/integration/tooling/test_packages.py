@@ -128,7 +128,7 @@ def test_the_base_install_is_small(base: Path, capsys: pytest.CaptureFixture[str
     assert size < _LARGEST_BASE
 
 
-def test_the_base_install_checks_what_it_can_run(headrace: Any, tmp_path: Path) -> None:
+def test_the_base_install_checks_channels_that_it_can_run(headrace: Any, tmp_path: Path) -> None:
     """Commands say what they do, and channels that need no extra are taken."""
     shown = headrace("--help")
     assert shown.returncode == 0
@@ -184,7 +184,7 @@ def tutorial_stack(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("tutorial_stack")
-def test_the_tutorial_runs_on_what_is_published(
+def test_the_tutorial_runs_on_the_published_wheel(
     wheel: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """From the wheel with the extras that it names, on Spark and Delta, to rows in the table."""
@@ -216,7 +216,7 @@ def test_the_part_in_c_is_in_the_wheel(base: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_channel_that_takes_more_is_refused_with_what_installs_it(
+def test_a_channel_without_its_extra_is_refused_with_the_command(
     headrace: Any, tmp_path: Path
 ) -> None:
     """Each place that takes an extra is named with its line and the command."""

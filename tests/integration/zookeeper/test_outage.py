@@ -119,7 +119,7 @@ def _answers(session: ZooKeeperSession) -> bool:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_a_session_whose_end_nobody_heard_of_is_kept_for_the_next_start(
+def test_a_session_without_a_confirmed_end_is_kept_for_the_next_start(
     server: ZooKeeperServer, tmp_path: Path, *, told: bool
 ) -> None:
     """It ends in time though the server is silent; the next session can still end it."""

@@ -96,7 +96,7 @@ def test_facts_are_counted_once_by_another_key(site: Site, engine: str) -> None:
 @pytest.mark.parametrize(
     "until", ["latest", pytest.param("2100-01-01T00:00:00Z", marks=pytest.mark.slow)]
 )
-def test_a_bounded_run_reduces_what_it_re_keys(site: Site, until: str) -> None:
+def test_a_bounded_run_reduces_the_records_that_it_re_keys(site: Site, until: str) -> None:
     """The reduce follows the re-keying's end: each run counts all that was there when it began."""
     output = site.broker.create_topic(2)
     given = keyed(site, output, key="value.customer.id", value="json")
@@ -138,7 +138,7 @@ def test_a_re_keyed_record_is_as_it_was(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_processed_is_deleted_and_a_restart_goes_on(site: Site) -> None:
+def test_processed_by_key_records_are_deleted_and_a_restart_goes_on(site: Site) -> None:
     """The by-key topic has no record below the committed offsets; a new start counts on."""
     output = site.broker.create_topic(2)
     given = keyed(

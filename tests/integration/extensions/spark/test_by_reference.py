@@ -266,7 +266,7 @@ def _is_update(row: Any, number: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_time_beyond_what_microseconds_can_say(
+def test_a_time_beyond_the_range_of_microseconds(
     broker: Broker, spark_runtime: SparkRuntime
 ) -> None:
     """The time is null by value; Spark's own source fails with it, and shows no other time."""
@@ -334,7 +334,7 @@ def site(
     group.close()
 
 
-def test_a_channel_has_spark_read_what_it_plans(site: Site) -> None:
+def test_spark_reads_the_ranges_that_a_channel_plans(site: Site) -> None:
     """Each readable record is in the table once, a restart goes on behind, offsets pass markers."""
     group = site.group
     group.produce(250, 0)

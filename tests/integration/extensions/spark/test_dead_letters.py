@@ -93,7 +93,7 @@ def test_undecodable_records_are_letters_of_the_first_delivery(
     "keeps_offsets",
     [pytest.param(True, id="delta"), pytest.param(False, id="jsonl", marks=pytest.mark.slow)],
 )
-def test_what_fails_in_spark_is_found_and_the_rest_is_stored(
+def test_a_record_that_fails_in_spark_is_found_and_the_rest_stored(
     spark_runtime: SparkRuntime, tmp_path: Path, *, keeps_offsets: bool
 ) -> None:
     """A job's error and an undecodable value; every other record is in the sink, once in Delta."""

@@ -84,7 +84,9 @@ def test_values_are_decoded_alike_with_spark_and_without(spark_runtime: SparkRun
     assert inline.rows.to_pylist() == spark.rows.to_pylist()
 
 
-def test_what_spark_lets_pass_is_undecodable_without_it(spark_runtime: SparkRuntime) -> None:
+def test_values_that_only_spark_accepts_are_undecodable_without_it(
+    spark_runtime: SparkRuntime,
+) -> None:
     """Each difference that the documentation lists is one, and is just this."""
     decode = Decode(Decoding.JSON, SCHEMA, OnUndecodable.SKIP)
     table = records_table([value for value, _ in WITH_SPARK_ONLY])

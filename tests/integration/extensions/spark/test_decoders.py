@@ -187,7 +187,7 @@ def test_facts_are_decoded_in_workers(site: Site, spark_runtime: SparkRuntime) -
     assert len(set(site.made.read_text().split())) > 1
 
 
-def test_records_are_re_keyed_by_what_a_decoder_finds(site: Site) -> None:
+def test_records_are_re_keyed_by_a_field_that_a_decoder_returns(site: Site) -> None:
     """The key is a field of the decoder's result; a decoder that cannot work blames no record."""
     settings = RekeySettings("value.id", "by-id", undecodable="skip", decoder=site.values())
     function = RekeyFunction(Rekey(settings))

@@ -180,7 +180,9 @@ def test_times_partition_by_the_moment_in_any_time_zone(
             assert row["local"] == expected[number]["local"]
 
 
-def test_what_cannot_partition_makes_no_table(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
+def test_a_column_that_cannot_partition_makes_no_table(
+    spark_runtime: SparkRuntime, tmp_path: Path
+) -> None:
     """It is told by the type, before the result is computed."""
     frame = spark_runtime.session.range(1).selectExpr(
         "id",

@@ -97,7 +97,7 @@ def test_rows_are_the_same_however_they_are_written(
     assert writers[1].startswith("parquet-cpp-arrow")
 
 
-def test_spark_reads_what_was_fetched_as_what_it_wrote(
+def test_fetched_rows_read_as_rows_written_by_tasks(
     sink: DeltaSink, spark_runtime: SparkRuntime, tmp_path: Path
 ) -> None:
     """The files have the same columns of the same types, with the same values."""

@@ -148,7 +148,9 @@ def test_a_third_channel_goes_on_beside_two_that_hang(
     assert not any(future.done() for future in futures)
 
 
-def test_what_hangs_is_ended_at_its_limit(channels: Callable[..., Channel], tmp_path: Path) -> None:
+def test_a_hanging_batch_is_ended_at_its_limit(
+    channels: Callable[..., Channel], tmp_path: Path
+) -> None:
     """The batch has timed out, its Python workers are gone, and so is what they held."""
     folder = tmp_path / "hung"
     folder.mkdir()

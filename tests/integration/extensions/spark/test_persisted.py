@@ -53,7 +53,7 @@ def by_query(df: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize("persisting", [by_cache, by_persist, by_rdd, by_query])
-def test_what_a_reducer_persists_is_let_go_after_the_commit(
+def test_persisted_data_is_let_go_after_the_commit(
     spark_runtime: SparkRuntime,
     channel: Callable[..., Channel],
     persisting: Callable[[DataFrame], DataFrame],
@@ -69,7 +69,7 @@ def test_what_a_reducer_persists_is_let_go_after_the_commit(
         assert persistent(spark_runtime) == before
 
 
-def test_what_a_failed_reducer_persisted_is_let_go(
+def test_persisted_data_of_a_failed_reducer_is_let_go(
     spark_runtime: SparkRuntime, channel: Callable[..., Channel]
 ) -> None:
     """Data is let go whether the reducer raises after persisting it or its job fails."""
@@ -88,10 +88,10 @@ def test_what_a_failed_reducer_persisted_is_let_go(
         assert persistent(spark_runtime) == before
 
 
-def test_what_was_persisted_before_stays(
+def test_data_that_was_persisted_before_stays(
     spark_runtime: SparkRuntime, channel: Callable[..., Channel]
 ) -> None:
-    """A table that somebody cached, and that the reducer reads and caches again."""
+    """A cached table that the reducer reads and caches again is still cached afterwards."""
     table = spark_runtime.session.range(100).selectExpr("cast(id as string) AS value").cache()
     assert table.count() == 100
     kept = persistent(spark_runtime)

@@ -89,7 +89,7 @@ def test_none_moves_the_offsets(channel: Callable[..., Channel]) -> None:
     assert len(ch.rows()) == 1
 
 
-def test_what_the_reducer_raises_is_what_the_channel_gets(channel: Callable[..., Channel]) -> None:
+def test_the_channel_gets_the_reducers_error(channel: Callable[..., Channel]) -> None:
     """Python's own errors arrive as they are, Spark's as a ReducerError with Spark's words.
 
     A plan that Spark refuses is blamed on no record.
@@ -159,7 +159,7 @@ def test_a_job_past_its_deadline_times_out(channel: Callable[..., Channel]) -> N
 
 
 @pytest.mark.slow
-def test_close_cancels_what_runs(
+def test_close_cancels_a_running_job(
     channel: Callable[..., Channel], spark_runtime: SparkRuntime
 ) -> None:
     """Closing ends a job that would take ten minutes, and answers its batch."""

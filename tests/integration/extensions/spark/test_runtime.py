@@ -304,7 +304,7 @@ def test_only_the_process_itself_is_answered_on_loopback(said: list[str]) -> Non
     assert "sum 6" in rest.splitlines()
 
 
-def test_without_java_the_start_fails_with_what_to_do(tmp_path: Path) -> None:
+def test_without_java_the_start_fails_with_advice(tmp_path: Path) -> None:
     """A missing Java is one sentence, and ends the start at once."""
     environment = {**os.environ, "JAVA_HOME": str(tmp_path)}
 

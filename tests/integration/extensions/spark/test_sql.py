@@ -51,7 +51,7 @@ def test_a_query_sees_the_bytes_without_decoding(channel: Callable[..., Channel]
         ("select id from batch; select 1", ";"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_at_the_start(
+def test_a_query_without_a_plan_is_refused_at_the_start(
     channel: Callable[..., Channel], query: str, told: str
 ) -> None:
     """A query with a mistake, and all that is no query, ends the start with what Spark says."""

@@ -64,7 +64,7 @@ def url(server: PostgresServer) -> str:
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(drawn=_DRAWN)
-def test_the_last_row_of_the_log_stays_whatever_the_server_takes_for_equal(
+def test_the_last_row_of_the_log_stays_under_any_equality_of_keys(
     url: str, drawn: tuple[tuple[str, str], Results]
 ) -> None:
     """The rows are as if each had been upserted by itself, in the log's order."""

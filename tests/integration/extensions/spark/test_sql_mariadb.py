@@ -131,7 +131,7 @@ _WAITING = "SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK 
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["known", "new"])
-def test_a_commit_sees_what_the_one_that_it_waited_for_stored(url: str, *, is_new: bool) -> None:
+def test_a_commit_sees_the_offset_that_it_waited_for(url: str, *, is_new: bool) -> None:
     """The second of two commits of a range is refused, also where it read before it waited."""
     run(url, "CREATE TABLE t (id BIGINT)")
     rows = pa.table({"id": [1]})
@@ -325,7 +325,7 @@ _REFUSING = [
         (_REFUSING, ["c"], "no such city"),
     ],
 )
-def test_what_is_refused_for_a_value_is_the_row_s_fault(
+def test_a_refused_value_is_the_row_s_fault(
     url: str, sink: SqlSink, made: list[str], values: list[Any], says: str
 ) -> None:
     """A refusal by Python, the driver or the server is the row's fault, whatever its number."""
@@ -354,7 +354,7 @@ def test_what_is_refused_for_a_value_is_the_row_s_fault(
         ),
     ],
 )
-def test_what_no_row_can_fill_is_told_with_column_and_table(
+def test_a_column_that_no_row_can_fill_is_named_with_its_table(
     url: str, sink: SqlSink, made: str, result: dict[str, Any], says: str
 ) -> None:
     """Twins by case, generated columns, what driver and columns have no form for."""
@@ -387,7 +387,7 @@ def test_json_text_is_json_and_structures_become_it(url: str, sink: SqlSink) -> 
     ]
 
 
-def test_moments_are_stored_in_utc_whatever_the_server_s_time_zone(url: str, sink: SqlSink) -> None:
+def test_times_are_stored_in_utc_under_any_server_time_zone(url: str, sink: SqlSink) -> None:
     """A TIMESTAMP has the moment, a DATETIME the time of day in UTC."""
     run(url, "CREATE TABLE t (p TIMESTAMP(6) NULL, d DATETIME(6), n TIMESTAMP(6) NULL)")
     sink.open()
@@ -434,9 +434,7 @@ def test_tables_whose_names_differ_in_case_alone_have_offsets_of_their_own(url: 
     ("change", "problem"),
     [("/nosuch", "Unknown database 'nosuch'"), (":1/test", "Can't connect to MySQL server")],
 )
-def test_what_keeps_the_sink_from_starting_is_said_without_the_password(
-    url: str, change: str, problem: str
-) -> None:
+def test_an_error_of_the_start_omits_the_password(url: str, change: str, problem: str) -> None:
     """A missing database and a server that is away stop the start."""
     beginning = url.rpartition("/")[0] if change[0] == "/" else url.rpartition(":")[0]
     address = beginning.replace("root@", "root:hunter2@") + change

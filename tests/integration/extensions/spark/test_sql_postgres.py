@@ -313,7 +313,7 @@ def test_values_of_all_kinds_arrive(url: str) -> None:
         ({"port": 1}, "refused"),
     ],
 )
-def test_what_keeps_the_sink_from_starting_is_said_without_the_password(
+def test_an_error_of_the_start_omits_the_password(
     url: str, change: dict[str, Any], problem: str
 ) -> None:
     """A missing database, missing rights and a server that is away stop the start."""

@@ -162,7 +162,7 @@ _REFUSING = [
         (_REFUSING, ["c"], "no such city"),
     ],
 )
-def test_what_the_server_refuses_for_a_value_is_the_row_s_fault(
+def test_a_value_that_the_server_refuses_is_the_row_s_fault(
     url: str, sink: SqlSink, made: list[str], values: list[str], says: str
 ) -> None:
     """Broken JSON, text too long for its column or an index, rules of views and triggers."""
@@ -189,7 +189,7 @@ def test_what_the_server_refuses_for_a_value_is_the_row_s_fault(
         ("CREATE TABLE t (j JSONB)", {"j": [b"x"]}, "takes no binary"),
     ],
 )
-def test_what_no_row_can_fill_is_told_with_column_and_table(
+def test_a_column_that_no_row_can_fill_is_named_with_its_table(
     url: str, sink: SqlSink, made: str, result: dict[str, Any], says: str
 ) -> None:
     """Twins by case, generated columns, views, types: before anything is written."""

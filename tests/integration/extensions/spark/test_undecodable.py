@@ -148,7 +148,7 @@ def test_an_undecodable_value_fails_under_any_plan(spark_runtime: SparkRuntime, 
 
 
 @pytest.mark.parametrize("name", ["limit", "limit 0", "join", "count", "not null", "nothing"])
-def test_what_is_left_out_is_counted_under_any_plan(spark_runtime: SparkRuntime, name: str) -> None:
+def test_skipped_records_are_counted_under_any_plan(spark_runtime: SparkRuntime, name: str) -> None:
     """With skip each undecodable record is counted once, however little the plan reads."""
     values = [*_EMPTY, b'{"id": 1, "name": "a"}', *_EMPTY]
 

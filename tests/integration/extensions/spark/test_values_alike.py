@@ -307,7 +307,7 @@ def both(
     return found(inline, len(values), names), found(spark, len(values), names)
 
 
-def test_each_value_of_each_type_is_what_the_table_says(spark_runtime: SparkRuntime) -> None:
+def test_each_value_of_each_type_is_as_in_the_table(spark_runtime: SparkRuntime) -> None:
     """In both decoders it is the same, or it is refused, or the documentation has the reason."""
     decode = Decode(Decoding.JSON, SCHEMA, OnUndecodable.SKIP)
 

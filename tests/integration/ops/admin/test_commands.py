@@ -133,10 +133,10 @@ def test_status_shows_rejects_until_they_are_acknowledged(desk: Desk) -> None:
         (["--skipped", "two"], 2, "--skipped"),
     ],
 )
-def test_acknowledge_names_what_it_refuses(
+def test_acknowledge_refuses_an_unknown_channel_or_a_wrong_number(
     desk: Desk, arguments: list[str], code: int, said: str
 ) -> None:
-    """A channel that there is none of, and numbers that are none."""
+    """An unknown channel and a wrong number are refused, each with its exit code and reason."""
     refused = desk.run("acknowledge", *arguments)
     assert refused.exit_code == code, refused.output
     assert said in refused.output
@@ -247,7 +247,9 @@ def test_resume_refuses_options_of_several_pauses(desk: Desk, options: list[str]
         (ReloadOutcome.UNDER_WAY, 4),
     ],
 )
-def test_a_reload_tells_what_came_of_it(desk: Desk, outcome: ReloadOutcome, code: int) -> None:
+def test_a_reload_prints_its_outcome_changes_and_reasons(
+    desk: Desk, outcome: ReloadOutcome, code: int
+) -> None:
     """The exit code tells applied, rejected and pending apart; changes and reasons are printed."""
     change = ConfigChange(
         ("channels", "member", "workers"), ChangeKind.CHANGED, 2, 3, ReloadEffect.IN_PLACE
@@ -286,7 +288,7 @@ def test_a_paused_partition_is_moved_and_named(desk: Desk) -> None:
     )
 
 
-def test_what_cannot_be_moved_or_skipped_is_a_refusal(desk: Desk) -> None:
+def test_a_seek_or_skip_that_is_not_possible_exits_with_1(desk: Desk) -> None:
     """A channel that runs, and a record that is done with: exit code 1 with what to do."""
     running = desk.run("seek", "events:1:3")
     assert (running.exit_code, "pause the channel member" in running.output) == (1, True)

@@ -223,7 +223,7 @@ def test_a_certificate_of_another_authority_is_not_let_in(serve: Any, tmp_path: 
         ("{port: 0, trusted_proxies: [127.0.0.0/8]}", "198.51.100.9", 202),
     ],
 )
-def test_who_asks_is_believed_of_trusted_proxies_alone(
+def test_forwarded_headers_count_from_trusted_proxies_alone(
     serve: Any, bare: Scene, section: str, address: str, status: int
 ) -> None:
     """The log has the address that connected, and a page's https counts, but for those named."""
@@ -267,7 +267,7 @@ def test_every_address_is_that_of_either_family(
     assert bare.stops == [f"token from {address}"]
 
 
-def test_a_port_of_nobody_is_free_again_after_the_end(serve: Any) -> None:
+def test_the_port_is_free_again_after_close(serve: Any) -> None:
     """After close nothing listens, so that a restart has the same port."""
     port = free_port()
     serve(f"{{port: {port}}}").close()
@@ -300,9 +300,7 @@ HALF = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.mark.parametrize("sent", [b"", HALF, HALF + b"Content-Length: 9\r\n\r\n"])
-def test_connections_without_a_request_keep_nobody_from_being_answered(
-    serve: Any, sent: bytes
-) -> None:
+def test_silent_connections_do_not_hold_up_requests(serve: Any, sent: bytes) -> None:
     """With more of them than may be open, the oldest go, and all that is asked is answered."""
     served = serve("{port: 0}")
     silent = _connected(served, http_server.MOST_CONNECTIONS + 44, sent)
@@ -314,9 +312,7 @@ def test_connections_without_a_request_keep_nobody_from_being_answered(
         connection.close()
 
 
-def test_a_handshake_without_an_end_keeps_nobody_from_being_answered(
-    serve: Any, tmp_path: Path
-) -> None:
+def test_unfinished_handshakes_do_not_hold_up_requests(serve: Any, tmp_path: Path) -> None:
     """With TLS connections count from the moment at which they are accepted."""
     authority = Authority(tmp_path)
     served = serve("{port: 0, tls: {certificate_file: server.pem, key_file: server.pem}}")
@@ -410,7 +406,7 @@ def test_making_the_openapi_document_holds_up_no_other_request(
         assert slow.result(30).json() == {"paths": []}
 
 
-def test_who_does_not_read_takes_no_place_and_is_let_go(
+def test_a_client_that_does_not_read_takes_no_place_and_is_disconnected(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests whose answers pile up do not count, and the connection ends."""

@@ -180,7 +180,7 @@ def _about_acls(settings: Config) -> list[Finding]:
     return [found for found in check_zookeeper(settings) if found.check == "zookeeper acl"]
 
 
-def test_servers_that_are_not_there_are_errors(
+def test_missing_servers_are_errors(
     document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each check ends with an error within its time limit."""
