@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -94,11 +95,8 @@ class KindTable(Generic[S]):
         return self.known()
 
     def _offered(self) -> list[Plugin]:
-        return [
-            plugin
-            for plugin in installed_plugins()
-            if plugin.kind is self._plugins and plugin.name not in self._built_in
-        ]
+        offered = installed_plugins(self._plugins)
+        return [plugin for plugin in offered if plugin.name not in self._built_in]
 
     def _find(self, name: Any) -> type[S]:
         """Return the kind of a type as it stands in the file.
@@ -123,10 +121,14 @@ class KindTable(Generic[S]):
         return self._plugin_kinds[plugin]
 
     def _import(self, plugin: Plugin) -> type[S]:
-        found, base = _imported(plugin), self._base
-        where = f"'{plugin.name}' of package {plugin.package}"
-        if isinstance(found, _Failed):
-            raise _refuse(f"{where} cannot be used: importing {plugin.factory} {found.reason}")
+        base, where = self._base, f"'{plugin.name}' of package {plugin.package}"
+        try:
+            found = _load(plugin.factory)
+        except (Exception, SystemExit) as error:
+            raise _refuse(
+                f"{where} cannot be used: importing {plugin.factory} failed: "
+                f"{describe_error(error)}"
+            ) from error
         if not isinstance(found, type) or not issubclass(found, base):
             raise _refuse(
                 f"{where} is no {base.__name__}, but a factory; write type: custom and factory: "
@@ -189,22 +191,10 @@ class KindTable(Generic[S]):
         return union if self._of_text is None else {"anyOf": [{"type": "string"}, union]}
 
 
-class _Failed:
-    """What could not be imported, and why, as a sentence goes on."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.reason = f"failed: {describe_error(error)}"
-
-
-def _imported(plugin: Plugin) -> Any:
-    module, _, attribute = plugin.factory.partition(":")
-    try:
-        found: Any = import_module(module)
-        for name in filter(None, attribute.split(".")):
-            found = getattr(found, name)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a package's code
-        return _Failed(error)
-    return found
+def _load(path: str) -> Any:
+    """Return what the path of an entry point names, which may lie within a class."""
+    module, _, attribute = path.partition(":")
+    return reduce(getattr, filter(None, attribute.split(".")), import_module(module))
 
 
 def _refuse(sentence: str) -> PydanticCustomError:

@@ -67,7 +67,6 @@ def open_session(desired: Config) -> EngineSession:
         ConfigError: its settings cannot be used.
         StartError: Spark is not installed.
     """
-    settings = session_settings(desired)
     with required(Extra.SPARK, "a channel of type spark"):
-        session: EngineSession = load_own(_OPEN)(settings)
+        session: EngineSession = load_own(_OPEN)(session_settings(desired))
     return session

@@ -68,11 +68,8 @@ class CommandTable(UserDict[str, Any]):
 
 
 def _of_plugin(name: str) -> Command | None:
-    offered = [
-        plugin
-        for plugin in installed_plugins()
-        if plugin.kind is PluginKind.COMMAND and plugin.name == name
-    ]
+    commands = installed_plugins(PluginKind.COMMAND)
+    offered = [plugin for plugin in commands if plugin.name == name]
     if len(offered) > 1:
         packages = " and ".join(plugin.package for plugin in offered)
         raise typer.BadParameter(f"{name} is offered by {packages}; uninstall one of them")

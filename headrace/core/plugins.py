@@ -34,13 +34,16 @@ class Plugin:
     version: str
 
 
-def installed_plugins() -> list[Plugin]:
-    """Return what is installed, by kind and name. Reads files; imports none of it."""
+def installed_plugins(*kinds: PluginKind) -> list[Plugin]:
+    """Return what is installed of these kinds, or of all, by kind and name.
+
+    Reads files; imports none of it.
+    """
     from importlib import metadata  # noqa: PLC0415 - takes a moment, and few name plug-ins
 
     found = [
         Plugin(kind, point.name, point.value, point.dist.name, point.dist.version)
-        for kind in PluginKind
+        for kind in kinds or PluginKind
         for point in metadata.entry_points(group=kind.value)
         if point.dist is not None
     ]

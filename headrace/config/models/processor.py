@@ -200,7 +200,7 @@ class ProcessorConfig(Section):
 
     @property
     def code_paths(self) -> tuple[str, ...]:
-        """Return the import paths of users' code beside the decoder's, which a reload follows."""
+        """Return the import paths of users' code other than the decoder's, for reloads."""
         return ()
 
     def called(self, channel: ChannelConfig) -> tuple[str, tuple[str, ...]] | None:
@@ -264,7 +264,7 @@ class ProcessorConfig(Section):
         """Return the channels that the channel of this name becomes, which need not be one.
 
         Raises:
-            PydanticCustomError: one of them cannot be made beside the other ``channels``.
+            PydanticCustomError: one of them cannot be made given the other ``channels``.
         """
         del channels
         return {name: channel}

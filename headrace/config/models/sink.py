@@ -186,8 +186,9 @@ def keeps_offsets(sink: SinkConfig | None) -> bool:
 
 
 def refuses_late(sink: SinkConfig | None) -> bool:
-    """Return whether the sink stores nothing for a former owner: all that it writes to keeps
-    offsets.
+    """Return whether the sink stores nothing for a former owner.
+
+    That is so where all that it writes to keeps offsets.
 
     Of several outputs those that keep none are written before the others could refuse.
     """

@@ -229,7 +229,7 @@ def _factory_of(kind: PluginKind, *own: str) -> Callable[[str], str]:
         """Return the import path of a plug-in that is meant by its name; ours have no other."""
         if ":" in text or text in own:
             return text
-        plugins = [plugin for plugin in installed_plugins() if plugin.kind is kind]
+        plugins = installed_plugins(kind)
         found = {plugin.factory for plugin in plugins if plugin.name == text}
         if len(found) == 1:
             return found.pop()

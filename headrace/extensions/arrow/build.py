@@ -1,4 +1,4 @@
-"""From the configuration to a processor that reduces in this process."""
+"""From the configuration to a processor in this process, apart from the section: it needs Arrow."""
 
 from __future__ import annotations
 

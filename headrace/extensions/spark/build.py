@@ -1,4 +1,4 @@
-"""From the configuration to a processor on Spark."""
+"""From the configuration to a processor on Spark, apart from the section, which needs no Spark."""
 
 from __future__ import annotations
 
