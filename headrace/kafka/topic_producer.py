@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -33,6 +35,9 @@ _SETTINGS = {
 #: Seconds that one look at a full queue waits for room.
 _ROOM_POLL_INTERVAL = 0.1
 
+#: Seconds between two looks whether brokers tell of a new topic.
+_LOOK = 0.05
+
 #: Records between two looks for errors. Serving the client costs about as much as one record.
 _SERVE_EVERY = 100
 
@@ -40,7 +45,7 @@ _SERVE_EVERY = 100
 def create_topic(
     client_properties: Mapping[str, Any], topic: str, partitions: int, deadline: Deadline
 ) -> None:
-    """Create a topic with the brokers' own settings and return when it exists. Blocks.
+    """Create a topic with the brokers' own settings and return when clients see it. Blocks.
 
     Raises:
         ProduceError: it exists already, or the brokers refuse it.
@@ -58,6 +63,22 @@ def create_topic(
                 f"Kafka at {servers} did not create topic {topic!r} in time; is it running?"
             ) from error
         raise ProduceError(f"topic {topic!r} cannot be created: {error.args[0].str()}") from error
+    _wait_seen(admin, topic, partitions, deadline)
+
+
+def _wait_seen(admin: AdminClient, topic: str, partitions: int, deadline: Deadline) -> None:
+    """Return when brokers name a leader of each partition: they hear of a new topic after it is."""
+    while True:
+        with suppress(KafkaException):
+            found = admin.list_topics(topic, timeout=deadline.left).topics[topic]
+            leaders = [each.leader for each in found.partitions.values()]
+            if len(leaders) == partitions and min(leaders) >= 0:
+                return
+        if deadline.expired:
+            raise KafkaUnavailableError(
+                f"topic {topic!r} was created, but brokers do not tell of it"
+            )
+        Event().wait(deadline.at_most(_LOOK))
 
 
 class TopicProducer:

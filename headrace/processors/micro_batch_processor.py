@@ -47,7 +47,7 @@ def decoder_of(named: CustomDecoding | None) -> CustomDecoder | None:
     return None if named is None else CustomDecoder(named.factory, named.keyword_arguments())
 
 
-def decode(chosen: MicroBatchConfig, rejects: RejectsConfig | None = None) -> Decode:
+def decode(chosen: MicroBatchConfig, rejects: RejectsConfig | None) -> Decode:
     """Return what the configuration says of decoding. A decoder it names is imported later."""
     word = rejects.undecodable if isinstance(rejects, MicroBatchRejects) else "fail"
     treating = OnUndecodable(word)

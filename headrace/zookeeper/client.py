@@ -82,6 +82,9 @@ LONGEST_RECONNECT_DELAY = 1.0
 """Seconds between rounds of connection attempts, at most: kazoo's own limit, a minute, would
 outlive any lease after an outage that was long but over."""
 
+_CONNECT_SHARE = 1 / 4
+"""Of a session's length: how long a server may take to answer a connect that goes on with it."""
+
 _OWN = make_acl("auth", "", all=True)
 _ACLS = {
     "open": None,
@@ -157,6 +160,10 @@ def _observe_connects(
     lives. Servers that lost their data would never accept it. A session's length after the
     connection was lost every lease is over and nothing that was seen counts: from then on any
     server will do.
+
+    Where there is one server only, kazoo would wait for its answer to a connect as long as the
+    session lasts, which is then over. A session that was there before is asked for again sooner:
+    one that starts may take a connection and never answer.
     """
     agreed = [requested]
     connected_at = [-inf]
@@ -175,7 +182,14 @@ def _observe_connects(
     def note(state: str) -> None:
         lost_at[:] = [clock.monotonic()] if state == KazooState.SUSPENDED else []
 
+    invoke = client._connection._invoke  # noqa: SLF001 - see above
+
+    def answered_in_time(timeout: float, *args: Any) -> Any:
+        # lost_at: there is a session to go on with
+        return invoke(min(timeout, agreed[0] * _CONNECT_SHARE) if lost_at else timeout, *args)
+
     client._connection._connect = observed  # noqa: SLF001 - see above
+    client._connection._invoke = answered_in_time  # noqa: SLF001 - see above
     client.add_listener(note)
     return lambda: agreed[0], lambda: connected_at[0]
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tests.integration.seen import Log
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 WAIT = 60.0
 
@@ -45,9 +45,18 @@ _SOON = 2.0
 _LOSES_MARKS = "4.3.0"
 
 
+@pytest.fixture
+def cluster(three_brokers: Cluster) -> Iterator[Cluster]:
+    """Return the cluster; a broker that a failing test leaves killed is started again."""
+    yield three_brokers
+    for broker in three_brokers.brokers:
+        if not broker.running:
+            broker.start(Deadline.after(WAIT))
+
+
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three brokers that lose marks; each partition of groups' offsets is on one of them only."""
+def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return brokers that lose marks; each partition of groups' offsets is on one of them only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VERSION_VARIABLE, _LOSES_MARKS)
         properties = {"offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "3"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,26 @@ def test_a_killed_server_suspends_and_the_same_session_comes_back(server: ZooKee
         assert states.get(timeout=WAIT) is SessionState.CONNECTED
         assert session.session_id == before
         assert session.exists("/mine") is not None
+
+
+def test_a_connect_that_is_never_answered_costs_no_session(server: ZooKeeperServer) -> None:
+    """Whatever took the connection says nothing; the session is asked for again before it ends."""
+    with session_of(server, 30) as session, socket.socket() as silent:
+        states: queue.Queue[SessionState] = queue.Queue()
+        session.listen(states.put)
+        before = session.session_id
+        server.kill()
+        assert states.get(timeout=WAIT) is SessionState.SUSPENDED
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        silent.bind(("127.0.0.1", server.port))
+        silent.listen()
+        silent.settimeout(WAIT)
+        connection, _ = silent.accept()
+        with connection:
+            silent.close()
+            server.start()
+            assert states.get(timeout=WAIT) is SessionState.CONNECTED
+        assert session.session_id == before
 
 
 def test_a_time_out_that_is_granted_at_a_reconnect_reaches_the_lease(
