@@ -184,9 +184,10 @@ def _observe_connects(
 
     invoke = client._connection._invoke  # noqa: SLF001 - see above
 
-    def answered_in_time(timeout: float, *args: Any) -> Any:
+    def answered_in_time(timeout: float, *args: Any, **named: Any) -> Any:
         # lost_at: there is a session to go on with
-        return invoke(min(timeout, agreed[0] * _CONNECT_SHARE) if lost_at else timeout, *args)
+        limit = min(timeout, agreed[0] * _CONNECT_SHARE) if lost_at else timeout
+        return invoke(limit, *args, **named)
 
     client._connection._connect = observed  # noqa: SLF001 - see above
     client._connection._invoke = answered_in_time  # noqa: SLF001 - see above
