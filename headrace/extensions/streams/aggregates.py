@@ -1,0 +1,243 @@
+"""Aggregates of grouped rows, as a program declares them: ``count()``, ``total(Order.amount)``.
+
+A declaration says what is computed from which expressions and computes nothing. Nulls are left out
+by all of them, as SQL does; ``count()`` counts rows. An aggregate without a value is null, and a
+list without one is empty. Each has a merge, so that a window's value can be made of its panes' and
+two sessions can become one. Nothing depends on the order of rows but ``fold``, and among rows of
+the same time ``first``, ``last``, ``top`` and ``collect``, which take them as they arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+R = TypeVar("R")
+T_co = TypeVar("T_co", covariant=True)
+#: Types that can be added up.
+N = TypeVar("N", int, float, Decimal, int | None, float | None, Decimal | None)
+
+#: Values that one list of an aggregate may have: it is a row, which is written whole.
+MAX_LIMIT = 10_000
+
+
+class Argument(Protocol[T_co]):
+    """An expression over the grouped rows, by the type of its values."""
+
+    @property
+    def value_type(self) -> type[T_co]:
+        """Return the type of a value."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Agg(Generic[T]):
+    """An aggregate of type ``T``, made by one of the functions below."""
+
+    @property
+    def arguments(self) -> tuple[Argument[Any], ...]:
+        """Return the expressions whose columns it takes, in their order."""
+        return ()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a stored value depends on beside the expressions, for a plan in JSON."""
+        return {"kind": type(self).__name__.lower()}
+
+
+@dataclass(frozen=True, slots=True)
+class _OfOne(Agg[T]):
+    """An aggregate of one expression."""
+
+    of: Argument[Any]
+
+    @property
+    def arguments(self) -> tuple[Argument[Any], ...]:
+        return (self.of,)
+
+
+class Count(Agg[int]):
+    """The number of rows."""
+
+    __slots__ = ()
+
+
+class Total(_OfOne[T]):
+    """The sum. A sum of int that leaves 64 bits is poison; one of float is exact, then rounded."""
+
+    __slots__ = ()
+
+
+class Least(_OfOne[T]):
+    """The lowest value; NaN is above all others."""
+
+    __slots__ = ()
+
+
+class Most(_OfOne[T]):
+    """The highest value; NaN is above all others."""
+
+    __slots__ = ()
+
+
+class Mean(_OfOne[float]):
+    """The sum by the number of values."""
+
+    __slots__ = ()
+
+
+class First(_OfOne[T]):
+    """The value with the lowest time; of equal times the one that arrived first."""
+
+    __slots__ = ()
+
+
+class Last(_OfOne[T]):
+    """The value with the highest time; of equal times the one that arrived last."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Limited(_OfOne[T]):
+    """An aggregate that is a list of at most ``limit`` values."""
+
+    limit: int
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": type(self).__name__.lower(), "limit": self.limit}
+
+
+@dataclass(frozen=True, slots=True)
+class Top(_Limited[T]):
+    """Values of ``of`` in the rows with the highest ``by``, the highest first."""
+
+    by: Argument[Any]
+
+    @property
+    def arguments(self) -> tuple[Argument[Any], ...]:
+        return (self.of, self.by)
+
+
+class Collect(_Limited[T]):
+    """The first values by time; of equal times as they arrived."""
+
+    __slots__ = ()
+
+
+class Distinct(_Limited[T]):
+    """The lowest of the different values, in ascending order."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fold(Agg[T]):
+    """A Python function applied to each row, in the order in which rows arrive."""
+
+    start: Any
+    add: Callable[[Any, Any], Any]
+    merge: Callable[[Any, Any], Any] | None
+    rows: type[Any]
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "fold", "rows": self.rows.__name__, "merges": self.merge is not None}
+
+
+def count() -> Agg[int]:
+    """Return the number of rows."""
+    return Count()
+
+
+def total(of: Argument[N]) -> Agg[N]:
+    """Return the sum of a number. One of int that leaves 64 bits is poison."""
+    return Total(of)
+
+
+def least(of: Argument[T]) -> Agg[T]:
+    """Return the lowest value."""
+    return Least(of)
+
+
+def most(of: Argument[T]) -> Agg[T]:
+    """Return the highest value."""
+    return Most(of)
+
+
+def mean(of: Argument[Any]) -> Agg[float]:
+    """Return the mean of a number."""
+    return Mean(of)
+
+
+def first(of: Argument[T]) -> Agg[T]:
+    """Return the value with the lowest time; of equal times the one that arrived first."""
+    return First(of)
+
+
+def last(of: Argument[T]) -> Agg[T]:
+    """Return the value with the highest time; of equal times the one that arrived last."""
+    return Last(of)
+
+
+def top(limit: int, *, by: Argument[Any], of: Argument[T]) -> Agg[list[T]]:
+    """Return ``of`` in the ``limit`` rows with the highest ``by``, the highest first.
+
+    Of rows with the same ``by`` those with the lowest time come first, then those that arrived
+    first. A row whose ``by`` or ``of`` is null is left out.
+
+    Raises:
+        TypeError, ValueError: the limit cannot be used.
+    """
+    return Top(of, _checked(limit, "top"), by)
+
+
+def collect(of: Argument[T], *, limit: int) -> Agg[list[T]]:
+    """Return the first ``limit`` values by time.
+
+    Raises:
+        TypeError, ValueError: the limit cannot be used.
+    """
+    return Collect(of, _checked(limit, "collect"))
+
+
+def distinct(of: Argument[T], *, limit: int) -> Agg[list[T]]:
+    """Return the different values in ascending order, the lowest ``limit`` of them.
+
+    Raises:
+        TypeError, ValueError: the limit cannot be used.
+    """
+    return Distinct(of, _checked(limit, "distinct"))
+
+
+def fold(
+    start: T,
+    add: Callable[[T, R], T],
+    merge: Callable[[T, T], T] | None = None,
+    *,
+    rows: type[R],
+) -> Agg[T]:
+    """Return what ``add`` makes of ``start`` and each row, one after the other.
+
+    ``merge`` makes one value of two of which the first has the earlier rows. Hopping, sliding and
+    session windows take it: ``merge(fold(a), fold(b))`` has to be ``fold(a + b)``. ``start`` and
+    each value are JSON, and ``add`` and ``merge`` must not change their arguments.
+
+    Raises:
+        TypeError: ``add`` or ``merge`` is no function.
+    """
+    for name, function in (("add", add), ("merge", merge)):
+        if not (callable(function) or (name == "merge" and function is None)):
+            raise TypeError(f"fold takes a function as {name}, and got {function!r}")
+    return Fold(start, add, merge, rows)
+
+
+def _checked(limit: int, name: str) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise TypeError(f"{name} takes a number of values as limit, and got {limit!r}")
+    if not 1 <= limit <= MAX_LIMIT:
+        raise ValueError(f"{name} has the limit {limit}: it has to be from 1 to {MAX_LIMIT:,}")
+    return limit
