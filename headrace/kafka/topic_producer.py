@@ -67,7 +67,7 @@ def create_topic(
 
 
 def _wait_seen(admin: AdminClient, topic: str, partitions: int, deadline: Deadline) -> None:
-    """Return when brokers name a leader of each partition: they hear of a new topic after it is."""
+    """Return when brokers name a leader of each partition: they know a new topic after it is."""
     while True:
         with suppress(KafkaException):
             found = admin.list_topics(topic, timeout=deadline.left).topics[topic]

@@ -92,7 +92,7 @@ def test_a_killed_server_suspends_and_the_same_session_comes_back(server: ZooKee
 
 
 def test_a_connect_that_is_never_answered_costs_no_session(server: ZooKeeperServer) -> None:
-    """Whatever took the connection says nothing: the session is asked for again before it ends."""
+    """A connection that never answers has the session asked for again before it ends."""
     with session_of(server, 16) as session, socket.socket() as silent:
         states: queue.Queue[SessionState] = queue.Queue()
         session.listen(states.put)

@@ -94,7 +94,7 @@ def kazoo_parts() -> Parts:
     """Yield what the session's client is made to tell and to forget."""
     client = KazooClient()
     yield client, {"_connection", "last_zxid"}
-    yield client._connection, {"_connect"}
+    yield client._connection, {"_connect", "_invoke"}
     yield kazoo_connection, {"PURESASL_AVAILABLE"}
 
 
