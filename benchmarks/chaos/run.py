@@ -107,9 +107,17 @@ class Run:
         for daemon in self._world.daemons.values():
             daemon.lane.settle()
         silence = self._world.silence(*self._plan.schedule.running)
-        if not wait_for(self._all_owned, Deadline.after(FAR_S), silence):
+        started = [self._world.daemons[name] for name in self._plan.schedule.running]
+
+        def settled() -> bool:
+            return self._all_owned() or not all(daemon.running for daemon in started)
+
+        wait_for(settled, Deadline.after(FAR_S), silence)
+        if not self._all_owned():
+            ended = [f"{d.name} ended with: {d.last_words()}" for d in started if not d.running]
             raise AssertionError(
-                f"the members did not share everything; see {self._world.directory}"
+                f"the members did not share everything; see {self._world.directory}; "
+                + "; ".join(ended)
             )
 
     def _all_owned(self) -> bool:

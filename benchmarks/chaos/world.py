@@ -158,11 +158,13 @@ class Daemon:
             options = {"directory": folder, "member": self.name, "work": world.setting.work}
             factory = f"{world.setting.sinks}:{sink}"
             facts["processor"] = {"type": "custom", "factory": factory, "options": options}
+        # what Spark reads itself waits in no buffer
+        by_value = facts.get("source", "by_value") == "by_value"
         return {
             "topics": [TOPIC],
             "group": name,
             "batch": {"max_records": 50, "linger": "20ms"},
-            "buffer": {"max_bytes": "32MiB"},
+            **({"buffer": {"max_bytes": "32MiB"}} if by_value else {}),
             "retry": {"backoff": "100ms", "max_backoff": "1s"},
             **facts,
         }
@@ -177,6 +179,11 @@ class Daemon:
         """What its processes ended with so far, but for those that were killed."""
         code = None if self._process is None else self._process.exit_code
         return self.exits if code is None else [*self.exits, code]
+
+    def last_words(self) -> str:
+        """Return the last line of its log, for whoever finds it ended."""
+        lines = (self._folder / "daemon.log").read_text(encoding="utf-8").splitlines()
+        return lines[-1] if lines else "nothing"
 
     def start(self) -> None:
         """Start the process, unless there is one."""

@@ -35,12 +35,11 @@ _SCHEDULE = Schedule(
     ),
 )
 
-#: How records get to Spark, as a channel says it. By reference there is no buffer to be limited,
-#: and batches are larger: at the end a backlog waits, and a job costs more that reads by itself.
+#: How records get to Spark, as a channel says it. By reference batches are larger: at the end a
+#: backlog waits, and a job costs more that reads by itself.
 _BY_VALUE: Mapping[str, Any] = {}
 _BY_REFERENCE: Mapping[str, Any] = {
     "source": "by_reference",
-    "buffer": {},
     "batch": {"max_records": 500, "linger": "20ms"},
 }
 
