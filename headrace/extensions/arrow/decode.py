@@ -281,6 +281,19 @@ class ArrowDecoder:
         return search.rows(), dict.fromkeys(search.bad, "")
 
 
+def read_rows(values: pa.Array, kind: pa.StructType) -> tuple[pa.StructArray, dict[int, str]]:
+    """Return the rows of values in JSON, and why others are none, by their places. Any thread.
+
+    The rows are those of the values that are some, in their order; a null is a row of null. Moments
+    are text by ISO 8601.
+    """
+    search = _Search(kind, Timestamps.ISO)
+    search.find(values)
+    spelt = as_spelt(kind, Timestamps.ISO)
+    reasons = {place: why_undecodable(values[place].as_py(), spelt) for place in search.bad}
+    return search.rows(), reasons
+
+
 def _others(positions: Collection[int], count: int) -> pa.Array:
     """Return all positions of so many but these."""
     return pa.array(sorted(set(range(count)).difference(positions)), pa.int64())
