@@ -14,16 +14,16 @@ from headrace.sinks.micro_batch import MicroBatch, ranges_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.core.records import Assignment, Batch
+    from headrace.core.records import Batch
     from headrace.core.spans import Span
     from headrace.core.undecodable import UndecodableRecord
-    from headrace.processors.pending import PendingBatch
+    from headrace.processors.pending import PendingWork, Task
     from headrace.sinks.channel_sink import Staged
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One micro-batch between its plan and its commit.
+    """One micro-batch between its plan and its commit: ``work``, and all ``batches`` of that.
 
     ``number`` counts the jobs of a channel in the order in which their batches were taken.
     ``staged`` is there once its result is, ``seconds`` is what it took to get there. Its dead
@@ -31,7 +31,8 @@ class Job:
     """
 
     number: int
-    batches: Sequence[PendingBatch]
+    work: Sequence[PendingWork]
+    batches: Sequence[Batch]
     micro_batch: MicroBatch
     span: Span
     staged: Staged = field(init=False)
@@ -41,12 +42,11 @@ class Job:
     @property
     def size(self) -> int:
         """Return what its records take, in bytes."""
-        return sum(pending.batch.size for pending in self.batches)
+        return sum(batch.size for batch in self.batches)
 
     def rejected(self) -> Iterator[tuple[Batch, Sequence[UndecodableRecord]]]:
         """Yield its undecodable records that are to be dead letters, by batch."""
-        for pending in self.batches:
-            batch = pending.batch
+        for batch in self.batches:
             records = self.staged.rejected.get(batch.partition, ())
             found = [each for each in records if batch.start <= each.offset < batch.next_offset]
             if found:
@@ -57,9 +57,9 @@ class Job:
         """Return what lines that are logged on the way say of the micro-batch."""
         found = {"channel": self.micro_batch.channel, "micro_batch": self.micro_batch.id}
         if len(self.batches) > 1:
-            names = [f"{each.partition}@{each.batch.start}" for each in self.batches]
+            names = [f"{each.partition}@{each.start}" for each in self.batches]
             return {**found, "batches": names}
-        batch = self.batches[0].batch
+        batch = self.batches[0]
         topic, partition = batch.partition
         own = {"topic": topic, "partition": partition, "epoch": batch.assignment.epoch}
         return {**found, **own, "batch": batch.first_offset if batch.records else batch.start}
@@ -71,31 +71,32 @@ def context_of(jobs: Sequence[Job]) -> dict[str, Any]:
     """
     if len(jobs) == 1:
         return jobs[0].context
-    names = [f"{each.partition}@{each.batch.start}" for job in jobs for each in job.batches]
+    names = [f"{each.partition}@{each.start}" for job in jobs for each in job.batches]
     ids = [job.micro_batch.id for job in jobs]
     return {"channel": jobs[0].micro_batch.channel, "micro_batches": ids, "batches": names}
 
 
-def planned(number: int, channel: str, batches: Sequence[PendingBatch]) -> Job:
-    """Return the job of these batches. Its span begins, below the first one's.
+def planned(number: int, channel: str, work: Sequence[PendingWork]) -> Job:
+    """Return the job of this work. Its span begins, below the first batch's.
 
     Raises:
         ValueError: the batches of a partition do not follow upon one another.
     """
+    batches = [batch for pending in work for batch in pending.batches]
     micro_batch = MicroBatch(
         uuid.uuid4().hex[:16],
         channel,
-        ranges_of(pending.batch for pending in batches),
-        max(pending.batch.attempt for pending in batches),
+        ranges_of(batches),
+        max(batch.attempt for batch in batches),
     )
     span = linked_span(
-        [pending.batch.span for pending in batches],
+        [batch.span for batch in batches],
         "micro_batch",
         id=micro_batch.id,
         records=micro_batch.records,
         batches=len(batches),
     )
-    return Job(number, batches, micro_batch, span)
+    return Job(number, work, batches, micro_batch, span)
 
 
 def commits_of(batches: Sequence[Batch]) -> list[PartitionCommit]:
@@ -116,31 +117,31 @@ def commits_of(batches: Sequence[Batch]) -> list[PartitionCommit]:
     ]
 
 
-def wanted(batches: Sequence[PendingBatch]) -> list[PendingBatch]:
-    """Return the batches whose outcome may still take effect; answer the lost ones.
+def wanted(work: Sequence[PendingWork]) -> list[PendingWork]:
+    """Return the work whose outcome may still take effect; answer what is lost.
 
-    After one that was withdrawn no other of its assignment is wanted: the channel withdraws those
-    as well, one after the other.
+    After some that was withdrawn no other of its task is wanted: that is withdrawn as well, by the
+    channel, or by who made it of several batches, one piece after the other.
     """
-    ended: list[Assignment] = []
-    for pending in batches:
-        assignment = pending.batch.assignment
-        if any(assignment is one for one in ended):
+    ended: list[Task] = []
+    for pending in work:
+        task = pending.task
+        if any(task is one for one in ended):
             pending.withdraw("the batch before it was withdrawn")
-        elif not pending.future.done() and not assignment.is_current():
-            partition = pending.partition
+        elif not pending.future.done() and not task.is_current():
+            partition = pending.batches[0].partition
             message = f"{partition}: the claim ended, or was in doubt, before the batch was stored"
             pending.fail(BatchCancelledError(partition, message))
         if pending.future.done():
-            ended.append(assignment)
-    return [pending for pending in batches if not pending.future.done()]
+            ended.append(task)
+    return [pending for pending in work if not pending.future.done()]
 
 
-def require_all(batches: Sequence[PendingBatch]) -> None:
-    """Return if every batch is still wanted.
+def require_all(work: Sequence[PendingWork]) -> None:
+    """Return if all of it is still wanted.
 
     Raises:
-        JobCancelledError: some are not.
+        JobCancelledError: some is not.
     """
-    if len(wanted(batches)) < len(batches):
+    if len(wanted(work)) < len(work):
         raise JobCancelledError("a batch of the micro-batch is no longer wanted")

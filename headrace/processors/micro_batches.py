@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.core.clock import Deadline
-    from headrace.core.records import Batch
     from headrace.processors.contract import ChannelContext
     from headrace.processors.engine import Engine
     from headrace.processors.jobs import Job
-    from headrace.processors.pending import OpenBatches, PendingBatch
+    from headrace.processors.pending import OpenBatches, PendingWork
     from headrace.sinks.channel_sink import ChannelSink
 
 log = structlog.get_logger(__name__)
@@ -130,7 +129,7 @@ class MicroBatchRunner:
             with self._time.during(ThreadActivity.PROCESS):
                 self._begin_batches(batches)
 
-    def _begin_batches(self, batches: list[PendingBatch]) -> None:
+    def _begin_batches(self, batches: list[PendingWork]) -> None:
         """Stage what is still wanted and line it up, unless it would come back from there."""
         batches = wanted(batches)
         if not batches:
@@ -151,14 +150,14 @@ class MicroBatchRunner:
         with self._time.during(ThreadActivity.PROCESS):
             for each in returned:
                 try:
-                    self._settle_batches(each.batches, each.failure)
+                    self._settle_batches(each.work, each.failure)
                 except Exception as error:
                     log.exception("micro_batch_failed", channel=self._context.channel)
-                    for pending in each.batches:
+                    for pending in each.work:
                         self._open.fail(pending, error)
 
     def _settle_batches(
-        self, batches: Sequence[PendingBatch], failure: BaseException | None
+        self, batches: Sequence[PendingWork], failure: BaseException | None
     ) -> None:
         """Settle batches, whose last run ended with ``failure`` if there was one.
 
@@ -178,7 +177,7 @@ class MicroBatchRunner:
                 return
             failure = self._attempt(batches)
 
-    def _attempt(self, batches: Sequence[PendingBatch]) -> BaseException | None:
+    def _attempt(self, batches: Sequence[PendingWork]) -> BaseException | None:
         """Run and commit the batches. Return why that failed."""
         try:
             job = self._staged(next(self._numbers), batches)
@@ -189,7 +188,7 @@ class MicroBatchRunner:
         return None
 
     def _weigh_failure(
-        self, batches: Sequence[PendingBatch], failure: BaseException
+        self, batches: Sequence[PendingWork], failure: BaseException
     ) -> BaseException | None:
         """Handle a failure. Return it, None if the batches' records did not cause it."""
         if isinstance(failure, (JobCancelledError, CommitConflictError)):
@@ -201,11 +200,11 @@ class MicroBatchRunner:
             self._engine.revive()
         return failure
 
-    def _split(self, batches: Sequence[PendingBatch], failure: BaseException) -> None:
+    def _split(self, batches: Sequence[PendingWork], failure: BaseException) -> None:
         """Run each batch of a failed micro-batch alone; one that was alone has failed."""
         if self._open.is_closed or len(batches) == 1 or isinstance(failure, FencedError):
             for pending in batches:
-                self._open.fail(pending, _as_answer(pending.batch, failure))
+                self._open.fail(pending, _as_answer(pending, failure))
             return
         log.info(
             "micro_batch_split",
@@ -216,7 +215,7 @@ class MicroBatchRunner:
         for pending in batches:
             self._settle_batches([pending], None)
 
-    def _staged(self, number: int, batches: Sequence[PendingBatch]) -> Job:
+    def _staged(self, number: int, batches: Sequence[PendingWork]) -> Job:
         """Run one job. An exception means that nothing of it is left."""
         begin = perf_counter()
         job = planned(number, self._context.channel, batches)
@@ -235,7 +234,7 @@ class MicroBatchRunner:
         return job
 
     def _stage(self, job: Job) -> None:
-        left = [pending for pending in job.batches if not pending.is_all_overflow]
+        left = [pending for pending in job.work if not pending.is_all_overflow]
         if not left:
             job.staged = self._sink.stage_nothing(job.micro_batch)
             return
@@ -248,16 +247,18 @@ class MicroBatchRunner:
             self._report.begin(job.micro_batch.id, seconds, bound_fields())
             job.staged = self._engine.execute(job.micro_batch, prepared, seconds, self._sink)
 
-    def _fail_conflicts(self, batches: Sequence[PendingBatch], error: CommitConflictError) -> None:
+    def _fail_conflicts(self, batches: Sequence[PendingWork], error: CommitConflictError) -> None:
         conflicts = {conflict.partition: conflict for conflict in error.conflicts}
         for pending in batches:
-            conflict = conflicts.get(pending.partition)
+            found = (conflicts.get(batch.partition) for batch in pending.batches)
+            conflict = next((each for each in found if each is not None), None)
             if conflict is not None:
                 self._open.fail(pending, conflict)
 
 
-def _as_answer(batch: Batch, error: BaseException) -> BaseException:
+def _as_answer(pending: PendingWork, error: BaseException) -> BaseException:
     """Return the error as the channel should see it."""
+    batch = pending.batches[0]
     partition = batch.partition
     if isinstance(error, JobTimeoutError):
         return BatchTimeoutError(partition, f"{partition}: {error}")

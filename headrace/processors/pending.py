@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.core.errors import BatchCancelledError
 from headrace.processors.contract import BatchResponse
@@ -130,16 +131,103 @@ class MergeLimits:
     target: float | None = None
 
 
+class Task(Protocol):
+    """What is processed in one order, and is committed and given up together.
+
+    An assignment is one: in most channels partitions have nothing to do with one another. In those
+    that work in tasks it is one partition of each topic, with the same number. Any thread.
+    """
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Return the partition that the task is known by, in this assignment and in others."""
+
+    def is_current(self) -> bool:
+        """Return whether work for it may still take effect."""
+
+
+class PendingWork(ABC):
+    """What runs as one piece and is not answered yet: ``batches`` of one task.
+
+    ``prepared`` is the engine's own, and ``future`` has the answer. The channel may cancel it at
+    any time, so that setting it can come too late; the channel knows then, and waits for nothing.
+    """
+
+    __slots__ = ()
+
+    prepared: Any
+    future: Future[BatchResponse]
+
+    @property
+    @abstractmethod
+    def task(self) -> Task:
+        """Return what all of it is of."""
+
+    @property
+    @abstractmethod
+    def batches(self) -> Sequence[Batch]:
+        """Return what is processed: those of a partition in their order."""
+
+    @property
+    def delivered(self) -> Batch | None:
+        """Return what the channel delivered; None where it is made of several batches of a task:
+        what follows one of those that failed is withdrawn before it comes here.
+        """
+        return None
+
+    @property
+    def overflow(self) -> Overflow | None:
+        """Return what was left out of it, None if all is there."""
+        return None
+
+    @property
+    def is_tick(self) -> bool:
+        """Return whether it has no records: it is there for what is due without any."""
+        return all(batch.next_offset == batch.start for batch in self.batches)
+
+    @property
+    def is_all_overflow(self) -> bool:
+        """Return whether all its records were left out, so that there is nothing to compute."""
+        return False
+
+    @property
+    def runs_alone(self) -> bool:
+        """Return whether some of it failed before: then it must not take others with it."""
+        return any(batch.attempt > 1 for batch in self.batches)
+
+    @property
+    def records(self) -> int:
+        """Return how many records it has."""
+        return sum(map(len, self.batches))
+
+    @property
+    def size(self) -> int:
+        """Return what its records take, in bytes."""
+        return sum(batch.size for batch in self.batches)
+
+    @abstractmethod
+    def advance(self, now: float) -> None:
+        """Answer that result and offsets are stored; ``now`` is the monotonic time."""
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error."""
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)
+
+    def withdraw(self, reason: str) -> None:
+        """Answer that it was not processed, and that this is no failure of its own."""
+        first = self.batches[0]
+        text = f"{first.partition}: batch at {first.start} withdrawn: {reason}"
+        self.fail(BatchCancelledError(first.partition, text))
+
+
 @dataclass(eq=False, slots=True)
-class PendingBatch:
-    """A batch that is not answered yet. ``prepared`` is the engine's own.
+class PendingBatch(PendingWork):
+    """A batch that is not answered yet, and is a piece of work by itself.
 
     ``whole`` is what the channel delivered, where only its first part is taken. ``overflow`` is
     what was left out of it, which ``batch`` is without; ``next_at`` is when another may be let
     in, in monotonic time.
-
-    The channel may cancel the future at any time, so that setting it can come too late; the
-    channel knows then, and expects nothing.
     """
 
     batch: Batch
@@ -148,6 +236,14 @@ class PendingBatch:
     whole: Batch | None = None
     overflow: Overflow | None = None
     next_at: float = 0.0
+
+    @property
+    def task(self) -> Assignment:
+        return self.batch.assignment
+
+    @property
+    def batches(self) -> Sequence[Batch]:
+        return (self.batch,)
 
     @property
     def partition(self) -> TopicPartition:
@@ -160,42 +256,32 @@ class PendingBatch:
         return self.whole or self.batch
 
     @property
-    def is_tick(self) -> bool:
-        """Return whether it has no records: it is there for what is due without any."""
-        return self.batch.next_offset == self.batch.start
-
-    @property
     def is_all_overflow(self) -> bool:
-        """Return whether all its records were left out, so that there is nothing to compute."""
         return self.overflow is not None and not self.batch.records
 
     @property
     def runs_alone(self) -> bool:
-        """Return whether the batch failed before: then it must not take others with it."""
         return self.batch.attempt > 1
 
+    @property
+    def records(self) -> int:
+        return len(self.batch)
+
+    @property
+    def size(self) -> int:
+        return self.batch.size
+
     def advance(self, now: float) -> None:
-        """Answer that result and offset are stored; ``now`` is the monotonic time."""
         offset = None if self.whole is None else self.batch.next_offset
         wait = max(0.0, self.next_at - now)
         with suppress(InvalidStateError):
             self.future.set_result(BatchResponse.advance(offset=offset, wait=wait))
 
-    def fail(self, error: BaseException) -> None:
-        """Answer with an error."""
-        with suppress(InvalidStateError):
-            self.future.set_exception(error)
-
-    def withdraw(self, reason: str) -> None:
-        """Answer that the batch was not processed, and that this is no failure of its own."""
-        text = f"{self.partition}: batch at {self.batch.start} withdrawn: {reason}"
-        self.fail(BatchCancelledError(self.partition, text))
-
 
 class OpenBatches:
-    """All batches of a channel that are not answered: waiting, or taken for a micro-batch.
+    """All work of a channel that is not answered: waiting, or taken for a micro-batch.
 
-    Keeps the order within each partition: what follows a failed batch is withdrawn, also when it
+    Keeps the order within each task: what follows a failed batch is withdrawn, also when it
     arrives only after the failure, because the channel had cut it before. All methods may be
     called on any thread.
     """
@@ -204,10 +290,11 @@ class OpenBatches:
         self._limits = limits
         self._size = AdaptiveSize(limits.max_records, limits.target)
         self._changed = threading.Condition()
-        self._waiting: list[PendingBatch] = []
-        self._in_hand: list[PendingBatch] = []
-        self._jobs: dict[str, Sequence[PendingBatch]] = {}
-        self._failed: dict[TopicPartition, Batch] = {}
+        self._waiting: list[PendingWork] = []
+        self._in_hand: list[PendingWork] = []
+        self._jobs: dict[str, Sequence[PendingWork]] = {}
+        # what failed last of a partition, and where what was cut after it ends
+        self._failed: dict[TopicPartition, tuple[Batch, int]] = {}
         self._closed = False
 
     @property
@@ -227,50 +314,56 @@ class OpenBatches:
             if records:
                 self._size.took(records, seconds)
 
-    def put(self, pending: PendingBatch) -> None:
-        """Queue a batch after all others, or withdraw it if it must not be processed."""
+    def put(self, pending: PendingWork) -> None:
+        """Queue work after all other, or withdraw it if it must not be processed."""
         with self._changed:
-            refused = self._closed or self._follows_failed(pending.delivered)
+            follows = self._follows_failed(pending.delivered)
+            refused = self._closed or follows
             # this one follows upon none of those that the channel has withdrawn meanwhile
             self._waiting = [each for each in self._waiting if not each.future.done()]
             if not refused:
-                self._failed.pop(pending.partition, None)
-                if pending.whole is not None:  # what follows it was cut before the rest is retried
-                    self._failed[pending.partition] = pending.whole
+                if isinstance(pending, PendingBatch):
+                    self._failed.pop(pending.partition, None)
+                    if pending.whole is not None:  # what follows was cut before the rest is retried
+                        whole = pending.whole
+                        self._failed[pending.partition] = (whole, whole.next_offset)
                 self._waiting.append(pending)
                 self._changed.notify()
+            elif follows and pending.delivered is not None:
+                batch = pending.delivered
+                failed, _ = self._failed[batch.partition]
+                self._failed[batch.partition] = (failed, batch.next_offset)
         if refused:
             pending.withdraw("the batch before it failed, or the channel stops")
 
-    def put_if_idle(self, tick: PendingBatch) -> bool:
-        """Queue a tick, unless batches of its assignment are open; say whether it is queued."""
-        assignment = tick.batch.assignment
+    def put_if_idle(self, tick: PendingWork) -> bool:
+        """Queue a tick, unless work of its task is open; say whether it is queued."""
+        task = tick.task
         with self._changed:
             self._in_hand = [each for each in self._in_hand if not each.future.done()]
-            is_open = (
-                each.batch.assignment is assignment for each in self._in_hand + self._waiting
-            )
-            in_job = (each.batch.assignment is assignment for each in self._in_jobs())
+            is_open = (each.task is task for each in self._in_hand + self._waiting)
+            in_job = (each.task is task for each in self._in_jobs())
             if self._closed or any(is_open) or any(in_job):
                 return False
             self._waiting.append(tick)
             self._changed.notify()
             return True
 
-    def _follows_failed(self, batch: Batch) -> bool:
+    def _follows_failed(self, batch: Batch | None) -> bool:
         """Return whether the batch was cut before the channel knew that the last one failed."""
-        failed = self._failed.get(batch.partition)
+        if batch is None:
+            return False
+        failed, end = self._failed.get(batch.partition, (None, 0))
         if failed is None or failed.assignment is not batch.assignment:
             return False
-        return batch.start == failed.next_offset
+        return failed.next_offset <= batch.start <= end
 
-    def take(self, timeout: float, gathering: float = 0.0) -> list[PendingBatch]:
-        """Return the next micro-batch's batches; none after ``timeout`` seconds and once closed.
+    def take(self, timeout: float, gathering: float = 0.0) -> list[PendingWork]:
+        """Return the next micro-batch's work; none after ``timeout`` seconds and once closed.
 
         As many as fit, from the front, without waiting for more: what arrives while a job runs
         goes into the next one together. Only where nothing was there the first one is waited for,
-        and ``gathering`` seconds for others to come with it. Batches of one partition keep their
-        order.
+        and ``gathering`` seconds for others to come with it. Work of one task keeps its order.
         """
         with self._changed:
             self._in_hand = [each for each in self._in_hand if not each.future.done()]
@@ -287,16 +380,16 @@ class OpenBatches:
 
     def _is_full(self) -> bool:
         """Return whether more would not be taken together with what waits."""
-        size = sum(pending.batch.size for pending in self._waiting)
-        records = sum(len(pending.batch) for pending in self._waiting)
+        size = sum(pending.size for pending in self._waiting)
+        records = sum(pending.records for pending in self._waiting)
         return self._closed or records >= self._size.records or size >= self._limits.max_bytes
 
-    def _fitting_batches(self) -> list[PendingBatch]:
-        taken: list[PendingBatch] = []
+    def _fitting_batches(self) -> list[PendingWork]:
+        taken: list[PendingWork] = []
         records = size = 0
         for pending in self._waiting:
-            records += len(pending.batch)
-            size += pending.batch.size
+            records += pending.records
+            size += pending.size
             too_much = records > self._size.records or size > self._limits.max_bytes
             if taken and (pending.runs_alone or too_much):
                 break
@@ -305,7 +398,7 @@ class OpenBatches:
                 break
         return taken
 
-    def begin_job(self, name: str, batches: Sequence[PendingBatch]) -> None:
+    def begin_job(self, name: str, batches: Sequence[PendingWork]) -> None:
         """Register a job for :meth:`jobs_of`, from its plan until nothing more of it is stored."""
         with self._changed:
             self._jobs[name] = batches
@@ -316,7 +409,7 @@ class OpenBatches:
             del self._jobs[name]
 
     def jobs_of(self, answer: Future[BatchResponse]) -> list[str]:
-        """Return the jobs that the batch with this answer is part of."""
+        """Return the jobs that the work with this answer is part of."""
         with self._changed:
             return [
                 name
@@ -324,46 +417,48 @@ class OpenBatches:
                 if any(pending.future is answer for pending in batches)
             ]
 
-    def is_in_job(self, assignment: Assignment) -> bool:
-        """Return whether a job has batches of an assignment, also withdrawn ones."""
+    def is_in_job(self, task: Task) -> bool:
+        """Return whether a job has work of a task, also withdrawn work."""
         with self._changed:
-            return any(each.batch.assignment is assignment for each in self._in_jobs())
+            return any(each.task is task for each in self._in_jobs())
 
     def has_job_of(self, partition: int) -> bool:
         """Return whether a job has batches or ticks of a partition, whatever assignment they are
         of.
         """
         with self._changed:
-            return any(each.partition.partition == partition for each in self._in_jobs())
+            return any(each.task.partition.partition == partition for each in self._in_jobs())
 
-    def _in_jobs(self) -> Iterator[PendingBatch]:
+    def _in_jobs(self) -> Iterator[PendingWork]:
         return chain.from_iterable(self._jobs.values())
 
-    def fail(self, pending: PendingBatch, error: BaseException) -> None:
-        """Fail one batch, and withdraw what follows it in its partition."""
-        batch = pending.batch
+    def fail(self, pending: PendingWork, error: BaseException) -> None:
+        """Fail one piece of work, and withdraw what follows it in its task."""
         with self._changed:
             if pending.future.done():
                 return
-            if not pending.is_tick:  # nothing was cut after it
-                self._failed[batch.partition] = pending.delivered
-            others = self._remove(batch.assignment)
+            others = [each for each in self._remove(pending.task) if each is not pending]
+            failed = pending.delivered
+            if failed is not None and not pending.is_tick:  # nothing was cut after that
+                # nor may what comes after the last of them, which may be on its way
+                ends = [each.delivered.next_offset for each in others if each.delivered]
+                self._failed[failed.partition] = (failed, max([failed.next_offset, *ends]))
         pending.fail(error)
         for other in others:
-            other.withdraw(f"the batch at {batch.start} failed")
+            other.withdraw(f"the batch at {pending.batches[0].start} failed")
 
-    def withdraw(self, assignment: Assignment, reason: str) -> None:
-        """Answer all batches of an assignment, and forget its failure."""
+    def withdraw(self, task: Task, reason: str) -> None:
+        """Answer all work of a task, and forget its failure."""
         with self._changed:
-            self._failed.pop(assignment.partition, None)
-            withdrawn = self._remove(assignment)
+            self._failed.pop(task.partition, None)
+            withdrawn = self._remove(task)
         for pending in withdrawn:
             pending.withdraw(reason)
 
-    def forget_failure(self, assignment: Assignment) -> None:
-        """Accept batches of the partition again, whatever they follow."""
+    def forget_failure(self, task: Task) -> None:
+        """Accept batches of the task again, whatever they follow."""
         with self._changed:
-            self._failed.pop(assignment.partition, None)
+            self._failed.pop(task.partition, None)
 
     def refuse(self) -> None:
         """Accept no batch from now on."""
@@ -378,8 +473,8 @@ class OpenBatches:
         for pending in left:
             pending.withdraw(reason)
 
-    def _remove(self, assignment: Assignment) -> list[PendingBatch]:
-        """Return what of an assignment was taken, and what waits, which waits no longer."""
-        mine = [each for each in self._waiting if each.batch.assignment is assignment]
+    def _remove(self, task: Task) -> list[PendingWork]:
+        """Return what of a task was taken, and what waits, which waits no longer."""
+        mine = [each for each in self._waiting if each.task is task]
         self._waiting = [each for each in self._waiting if each not in mine]
-        return [each for each in self._in_hand if each.batch.assignment is assignment] + mine
+        return [each for each in self._in_hand if each.task is task] + mine

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.processors.admission import Overflow
     from headrace.processors.contract import ChannelContext
     from headrace.processors.jobs import Job
-    from headrace.processors.pending import OpenBatches, PendingBatch
+    from headrace.processors.pending import OpenBatches, PendingWork
     from headrace.sinks.channel_sink import ChannelSink
 
 log = structlog.get_logger(__name__)
@@ -146,10 +146,10 @@ GROUPING_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Batches that were not committed, and why; None if something before them was not."""
+    """Work that was not committed, and why; None if something before it was not."""
 
     number: int
-    batches: Sequence[PendingBatch]
+    work: Sequence[PendingWork]
     failure: BaseException | None
 
 
@@ -157,7 +157,7 @@ class CommitQueue:
     """Jobs go in at the lane's end and are taken by the thread that commits.
 
     That takes one at a time, or all that wait where the sink ``groups``. One that is not committed
-    comes back, and with it each after it that shares a partition. All methods may be called on any
+    comes back, and with it each after it that shares a task. All methods may be called on any
     thread.
     """
 
@@ -226,14 +226,17 @@ class CommitQueue:
             self._changed.notify_all()
 
     def follows_returned(self, job: Job) -> bool:
-        """Return whether something before the job came back that shares a partition with it."""
-        mine = {pending.partition for pending in job.batches}
+        """Return whether something before the job came back that shares a task with it.
+
+        A task is known by its partition: one that was assigned again follows what it was.
+        """
+        mine = {pending.task.partition for pending in job.work}
         with self._changed:
             return any(
-                pending.partition in mine
+                pending.task.partition in mine
                 for returned in self._returned
                 if returned.number < job.number
-                for pending in returned.batches
+                for pending in returned.work
             )
 
     def returned(self, timeout: float) -> list[Returned]:
@@ -314,7 +317,7 @@ class SinkCommitter:
         failure: BaseException | None = None
         try:
             if not self._line.follows_returned(job):
-                require_all(job.batches)
+                require_all(job.work)
                 return True
         except BaseException as error:  # noqa: BLE001 - as below
             failure = plain_error(error)
@@ -356,7 +359,7 @@ class SinkCommitter:
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - the lane sees to it
-            self._line.give_back(Returned(job.number, job.batches, plain_error(error)))
+            self._line.give_back(Returned(job.number, job.work, plain_error(error)))
 
     def _return(self, job: Job, failure: BaseException | None) -> None:
         """Return a job of which nothing is stored to the lane."""
@@ -364,7 +367,7 @@ class SinkCommitter:
             self._drop(job, failure)
         except BaseException as error:  # noqa: BLE001 - a sink's own that breaks its promise
             failure = plain_error(error)
-        self._line.give_back(Returned(job.number, job.batches, failure))
+        self._line.give_back(Returned(job.number, job.work, failure))
 
     def commit(self, job: Job) -> None:
         """Commit a job and answer its batches. An exception means that nothing of it is visible.
@@ -374,7 +377,7 @@ class SinkCommitter:
             RetryableError, RowsRefusedError: see :meth:`Sink.commit`.
         """
         try:
-            require_all(job.batches)
+            require_all(job.work)
             seconds = self._store([job])
         except BaseException as error:
             self._drop(job, error)
@@ -396,8 +399,8 @@ class SinkCommitter:
 
         As one micro-batch's batches have one share for each partition, so have those of several.
         """
-        batches = [pending.batch for job in jobs for pending in job.batches]
-        over = [pending.overflow for job in jobs for pending in job.batches if pending.overflow]
+        batches = [batch for job in jobs for batch in job.batches]
+        over = [pending.overflow for job in jobs for pending in job.work if pending.overflow]
         copies = [each for each in over if each.copies]
         self._send_letters(jobs)
         try:
@@ -434,9 +437,9 @@ class SinkCommitter:
         job.span.end()
         self._skipped.count(job.staged.skipped)
         self._keyless.count(job.staged.keyless)
-        for pending in job.batches:
+        for pending in job.work:
             if pending.overflow is not None:
-                self._skipped.count_overflow(pending.batch, pending.overflow)
+                self._skipped.count_overflow(pending.batches[0], pending.overflow)
             pending.advance(self._context.clock.monotonic())
         self._open.took(micro_batch.records, seconds)
         log.debug(

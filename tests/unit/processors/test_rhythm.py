@@ -20,6 +20,7 @@ from headrace.testing.channel import FakeClock
 from headrace.testing.records import make_batch
 
 if TYPE_CHECKING:
+    from headrace.processors.pending import PendingWork
     from headrace.sinks.micro_batch import MicroBatch
     from tests.unit.processors.spark_bench import Bench
 
@@ -102,7 +103,7 @@ def test_the_processor_knows_the_pace_of_its_lane(bench: Bench) -> None:
 def test_batches_that_come_together_are_taken_together() -> None:
     """An idle lane takes the other partitions' batches too, until it is full."""
     waiting = OpenBatches(MergeLimits(max_records=20))
-    taken: list[PendingBatch] = []
+    taken: list[PendingWork] = []
     lane = Thread(target=lambda: taken.extend(waiting.take(30.0, gathering=30.0)))
     lane.start()
     for partition in range(2):
@@ -130,7 +131,7 @@ def test_a_lane_with_one_batch_does_not_wait_for_silent_partitions() -> None:
     """It waits for a first batch, then for so many seconds, and takes what there is by then."""
     waiting, changed = OpenBatches(MergeLimits()), Announced()
     waiting._changed = changed
-    taken: list[PendingBatch] = []
+    taken: list[PendingWork] = []
     lane = Thread(target=lambda: taken.extend(waiting.take(600.0, gathering=0.02)), daemon=True)
     lane.start()
     assert changed.begun.acquire(timeout=30.0)

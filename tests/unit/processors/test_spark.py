@@ -106,8 +106,8 @@ def test_the_next_batches_are_prepared_while_a_job_runs() -> None:
         behind = [bench.send(0, 10), bench.send(1)]
         waiting = list(bench.processor._open._waiting)
         assert engine.threads == [get_ident()] * 3
-        assert [each.batch.start for each in waiting] == [10, 0]
-        assert [each.batch.next_offset for each in waiting] == [20, 10]
+        assert [batch.start for each in waiting for batch in each.batches] == [10, 0]
+        assert [batch.next_offset for each in waiting for batch in each.batches] == [20, 10]
         assert [each.prepared.column("offset").to_pylist() for each in waiting] == [
             [*range(10, 20)],
             [*range(10)],
@@ -198,6 +198,18 @@ def test_no_batch_is_committed_after_its_partition_failed(bench: Bench) -> None:
     assert isinstance(error_of(second), BatchCancelledError)
     assert isinstance(error_of(third), BatchCancelledError)
     assert bench.sink.stored == []
+
+
+def test_a_batch_that_follows_a_withdrawn_one_is_withdrawn(bench: Bench) -> None:
+    """The channel cuts another while one fails: it must not come before those that come again."""
+    bench.engine.script = [ValueError("poison")] * 2
+    first, second = bench.send(0, 0), bench.send(0, 10)
+    bench.run_once()
+    third = bench.send(0, 20)
+
+    assert isinstance(error_of(first), ValueError)
+    assert isinstance(error_of(second), BatchCancelledError)
+    assert isinstance(error_of(third), BatchCancelledError)
 
 
 def test_a_waiting_batch_is_withdrawn_when_the_one_before_it_fails() -> None:
