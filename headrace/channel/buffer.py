@@ -152,6 +152,9 @@ def divide(cut: BatchSlice, count: int) -> tuple[BatchSlice, BatchSlice]:
     front, rest = cut.records[:count], cut.records[count:]
     border = offset_of(rest[0])
     share = cut.size * count // len(cut.records)
+    if isinstance(front, CompactRun):
+        # the front of several pieces has fewer of them: not all that a piece takes is in its rows
+        share = min(share, front.size)
     return (
         BatchSlice(cut.start, front, border, share, cut.failures),
         BatchSlice(border, rest, cut.next_offset, cut.size - share, cut.failures),

@@ -75,10 +75,10 @@ def test_a_server_that_works_may_take_its_time(
     server: Callable[[str], ShellServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server whose log grows, or that computes, is waited for beyond the limit of silence."""
-    monkeypatch.setattr("headrace.devstack.server.SILENCE_S", 1.0)
-    logs = "for n in 1 2 3 4; do echo $n; sleep 0.5; done"
+    monkeypatch.setattr("headrace.devstack.server.SILENCE_S", 2.0)
+    logs = "for n in 1 2 3 4 5 6; do echo $n; sleep 0.5; done"
     computes = (
-        f"{shlex.quote(sys.executable)} -c 'while __import__(\"time\").thread_time() < 1.5: pass'"
+        f"{shlex.quote(sys.executable)} -c 'while __import__(\"time\").thread_time() < 2.5: pass'"
     )
     shell = server(f"{logs}; {computes}; echo at your service; exec sleep 100")
     shell.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.channel.buffer import PartitionBuffer, chunk_of
@@ -102,6 +102,7 @@ def test_the_table_is_the_lists(records: list[FakeRecord], pieces: int) -> None:
 @given(
     st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 30), st.integers(1, 30_000)
 )
+@example([2, 15, 1], 16, 14_870)
 def test_a_buffer_cuts_runs_within_limits(fetches: list[int], most: int, size: int) -> None:
     """Every record comes once and in order, and only a single record may pass the limits."""
     limits, end = Limits(most, size, 0.0), 0
