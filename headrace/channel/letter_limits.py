@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING
 
-from headrace.core.records import offset_of
+from headrace.core.record_runs import places_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from headrace.channel.buffer import BatchSlice
     from headrace.config import LimitedRejects
@@ -112,10 +111,7 @@ class UndecodableLimits:
         ``offsets`` are those of its undecodable records. A batch that is retried counts once.
         """
         recent = deque(at for at in self._offsets if batch.start - WINDOW < at < batch.start)
-        row = self._in_a_row if self._after_letter == batch.start else 0
-        after = batch.start
-        for offset in offsets:
-            row = row + 1 if _follows(batch, offset, after) else 1
+        for offset, row in zip(offsets, self._rows(batch, offsets), strict=True):
             if row > limits.max_consecutive:
                 return offset, f"{row} records in a row (max_consecutive: {limits.max_consecutive})"
             while recent and recent[0] <= offset - WINDOW:
@@ -126,17 +122,12 @@ class UndecodableLimits:
                     f"{len(recent)} records within {WINDOW} offsets "
                     f"(max_per_thousand: {limits.max_per_thousand})"
                 )
-            after = offset + 1
         return None
 
     def note(self, batch: Batch, offsets: Sequence[int]) -> None:
         """Count the letters of a batch, now that they are in the topic."""
-        row = self._in_a_row if self._after_letter == batch.start else 0
-        after = batch.start
-        for offset in offsets:
-            row = row + 1 if _follows(batch, offset, after) else 1
-            after = offset + 1
         is_last = bool(offsets) and offsets[-1] == batch.last_offset
+        *_, row = 0, *self._rows(batch, offsets)
         self._in_a_row = row if is_last else 0
         self._after_letter = batch.next_offset if is_last else None
         first = batch.next_offset - WINDOW
@@ -144,12 +135,11 @@ class UndecodableLimits:
         self._offsets = deque([*kept, *(at for at in offsets if at > first)])
         self.count += len(offsets)
 
-
-def _follows(batch: Batch, offset: int, after: int) -> bool:
-    """Return whether no record of the batch lies between an offset and what came before."""
-    if offset == after:
-        return True
-    if batch.last_offset - batch.first_offset + 1 == len(batch):
-        return after <= batch.first_offset == offset
-    at = bisect_left(batch.records, after, key=offset_of)
-    return offset_of(batch.records[at]) == offset
+    def _rows(self, batch: Batch, offsets: Sequence[int]) -> Iterator[int]:
+        """Yield for each letter how many in a row it makes: no other record lies between them."""
+        row = self._in_a_row if self._after_letter == batch.start else 0
+        before = -1
+        for place in places_in(batch.records, offsets):
+            row = row + 1 if place == before + 1 else 1
+            yield row
+            before = place

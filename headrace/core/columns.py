@@ -208,6 +208,9 @@ class ColumnRun(CompactRun):
     def size(self) -> int:
         return self.extent.size
 
+    def offsets(self) -> Sequence[int]:
+        return [each for piece in self.pieces for each in piece.column("offset").to_pylist()]
+
     def fitting(self, max_records: int, max_bytes: int) -> int:
         counts = range(1, min(len(self), max_records) + 1)
         return bisect_right(counts, max_bytes, key=lambda count: self[:count].size)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeAlias, overload
 
 from headrace.core.errors import HeadraceError
+from headrace.core.records import offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +48,10 @@ class CompactRun(Sequence["Record"]):
     @abstractmethod
     def size(self) -> int:
         """Return what the records take together, in bytes."""
+
+    @abstractmethod
+    def offsets(self) -> Sequence[int]:
+        """Return the offset of each record, in order."""
 
     @abstractmethod
     def fitting(self, max_records: int, max_bytes: int) -> int:
@@ -130,6 +136,9 @@ class OffsetRun(CompactRun):
     def size(self) -> int:
         return len(self) * self.each
 
+    def offsets(self) -> Sequence[int]:
+        return self._offsets
+
     def fitting(self, max_records: int, max_bytes: int) -> int:
         return min(len(self), max_records, max_bytes // self.each)
 
@@ -185,6 +194,20 @@ def headers_in(records: Sequence[Record], name: str) -> Iterator[list[tuple[str,
             if new:
                 seen |= new
                 yield headers
+
+
+def places_in(records: Sequence[Record], offsets: Sequence[int]) -> list[int]:
+    """Return for each offset how many records come before it; both are in order.
+
+    Looks at each record at most once, and at two where no offset is missing between the records.
+    """
+    if not offsets:
+        return []
+    first, last = offset_of(records[0]), offset_of(records[-1])
+    if last - first + 1 == len(records):
+        return [min(max(each - first, 0), len(records)) for each in offsets]
+    known = records.offsets() if isinstance(records, CompactRun) else [*map(offset_of, records)]
+    return [bisect_left(known, each) for each in offsets]
 
 
 #: Consecutive records of one partition.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import example, given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.channel.buffer import PartitionBuffer, chunk_of
 from headrace.channel.settings import Limits
 from headrace.core.columns import PIECE_OVERHEAD, ColumnRun
-from headrace.core.record_runs import OffsetRun, headers_in
+from headrace.core.record_runs import OffsetRun, headers_in, places_in
 from headrace.core.records import Batch, TopicPartition, offset_of
 from headrace.core.tables import table_of
 from headrace.testing.records import FakeAssignment, FakeRecord, in_columns
@@ -69,6 +70,42 @@ def test_headers_of_a_name_are_those_of_the_list(
             data for headers in own for each, data in headers or () if each == name
         }
     assert list(headers_in(OffsetRun(0, 5, 10), name)) == []
+
+
+@given(lists(), st.integers(1, 7), st.booleans(), st.data())
+def test_places_are_the_same_in_a_list_and_in_a_run(
+    records: list[FakeRecord], pieces: int, has_gaps: bool, data: st.DataObject
+) -> None:
+    """An offset's place is the number of records before it, with gaps and without, known or not."""
+    if not has_gaps:
+        records = [replace(each, offset_=7 + at) for at, each in enumerate(records)]
+    known = [each.offset_ for each in records]
+    near = st.integers(known[0] - 3, known[-1] + 3) | st.sampled_from(known)
+    offsets = sorted(data.draw(st.lists(near)))
+    runs = [records, in_columns(records, PARTITION, pieces=pieces)]
+    if not has_gaps:
+        runs.append(OffsetRun(known[0], known[-1] + 1, 1))
+
+    expected = [sum(one < each for one in known) for each in offsets]
+    assert [places_in(run, offsets) for run in runs] == [expected] * len(runs)
+
+
+class LookedAt(list["Record"]):
+    """A list that counts how often one of its records is taken."""
+
+    looks = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(index)
+
+
+def test_places_without_gaps_take_as_many_looks_for_one_offset_as_for_all() -> None:
+    """Two records of a batch are looked at, for one letter and for a thousand."""
+    for count in (1, 1000):
+        records = LookedAt(FakeRecord(*PARTITION, 7 + at) for at in range(1000))
+        assert places_in(records, range(7, 7 + count)) == [*range(count)]
+        assert records.looks == 2
 
 
 @given(lists(), st.integers(1, 7), st.data())

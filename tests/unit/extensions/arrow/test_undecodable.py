@@ -16,13 +16,14 @@ from headrace.config import ChannelConfig, DeliveredRejects, KafkaConfig
 from headrace.core.clock import Deadline
 from headrace.core.errors import ChannelFailedError
 from headrace.core.letter_headers import read_letter
+from headrace.core.records import Batch
 from headrace.core.undecodable import code_of
 from headrace.devstack.wait import wait_for
 from headrace.processors.factory import build_processor
 from headrace.sinks.jsonl import JsonLinesSink
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import InMemoryBroker, InMemoryDeadLetters, in_memory_channel, running
-from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
+from headrace.testing.records import FakeAssignment, FakeRecord, in_columns
 from tests.unit.channel.in_memory import P0, P1, committed, eventually
 from tests.unit.channel.recorder import PATIENCE
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace import InboundKafkaChannel
+    from headrace.core.records import Record
     from headrace.kafka.ports import DeadLetter
     from headrace.sinks.contract import PartitionCommit
     from headrace.spark import MicroBatch
@@ -224,15 +226,27 @@ def test_letters_are_sent_once_though_the_commit_is_tried_again(
     assert {*map(int, stage.letters.said("offset"))} == {*bad}
 
 
-#: Sizes of batches, and which of their offsets are undecodable.
+#: Sizes of batches, and which of their records are undecodable.
 _batches = st.lists(st.lists(st.booleans(), min_size=1, max_size=30), min_size=1, max_size=8)
 
+#: How far each record lies from the one before it: further than 1 after what is there no more.
+_steps = st.just(1) | st.integers(1, 400)
 
-@given(parts=_batches, most=st.integers(1, 6), thousand=st.integers(1, 12))
+
+@given(
+    parts=_batches,
+    most=st.integers(1, 6),
+    thousand=st.integers(1, 12),
+    in_runs=st.booleans(),
+    data=st.data(),
+)
 def test_limits_are_those_of_all_records_in_their_order(
-    parts: list[list[bool]], most: int, thousand: int
+    parts: list[list[bool]], most: int, thousand: int, in_runs: bool, data: st.DataObject
 ) -> None:
-    """The same record exceeds the limit for any cut into batches, also when batches come twice."""
+    """The same record exceeds the limit for any cut into batches, also when batches come twice.
+
+    It is the same with gaps between records and without, and for records in columns.
+    """
     section = DeliveredRejects.model_validate(
         {
             "failing": "dead_letter",
@@ -241,26 +255,38 @@ def test_limits_are_those_of_all_records_in_their_order(
             "max_per_thousand": thousand,
         }
     )
-    limits, start, found = UndecodableLimits(), 0, None
+    has_gaps = data.draw(st.booleans())
+    limits, end, found = UndecodableLimits(), 0, None
+    places: list[tuple[int, bool]] = []
     for part in parts:
-        batch = make_batch([b""] * len(part), assignment=FakeAssignment(P0), start=start)
-        offsets = [start + place for place, is_bad in enumerate(part) if is_bad]
+        steps = [data.draw(_steps) if has_gaps else 1 for _ in part]
+        own = [end - 1 + sum(steps[: at + 1]) for at in range(len(part))]
+        batch = _batch_of(own, end, in_runs=in_runs)
+        places += zip(own, part, strict=True)
+        offsets = [offset for offset, is_bad in zip(own, part, strict=True) if is_bad]
         excess = limits.excess(batch, offsets, section)
         assert excess == limits.excess(batch, offsets, section)
         if excess is not None:
             found = excess[0]
             break
         limits.note(batch, offsets)
-        start += len(part)
+        end = batch.next_offset
 
-    assert found == _first_excess([each for part in parts for each in part], most, thousand)
+    assert found == _first_excess(places, most, thousand)
 
 
-def _first_excess(bad: list[bool], most: int, thousand: int) -> int | None:
+def _batch_of(offsets: list[int], start: int, *, in_runs: bool) -> Batch:
+    """Return a batch of records with these offsets that continues from ``start``."""
+    records: list[Record] = [FakeRecord(*P0, offset) for offset in offsets]
+    run = in_columns(records, P0, pieces=2) if in_runs else records
+    return Batch(FakeAssignment(P0), start, run, offsets[-1] + 1, 0)
+
+
+def _first_excess(records: list[tuple[int, bool]], most: int, thousand: int) -> int | None:
     row = 0
-    for offset, is_bad in enumerate(bad):
+    for offset, is_bad in records:
         row = row + 1 if is_bad else 0
-        recent = sum(bad[max(0, offset - WINDOW + 1) : offset + 1])
+        recent = sum(bad for each, bad in records if offset - WINDOW < each <= offset)
         if is_bad and (row > most or recent > thousand):
             return offset
     return None
