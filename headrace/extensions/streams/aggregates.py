@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.extensions.streams.expressions import Expr
+
 T = TypeVar("T")
 R = TypeVar("R")
-T_co = TypeVar("T_co", covariant=True)
 #: Types that can be added up.
 N = TypeVar("N", int, float, Decimal, int | None, float | None, Decimal | None)
 
@@ -26,21 +27,12 @@ N = TypeVar("N", int, float, Decimal, int | None, float | None, Decimal | None)
 MAX_LIMIT = 10_000
 
 
-class Argument(Protocol[T_co]):
-    """An expression over the grouped rows, by the type of its values."""
-
-    @property
-    def value_type(self) -> type[T_co]:
-        """Return the type of a value."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # expressions have another ==
 class Agg(Generic[T]):
     """An aggregate of type ``T``, made by one of the functions below."""
 
     @property
-    def arguments(self) -> tuple[Argument[Any], ...]:
+    def arguments(self) -> tuple[Expr[Any], ...]:
         """Return the expressions whose columns it takes, in their order."""
         return ()
 
@@ -49,14 +41,14 @@ class Agg(Generic[T]):
         return {"kind": type(self).__name__.lower()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # expressions have another ==
 class _OfOne(Agg[T]):
     """An aggregate of one expression."""
 
-    of: Argument[Any]
+    of: Expr[Any]
 
     @property
-    def arguments(self) -> tuple[Argument[Any], ...]:
+    def arguments(self) -> tuple[Expr[Any], ...]:
         return (self.of,)
 
 
@@ -102,7 +94,7 @@ class Last(_OfOne[T]):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # expressions have another ==
 class _Limited(_OfOne[T]):
     """An aggregate that is a list of at most ``limit`` values."""
 
@@ -112,14 +104,14 @@ class _Limited(_OfOne[T]):
         return {"kind": type(self).__name__.lower(), "limit": self.limit}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # expressions have another ==
 class Top(_Limited[T]):
     """Values of ``of`` in the rows with the highest ``by``, the highest first."""
 
-    by: Argument[Any]
+    by: Expr[Any]
 
     @property
-    def arguments(self) -> tuple[Argument[Any], ...]:
+    def arguments(self) -> tuple[Expr[Any], ...]:
         return (self.of, self.by)
 
 
@@ -135,7 +127,7 @@ class Distinct(_Limited[T]):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # expressions have another ==
 class Fold(Agg[T]):
     """A Python function applied to each row, in the order in which rows arrive."""
 
@@ -153,37 +145,37 @@ def count() -> Agg[int]:
     return Count()
 
 
-def total(of: Argument[N]) -> Agg[N]:
+def total(of: Expr[N]) -> Agg[N]:
     """Return the sum of a number. One of int that leaves 64 bits is poison."""
     return Total(of)
 
 
-def least(of: Argument[T]) -> Agg[T]:
+def least(of: Expr[T]) -> Agg[T]:
     """Return the lowest value."""
     return Least(of)
 
 
-def most(of: Argument[T]) -> Agg[T]:
+def most(of: Expr[T]) -> Agg[T]:
     """Return the highest value."""
     return Most(of)
 
 
-def mean(of: Argument[Any]) -> Agg[float]:
+def mean(of: Expr[Any]) -> Agg[float]:
     """Return the mean of a number."""
     return Mean(of)
 
 
-def first(of: Argument[T]) -> Agg[T]:
+def first(of: Expr[T]) -> Agg[T]:
     """Return the value with the lowest time; of equal times the one that arrived first."""
     return First(of)
 
 
-def last(of: Argument[T]) -> Agg[T]:
+def last(of: Expr[T]) -> Agg[T]:
     """Return the value with the highest time; of equal times the one that arrived last."""
     return Last(of)
 
 
-def top(limit: int, *, by: Argument[Any], of: Argument[T]) -> Agg[list[T]]:
+def top(limit: int, *, by: Expr[Any], of: Expr[T]) -> Agg[list[T]]:
     """Return ``of`` in the ``limit`` rows with the highest ``by``, the highest first.
 
     Of rows with the same ``by`` those with the lowest time come first, then those that arrived
@@ -195,7 +187,7 @@ def top(limit: int, *, by: Argument[Any], of: Argument[T]) -> Agg[list[T]]:
     return Top(of, _checked(limit, "top"), by)
 
 
-def collect(of: Argument[T], *, limit: int) -> Agg[list[T]]:
+def collect(of: Expr[T], *, limit: int) -> Agg[list[T]]:
     """Return the first ``limit`` values by time.
 
     Raises:
@@ -204,7 +196,7 @@ def collect(of: Argument[T], *, limit: int) -> Agg[list[T]]:
     return Collect(of, _checked(limit, "collect"))
 
 
-def distinct(of: Argument[T], *, limit: int) -> Agg[list[T]]:
+def distinct(of: Expr[T], *, limit: int) -> Agg[list[T]]:
     """Return the different values in ascending order, the lowest ``limit`` of them.
 
     Raises:

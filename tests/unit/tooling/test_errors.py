@@ -18,12 +18,13 @@ from tests.pages import ROOT
 PACKAGE = Path(headrace.__file__).parent
 
 #: Exception classes of the package.
-MOST = 71
+MOST = 72
 
 #: Raised to leave a thread or a function, and caught by what called it; a user sees none of them.
 CONTROL_FLOW = {
     "EventRefusedError": "the collector turns it into a rejection, which has its text",
     "PoisonError": "a fold that is made again with care",
+    "RowError": "a kernel of streams: its operator deals with the record",
     "StoppedEarlyError": "a signal during the start",
     "WorkerAbandoned": "a worker thread that another one has replaced",
 }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -17,29 +16,29 @@ from headrace.extensions.streams.aggregates import (
     top,
     total,
 )
+from headrace.extensions.streams.rows import Field, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-T = TypeVar("T")
+
+class Order(Row):
+    """A row with a number and a text."""
+
+    amount: Field[int]
+    name: Field[str]
 
 
-@dataclass(frozen=True)
-class Column(Generic[T]):
-    """An expression that is only named."""
-
-    value_type: type[T]
-
-
-NUMBER = Column(int)
-TEXT = Column(str)
+NUMBER, TEXT = Order.amount, Order.name
 
 
 def test_an_aggregate_names_its_arguments_in_their_order() -> None:
     """The columns that it takes are those of its arguments."""
     assert count().arguments == ()
-    assert total(NUMBER).arguments == (NUMBER,)
-    assert top(3, by=NUMBER, of=TEXT).arguments == (TEXT, NUMBER)
+    assert total(NUMBER).arguments[0] is NUMBER
+    of, by = top(3, by=NUMBER, of=TEXT).arguments
+    assert of is TEXT
+    assert by is NUMBER
 
 
 def test_a_description_tells_stored_values_apart() -> None:

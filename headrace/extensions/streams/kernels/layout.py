@@ -1,0 +1,140 @@
+"""The stored row of a group: the partial of each aggregate, and the latest time of its rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.extensions.streams.kernels.partials import LatestTime, make_filled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from headrace.extensions.streams.kernels.groups import Groups
+    from headrace.extensions.streams.kernels.partials import Partial, Parts
+    from headrace.extensions.streams.kernels.records import Array, Records
+
+
+class Inputs:
+    """The columns of a micro-batch, prepared for each aggregate."""
+
+    def __init__(self, layout: Layout, records: Records) -> None:
+        self.times = records.times
+        self.columns: list[Sequence[Any]] = []
+        position = 0
+        for partial in layout.partials:
+            stop = position + partial.width
+            self.columns.append(partial.read_columns(records.columns[position:stop]))
+            position = stop
+
+
+class Layout:
+    """The parts of a row: first the latest time, then those of each aggregate."""
+
+    def __init__(self, aggregates: Sequence[Partial]) -> None:
+        self.partials: tuple[Partial, ...] = (LatestTime(), *aggregates)
+        self._slices: list[slice] = []
+        position = 0
+        for partial in self.partials:
+            stop = position + len(partial.identity)
+            self._slices.append(slice(position, stop))
+            position = stop
+        self.identity = tuple(part for partial in self.partials for part in partial.identity)
+
+    def __len__(self) -> int:
+        return len(self.identity)
+
+    def _each(self, *rows: Parts) -> Iterator[tuple[Partial, tuple[Parts, ...]]]:
+        for partial, part in zip(self.partials, self._slices, strict=True):
+            yield partial, tuple(row[part] for row in rows)
+
+    def empty(self, size: int) -> Parts:
+        """Return rows of groups without records."""
+        return tuple(make_filled(size, dtype, value) for dtype, value in self.identity)
+
+    def present(self, rows: Parts) -> Array:
+        """Return which rows have a record."""
+        return np.asarray(rows[0] >= 0)
+
+    def extend(self, before: Parts, groups: Groups, inputs: Inputs) -> Parts:
+        """Return the row of each group with its records added to what was before."""
+        return self._concat(
+            partial.extend(part, groups, columns, inputs.times)
+            for (partial, (part,)), columns in zip(self._each(before), inputs.columns, strict=True)
+        )
+
+    def extend_scan(self, before: Parts, groups: Groups, inputs: Inputs) -> Parts:
+        """Return the row of its group at each record, in the order of the groups."""
+        return self._concat(
+            partial.extend_scan(part, groups, columns, inputs.times)
+            for (partial, (part,)), columns in zip(self._each(before), inputs.columns, strict=True)
+        )
+
+    def merge(self, first: Parts, second: Parts) -> Parts:
+        """Return the rows of both, element by element; the first has the earlier records."""
+        return self._concat(
+            partial.merge(one, other) for partial, (one, other) in self._each(first, second)
+        )
+
+    def results(self, rows: Parts) -> tuple[pa.Array, ...]:
+        """Return the values of the aggregates."""
+        pairs = list(self._each(rows))
+        return tuple(partial.result(part) for partial, (part,) in pairs[1:])
+
+    @property
+    def can_overflow(self) -> bool:
+        """Return whether a value may be too large for its type."""
+        return any(partial.can_overflow for partial in self.partials)
+
+    def may_overflow(self, after: Parts, inputs: Inputs) -> bool:
+        """Return whether a value may have left its type on the way to the rows after."""
+        return any(
+            partial.may_overflow(part, columns)
+            for (partial, (part,)), columns in zip(self._each(after), inputs.columns, strict=True)
+        )
+
+    def overflows(self, rows: Parts) -> Array:
+        """Return which rows have a value that left its type."""
+        over = np.zeros(len(rows[0]), np.bool_)
+        for partial, (part,) in self._each(rows):
+            found = partial.overflows(part)
+            if found is not None:
+                over |= found
+        return over
+
+    def encode(self, rows: Parts) -> list[list[Any]]:
+        """Return rows as JSON values."""
+        columns = [
+            [partial.encode(row) for row in zip(*(each.tolist() for each in part), strict=True)]
+            for partial, (part,) in self._each(rows)
+        ]
+        return [list(row) for row in zip(*columns, strict=True)]
+
+    def decode(self, values: Sequence[Sequence[Any]]) -> Parts:
+        """Return the rows that :meth:`encode` wrote."""
+        rows = self.empty(len(values))
+        for partial, part, column in zip(
+            self.partials, self._slices, range(len(self.partials)), strict=True
+        ):
+            decoded = [partial.decode(value[column]) for value in values]
+            for array, items in zip(rows[part], zip(*decoded, strict=True), strict=False):
+                array[:] = items
+        return rows
+
+    @staticmethod
+    def _concat(parts: Iterator[Parts]) -> Parts:
+        return tuple(array for part in parts for array in part)
+
+
+def take_rows(rows: Parts, at: Any) -> Parts:
+    """Return the rows at positions, or where a mask is true."""
+    return tuple(part[at] for part in rows)
+
+
+def put_rows(rows: Parts, at: Any, new: Parts) -> None:
+    """Write rows at positions, or where a mask is true."""
+    for part, values in zip(rows, new, strict=True):
+        part[at] = values

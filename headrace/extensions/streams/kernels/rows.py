@@ -1,0 +1,63 @@
+"""What an operator emits: rows as columns, in the order in which they are emitted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.extensions.streams.kernels.records import Array
+
+
+class Emit(Enum):
+    """The results of a windowed aggregate that are written."""
+
+    UPDATES = "updates"
+    """The last value of each key and window that a micro-batch changed."""
+
+    EACH = "each"
+    """A value for each record, in each of its windows."""
+
+    FINAL = "final"
+    """One value for each key and window, once the window is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRows:
+    """Rows of keys and windows.
+
+    ``at`` is the record that a row comes from: of updates the last one of the micro-batch, of final
+    the one that the window is over with, before which the row is emitted. ``codes`` are positions
+    in ``names``. ``times`` are the latest of the records in the row. A row that is not ``present``
+    withdraws an earlier one: its values are null, and mean nothing.
+    """
+
+    at: Array
+    codes: Array
+    names: pa.Array
+    starts: Array
+    ends: Array
+    times: Array
+    values: tuple[pa.Array, ...]
+    present: Array
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowResult:
+    """What came of a micro-batch: rows by way of emitting, and the records that were late."""
+
+    rows: dict[Emit, WindowRows]
+    late: Array
+
+
+def no_rows() -> Array:
+    """Return an array of no positions."""
+    return np.empty(0, np.int64)

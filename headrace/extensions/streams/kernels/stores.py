@@ -1,0 +1,223 @@
+"""Where windowed rows are kept: by pane first, then by key, in columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.extensions.streams.kernels.layout import put_rows, take_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from headrace.extensions.streams.kernels.layout import Layout
+    from headrace.extensions.streams.kernels.partials import Parts
+    from headrace.extensions.streams.kernels.records import Array
+
+#: Rows that a pane has beside its sorted ones, at least, before both are sorted together.
+_FEW = 1024
+#: How far numbers may lie apart for rows to be found by a table of places.
+_SPREAD = 4
+#: Keys without rows that are numbered, at least, before all are numbered again.
+_SPARE = 4096
+
+
+class WindowStore(Protocol):
+    """Rows of a windowed operator by pane and number of the key. One thread at a time.
+
+    A pane is the number of its place in time. Numbers of keys hold until :meth:`drop_before`.
+    """
+
+    def number_keys(self, names: pa.Array) -> Array:
+        """Return the number of each key; a new key gets the next one."""
+        ...
+
+    def name_keys(self, numbers: Array) -> pa.Array:
+        """Return the keys of numbers."""
+        ...
+
+    def list_panes(self) -> list[int]:
+        """Return the panes that have rows, in ascending order."""
+        ...
+
+    def list_keys(self, pane: int) -> Array:
+        """Return the numbers of the keys that have a row in a pane, in ascending order."""
+        ...
+
+    def read(self, pane: int, keys: Array) -> Parts:
+        """Return the rows of keys, which are distinct; where there is none, that of no records."""
+        ...
+
+    def write(self, pane: int, keys: Array, rows: Parts) -> None:
+        """Write the rows of keys, which are distinct and ascending."""
+        ...
+
+    def drop_before(self, pane: int) -> None:
+        """Remove the rows of all panes before one."""
+        ...
+
+
+class _Run:
+    """Rows sorted by number."""
+
+    def __init__(self, keys: Array, parts: Parts) -> None:
+        self.keys, self.parts = keys, parts
+        self._places: Array | None = None
+
+    def find(self, keys: Array) -> Array:
+        """Return the place of each number, below 0 where it has none."""
+        if not len(self.keys):
+            return np.full(len(keys), -1)
+        if self._places is None:
+            highest = int(self.keys[-1])
+            if highest > _SPREAD * len(self.keys):
+                at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+                return np.where(self.keys[at] == keys, at, -1)
+            self._places = np.full(highest + 2, -1)
+            self._places[self.keys] = np.arange(len(self.keys))
+        return self._places[np.minimum(keys, len(self._places) - 1)]
+
+    def merge(self, keys: Array, parts: Parts) -> _Run:
+        """Return a run with these rows too; none of the numbers is in this one."""
+        if not len(self.keys):
+            return _Run(keys, tuple(part.copy() for part in parts))
+        both = np.concatenate([self.keys, keys])
+        order = np.argsort(both, kind="stable")
+        pairs = zip(self.parts, parts, strict=True)
+        return _Run(both[order], tuple(np.concatenate(pair)[order] for pair in pairs))
+
+
+class SortedRows:
+    """Rows by number, in two runs sorted by it: a new row goes into the short one first."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._long = self._short = _Run(np.empty(0, np.int64), layout.empty(0))
+
+    @property
+    def keys(self) -> Array:
+        """Return the numbers that have a row, in ascending order."""
+        return np.sort(np.concatenate([self._long.keys, self._short.keys]))
+
+    def read(self, keys: Array) -> Parts:
+        """Return the rows of numbers, or those of no records."""
+        at = self._long.find(keys)
+        here = at >= 0
+        if here.all():
+            return take_rows(self._long.parts, at)
+        rows = self._layout.empty(len(keys))
+        put_rows(rows, here, take_rows(self._long.parts, at[here]))
+        rest = np.flatnonzero(~here)
+        at = self._short.find(keys[rest])
+        here = at >= 0
+        put_rows(rows, rest[here], take_rows(self._short.parts, at[here]))
+        return rows
+
+    def write(self, keys: Array, rows: Parts) -> None:
+        """Write the rows of numbers, which are distinct and ascending."""
+        for run in (self._long, self._short):
+            at = run.find(keys)
+            here = at >= 0
+            put_rows(run.parts, at[here], take_rows(rows, here))
+            keys, rows = keys[~here], take_rows(rows, ~here)
+        if len(keys):
+            self._short = self._short.merge(keys, rows)
+            if len(self._short.keys) > _FEW + len(self._long.keys) // 8:
+                self._long = self._long.merge(self._short.keys, self._short.parts)
+                self._short = _Run(keys[:0], self._layout.empty(0))
+
+    def renumber(self, numbers: Array) -> None:
+        """Change the number of each row to one that keeps their order."""
+        self._long, self._short = (
+            _Run(numbers[run.keys], run.parts) for run in (self._long, self._short)
+        )
+
+
+class MemoryStore:
+    """Windowed rows in this process, which end with it."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._numbers: dict[bytes, int] = {}
+        self._names: list[bytes] = []
+        self._panes: dict[int, SortedRows] = {}
+        self._most = _SPARE
+
+    def number_keys(self, names: pa.Array) -> Array:
+        listed = names.to_pylist()
+        numbers = self._numbers
+        found = list(map(numbers.get, listed))
+        if None in found:
+            for position, name in enumerate(listed):
+                if found[position] is None:
+                    found[position] = numbers[name] = len(numbers)
+                    self._names.append(name)
+        return np.array(found, np.int64)
+
+    def name_keys(self, numbers: Array) -> pa.Array:
+        names = self._names
+        return pa.array([names[number] for number in numbers.tolist()], pa.binary())
+
+    def list_panes(self) -> list[int]:
+        return sorted(self._panes)
+
+    def list_keys(self, pane: int) -> Array:
+        rows = self._panes.get(pane)
+        return np.empty(0, np.int64) if rows is None else rows.keys
+
+    def read(self, pane: int, keys: Array) -> Parts:
+        rows = self._panes.get(pane)
+        return self._layout.empty(len(keys)) if rows is None else rows.read(keys)
+
+    def write(self, pane: int, keys: Array, rows: Parts) -> None:
+        if pane not in self._panes:
+            self._panes[pane] = SortedRows(self._layout)
+        self._panes[pane].write(keys, rows)
+
+    def drop_before(self, pane: int) -> None:
+        gone = [each for each in self._panes if each < pane]
+        for each in gone:
+            del self._panes[each]
+        if gone and len(self._names) > self._most:
+            self._forget_keys()
+
+    def _forget_keys(self) -> None:
+        """Remove the keys without rows, and number the others again."""
+        listed = [rows.keys for rows in self._panes.values()]
+        alive = np.unique(np.concatenate(listed)) if listed else np.empty(0, np.int64)
+        self._most = 2 * len(alive) + _SPARE
+        if 2 * len(alive) > len(self._names):
+            return
+        numbers = np.full(len(self._names), -1, np.int64)
+        numbers[alive] = np.arange(len(alive))
+        self._names = [self._names[number] for number in alive.tolist()]
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        for rows in self._panes.values():
+            rows.renumber(numbers)
+
+    @property
+    def numbered(self) -> int:
+        """Return how many keys have a number."""
+        return len(self._names)
+
+    def dump(self) -> Iterable[tuple[int, bytes, list[Any]]]:
+        """Yield each row as pane, key and JSON value, pane by pane."""
+        for pane in self.list_panes():
+            keys = self.list_keys(pane)
+            values = self._layout.encode(self.read(pane, keys))
+            for number, value in zip(keys.tolist(), values, strict=True):
+                yield pane, self._names[number], value
+
+    def load(self, rows: Iterable[tuple[int, bytes, Sequence[Any]]]) -> None:
+        """Write rows that :meth:`dump` yielded."""
+        panes: dict[int, tuple[list[bytes], list[Sequence[Any]]]] = {}
+        for pane, name, value in rows:
+            names, values = panes.setdefault(pane, ([], []))
+            names.append(name)
+            values.append(value)
+        for pane, (names, values) in panes.items():
+            keys = self.number_keys(pa.array(names, pa.binary()))
+            order = np.argsort(keys)
+            self.write(pane, keys[order], take_rows(self._layout.decode(values), order))

@@ -1,0 +1,112 @@
+"""Records as kernels take them, rows as kernels return them, and strategies for both."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from headrace.extensions.streams.kernels.layout import Layout
+from headrace.extensions.streams.kernels.partials import make_partial
+from headrace.extensions.streams.kernels.records import Records
+from headrace.extensions.streams.kernels.stores import MemoryStore
+from headrace.extensions.streams.rows import Field
+from headrace.extensions.streams.rows import Row as Fields
+from tests.unit.extensions.streams.row_by_row import Record, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.extensions.streams.aggregates import Agg
+    from headrace.extensions.streams.expressions import Expr
+    from headrace.extensions.streams.kernels.rows import WindowRows
+
+
+class Value(Fields):
+    """A row with a value."""
+
+    value: Field[int]
+
+
+#: The argument of all aggregates here; its type is that of the column.
+VALUE: Expr[Any] = Value.value
+
+
+def make_layout(aggregates: Sequence[Agg[Any]], kind: pa.DataType) -> Layout:
+    """Return the layout of aggregates that take values of one type."""
+    return Layout(
+        [
+            make_partial(aggregate, [kind] * len(aggregate.arguments), kind)
+            for aggregate in aggregates
+        ]
+    )
+
+
+def make_records(layout: Layout, records: Sequence[Record], kind: pa.DataType) -> Records:
+    """Return records as columns, the value once for each column that the layout takes."""
+    values = pa.array([record.value for record in records], kind)
+    width = sum(partial.width for partial in layout.partials)
+    return Records.of(
+        [record.key.encode() for record in records],
+        [record.time for record in records],
+        *[values] * width,
+    )
+
+
+def list_rows(rows: WindowRows, before: int) -> list[Row]:
+    """Return rows one by one; ``before`` is the number of records of earlier micro-batches."""
+    values = zip(*(column.to_pylist() for column in rows.values), strict=True)
+    names = rows.names.to_pylist()
+    columns = zip(
+        rows.at.tolist(),
+        rows.codes.tolist(),
+        rows.starts.tolist(),
+        rows.ends.tolist(),
+        rows.times.tolist(),
+        list(values) or [()] * len(rows),
+        rows.present.tolist(),
+        strict=True,
+    )
+    return [
+        Row(at + before, names[code].decode(), start, end, time, value if present else None)
+        for at, code, start, end, time, value, present in columns
+    ]
+
+
+def hand_over(layout: Layout, store: MemoryStore) -> MemoryStore:
+    """Return a new store with the rows of another one, written as JSON in between."""
+    text = [(pane, name, json.dumps(value, allow_nan=False)) for pane, name, value in store.dump()]
+    other = MemoryStore(layout)
+    other.load((pane, name, json.loads(value)) for pane, name, value in text)
+    return other
+
+
+#: How far a record's time is from the one before, and how far it is late.
+_STEPS = st.sampled_from([0, 0, 1, 1, 2, 3, 7, 20])
+_LATE = st.sampled_from([0, 0, 0, 1, 3, 5, 8, 14, 16, 40])
+
+
+def record_lists(
+    values: st.SearchStrategy[Any], *, most: int = 30, keys: str = "abcd"
+) -> st.SearchStrategy[list[Record]]:
+    """Return records of 1 to 4 keys, whose times rise, stand still, jump and go back."""
+    drawn = st.lists(st.tuples(_STEPS, _LATE, st.sampled_from(keys), values), max_size=most)
+    return st.builds(_make_times, st.integers(0, 40), drawn)
+
+
+def _make_times(time: int, drawn: list[tuple[int, int, str, Any]]) -> list[Record]:
+    records = []
+    for step, late, key, value in drawn:
+        time += step
+        records.append(Record(key, max(time - late, 0), value))
+    return records
+
+
+def cut(data: st.DataObject, records: Sequence[Record]) -> list[list[Record]]:
+    """Draw micro-batches that records come in, empty ones too."""
+    ends = data.draw(st.lists(st.integers(0, len(records)), max_size=4))
+    edges = [0, *sorted(ends), len(records)]
+    return [list(records[a:b]) for a, b in pairwise(edges)]
