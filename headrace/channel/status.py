@@ -195,6 +195,8 @@ def _conditions_of(summary: RebalanceSummary) -> dict[str, dict[str, Any]]:
         found["partition_owners_unknown"] = {"owners": owners}
     if len(summary.modes) > 1:
         found["modes_differ"] = {"modes": sorted(mode.value for mode in summary.modes)}
+    if summary.without_tasks:
+        found["members_without_tasks"] = {"members": list(summary.without_tasks)}
     if summary.problems:
         found["members_unreadable"] = {"problems": dict(summary.problems)}
     return found

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from headrace.coordinators.member_info import AssignmentMode, MemberInfo
+from headrace.coordinators.tasks import Tasks, holder_of, without_tasks
 from headrace.core.records import TopicPartition, by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Set as AbstractSet
 
 
 _OUT_OF_BOUNDS = 1_000_000
@@ -375,7 +377,9 @@ class Allocation:
     ``contended`` partitions are listed by several static members, all named. ``missing``
     partitions are listed by a member but do not exist. ``foreign`` partitions are held by
     an owner that is not a member that we understand: they are left alone until that ends.
-    ``modes`` has more than one entry when members disagree about the mode.
+    ``modes`` has more than one entry when members disagree about the mode. ``by_task`` says
+    whether tasks were allocated, or partitions, each by itself; ``without_tasks`` names the members
+    for which it was partitions though others work in tasks.
     """
 
     owners: Mapping[TopicPartition, str]
@@ -384,6 +388,8 @@ class Allocation:
     missing: Mapping[str, tuple[TopicPartition, ...]]
     foreign: Mapping[TopicPartition, str]
     modes: frozenset[AssignmentMode]
+    by_task: bool = False
+    without_tasks: tuple[str, ...] = ()
 
     def of(self, member: str) -> frozenset[TopicPartition]:
         """Return what one member is to have."""
@@ -407,6 +413,9 @@ def allocate(
     listed partitions go first, then the fixed numbers are served, and what is left is spread
     evenly over the dynamic members. What some avoid and others may have goes to these beforehand,
     and is not counted as a part of the even spread.
+
+    Where all active members work in tasks, all this holds of tasks in place of partitions: each
+    task goes to one member as a whole, by the mode's rule for its anchor.
     """
     existing = set(partitions)
     foreign = {
@@ -415,13 +424,13 @@ def allocate(
     returning = {p: member for p, member in (former or {}).items() if member in members}
     held = returning | dict(owners)
     active = {name: info for name, info in members.items() if not info.draining}
+    _, contended, missing = listed(_of_mode(active, AssignmentMode.STATIC), existing, held)
     free = existing - foreign.keys()
-    chosen, contended, missing = listed(_of_mode(active, AssignmentMode.STATIC), existing, held)
-    given = {p: member for p, member in chosen.items() if p in free}
-    placed = place_avoided(active, free - given.keys(), held)
-    left = free - given.keys() - placed.keys()
-    given |= placed | fixed_counts(_of_mode(active, AssignmentMode.FIXED_COUNT), left, held, placed)
-    given |= spread(_of_mode(active, AssignmentMode.DYNAMIC), left - given.keys(), held)
+    tasks = Tasks.of(active)
+    if tasks is None:
+        given = _share(active, free, held)
+    else:
+        given = _share_tasks(tasks, active, existing, foreign, (owners, returning))
     return Allocation(
         owners=dict(sorted(given.items())),
         unowned=frozenset(free - given.keys()),
@@ -429,7 +438,49 @@ def allocate(
         missing=missing,
         foreign=foreign,
         modes=frozenset(info.mode for info in active.values()),
+        by_task=tasks is not None,
+        without_tasks=without_tasks(active),
     )
+
+
+def _share(
+    members: Mapping[str, MemberInfo],
+    free: AbstractSet[TopicPartition],
+    held: Mapping[TopicPartition, str],
+) -> dict[TopicPartition, str]:
+    """Return who is to have which of ``free`` partitions."""
+    given, _, _ = listed(_of_mode(members, AssignmentMode.STATIC), free, held)
+    placed = place_avoided(members, free - given.keys(), held)
+    left = free - given.keys() - placed.keys()
+    fixed = _of_mode(members, AssignmentMode.FIXED_COUNT)
+    given |= placed | fixed_counts(fixed, left, held, placed)
+    given |= spread(_of_mode(members, AssignmentMode.DYNAMIC), left - given.keys(), held)
+    return given
+
+
+def _share_tasks(
+    tasks: Tasks,
+    members: Mapping[str, MemberInfo],
+    existing: Collection[TopicPartition],
+    foreign: Collection[TopicPartition],
+    owners: tuple[Mapping[TopicPartition, str], Mapping[TopicPartition, str]],
+) -> dict[TopicPartition, str]:
+    """Return who is to have which partition: of each task all, or none where one is foreign."""
+    free = {
+        anchor: parts
+        for anchor, parts in tasks.by_anchor(existing).items()
+        if not any(part in foreign for part in parts)
+    }
+    found = {anchor: holder_of(parts, *owners) for anchor, parts in free.items()}
+    held = {anchor: holder for anchor, holder in found.items() if holder is not None}
+    given = _share(tasks.with_task_cooldown(members), free.keys(), held)
+    return {
+        partition: taker
+        for partition in existing
+        if partition not in foreign
+        and (taker := given.get(tasks.anchor(partition))) is not None
+        and partition.topic in members[taker].topics
+    }
 
 
 def _of_mode(members: Mapping[str, MemberInfo], mode: AssignmentMode) -> dict[str, MemberInfo]:

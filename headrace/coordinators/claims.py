@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.kafka.ports import Commit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from headrace.coordinators.lease import Lease
     from headrace.core.records import TopicPartition
@@ -215,6 +215,11 @@ class ClaimTable:
         if holding is None or holding.claim.member_epoch != claim.member_epoch:
             return None
         return holding if holding.first_epoch <= claim.epoch <= holding.claim.epoch else None
+
+    def of(self, partitions: Iterable[TopicPartition]) -> list[HeldClaim]:
+        """Return what there is of these partitions, in their order."""
+        found = (self._by_partition.get(partition) for partition in sorted(partitions))
+        return [holding for holding in found if holding is not None]
 
     def remove(self, holding: HeldClaim) -> None:
         """Remove the claim."""

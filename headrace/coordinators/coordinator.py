@@ -275,12 +275,17 @@ def build_coordinator(
 
 def member_info(channel: config.ChannelConfig, known: Collection[str]) -> MemberInfo:
     """Return what the member publishes for allocation, with the topics that it knows."""
-    topics = frozenset(known)
+    topics, together = frozenset(known), channel.together
     match channel.coordinator:
         case config.DynamicCoordinatorConfig(weight=weight):
-            return MemberInfo(topics, AssignmentMode.DYNAMIC, weight=weight)
+            return MemberInfo(topics, AssignmentMode.DYNAMIC, weight=weight, together=together)
         case config.FixedCountCoordinatorConfig(partitions_per_topic=count):
-            return MemberInfo(topics, AssignmentMode.FIXED_COUNT, partitions_per_topic=count)
+            return MemberInfo(
+                topics, AssignmentMode.FIXED_COUNT, partitions_per_topic=count, together=together
+            )
         case config.StaticCoordinatorConfig(partitions=lists):
             chosen = {topic: tuple(sorted(numbers)) for topic, numbers in lists.items()}
-            return MemberInfo(topics, AssignmentMode.STATIC, lists=chosen)
+            if together:
+                # of tasks the first topic's list says all, whichever one others have first
+                chosen = dict.fromkeys(topics, chosen[min(channel.topics)])
+            return MemberInfo(topics, AssignmentMode.STATIC, lists=chosen, together=together)

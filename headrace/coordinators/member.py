@@ -72,7 +72,13 @@ class GroupMembership:
         self.failure: HeadraceError | None = None
         self.last_progress = clock.monotonic()
         self.rebalance = Rebalance(
-            registry, listener, self._claim_table, settings, clock, keep_alive=self._keep_alive
+            registry,
+            listener,
+            self._claim_table,
+            settings,
+            clock,
+            keep_alive=self._keep_alive,
+            together=info.together,
         )
 
     @property
@@ -117,6 +123,7 @@ class GroupMembership:
         if info.mode is not self._info.mode:
             self._log.info("mode_changed", mode=info.mode.value)
         self._info = replace(info, draining=self._info.draining)
+        self.rebalance.together = info.together
         if settings is not None:
             self.rebalance.keep_pace(settings)
 
@@ -154,6 +161,7 @@ class GroupMembership:
             log.debug("claim_already_ended", partition=str(claim.partition), epoch=claim.epoch)
             return False
         holding.end(claim, state)
+        self.rebalance.release_rest(claim.partition)
         return True
 
     def raise_epoch(self, claim: Claim, at_least: int) -> None:
@@ -334,8 +342,7 @@ class GroupMembership:
                 # it may be over because the process stood still, and its client with it
                 self._pinged_since = self._clock.monotonic()
             self._lease.break_()
-        for holding in self._claim_table.in_state(*WITH_CHANNEL):
-            self.rebalance.lose(holding, reason)
+        self.rebalance.lose_all(reason)
 
     def _settle_accounts(self) -> None:
         """Publish changed member data, and pass the channel's changes of claims to the registry."""

@@ -33,7 +33,8 @@ class MemberInfo:
     ``weight`` is its share relative to the other members' in dynamic mode, a whole number from 1.
     ``partitions_per_topic`` is the number in fixed count mode; ``lists`` names the partitions of
     each topic in static mode. A ``draining`` member is given nothing and gives back what it has.
-    ``cooldown`` are partitions that it could not work on just now: others go first.
+    ``cooldown`` are partitions that it could not work on just now: others go first. A member that
+    works on its topics ``together`` takes tasks: partition i of each of them, or of none.
     """
 
     topics: frozenset[str]
@@ -43,6 +44,7 @@ class MemberInfo:
     lists: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     draining: bool = False
     cooldown: frozenset[TopicPartition] = frozenset()
+    together: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what other members could not read."""

@@ -39,8 +39,9 @@ class RebalanceSummary:
 
     ``mine`` is what this member is to have, ``owners`` who owns what at present (None: an
     unreadable owner). ``unowned`` partitions are assigned to no member, ``pending`` ones are
-    assigned but not owned yet. ``contended``, ``missing``, ``foreign`` and ``modes`` are as in
-    ``Allocation``. ``problems`` says by member what is wrong with its node.
+    assigned but not owned yet. ``contended``, ``missing``, ``foreign``, ``modes`` and
+    ``without_tasks`` are as in ``Allocation``. ``problems`` says by member what is wrong with its
+    node.
     """
 
     members: tuple[str, ...]
@@ -53,6 +54,7 @@ class RebalanceSummary:
     foreign: Mapping[TopicPartition, str]
     modes: frozenset[AssignmentMode]
     problems: Mapping[str, str]
+    without_tasks: tuple[str, ...] = ()
 
 
 class Listener(Protocol):
@@ -157,7 +159,8 @@ first, and a session that has to expire may last as long."""
 class Rebalance:
     """The looking and moving part of ``GroupMembership``; same thread, same errors.
 
-    ``keep_alive`` is called between steps that take a while.
+    ``keep_alive`` is called between steps that take a while. Where ``together`` is set, the member
+    works in tasks: it claims one when all of it can be had, and gives it back as a whole.
     """
 
     def __init__(
@@ -169,7 +172,9 @@ class Rebalance:
         clock: Clock,
         *,
         keep_alive: Callable[[], None],
+        together: bool = False,
     ) -> None:
+        self.together = together
         self._registry = registry
         self._listener = listener
         self._claim_table = claim_table
@@ -230,8 +235,9 @@ class Rebalance:
         Others take them when the group has settled; they are given back without waiting for that.
         """
         self._left_out = frozenset(partitions)
+        left_out = self._with_tasks(self._left_out)
         for holding in self._claim_table.in_state(ClaimState.HELD):
-            if holding.claim.partition in self._left_out:
+            if holding.claim.partition in left_out:
                 self.request_release(holding)
         self.look_soon()
 
@@ -240,6 +246,14 @@ class Rebalance:
         now = self._clock.monotonic()
         self._not_before = {p: due for p, due in self._not_before.items() if due > now}
         return self._left_out.union(self._not_before)
+
+    def _with_tasks(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return the partitions, and where the member works in tasks what else is of these."""
+        if not self.together:
+            return frozenset(partitions)
+        tasks = {partition.partition for partition in partitions}
+        rest = (TopicPartition(topic, number) for topic in self._counts for number in tasks)
+        return frozenset(partitions).union(rest)
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -263,21 +277,22 @@ class Rebalance:
         partitions = all_partitions(self._counts)
         former = self._registry.former([p for p in partitions if p not in owners])
         allocation = allocate(view.members, partitions, self._names(owners), former)
-        wanted = allocation.of(self._registry.member) - self._left_out
+        wanted = allocation.of(self._registry.member) - self._with_tasks(self._left_out)
         mine = wanted - owners.keys()
+        whole = wanted if allocation.by_task else frozenset()
         wait = self._debounce.observe(view.members)
         if wait > 0:
             self._look_after(wait)
             if self._returning:
                 # nothing moves by that, so that there is no member to wait for
                 ours = {p for p in mine if former.get(p) == self._registry.member}
-                self._claim(ours, lease)
+                self._claim(ours, lease, whole)
         else:
             self._returning = False
             for holding in self._claim_table.in_state(ClaimState.HELD):
                 if holding.claim.partition not in wanted:
                     self.request_release(holding)
-            self._claim(mine, lease)
+            self._claim(mine, lease, whole)
         # who has nothing yet may be given something once the group has settled
         if wait <= 0 or wanted:
             self._assess(wanted)
@@ -354,18 +369,43 @@ class Rebalance:
     # --- moving -----------------------------------------------------------------------------
 
     def request_release(self, holding: HeldClaim) -> None:
-        """Ask the channel to finish with a claim."""
+        """Ask the channel to finish with a claim, and with all others of its task."""
+        self._request_release(holding)
+        self.release_rest(holding.claim.partition)
+
+    def _request_release(self, holding: HeldClaim) -> None:
+        if holding.state is not ClaimState.HELD:
+            return
         holding.release()
         log.info("release_requested", partition=str(holding.claim.partition))
         self._listener.release_requested(holding.claim)
 
-    def _claim(self, partitions: Collection[TopicPartition], lease: Lease) -> None:
+    def release_rest(self, partition: TopicPartition) -> None:
+        """Ask the channel for the other claims of a task of which one ends or cannot be had.
+
+        A part of a task is of no use here, and the next member of the task needs all of it, which
+        may be one that we cannot read and our map does not know.
+        """
+        if self.together:
+            for holding in self._claim_table.of(self._with_tasks([partition]) - {partition}):
+                self._request_release(holding)
+
+    def _claim(
+        self,
+        partitions: Collection[TopicPartition],
+        lease: Lease,
+        whole: Collection[TopicPartition],
+    ) -> None:
+        """Claim what may be claimed now, and of the tasks in ``whole`` none without its rest."""
         now = self._clock.monotonic()
         due = [p for p in sorted(partitions) if p not in self._claim_table]
         waiting = [self._not_before[p] for p in due if self._not_before.get(p, now) > now]
         if waiting:
             self._look_after(min(waiting) - now)
         due = [p for p in due if self._not_before.get(p, now) <= now]
+        held = {h.claim.partition for h in self._claim_table.in_state(ClaimState.HELD)}
+        halves = {p.partition for p in set(whole).difference(due, held)}
+        due = [p for p in due if p.partition not in halves]
         for start in range(0, len(due), AT_ONCE):
             self._keep_alive()
             if not lease.valid():
@@ -374,6 +414,9 @@ class Rebalance:
             results = self._registry.claim(due[start : start + AT_ONCE], lease)
             for partition, result in results.items():
                 self._handle_claim(partition, result)
+        for partition in due:
+            if self._not_before.get(partition, now) > now:
+                self.release_rest(partition)
 
     def _handle_claim(self, partition: TopicPartition, result: Claim | ClaimRefusal) -> None:
         if isinstance(result, Claim):
@@ -407,7 +450,16 @@ class Rebalance:
         return True
 
     def lose(self, holding: HeldClaim, reason: LossReason) -> None:
-        """Remove a claim and report its loss to the channel."""
+        """Remove a claim and report its loss to the channel; release the rest of its task."""
+        self._drop(holding, reason)
+        self.release_rest(holding.claim.partition)
+
+    def lose_all(self, reason: LossReason) -> None:
+        """Remove every claim that the channel has."""
+        for holding in self._claim_table.in_state(*WITH_CHANNEL):
+            self._drop(holding, reason)
+
+    def _drop(self, holding: HeldClaim, reason: LossReason) -> None:
         self._claim_table.remove(holding)
         if reason is not LossReason.SESSION_LOST:
             self._claim_table.unreleased.add(holding.claim.partition)
@@ -437,6 +489,7 @@ class Rebalance:
             foreign=allocation.foreign,
             modes=allocation.modes,
             problems=view.problems,
+            without_tasks=allocation.without_tasks,
         )
         if summary != self._said:
             self._said = summary

@@ -135,6 +135,7 @@ class MemberDocument:
             pid=self.pid,
             since=self.since,
             software=self.software,
+            **({"together": True} if info.together else {}),
             **({} if self.admin is None else {"admin": self.admin}),
         )
 
@@ -150,6 +151,7 @@ class MemberDocument:
             lists=_lists(fields),
             draining=fields.get("draining", bool),
             cooldown=_cooldown(fields),
+            together=fields.optional("together", bool) or False,
         )
         return cls(
             info=info,

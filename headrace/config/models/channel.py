@@ -42,7 +42,7 @@ from headrace.config.types.scalars import (
     TopicName,
     WholeNumber,
 )
-from headrace.config.types.topics import PartitionSet, TopicEntry
+from headrace.config.types.topics import PartitionNumbers, PartitionSet, TopicEntry
 from headrace.config.types.units import (
     MIB,
     NonNegativeSeconds,
@@ -288,6 +288,11 @@ class ChannelConfig(Section):
         return self.source == "by_reference"
 
     @property
+    def together(self) -> bool:
+        """Return whether the channel works in tasks: partition i of each of its topics."""
+        return self.processor.together
+
+    @property
     def on_spark(self) -> bool:
         """Return whether Spark runs the batches."""
         return self.processor.on_spark
@@ -321,6 +326,7 @@ class ChannelConfig(Section):
     def conflicts(self) -> Iterator[FieldConflict]:
         yield from self._sink_conflicts()
         yield from self._static_conflicts()
+        yield from self._task_conflicts()
         yield from self._buffer_conflicts()
         yield from self._rejects_conflicts()
         yield from self._overflow_conflicts()
@@ -423,3 +429,38 @@ class ChannelConfig(Section):
                     ("coordinator", "partitions", topic),
                     f"is not a topic of the channel, which reads {self.subscription}",
                 )
+
+    def _task_conflicts(self) -> Iterator[FieldConflict]:
+        """Yield what does not name the same partitions of all topics."""
+        if not self.together:
+            return
+        kind = f"the {self.processor.type} processor works on the same partitions of all its topics"
+        if self.subscription.patterns:
+            yield FieldConflict(
+                ("topics",), f"has patterns ({self.subscription}), and {kind}; name each topic"
+            )
+        elif isinstance(self.coordinator, StaticCoordinatorConfig):
+            yield from _uneven_lists(self.coordinator.partitions, min(self.topics), kind)
+
+
+def _uneven_lists(
+    lists: Mapping[str, frozenset[int]], anchor: str, kind: str
+) -> Iterator[FieldConflict]:
+    """Yield what is not the list of the anchor, the first topic by name."""
+    if anchor not in lists:
+        yield FieldConflict(
+            ("coordinator", "partitions"),
+            f"has no list of {anchor}, and {kind}; list those of {anchor}, the first one by name",
+        )
+        return
+    for topic, numbers in lists.items():
+        if numbers != lists[anchor]:
+            yield FieldConflict(
+                ("coordinator", "partitions", topic),
+                f"is {_ranges(numbers)}, {anchor} has {_ranges(lists[anchor])}, and {kind}; leave "
+                "it out, or list the same",
+            )
+
+
+def _ranges(numbers: frozenset[int]) -> str:
+    return ", ".join(map(str, PartitionNumbers().write(numbers)))

@@ -154,6 +154,10 @@ class ProcessorConfig(Section):
     writes_by_key: ClassVar[bool] = False
     """Whether it writes the records of its topics again, by another key, to that of its sink."""
 
+    together: ClassVar[bool] = False
+    """Whether its channel works in tasks: partition i of each of its topics goes to one member, as
+    what belongs together."""
+
     builder: ClassVar[str] = ""
     """The import path of a function ``build(section, site)``, which ``build`` calls."""
 

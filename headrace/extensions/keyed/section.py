@@ -104,6 +104,7 @@ class KeyedProcessorConfig(MergingConfig):
 
     rejects_section: ClassVar[RejectsModel] = KeyedRejects
     fitting_sinks: ClassVar[tuple[str, ...] | None] = ("kafka", "several")
+    together: ClassVar[bool] = True
     needs_sink: ClassVar[bool] = False
     writes_records: ClassVar[bool] = True
     builder: ClassVar[str] = "headrace.extensions.keyed.runtime.build:build_keyed"
@@ -220,7 +221,7 @@ class KeyedProcessorConfig(MergingConfig):
             )
 
     def conflicts_in(self, channel: ChannelConfig) -> Iterator[FieldConflict]:
-        if len(channel.topics) > 1 or channel.subscription.patterns:
+        if len(channel.subscription.names) > 1:
             yield FieldConflict(
                 ("topics",),
                 f"has {', '.join(channel.topics)}, and the keyed processor reads one topic by its "

@@ -48,6 +48,8 @@ def findings(found: dict[str, Any], more: dict[str, Any]) -> Iterator[str]:
             yield _line(kind, partition_name(each), more | rest)
     if found["mixed_modes"]:
         yield _line("mixed_modes", ",".join(found["modes"]), more)
+    for member in found["members_without_tasks"]:
+        yield _line("member_without_tasks", member, more)
     for topic in found["unknown_topics"]:
         yield _line("unknown_topic", topic, more)
     for note in found["notes"]:
@@ -178,6 +180,7 @@ def document(report: GroupSnapshot) -> dict[str, Any]:
         "foreign": [{**p._asdict(), "owner": owner} for p, owner in report.foreign.items()],
         "modes": sorted(mode.value for mode in report.modes),
         "mixed_modes": len(report.modes) > 1,
+        "members_without_tasks": list(report.without_tasks),
         "unknown_topics": list(report.unknown_topics),
         "errors": list(report.errors),
         "notes": list(report.notes),

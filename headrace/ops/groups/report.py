@@ -153,8 +153,9 @@ class GroupSnapshot:
     """What is known of one channel's group.
 
     ``taken_at`` is in seconds since the epoch. ``errors`` says what did not answer, ``notes``
-    what else is to be known. ``contended``, ``missing`` and ``modes`` are as in ``Allocation``;
-    ``foreign`` has partitions that do not exist as well. ``unknown_topics`` do not exist.
+    what else is to be known. ``contended``, ``missing``, ``modes`` and ``without_tasks`` are as in
+    ``Allocation``; ``foreign`` has partitions that do not exist as well. ``unknown_topics`` do not
+    exist.
     """
 
     channel: str
@@ -167,6 +168,7 @@ class GroupSnapshot:
     missing: Mapping[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     foreign: Mapping[TopicPartition, str] = field(default_factory=dict)
     modes: frozenset[AssignmentMode] = frozenset()
+    without_tasks: tuple[str, ...] = ()
     unknown_topics: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -241,6 +243,7 @@ class _Comparison:
             missing={} if map_ is None else map_.missing,
             foreign={p: name for p, name in self._owners.items() if name not in self._infos},
             modes=frozenset(i.mode for i in self._infos.values() if not i.draining),
+            without_tasks=() if map_ is None else map_.without_tasks,
             unknown_topics=() if self._seen.positions is None else tuple(sorted(unknown)),
             errors=self._seen.errors,
             notes=self._seen.notes,
@@ -301,6 +304,7 @@ class _Comparison:
             if found is not None and found.problem is not None:
                 yield found.problem
         yield from self._of_claim(partition)
+        yield from self._of_task(partition)
         if partition in self._positions.problems:
             yield self._positions.problems[partition]
         elif self._seen.positions is not None and offsets is None:
@@ -309,6 +313,15 @@ class _Comparison:
             # while members are at work the sink is ahead of the group by what is being committed
             yield from () if nodes.members else offsets.disagreement
             yield from offsets.remarks
+
+    def _of_task(self, partition: TopicPartition) -> Iterator[str]:
+        """Yield what the owner lacks of the partition's task, which rests until then."""
+        owner = self._owners.get(partition)
+        info = None if owner is None else self._infos.get(owner)
+        if info is not None and info.together:
+            task = (TopicPartition(topic, partition.partition) for topic in sorted(info.topics))
+            if missing := [str(part) for part in task if self._owners.get(part) != owner]:
+                yield f"waits for {', '.join(missing)}"
 
     def _of_claim(self, partition: TopicPartition) -> Iterator[str]:
         owner, epoch = self._nodes.owners.get(partition), self._nodes.epochs.get(partition)

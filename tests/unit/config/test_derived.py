@@ -203,7 +203,7 @@ OTHER = """
             "does not go with a static coordinator",
         ),
         (text().replace("[orders]", "[orders, more]"), "topics", "reads one topic"),
-        (text().replace("[orders]", '["^orders"]'), "topics", "reads one topic"),
+        (text().replace("[orders]", '["^orders"]'), "topics", "name each topic"),
     ],
 )
 def test_a_conflict_of_fields_is_refused(tmp_path: Path, file: str, place: str, words: str) -> None:

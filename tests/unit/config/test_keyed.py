@@ -88,7 +88,7 @@ def test_a_channel_of_spark_sheds_where_that_can_be_stored(
     ("processor", "channel", "words"),
     [
         ({}, {"topics": ["in", "more"]}, "reads one topic"),
-        ({}, {"topics": ["^in.*"]}, "reads one topic"),
+        ({}, {"topics": ["^in.*"]}, "name each topic"),
         ({}, {"sink": {"type": "jsonl", "path": "/x"}}, "does not fit the keyed processor"),
         (
             {},

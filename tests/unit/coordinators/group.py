@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from headrace.testing import InMemoryRegistry, InMemoryZooKeeper
 from headrace.testing.channel import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from headrace.coordinators.claims import Claim, LossReason
     from headrace.coordinators.member_info import AssignmentState, MemberState
@@ -36,16 +36,20 @@ class Channel:
     """A listener that remembers, and gives back what it is asked for unless it is told not to.
 
     ``committed`` are the epochs that the group's offsets name, which all channels share: one that
-    claims under no higher epoch has it raised, and begins only then.
+    claims under no higher epoch has it raised, and begins only then. Where it works in tasks
+    (``together``), what is left of one that has lost a part has to end before the part comes back.
     """
 
-    def __init__(self, committed: dict[TopicPartition, int]) -> None:
+    def __init__(self, committed: dict[TopicPartition, int], *, together: bool = False) -> None:
         self.committed = committed
+        self.together = together
+        self.parted: set[TopicPartition] = set()
         self.member: GroupMembership | None = None
         self.gives_back = True
         self.held: dict[TopicPartition, Claim] = {}
         self.begun: dict[TopicPartition, Claim] = {}
         self.asked: list[Claim] = []
+        self.ending: set[TopicPartition] = set()
         self.lost: list[tuple[Claim, LossReason]] = []
         self.raised: list[tuple[Claim, Claim]] = []
         self.calls: list[str] = []
@@ -56,9 +60,21 @@ class Channel:
     def claimed(self, claim: Claim) -> None:
         """Hold it."""
         assert claim.partition not in self.held
+        assert not self.together or self.parted.isdisjoint(self._rest_of(claim.partition))
         self.held[claim.partition] = claim
+        self.ending.discard(claim.partition)
         self.calls.append("claimed")
         self.late.append(partial(self._begin, claim))
+
+    def _rest_of(self, partition: TopicPartition) -> set[TopicPartition]:
+        return {each for each in self.held if each.partition == partition.partition}
+
+    def _end(self, partition: TopicPartition) -> Claim | None:
+        claim = self.held.pop(partition, None)
+        if claim is not None:
+            self.parted.discard(partition)
+            self.parted |= self._rest_of(partition)
+        return claim
 
     def _begin(self, claim: Claim) -> None:
         if self.held.get(claim.partition) is not claim:
@@ -75,6 +91,7 @@ class Channel:
         """Give it back at the next occasion."""
         assert self.held[claim.partition] == claim
         self.asked.append(claim)
+        self.ending.add(claim.partition)
         self.calls.append("release_requested")
         if self.gives_back:
             self.late.append(partial(self.release, claim))
@@ -82,13 +99,20 @@ class Channel:
     def release(self, claim: Claim, *, clean: bool = True) -> None:
         """Give a claim back."""
         assert self.member is not None
-        if self.held.pop(claim.partition, None) is not None:
+        if self._end(claim.partition) is not None:
             self.member.released(claim, clean=clean)
+
+    def abandon(self, partition: TopicPartition) -> None:
+        """Give a claim up that could not be started, if it is there."""
+        assert self.member is not None
+        claim = self._end(partition)
+        if claim is not None:
+            self.member.abandoned(claim)
 
     def claim_lost(self, claim: Claim, reason: LossReason) -> None:
         """Forget it."""
         assert not claim.lease.valid() or reason.value == "node_changed"
-        del self.held[claim.partition]
+        assert self._end(claim.partition) is not None
         self.lost.append((claim, reason))
         self.calls.append("claim_lost")
 
@@ -122,7 +146,7 @@ class Participant:
     def __init__(self, group: Group, name: str, info: MemberInfo) -> None:
         self.registry = InMemoryRegistry(group.zookeeper, "group", name, clock=group.clock)
         self.session = self.registry.session
-        self.channel = Channel(group.committed)
+        self.channel = Channel(group.committed, together=info.together)
         self.member = GroupMembership(self.registry, self.channel, info, SETTINGS, group.clock)
         self.channel.member = self.member
         self.stopped = False
@@ -158,14 +182,21 @@ class Participant:
         """The numbers of the partitions the channel works on."""
         return sorted(partition.partition for partition in self.channel.held)
 
+    def tasks(self, topics: int) -> list[int]:
+        """The tasks of so many topics that are whole: what is asked for back is of none."""
+        kept = Counter(p.partition for p in self.channel.held if p not in self.channel.ending)
+        return sorted(number for number, parts in kept.items() if parts == topics)
+
 
 class Group:
     """Members by name, one store and one clock."""
 
-    def __init__(self, partitions: int = 8, session_timeout: float = 6.0) -> None:
+    def __init__(
+        self, partitions: int = 8, session_timeout: float = 6.0, topics: Collection[str] = (TOPIC,)
+    ) -> None:
         self.clock = FakeClock()
         self.zookeeper = InMemoryZooKeeper(session_timeout, self.clock)
-        self.counts: Mapping[str, int] = {TOPIC: partitions}
+        self.counts: Mapping[str, int] = dict.fromkeys(topics, partitions)
         self.committed: dict[TopicPartition, int] = {}
         self.participants: list[Participant] = []
 
@@ -178,7 +209,7 @@ class Group:
 
     def grow(self, partitions: int) -> None:
         """Let everybody know of more partitions."""
-        self.counts = {TOPIC: partitions}
+        self.counts = dict.fromkeys(self.counts, partitions)
         for participant in self.participants:
             participant.member.rebalance.set_partitions(self.counts)
 

@@ -35,3 +35,28 @@ def groups(
     holders = st.sampled_from([*names, None])
     drawn = {partition: draw(holders) for partition in all_partitions(counts)}
     return infos, counts, {p: holder for p, holder in drawn.items() if holder is not None}
+
+
+@st.composite
+def groups_in_tasks(
+    draw: st.DrawFn, members: int = 5, topics: int = 3, partitions: int = 8, weight: int = 1
+) -> tuple[dict[str, MemberInfo], dict[str, int], Owners]:
+    """Members that work in tasks of the same topics, and any distribution of the partitions."""
+    names = [f"m{n}" for n in range(draw(st.integers(1, members)))]
+    count = draw(st.integers(0, partitions))
+    counts = dict.fromkeys(TOPICS[: draw(st.integers(2, topics))], count)
+    infos = {
+        name: MemberInfo(frozenset(counts), weight=draw(st.integers(1, weight)), together=True)
+        for name in names
+    }
+    # most tasks are with one member, or the examples would be all halves
+    owners: Owners = {}
+    holders = st.sampled_from([*names, None])
+    for number in range(count):
+        whole = draw(st.booleans())
+        holder = draw(holders)
+        for topic in counts:
+            found = holder if whole else draw(holders)
+            if found is not None:
+                owners[TopicPartition(topic, number)] = found
+    return infos, counts, owners

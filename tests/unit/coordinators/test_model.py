@@ -15,11 +15,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headrace.coordinators.member_info import ENDED
+from headrace.coordinators.member_info import ENDED, MemberInfo
 from headrace.coordinators.znodes import EpochDocument, OwnerDocument
-from tests.unit.coordinators.group import INFO, PATHS, TOPIC, Group, Participant, partition
+from headrace.core.records import TopicPartition, all_partitions
+from tests.unit.coordinators.group import INFO, PATHS, TOPIC, Group, Participant
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.coordinators.claims import Claim
 
 PARTITIONS = 5
@@ -38,7 +41,9 @@ OWNERS = (b"?", OwnerDocument("b", 1, 1, "elsewhere", 0.0).encode())
 EPOCHS = (b"?", EpochDocument(0, "b", 1, None, clean_end=True).encode())
 
 members = st.sampled_from(NAMES)
-numbers = st.integers(0, MOST_PARTITIONS - 1)
+
+#: A topic, of which there may be one, and a partition.
+places = st.tuples(st.integers(0, 1), st.integers(0, MOST_PARTITIONS - 1))
 
 
 class GroupMachine(RuleBasedStateMachine):
@@ -48,14 +53,22 @@ class GroupMachine(RuleBasedStateMachine):
     session time-out, or at once when a process that dies closes it.
     """
 
+    topics: tuple[str, ...] = (TOPIC,)
+    infos: Mapping[str, MemberInfo] = dict.fromkeys(NAMES, INFO)
+
     def __init__(self) -> None:
         super().__init__()
-        self.group = Group(PARTITIONS)
+        self.group = Group(PARTITIONS, topics=self.topics)
         self.running: dict[str, Participant] = {}
         self.silent_since: dict[Participant, float] = {}
-        self.epochs: dict[int, int] = {}
+        self.epochs: dict[TopicPartition, int] = {}
         self.partitions = PARTITIONS
         self.seen: list[Claim] = []
+
+    def at(self, place: tuple[int, int]) -> TopicPartition:
+        """Return the partition at a place."""
+        topic, number = place
+        return TopicPartition(self.topics[topic % len(self.topics)], number)
 
     # --- members --------------------------------------------------------------------------------
 
@@ -70,7 +83,7 @@ class GroupMachine(RuleBasedStateMachine):
     def join(self, name: str) -> None:
         """Start a member; a second one of its name is refused."""
         if name not in self.running:
-            self.running[name] = self.group.join(name, INFO)
+            self.running[name] = self.group.join(name, self.infos[name])
 
     @rule(name=members)
     def crash(self, name: str) -> None:
@@ -181,30 +194,28 @@ class GroupMachine(RuleBasedStateMachine):
         for claim in _asked(participant):
             participant.channel.release(claim, clean=clean)
 
-    @rule(name=members, number=numbers)
-    def abandon(self, name: str, number: int) -> None:
+    @rule(name=members, place=places)
+    def abandon(self, name: str, place: tuple[int, int]) -> None:
         """Let a channel fail to begin with a partition."""
         participant = self.running.get(name)
         if participant is not None and not participant.stopped:
-            claim = participant.channel.held.pop(partition(number), None)
-            if claim is not None:
-                participant.member.abandoned(claim)
+            participant.channel.abandon(self.at(place))
 
-    @rule(name=members, number=numbers, more=st.integers(1, 5))
-    def raise_epoch(self, name: str, number: int, more: int) -> None:
+    @rule(name=members, place=places, more=st.integers(1, 5))
+    def raise_epoch(self, name: str, place: tuple[int, int], more: int) -> None:
         """Let a channel learn of a higher epoch in its sink."""
         participant = self.running.get(name)
         if participant is not None and not participant.stopped:
-            claim = participant.channel.held.get(partition(number))
+            claim = participant.channel.held.get(self.at(place))
             if claim is not None:
                 participant.member.raise_epoch(claim, claim.epoch + more)
 
-    @rule(name=members, left_out=st.sets(numbers, max_size=2))
-    def leave_out(self, name: str, left_out: set[int]) -> None:
+    @rule(name=members, left_out=st.sets(places, max_size=2))
+    def leave_out(self, name: str, left_out: set[tuple[int, int]]) -> None:
         """Let a channel do without some partitions, or with all again."""
         participant = self.running.get(name)
         if participant is not None and not participant.stopped:
-            participant.member.rebalance.leave_out({partition(number) for number in left_out})
+            participant.member.rebalance.leave_out(set(map(self.at, left_out)))
 
     @rule(name=members, takes_part=st.booleans())
     def withdraw(self, name: str, *, takes_part: bool) -> None:
@@ -222,51 +233,51 @@ class GroupMachine(RuleBasedStateMachine):
         """Let a member see a new partition; the others see it with the next one, or at the end."""
         if name in self.running and self.partitions < MOST_PARTITIONS:
             self.partitions += 1
-            self.group.counts = {TOPIC: self.partitions}
+            self.group.counts = dict.fromkeys(self.topics, self.partitions)
             self.running[name].member.rebalance.set_partitions(self.group.counts)
 
     # --- hands in the tree ----------------------------------------------------------------------
 
-    @rule(number=numbers)
-    def remove_owner(self, number: int) -> None:
+    @rule(place=places)
+    def remove_owner(self, place: tuple[int, int]) -> None:
         """Delete an owner node by hand."""
-        if self._has_both_nodes(number):
-            self.group.zookeeper.remove(PATHS.owner(partition(number)))
+        if self._has_both_nodes(self.at(place)):
+            self.group.zookeeper.remove(PATHS.owner(self.at(place)))
 
-    @rule(number=numbers)
-    def remove_epoch(self, number: int) -> None:
+    @rule(place=places)
+    def remove_epoch(self, place: tuple[int, int]) -> None:
         """Delete an epoch node by hand."""
-        if self._has_both_nodes(number) and not self._has_old_claim(number):
-            self.group.zookeeper.remove(PATHS.epoch(partition(number)))
+        if self._has_both_nodes(self.at(place)) and not self._has_old_claim(self.at(place)):
+            self.group.zookeeper.remove(PATHS.epoch(self.at(place)))
 
-    def _has_both_nodes(self, number: int) -> bool:
+    def _has_both_nodes(self, partition: TopicPartition) -> bool:
         """Return whether neither was deleted: without both, versions restart while an old claim
         exists.
         """
-        paths = PATHS.owner(partition(number)), PATHS.epoch(partition(number))
+        paths = PATHS.owner(partition), PATHS.epoch(partition)
         return all(self.group.zookeeper.node(path) is not None for path in paths)
 
-    def _has_old_claim(self, number: int) -> bool:
+    def _has_old_claim(self, partition: TopicPartition) -> bool:
         """Whether a claim that was superseded has its lease still.
 
         It was under an owner node that a hand deleted before. Versions that begin anew would be
         those of the old claim.
         """
-        held = [each.channel.held.get(partition(number)) for each in self.group.participants]
+        held = [each.channel.held.get(partition) for each in self.group.participants]
         claims = [claim for claim in held if claim is not None and claim.lease.valid()]
         return any(self.group.is_superseded(claim) for claim in claims)
 
-    @rule(number=numbers, data=st.sampled_from(OWNERS))
-    def spoil_owner(self, number: int, data: bytes) -> None:
+    @rule(place=places, data=st.sampled_from(OWNERS))
+    def spoil_owner(self, place: tuple[int, int], data: bytes) -> None:
         """Write nonsense, or another member's name, into an owner node by hand."""
-        if self.group.zookeeper.node(PATHS.owner(partition(number))) is not None:
-            self.group.zookeeper.put(PATHS.owner(partition(number)), data)
+        if self.group.zookeeper.node(PATHS.owner(self.at(place))) is not None:
+            self.group.zookeeper.put(PATHS.owner(self.at(place)), data)
 
-    @rule(number=numbers, data=st.sampled_from(EPOCHS))
-    def spoil_epoch(self, number: int, data: bytes) -> None:
+    @rule(place=places, data=st.sampled_from(EPOCHS))
+    def spoil_epoch(self, place: tuple[int, int], data: bytes) -> None:
         """Write nonsense, or a former epoch, into an epoch node by hand."""
-        if self.group.zookeeper.node(PATHS.epoch(partition(number))) is not None:
-            self.group.zookeeper.put(PATHS.epoch(partition(number)), data)
+        if self.group.zookeeper.node(PATHS.epoch(self.at(place))) is not None:
+            self.group.zookeeper.put(PATHS.epoch(self.at(place)), data)
 
     @rule(name=members)
     def remove_member(self, name: str) -> None:
@@ -318,9 +329,8 @@ class GroupMachine(RuleBasedStateMachine):
         if any(claim is known for known in self.seen):
             return
         self.seen.append(claim)
-        number = claim.partition.partition
-        assert claim.epoch > self.epochs.get(number, 0)
-        self.epochs[number] = claim.epoch
+        assert claim.epoch > self.epochs.get(claim.partition, 0)
+        self.epochs[claim.partition] = claim.epoch
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -339,7 +349,49 @@ class GroupMachine(RuleBasedStateMachine):
         active = [p for p in self.running.values() if p.member.state not in ENDED]
         assert len(active) == len(self.running)
         if active:
-            _check_agreement(self.group, active, self.partitions)
+            self.check_agreement(active)
+
+    def check_agreement(self, active: list[Participant]) -> None:
+        """Every partition is with one member, and all have as many."""
+        _check_claims(self.group, active, self.partitions)
+        _check_even([len(participant.held) for participant in active])
+
+
+class TaskMachine(GroupMachine):
+    """Two topics, and members that work in tasks."""
+
+    topics = ("orders", "payments")
+    infos: Mapping[str, MemberInfo] = dict.fromkeys(
+        NAMES, MemberInfo(frozenset(topics), together=True)
+    )
+
+    def check_agreement(self, active: list[Participant]) -> None:
+        """Every task is whole with one member; they have as many, and nothing beside them."""
+        _check_claims(self.group, active, self.partitions)
+        tasks = [participant.tasks(len(self.topics)) for participant in active]
+        _check_even([len(own) for own in tasks])
+        assert sorted(number for own in tasks for number in own) == list(range(self.partitions))
+
+
+class MixedMachine(TaskMachine):
+    """The same with a member without tasks: while it runs, partitions are allocated."""
+
+    infos: Mapping[str, MemberInfo] = {
+        **TaskMachine.infos,
+        "c": MemberInfo(frozenset(TaskMachine.topics)),
+    }
+
+    def check_agreement(self, active: list[Participant]) -> None:
+        """The spread is even in tasks, or in partitions where c is active, which is named then."""
+        together = [participant for participant in active if participant.registry.member != "c"]
+        if len(together) == len(active):
+            super().check_agreement(active)
+        else:
+            GroupMachine.check_agreement(self, active)
+        for participant in active:
+            summary = participant.channel.summary
+            assert summary is not None
+            assert summary.without_tasks == (("c",) if 0 < len(together) < len(active) else ())
 
 
 def _asked(participant: Participant) -> list[Claim]:
@@ -347,11 +399,13 @@ def _asked(participant: Participant) -> list[Claim]:
     return [claim for claim in participant.channel.asked if held.get(claim.partition) == claim]
 
 
-def _check_agreement(group: Group, active: list[Participant], partitions: int) -> None:
-    held = sorted(number for participant in active for number in participant.held)
-    assert held == list(range(partitions))
-    counts = [len(participant.held) for participant in active]
-    assert max(counts) - min(counts) <= 1
+def _check_even(numbers: list[int]) -> None:
+    assert max(numbers) - min(numbers) <= 1
+
+
+def _check_claims(group: Group, active: list[Participant], partitions: int) -> None:
+    held = sorted(each for participant in active for each in participant.channel.held)
+    assert held == all_partitions(dict.fromkeys(group.counts, partitions))
     for participant in active:
         claims = participant.channel.held.values()
         assert participant.registry.verify(claims) == []
@@ -370,10 +424,17 @@ USUAL = settings(
 TestGroupMachine = GroupMachine.TestCase
 TestGroupMachine.settings = USUAL
 
+TestTaskMachine = TaskMachine.TestCase
+TestTaskMachine.settings = USUAL
+
+TestMixedMachine = MixedMachine.TestCase
+TestMixedMachine.settings = USUAL
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_many_more_orders_of_events() -> None:
+@pytest.mark.parametrize("machine", [GroupMachine, TaskMachine, MixedMachine])
+def test_many_more_orders_of_events(machine: type[GroupMachine]) -> None:
     """The examples are those of the profile for long runs, with the output of the quick run."""
     examples = settings.get_profile("long").max_examples
-    run_state_machine_as_test(GroupMachine, settings=settings(USUAL, max_examples=examples))
+    run_state_machine_as_test(machine, settings=settings(USUAL, max_examples=examples))

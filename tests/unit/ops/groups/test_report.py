@@ -143,6 +143,27 @@ def test_unassigned_partitions_and_mixed_modes_are_reported(scene: Scene) -> Non
     assert scene.standings() == [OWNED] * 4
 
 
+def test_a_task_that_is_not_whole_says_what_it_waits_for(scene: Scene) -> None:
+    """Each part of a task in two hands names the other one, and a member without tasks is named."""
+    scene.broker.create_topic("payments", 4)
+    scene.group.counts = {TOPIC: 4, "payments": 4}
+    together = replace(INFO, topics=frozenset(scene.group.counts), together=True)
+    whole = scene.group.join("a", together)
+    scene.group.run()
+    assert not any("waits for" in note for each in scene.look().partitions for note in each.notes)
+    scene.group.join("b", replace(together, together=False))
+    scene.group.run()
+    report = scene.look()
+    assert report.without_tasks == ("b",)
+    owned = {each.partition for each in whole.channel.held.values()}
+    for each in report.partitions:
+        topic = TOPIC if each.partition.topic == "payments" else "payments"
+        other = each.partition._replace(topic=topic)
+        halved = each.owner == "a" and other not in owned
+        waits = [note for note in each.notes if note.startswith("waits for")]
+        assert waits == ([f"waits for {other}"] if halved else [])
+
+
 def test_owners_that_are_no_members(scene: Scene) -> None:
     """A stranger's and an unreadable owner node make a partition foreign, and are explained."""
     stranger = OwnerDocument("x", 1, 1, "h", 0)

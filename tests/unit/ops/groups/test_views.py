@@ -38,8 +38,8 @@ def test_the_keys_of_the_json_are_stable(busy: Scene) -> None:
     found = json.loads(json.dumps(document(busy.look())))
     assert list(found) == [
         "channel", "group", "taken_at", "state", "members", "partitions", "unowned", "pending",
-        "moving", "contended", "missing", "foreign", "modes", "mixed_modes", "unknown_topics",
-        "errors", "notes",
+        "moving", "contended", "missing", "foreign", "modes", "mixed_modes",
+        "members_without_tasks", "unknown_topics", "errors", "notes",
     ]  # fmt: skip
     assert list(found["members"][0]) == [
         "name", "host", "pid", "software", "since", "mode", "topics", "weight",
@@ -72,6 +72,8 @@ def test_findings_can_be_grepped(busy: Scene) -> None:
         f"contended {TOPIC}-1 channel=main members=a,b",
         f"missing {TOPIC}-9 channel=main member=a",
     ]
+    apart = document(replace(busy.look(), without_tasks=("b",)))
+    assert list(findings(apart, {}))[-1] == "member_without_tasks b"
 
 
 def test_values_keep_a_line_in_one_piece() -> None:
