@@ -424,7 +424,7 @@ def document_of(node: Node) -> dict[str, Any]:
         case ValueNode():
             if node.type is None:
                 return {"value": None}
-            return {"value": _value_document(node.value), **node.type.document()}
+            return {"value": value_document(node.value), **node.type.document()}
     found: dict[str, Any] = {
         "call": node.function,
         "arguments": [document_of(each) for each in node.arguments],
@@ -434,7 +434,8 @@ def document_of(node: Node) -> dict[str, Any]:
     return found
 
 
-def _value_document(value: Any) -> Any:
+def value_document(value: Any) -> Any:
+    """Return a constant as JSON has it."""
     if isinstance(value, float):
         return value if math.isfinite(value) else repr(value)
     if isinstance(value, bytes):

@@ -77,6 +77,7 @@ _PLAIN = {
     "output_behind": "lags, as a consumer does",
     "keeper": "the process that keeps a local stack, as its file says",
     "_start_keeper": "the same",
+    "within": "how far apart the times of a pair may be, as in SQL and in Kafka Streams",
 }
 
 #: No page has one of these outside of code, which names what was renamed and the tests.

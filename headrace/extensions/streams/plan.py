@@ -1,0 +1,622 @@
+"""The plan of a topology: which channels run which operators between which topics and stores.
+
+A topology is cut at each change of key. What is connected without one is a channel: a task of it
+has the same partition of each of its topics. Names come from the author's names alone, so that a
+plan says the same wherever an operator stands in the code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.errors import ConfigError
+from headrace.extensions.streams.expressions import FieldNode, value_document, walk
+from headrace.extensions.streams.operators import (
+    Aggregate,
+    Emitted,
+    Filter,
+    KeyBy,
+    Merge,
+    Named,
+    Operator,
+    Peek,
+    Reduce,
+    Sink,
+    Source,
+    Stateful,
+    StreamJoin,
+    TableJoin,
+    TableSource,
+    windows_document,
+)
+from headrace.extensions.streams.windows import SessionWindows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from headrace.extensions.streams.rows import Row
+
+#: The version of the document; a program that reads another one cannot rely on its members.
+VERSION = 1
+
+#: Hexadecimal digits of a fingerprint, and of a plan's digest.
+_DIGITS = 8
+
+#: Characters of a topic's name at most.
+_LONGEST = 249
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """State of an operator, and the topic that it is restored from.
+
+    ``kind`` is rows, windows, sessions, join, subscriptions, table or keyed. ``fingerprint`` is of
+    what the stored rows depend on: a store with another cannot go on with them.
+    """
+
+    name: str
+    kind: str
+    operator: int
+    changelog: str
+    fingerprint: str
+
+    def document(self) -> dict[str, Any]:
+        """Return the store as the plan's document has it."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "operator": self.operator,
+            "changelog": self.changelog,
+            "fingerprint": self.fingerprint,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A sub-topology: what runs together, partition by partition.
+
+    ``topics`` are read in tasks, so they have the same number of partitions; ``shared`` are whole
+    in each member. ``operators`` are places in the order of the code.
+    """
+
+    name: str
+    group: str
+    operators: tuple[int, ...]
+    topics: tuple[str, ...]
+    shared: tuple[str, ...]
+    writes: tuple[str, ...]
+    stores: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return the channel as the plan's document has it."""
+        return {
+            "name": self.name,
+            "group": self.group,
+            "operators": list(self.operators),
+            "topics": list(self.topics),
+            "shared": list(self.shared),
+            "writes": list(self.writes),
+            "stores": list(self.stores),
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a topology is run as. A value; any thread.
+
+    ``by_key`` are the topics of changes of key by the operator's place; ``as_read`` says which of
+    them have the values as they were read. ``fields`` are those that are read of each operator.
+    """
+
+    name: str
+    group: str
+    operators: tuple[Operator, ...]
+    channels: tuple[Channel, ...]
+    stores: tuple[Store, ...]
+    by_key: Mapping[int, str]
+    as_read: frozenset[int]
+    fields: Mapping[int, tuple[str, ...]]
+
+    @property
+    def internal_topics(self) -> tuple[str, ...]:
+        """Return the topics that the topology keeps for itself, in alphabetical order."""
+        tables = {each.topic for each in self.operators if isinstance(each, TableSource)}
+        changelogs = {each.changelog for each in self.stores} - tables
+        own = {each for channel in self.channels for each in (*channel.topics, *channel.writes)}
+        by_key = {each for each in own if each.startswith(f"{self.group}.") and _is_own(each)}
+        return tuple(sorted(changelogs | by_key))
+
+    def document(self) -> dict[str, Any]:
+        """Return the plan as JSON values; its members are in the same order in any process."""
+        return {
+            "version": VERSION,
+            "name": self.name,
+            "group": self.group,
+            "rows": {name: row_document(row) for name, row in _rows_of(self.operators).items()},
+            "operators": [self._operator(place) for place in range(len(self.operators))],
+            "channels": [each.document() for each in self.channels],
+            "stores": [each.document() for each in self.stores],
+            "internal_topics": list(self.internal_topics),
+        }
+
+    def json(self) -> str:
+        """Return the document as text."""
+        return json.dumps(self.document(), ensure_ascii=False, indent=2)
+
+    @cached_property
+    def digest(self) -> str:
+        """Return a short digest of the document."""
+        return _digest(self.document())
+
+    def mermaid(self) -> str:
+        """Return a picture in the language of Mermaid: channels, operators, topics."""
+        return "\n".join(["flowchart LR", *self._boxes(), *self._arrows()])
+
+    def _operator(self, place: int) -> dict[str, Any]:
+        operator = self.operators[place]
+        found: dict[str, Any] = {"place": place, "op": operator.op}
+        if operator.own_name is not None:
+            found["name"] = operator.own_name
+        if isinstance(operator, Stateful):
+            found["version"] = operator.version
+        found["inputs"] = list(operator.inputs)
+        if operator.output is not None:
+            found["rows"] = operator.output.row.__name__
+            found["key"] = [each.document() for each in operator.output.key]
+            found["table"] = operator.output.is_table
+            found["fields_in_use"] = list(self.fields[place])
+        if place in self.by_key:
+            found["topic"] = self.by_key[place]
+            found["values"] = "as_read" if place in self.as_read else "rows"
+        return {**found, **operator.document()}
+
+    def _boxes(self) -> Iterator[str]:
+        for number, channel in enumerate(self.channels):
+            yield f'  subgraph c{number}["{channel.name}"]'
+            for place in channel.operators:
+                operator = self.operators[place]
+                if not isinstance(operator, (Source, Sink)):
+                    yield f'    n{place}["{operator.label.replace(chr(39), "")}"]'
+            yield "  end"
+        for number, topic in enumerate(self._topics):
+            yield f'  t{number}[("{topic}")]'
+
+    @property
+    def _topics(self) -> list[str]:
+        """Return the topics of the picture."""
+        found: dict[str, None] = {}
+        for place, operator in enumerate(self.operators):
+            if isinstance(operator, (Source, TableSource, Sink)):
+                found[operator.topic] = None
+            elif place in self.by_key:
+                found[self.by_key[place]] = None
+        return list(found)
+
+    def _arrows(self) -> Iterator[str]:
+        numbers = {topic: number for number, topic in enumerate(self._topics)}
+        for place, operator in enumerate(self.operators):
+            if isinstance(operator, TableSource):
+                yield f"  t{numbers[operator.topic]} --> n{place}"
+            target = f"n{place}"
+            if isinstance(operator, Sink):
+                target = f"t{numbers[operator.topic]}"
+            for each in operator.inputs:
+                source = self.operators[each]
+                start = f"n{each}"
+                if isinstance(source, Source):
+                    start = f"t{numbers[source.topic]}"
+                elif each in self.by_key:
+                    start = f"t{numbers[self.by_key[each]]}"
+                yield f"  {start} --> {target}"
+            if place in self.by_key:
+                yield f"  n{place} --> t{numbers[self.by_key[place]]}"
+
+
+def make_plan(operators: Sequence[Operator], name: str, group: str) -> Plan:
+    """Return the plan of operators.
+
+    Raises:
+        ConfigError: they do not fit together; each problem names its operator and the next step.
+    """
+    planner = _Planner(tuple(operators), name, group)
+    problems = [*planner.problems()]
+    if problems:
+        raise ConfigError(problems)
+    return planner.plan()
+
+
+class _Groups:
+    """Places that belong together (disjoint sets)."""
+
+    def __init__(self, size: int) -> None:
+        self._parents = list(range(size))
+
+    def root(self, place: int) -> int:
+        """Return the place that stands for all that belong together with one."""
+        while self._parents[place] != place:
+            place = self._parents[place]
+        return place
+
+    def unite(self, one: int, other: int) -> None:
+        """Merge what belongs to two places."""
+        self._parents[self.root(one)] = self.root(other)
+
+
+class _Planner:
+    """Cuts a topology and names its parts."""
+
+    def __init__(self, operators: tuple[Operator, ...], name: str, group: str) -> None:
+        self._operators = operators
+        self._name, self._group = name, group
+        self._consumers: dict[int, list[int]] = {place: [] for place in range(len(operators))}
+        for place, operator in enumerate(operators):
+            for each in operator.inputs:
+                self._consumers[each].append(place)
+        self._versions: dict[str, int] = {}
+        for operator in operators:
+            if isinstance(operator, Stateful):
+                known = self._versions.get(operator.name, 1)
+                self._versions[operator.name] = max(known, operator.version)
+        self._by_key = {
+            place: self._topic(operator.name, "by-key")
+            for place, operator in enumerate(operators)
+            if isinstance(operator, KeyBy)
+        }
+
+    def plan(self) -> Plan:
+        channels = sorted(self._channels(), key=lambda each: each.name)
+        return Plan(
+            name=self._name,
+            group=self._group,
+            operators=self._operators,
+            channels=tuple(channels),
+            stores=tuple(sorted(self._stores(), key=lambda each: each.name)),
+            by_key=self._by_key,
+            as_read=frozenset(place for place in self._by_key if self._is_as_read(place)),
+            fields={
+                place: self._fields_in_use(place)
+                for place, operator in enumerate(self._operators)
+                if operator.output is not None
+            },
+        )
+
+    def _topic(self, name: str, ending: str) -> str:
+        version = self._versions.get(name, 1)
+        middle = name if version == 1 else f"{name}.v{version}"
+        return f"{self._group}.{middle}.{ending}"
+
+    # --- what is wrong
+
+    def problems(self) -> Iterator[str]:
+        """Yield a sentence for each thing that does not fit together."""
+        if not self._operators:
+            yield "the topology is empty; begin with app.stream(topic, rows)"
+        yield from self._problems_of_names()
+        yield from self._problems_of_topics()
+        yield from self._problems_of_rows()
+        yield from self._dead_ends()
+
+    def _problems_of_names(self) -> Iterator[str]:
+        owners: dict[str, int] = {}
+        for place, operator in enumerate(self._operators):
+            if not isinstance(operator, Named):
+                continue
+            other = owners.setdefault(operator.name, place)
+            if other == place:
+                continue
+            first = self._operators[other]
+            if isinstance(operator, Aggregate) and self._is_group_of(other, place):
+                owners[operator.name] = place
+                continue
+            yield (
+                f"{operator.label}: the name is that of {first.label} as well, and state and "
+                "topics are called by it; take another"
+            )
+
+    def _is_group_of(self, key_by: int, aggregate: int) -> bool:
+        """Return whether a change of key is that of an aggregate, which share a name."""
+        is_key_by = isinstance(self._operators[key_by], KeyBy)
+        return is_key_by and self._operators[aggregate].inputs == (key_by,)
+
+    def _problems_of_topics(self) -> Iterator[str]:
+        read: dict[str, Source | TableSource] = {}
+        for operator in self._operators:
+            if not isinstance(operator, (Source, TableSource)):
+                continue
+            other = read.setdefault(operator.topic, operator)
+            if _reading(other) != _reading(operator):
+                yield (
+                    f"{operator.label}: topic {operator.topic!r} is read with another codec or "
+                    f"time by {other.label}; a topology reads a topic once, so read both alike"
+                )
+        written = {each.topic for each in self._operators if isinstance(each, Sink)}
+        for topic in sorted(written & {*read}):
+            yield (
+                f"to {topic!r}: the topology reads the topic as well, so records would go round; "
+                "write to another topic, or divide the topology in two"
+            )
+        own = {*self._by_key.values(), *(each.changelog for each in self._stores())} - {*read}
+        own |= {each for place in self._consumers for each in self._answers(place)}
+        for topic in sorted(own & {*read, *written}):
+            yield f"topic {topic!r} is one that the topology keeps for itself; take another"
+        for topic in sorted(own):
+            if len(topic) > _LONGEST:
+                yield f"topic {topic!r} has more than {_LONGEST} characters; take shorter names"
+
+    def _problems_of_rows(self) -> Iterator[str]:
+        known: dict[str, type[Row]] = {}
+        for operator in self._operators:
+            row = None if operator.output is None else operator.output.row
+            for each in () if row is None else _with_inner(row):
+                if known.setdefault(each.__name__, each) is not each:
+                    yield (
+                        f"{operator.label}: two rows are called {each.__name__}, of "
+                        f"{known[each.__name__].__module__} and {each.__module__}; rename one"
+                    )
+
+    def _dead_ends(self) -> Iterator[str]:
+        stores = {each.operator for each in self._stores()}
+        for place, operator in enumerate(self._operators):
+            ends = isinstance(operator, (Sink, Peek)) or place in stores
+            if not ends and not self._consumers[place]:
+                row = "" if operator.output is None else f" of {operator.output.row.__name__}"
+                yield (
+                    f"{operator.label}{row}: nothing comes of it; end it with .to(topic), or leave "
+                    "it out"
+                )
+
+    # --- where it is cut
+
+    def _components(self) -> list[list[int]]:
+        """Return the operators that are connected without a change of key."""
+        groups = _Groups(len(self._operators))
+        topics: dict[str, int] = {}
+        for place, operator in enumerate(self._operators):
+            if isinstance(operator, (Source, TableSource)) and not _is_shared(operator):
+                groups.unite(place, topics.setdefault(operator.topic, place))
+            for number, each in enumerate(operator.inputs):
+                source = self._operators[each]
+                if isinstance(source, KeyBy):
+                    groups.unite(place, topics.setdefault(self._by_key[each], place))
+                elif not _is_shared(source) and not (_is_foreign(operator) and number == 1):
+                    groups.unite(place, each)
+        found: dict[int, list[int]] = {}
+        for place, operator in enumerate(self._operators):
+            if not _is_shared(operator):
+                found.setdefault(groups.root(place), []).append(place)
+        return list(found.values())
+
+    def _channels(self) -> Iterator[Channel]:
+        stores = {each.operator: each.name for each in self._stores()}
+        for places in self._components():
+            name = self._channel_name(places)
+            shared = {
+                source.topic
+                for place in places
+                for each in self._operators[place].inputs
+                if isinstance(source := self._operators[each], TableSource) and source.shared
+            }
+            yield Channel(
+                name=f"{self._name}.{name}",
+                group=f"{self._group}.{name}",
+                operators=tuple(places),
+                topics=tuple(sorted({each for place in places for each in self._read(place)})),
+                shared=tuple(sorted(shared)),
+                writes=tuple(sorted({each for place in places for each in self._written(place)})),
+                stores=tuple(sorted(stores[each] for each in places if each in stores)),
+            )
+
+    def _read(self, place: int) -> Iterator[str]:
+        """Yield the topics of which an operator reads a task's partition."""
+        operator = self._operators[place]
+        if isinstance(operator, (Source, TableSource)):
+            yield operator.topic
+        yield from (self._by_key[each] for each in operator.inputs if each in self._by_key)
+        yield from self._answers(place)[1:]
+        yield from (self._answers(each)[0] for each in self._foreign_of(place))
+
+    def _written(self, place: int) -> Iterator[str]:
+        """Yield the topics that an operator writes."""
+        operator = self._operators[place]
+        if isinstance(operator, Sink):
+            yield operator.topic
+        if place in self._by_key:
+            yield self._by_key[place]
+        yield from self._answers(place)[:1]
+        yield from (self._answers(each)[1] for each in self._foreign_of(place))
+
+    def _foreign_of(self, place: int) -> list[int]:
+        """Return the joins by a foreign key that have an operator as their right side."""
+        return [
+            each
+            for each in self._consumers[place]
+            if _is_foreign(self._operators[each]) and self._operators[each].inputs[1] == place
+        ]
+
+    def _answers(self, place: int) -> tuple[str, ...]:
+        """Return the topics between the sides of a join by a foreign key, else none."""
+        operator = self._operators[place]
+        if not isinstance(operator, TableJoin) or operator.on is None:
+            return ()
+        return (self._topic(operator.name, "subscribe"), self._topic(operator.name, "respond"))
+
+    def _channel_name(self, places: list[int]) -> str:
+        """Return what the author called a part: an operator, else a change of key, else a topic.
+
+        Of several the first by the alphabet: their places in the code may change.
+        """
+        operators = [self._operators[place] for place in places]
+        named = [each for each in operators if isinstance(each, Named)]
+        own = [each.name for each in named if not isinstance(each, KeyBy)]
+        if own:
+            return min(own)
+        if named:
+            return f"{min(each.name for each in named)}.rekey"
+        topics = [each.topic for each in operators if isinstance(each, Sink)]
+        return min(topics or [each.topic for each in operators if isinstance(each, Source)])
+
+    # --- what is kept
+
+    def _stores(self) -> Iterator[Store]:
+        for place, operator in enumerate(self._operators):
+            kind = _kind_of_store(operator)
+            if kind is None:
+                continue
+            assert isinstance(operator, Named), "state hangs on a name"
+            changelog = self._topic(operator.name, "state")
+            if isinstance(operator, TableSource):
+                changelog = operator.topic
+            fingerprint = _digest({"kind": kind, **self._kept(operator)})
+            yield Store(operator.name, kind, place, changelog, fingerprint)
+
+    def _kept(self, operator: Operator) -> dict[str, Any]:
+        """Return what the rows of a store depend on, and not its place or what comes of them."""
+        inputs = [self._operators[each].output for each in operator.inputs]
+        key = [each.document() for each in (inputs[0].key if inputs and inputs[0] else ())]
+        if isinstance(operator, Aggregate):
+            windows = windows_document(operator.windows) or {}
+            windows.pop("grace", None)
+            made = [_without_rows(each) for each in operator.document()["aggregates"].values()]
+            group = _without_rows(operator.document()["group"])
+            ordered = sorted(made, key=_canonical)
+            return {"key": key, "group": group, "windows": windows, "aggregates": ordered}
+        if isinstance(operator, TableSource):
+            rows = [] if operator.output is None else row_document(operator.output.row)
+            return {"codec": operator.codec, "rows": rows}
+        if isinstance(operator, StreamJoin):
+            sides = [row_document(each.row) for each in inputs if each is not None]
+            return {"key": key, "rows": sides}
+        return {"key": key}
+
+    # --- what is read
+
+    def _is_as_read(self, place: int) -> bool:
+        """Return whether the rows that come into an operator are values as they were read."""
+        (source,) = self._operators[place].inputs
+        found = self._operators[source]
+        if isinstance(found, (Filter, Peek)):
+            return self._is_as_read(source)
+        return isinstance(found, Source) or (isinstance(found, KeyBy) and self._is_as_read(source))
+
+    def _fields_in_use(self, place: int) -> tuple[str, ...]:
+        """Return the fields that are read of what an operator yields, in the order of its row."""
+        output = self._operators[place].output
+        assert output is not None, "a sink yields nothing"
+        found: set[str] = set()
+        for node in self._own_expressions(place):
+            found |= {
+                each.name
+                for each in walk(node)
+                if isinstance(each, FieldNode) and each.row is output.row
+            }
+        for consumer in self._consumers[place]:
+            found |= self._read_by(consumer, output.row)
+        return tuple(name for name in output.row.__fields__ if name in found)
+
+    def _own_expressions(self, place: int) -> tuple[Any, ...]:
+        operator = self._operators[place]
+        return operator.expressions if isinstance(operator, Source) else ()
+
+    def _read_by(self, place: int, row: type[Row]) -> set[str]:
+        operator = self._operators[place]
+        as_read = isinstance(operator, KeyBy) and self._is_as_read(place)
+        if operator.needs_whole_rows and not as_read:
+            return {*row.__fields__}
+        found = {
+            each.name
+            for node in operator.expressions
+            for each in walk(node)
+            if isinstance(each, FieldNode) and each.row is row
+        }
+        passes_on = isinstance(operator, (Filter, Merge, Peek, Emitted))
+        return found | {*self._fields_in_use(place)} if passes_on else found
+
+
+def _reading(source: Source | TableSource) -> tuple[Any, ...]:
+    """Return what two readers of a topic have to have in common."""
+    time = source.time if isinstance(source, Source) else None
+    shared = isinstance(source, TableSource) and source.shared
+    return (source.codec, None if time is None else _canonical(source.document()["time"]), shared)
+
+
+def _is_shared(operator: Operator) -> bool:
+    return isinstance(operator, TableSource) and operator.shared
+
+
+def _is_foreign(operator: Operator) -> bool:
+    return isinstance(operator, TableJoin) and operator.on is not None
+
+
+def _is_own(topic: str) -> bool:
+    return topic.endswith((".by-key", ".subscribe", ".respond"))
+
+
+def _kind_of_store(operator: Operator) -> str | None:
+    kind = None
+    match operator:
+        case Aggregate(windows=SessionWindows()):
+            kind = "sessions"
+        case Aggregate():
+            kind = "rows" if operator.windows is None else "windows"
+        case StreamJoin():
+            kind = "join"
+        case TableJoin() if operator.on is not None:
+            kind = "subscriptions"
+        case TableSource():
+            kind = "table"
+        case Reduce():
+            kind = "keyed"
+    return kind
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+def _rows_of(operators: Sequence[Operator]) -> dict[str, type[Row]]:
+    found: dict[str, type[Row]] = {}
+    for operator in operators:
+        if operator.output is not None:
+            for row in _with_inner(operator.output.row):
+                found.setdefault(row.__name__, row)
+    return dict(sorted(found.items()))
+
+
+def _with_inner(row: type[Row]) -> Iterator[type[Row]]:
+    """Yield a row and those within it."""
+    yield row
+    for each in row.__fields__.values():
+        kind = each.type
+        while kind.item is not None:
+            kind = kind.item
+        if kind.row is not None:
+            yield from _with_inner(kind.row)
+
+
+def row_document(row: type[Row]) -> list[dict[str, Any]]:
+    """Return a row's fields as a plan has them."""
+    found = []
+    for attribute, each in row.__fields__.items():
+        document = {"field": attribute, "json": each.name, **each.type.document()}
+        if each.has_default:
+            document["default"] = value_document(each.default)
+        found.append(document)
+    return found
+
+
+def _without_rows(document: Any) -> Any:
+    """Return a document without the names of rows, which may change."""
+    if isinstance(document, dict):
+        return {name: _without_rows(each) for name, each in document.items() if name != "row"}
+    return [_without_rows(each) for each in document] if isinstance(document, list) else document
+
+
+def _canonical(document: Any) -> str:
+    return json.dumps(document, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+
+
+def _digest(document: Any) -> str:
+    return hashlib.sha256(_canonical(document).encode()).hexdigest()[:_DIGITS]

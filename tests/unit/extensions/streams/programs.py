@@ -1,0 +1,133 @@
+"""Five programs, in the typed API."""
+
+from __future__ import annotations
+
+from headrace.extensions.streams.aggregates import count, top
+from headrace.extensions.streams.expressions import key, window_end, window_start
+from headrace.extensions.streams.rows import Field, Row
+from headrace.extensions.streams.topology import Topology
+from headrace.extensions.streams.windows import hopping, session
+
+
+class Line(Row):
+    text: Field[str]
+
+
+class Word(Row):
+    word: Field[str]
+
+
+class Counted(Row):
+    word: Field[str]
+    n: Field[int]
+
+
+def word_count() -> Topology:
+    """Count words."""
+    app = Topology()
+    words = app.stream("lines", Line).explode(Word, word=Line.text.lower().split(" "))
+    counted = words.group_by(Word.word, name="words").agg(Counted, word=key, n=count())
+    counted.updates().to("word-counts")
+    return app
+
+
+class Click(Row):
+    user: Field[str]
+    url: Field[str]
+
+
+class Visit(Row):
+    user: Field[str]
+    begin: Field[int]
+    end: Field[int]
+    clicks: Field[int]
+
+
+def sessions() -> Topology:
+    """Count the clicks of each visit of a user."""
+    app = Topology()
+    by_user = app.stream("clicks", Click).group_by(Click.user, name="visits")
+    visits = by_user.window(session("30m", grace="5m"))
+    visits.agg(Visit, user=key, begin=window_start, end=window_end, clicks=count()).final().to(
+        "visits"
+    )
+    return app
+
+
+class Order(Row):
+    id: Field[str]
+    amount: Field[float]
+
+
+class Payment(Row):
+    order: Field[str]
+    paid: Field[float]
+
+
+class Settled(Row):
+    order: Field[str]
+    amount: Field[float | None]
+    paid: Field[float | None]
+
+
+def settle() -> Topology:
+    """Join orders with payments within ten minutes; one without the other comes out too."""
+    app = Topology()
+    orders = app.stream("orders", Order).key_by(Order.id, name="orders-by-id")
+    payments = app.stream("payments", Payment).key_by(Payment.order, name="payments-by-order")
+    orders.join(
+        payments,
+        Settled,
+        within="10m",
+        grace="1m",
+        kind="outer",
+        name="settled",
+        order=key,
+        amount=Order.amount,
+        paid=Payment.paid,
+    ).to("settled")
+    return app
+
+
+class User(Row):
+    country: Field[str]
+    premium: Field[bool]
+
+
+class Enriched(Row):
+    user: Field[str]
+    url: Field[str]
+    country: Field[str | None]
+
+
+def enrich() -> Topology:
+    """Add what a table knows of the user to each click."""
+    app = Topology()
+    users = app.table("users", User, name="users")
+    clicks = app.stream("clicks", Click).key_by(Click.user, name="clicks-by-user")
+    clicks.lookup(
+        users, Enriched, kind="left", name="enriched", user=key, url=Click.url, country=User.country
+    ).to("enriched")
+    return app
+
+
+class Pages(Row):
+    url: Field[str]
+    begin: Field[int]
+    n: Field[int]
+
+
+class Top(Row):
+    begin: Field[int]
+    pages: Field[list[str]]
+
+
+def top_pages() -> Topology:
+    """Find the ten most clicked pages of each five minutes, once the window is over."""
+    app = Topology()
+    by_url = app.stream("clicks", Click).group_by(Click.url, name="pages")
+    windowed = by_url.window(hopping("5m", every="1m", grace="30s"))
+    pages = windowed.agg(Pages, url=key, begin=window_start, n=count())
+    by_begin = pages.final().group_by(Pages.begin, name="top")
+    by_begin.agg(Top, begin=key, pages=top(10, by=Pages.n, of=Pages.url)).updates().to("top-pages")
+    return app

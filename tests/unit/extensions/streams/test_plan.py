@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.extensions.streams.aggregates import count, last, total
+from headrace.extensions.streams.expressions import key
+from headrace.extensions.streams.rows import Field, Row
+from headrace.extensions.streams.topology import Topology
+from headrace.extensions.streams.windows import hopping, tumbling
+from tests.unit.extensions.streams import programs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.extensions.streams.plan import Plan
+
+PROGRAMS = ["word_count", "sessions", "settle", "enrich", "top_pages"]
+
+_PRINT = """
+import sys
+from tests.unit.extensions.streams import programs
+for name in sys.argv[1:]:
+    plan = getattr(programs, name)().plan("demo", "shop")
+    print(plan.digest, plan.json(), plan.mermaid())
+"""
+
+
+class Order(Row):
+    id: Field[str]
+    customer: Field[str]
+    amount: Field[float]
+
+
+class Sum(Row):
+    id: Field[str]
+    n: Field[int]
+
+
+class Total(Row):
+    id: Field[str]
+    amount: Field[float]
+
+
+def printed(seed: str) -> bytes:
+    """Return the plans of all programs, made by a process with this seed of hashes."""
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    command = [sys.executable, "-c", _PRINT, *PROGRAMS]
+    return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout
+
+
+def test_a_plan_is_the_same_in_any_process() -> None:
+    """Processes with different seeds of hashes make the same plans, fingerprints and pictures."""
+    first = printed("0")
+    assert first == printed("1")
+    here = [getattr(programs, name)().plan("demo", "shop").digest for name in PROGRAMS]
+    assert [line.split()[0].decode() for line in first.splitlines() if line[8:10] == b" {"] == here
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_plan_is_json_that_comes_back(name: str) -> None:
+    """The document is read again as it was, with each operator, channel and store."""
+    plan: Plan = getattr(programs, name)().plan()
+    document = plan.document()
+    assert json.loads(plan.json()) == document
+    places = sorted(place for each in document["channels"] for place in each["operators"])
+    assert places == list(range(len(document["operators"])))
+
+
+def test_a_picture_has_channels_operators_and_topics() -> None:
+    """Each channel is a box, and topics are between them."""
+    picture = programs.word_count().plan("demo").mermaid().splitlines()
+    assert picture[0] == "flowchart LR"
+    assert '  subgraph c0["demo.words"]' in picture
+    assert '  t1[("demo.words.by-key")]' in picture
+    assert "  n2 --> t1" in picture
+
+
+def build(order: Sequence[int], *, extra: bool = False) -> Plan:
+    """Return the plan of three independent parts, written down in some order."""
+    app = Topology()
+
+    def counts() -> None:
+        stream: Any = app.stream("orders", Order)
+        if extra:
+            stream = stream.filter(Order.amount > 1.0)
+        stream.group_by(Order.id, name="counts").agg(Sum, id=key, n=count()).to("counts")
+
+    def totals() -> None:
+        by = app.stream("orders", Order).group_by(Order.customer, name="totals")
+        by.window(tumbling("1m")).agg(Total, id=key, amount=total(Order.amount)).final().to(
+            "totals"
+        )
+
+    def tables() -> None:
+        orders = app.table("last-orders", Order, name="lasts")
+        sums = app.table("sums", Sum, name="sums")
+        orders.join(sums, Total, name="both", id=key, amount=Order.amount).to("both")
+
+    parts = [counts, totals, tables]
+    for each in order:
+        parts[each]()
+    return app.plan("t")
+
+
+def kept(plan: Plan) -> tuple[Any, ...]:
+    """Return what state and offsets hang on."""
+    stores = [(each.name, each.changelog, each.fingerprint) for each in plan.stores]
+    return stores, [(each.name, each.group, each.topics, each.stores) for each in plan.channels]
+
+
+@given(st.permutations(range(3)), st.booleans())
+def test_stores_are_found_wherever_an_operator_stands(order: list[int], extra: bool) -> None:
+    """Names, topics and fingerprints are the same for parts in another order."""
+    assert kept(build(order, extra=extra)) == kept(build([0, 1, 2]))
+
+
+def fingerprint(change: Callable[[Any], object]) -> str:
+    """Return the fingerprint of a store that is made so of a stream of orders."""
+    app = Topology()
+    change(app.stream("orders", Order))
+    (store,) = [each for each in app.plan().stores if each.name == "x"]
+    return store.fingerprint
+
+
+def by(column: Any = Order.id) -> Callable[[Any], Any]:
+    """Return a function that groups orders."""
+    return lambda stream: stream.group_by(column, name="x")
+
+
+def windowed(stream: Any) -> Any:
+    """Return orders in the windows that others are compared with."""
+    return by()(stream).window(hopping("5m", "1m"))
+
+
+BASE = fingerprint(lambda s: windowed(s).agg(Sum, id=key, n=count()))
+
+
+class Renamed(Row):
+    name: Field[str]
+    number: Field[int]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: by()(s).window(hopping("5m", "1m", grace="9m")).agg(Sum, id=key, n=count()),
+        lambda s: windowed(s).agg(Renamed, number=count(), name=key),
+        lambda s: windowed(s).agg(Sum, id=key, n=count()).final().to("a"),
+        lambda s: (
+            by()(s.filter(Order.amount > 1.0))
+            .window(hopping("5m", "1m"))
+            .agg(Sum, id=key, n=count())
+        ),
+    ],
+)
+def test_a_change_around_a_store_keeps_its_fingerprint(change: Callable[[Any], object]) -> None:
+    """Grace, names of fields, what is made of it and filters before it change no stored row."""
+    assert fingerprint(change) == BASE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: by()(s).agg(Sum, id=key, n=count()),
+        lambda s: by()(s).window(tumbling("5m")).agg(Sum, id=key, n=count()),
+        lambda s: by()(s).window(hopping("4m", "1m")).agg(Sum, id=key, n=count()),
+        lambda s: by(Order.customer)(s).window(hopping("5m", "1m")).agg(Sum, id=key, n=count()),
+        lambda s: windowed(s).agg(Total, id=key, amount=total(Order.amount)),
+        lambda s: windowed(s).agg(Total, id=key, amount=last(Order.amount)),
+    ],
+)
+def test_a_change_of_what_is_stored_changes_the_fingerprint(
+    change: Callable[[Any], object],
+) -> None:
+    """Windows, keys and aggregates are what stored rows are of."""
+    assert fingerprint(change) != BASE
+
+
+def test_fields_in_another_order_are_the_same_store() -> None:
+    """The order in which aggregates are written down is not that in which they are kept."""
+
+    class Both(Row):
+        n: Field[int]
+        amount: Field[float]
+
+    one = fingerprint(lambda s: by()(s).agg(Both, n=count(), amount=total(Order.amount)))
+    other = fingerprint(lambda s: by()(s).agg(Both, amount=total(Order.amount), n=count()))
+    assert one == other
+
+
+def test_another_version_has_other_topics() -> None:
+    """A new version begins with an empty store, and the topics of the old one are left alone."""
+    app = Topology()
+    app.stream("orders", Order).group_by(Order.id, name="x").agg(Sum, version=2, id=key, n=count())
+    assert app.plan("t").internal_topics == ("t.x.v2.by-key", "t.x.v2.state")
