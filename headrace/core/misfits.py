@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from datetime import date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import pyarrow as pa
 
 from headrace.core.tables import Timestamps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
 
 
 #: How the reason of a value in JSON begins.
@@ -33,60 +33,40 @@ def custom_reason(said: str) -> str:
     return f"{said} [DECODER]"
 
 
-def why_undecodable(value: bytes | None, kind: pa.StructType | None) -> str:
-    """Return why a value is no row of ``kind``, as far as it can be told.
+class ExpectedObject:
+    """Says why a value in JSON is no object with fields of these types. Any thread.
 
     ``kind`` is None where its fields are of types that are not looked at.
     """
-    found = misfit(value or b"", kind)
-    return f"{MISFIT}: {found or '[MISFIT] what is wrong with it cannot be told'}"
 
+    def __init__(self, kind: pa.StructType | None, timestamps: Timestamps = Timestamps.ISO) -> None:
+        self._look = _no_look if kind is None else _look_into_object(kind, timestamps)
 
-def misfit(value: bytes, kind: pa.StructType | None) -> str | None:
-    """Return what is wrong with a value at first sight, None where nothing is.
+    def why_undecodable(self, value: bytes | None) -> str:
+        """Return why a value is no row of these fields, as far as it can be told."""
+        found = self.misfit(value or b"")
+        return f"{MISFIT}: {found or '[MISFIT] what is wrong with it cannot be told'}"
 
-    A decoder may see it otherwise, in both directions.
-    """
-    return next(_reasons(value, kind), None)
+    def misfit(self, value: bytes) -> str | None:
+        """Return what is wrong with a value at first sight, None where nothing is.
 
-
-def as_spelt(kind: pa.DataType, timestamps: Timestamps) -> Any:
-    """Return a type for :func:`why_undecodable` where moments may be spelt as numbers."""
-    if timestamps is Timestamps.ISO:
-        return kind
-    if pa.types.is_struct(kind):
-        return pa.struct([each.with_type(as_spelt(each.type, timestamps)) for each in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(as_spelt(kind.value_type, timestamps))
-    is_moment = pa.types.is_timestamp(kind) and kind.tz is not None
-    return pa.duration("us") if is_moment else kind
-
-
-def _reasons(value: bytes, kind: pa.StructType | None) -> Iterator[str]:
-    if not value.strip(_BLANK):
-        has = "is empty" if not value else f"is {len(value)} bytes of white space"
-        yield f"[EMPTY] the value {has}; a JSON object is expected"
-        return
-    text = value.decode("utf-8", "surrogateescape")
-    try:
-        document = json.loads(text, parse_float=_Float, parse_int=_integer)
-    except json.JSONDecodeError as error:
-        at = len(text[: error.pos].encode("utf-8", "surrogateescape"))
-        found = "the end" if at >= len(value) else _quoted_bytes(value[at : at + _QUOTED])
-        yield f"[NOT_JSON] at byte {at}: {_expected(error.msg)}, found {found}"
-        return
-    except RecursionError:
-        yield "[NOT_JSON] the value is nested too deeply to be read"
-        return
-    if not isinstance(document, dict):
-        yield f"[NOT_OBJECT] a JSON object is expected, found {_json_name(document)}"
-        return
-    if kind is not None:
-        yield from _of_struct("", document, kind)
-    try:
-        value.decode()
-    except UnicodeDecodeError as error:
-        yield f"[NOT_UTF8] at byte {error.start}: 0x{value[error.start]:02x} is no UTF-8"
+        A decoder may see it otherwise, in both directions.
+        """
+        if not value.strip(_BLANK):
+            has = "is empty" if not value else f"is {len(value)} bytes of white space"
+            return f"[EMPTY] the value {has}; a JSON object is expected"
+        text = value.decode("utf-8", "surrogateescape")
+        try:
+            document = _document(text)
+        except json.JSONDecodeError as error:
+            at = len(text[: error.pos].encode("utf-8", "surrogateescape"))
+            found = "the end" if at >= len(value) else _quoted_bytes(value[at : at + _QUOTED])
+            return f"[NOT_JSON] at byte {at}: {_expected(error.msg)}, found {found}"
+        except RecursionError:
+            return "[NOT_JSON] the value is nested too deeply to be read"
+        if not isinstance(document, dict):
+            return f"[NOT_OBJECT] a JSON object is expected, found {_json_name(document)}"
+        return self._look("", document) or _misfit_of_encoding(value)
 
 
 class _Float(float):
@@ -107,6 +87,25 @@ def _integer(text: str) -> int | _Float:
     return int(text) if len(text) <= _QUOTED else _Float(text)
 
 
+#: Makes numbers of JSON so. ``json.loads`` would make a reader for each value.
+_READER = json.JSONDecoder(parse_float=_Float, parse_int=_integer)
+
+#: A mark of the order of bytes, which only ``json.loads`` names.
+_BYTE_ORDER_MARK = "\ufeff"
+
+
+def _document(text: str) -> Any:
+    return json.loads(text) if text.startswith(_BYTE_ORDER_MARK) else _READER.decode(text)
+
+
+def _misfit_of_encoding(value: bytes) -> str | None:
+    try:
+        value.decode()
+    except UnicodeDecodeError as error:
+        return f"[NOT_UTF8] at byte {error.start}: 0x{value[error.start]:02x} is no UTF-8"
+    return None
+
+
 def _expected(message: str) -> str:
     """Return what Python's reader says, with what it expects in front."""
     said = message.removeprefix("Expecting ")
@@ -115,34 +114,64 @@ def _expected(message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _of_struct(path: str, found: Mapping[str, Any], kind: pa.StructType) -> Iterator[str]:
-    for each in kind:
-        if found.get(each.name) is not None:
-            inner = f"{path}.{each.name}" if path else each.name
-            yield from _of_field(inner, found[each.name], each.type)
+#: Returns what is wrong with what is found at a path, None where nothing is.
+_Look: TypeAlias = "Callable[[str, Any], str | None]"
 
 
-def _of_field(path: str, found: Any, kind: pa.DataType) -> Iterator[str]:
+def _no_look(path: str, found: Any) -> None:
+    del path, found
+
+
+def _look_into(kind: pa.DataType, timestamps: Timestamps) -> _Look:
     if pa.types.is_struct(kind):
-        if isinstance(found, dict):
-            yield from _of_struct(path, found, kind)
-        else:
-            yield _misfit_text(path, "an object", found)
-        return
+        return _look_into_object(kind, timestamps)
     if pa.types.is_list(kind):
-        if isinstance(found, list):
-            for place, each in enumerate(found):
-                if each is not None:
-                    yield from _of_field(f"{path}[{place}]", each, kind.value_type)
-        else:
-            yield _misfit_text(path, "a list", found)
-        return
+        return _look_into_list(kind, timestamps)
+    if pa.types.is_timestamp(kind) and kind.tz is not None and timestamps is not Timestamps.ISO:
+        return _look_at(_of_number, "TIMESTAMP as a number", kind)
     for is_kind, name, look in _LOOKS:
         if is_kind(kind):
-            code = look(found, kind)
-            if code is not None:
-                yield _misfit_text(path, _sql(kind, name), found, code)
-            return
+            return _look_at(look, _sql(kind, name), kind)
+    return _no_look
+
+
+def _look_into_object(kind: pa.StructType, timestamps: Timestamps) -> _Look:
+    looks = [(each.name, _look_into(each.type, timestamps)) for each in kind]
+
+    def look(path: str, found: Any) -> str | None:
+        if not isinstance(found, dict):
+            return _misfit_text(path, "an object", found)
+        for name, inner in looks:
+            value = found.get(name)
+            if value is not None:
+                said = inner(f"{path}.{name}" if path else name, value)
+                if said is not None:
+                    return said
+        return None
+
+    return look
+
+
+def _look_into_list(kind: pa.ListType, timestamps: Timestamps) -> _Look:
+    inner = _look_into(kind.value_type, timestamps)
+
+    def look(path: str, found: Any) -> str | None:
+        if not isinstance(found, list):
+            return _misfit_text(path, "a list", found)
+        said = (inner(f"{path}[{n}]", each) for n, each in enumerate(found) if each is not None)
+        return next(filter(None, said), None)
+
+    return look
+
+
+def _look_at(
+    code_of: Callable[[Any, pa.DataType], str | None], expected: str, kind: pa.DataType
+) -> _Look:
+    def look(path: str, found: Any) -> str | None:
+        code = code_of(found, kind)
+        return None if code is None else _misfit_text(path, expected, found, code)
+
+    return look
 
 
 def _misfit_text(path: str, expected: str, found: Any, code: str = "TYPE") -> str:
@@ -220,7 +249,6 @@ _LOOKS: tuple[
     (pa.types.is_string, "STRING", _of_text),
     (pa.types.is_date, "DATE", _of_date),
     (pa.types.is_timestamp, "TIMESTAMP", _of_timestamp),
-    (pa.types.is_duration, "TIMESTAMP as a number", _of_number),
 )
 
 

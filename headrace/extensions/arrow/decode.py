@@ -15,7 +15,7 @@ from pyarrow import json
 
 from headrace.core.decoders import decoded_rows
 from headrace.core.errors import ConfigError, UndecodableRecordError
-from headrace.core.misfits import as_spelt, custom_reason, misfit, why_undecodable
+from headrace.core.misfits import ExpectedObject, custom_reason
 from headrace.core.records import TopicPartition
 from headrace.core.tables import (
     FIX_UNDECODABLE,
@@ -215,6 +215,7 @@ class ArrowDecoder:
         self._kind: pa.StructType | None = None
         if decode.kind is not Decoding.NONE:
             self._kind = pa.struct(list(schema_of(decode.kind, decode.schema)))
+        self._expected = ExpectedObject(self._kind, decode.timestamps)
         if decode.custom is not None:
             decode.custom.load()
 
@@ -249,16 +250,22 @@ class ArrowDecoder:
         """Return the records at these positions, and why each is none."""
         found: dict[TopicPartition, list[UndecodableRecord]] = {}
         positions = sorted(bad)
-        columns = table.take(pa.array(positions, pa.int64()))
-        times = columns.column("timestamp").cast(pa.int64())
-        columns = columns.set_column(columns.column_names.index("timestamp"), "timestamp", times)
-        for position, row in zip(positions, columns.to_pylist(), strict=True):
-            where = TopicPartition(row["topic"], row["partition"])
-            time = -1 if row["timestamp"] is None else row["timestamp"] // 1000
-            headers = [(each["key"], each["value"]) for each in row["headers"] or ()]
-            reason = self._of_value(row["value"], bad[position])
-            found.setdefault(where, []).append(
-                UndecodableRecord(row["offset"], row["key"], row["value"], headers, time, reason)
+        rows = table.take(pa.array(positions, pa.int64()))
+        times = rows.column("timestamp").cast(pa.int64())
+        columns = [rows.column(name) for name in ("topic", "partition", "offset", "key", "headers")]
+        lists = [each.to_pylist() for each in (*columns, times, rows.column("value"))]
+        for position, topic, number, offset, key, headers, time, value in zip(
+            positions, *lists, strict=True
+        ):
+            found.setdefault(TopicPartition(topic, number), []).append(
+                UndecodableRecord(
+                    offset,
+                    key,
+                    value,
+                    [(each["key"], each["value"]) for each in headers or ()],
+                    -1 if time is None else time // 1000,
+                    self._of_value(value, bad[position]),
+                )
             )
         return found
 
@@ -268,8 +275,7 @@ class ArrowDecoder:
     def _of_value(self, value: bytes | None, said: str) -> str:
         if self._custom is not None:
             return custom_reason(said)
-        assert self._kind is not None, "it decodes"
-        return why_undecodable(value, as_spelt(self._kind, self._timestamps))
+        return self._expected.why_undecodable(value)
 
     def _read(self, values: pa.Array, kind: pa.StructType) -> tuple[pa.StructArray, dict[int, str]]:
         """Return the rows of the values that are some, and why others are none, by position."""
@@ -289,8 +295,8 @@ def read_rows(values: pa.Array, kind: pa.StructType) -> tuple[pa.StructArray, di
     """
     search = _Search(kind, Timestamps.ISO)
     search.find(values)
-    spelt = as_spelt(kind, Timestamps.ISO)
-    reasons = {place: why_undecodable(values[place].as_py(), spelt) for place in search.bad}
+    expected = ExpectedObject(kind)
+    reasons = {place: expected.why_undecodable(values[place].as_py()) for place in search.bad}
     return search.rows(), reasons
 
 
@@ -320,7 +326,7 @@ class _Search:
     def __init__(self, kind: pa.StructType, timestamps: Timestamps) -> None:
         self._kind = kind
         self._timestamps = timestamps
-        self._spelt = as_spelt(kind, timestamps)
+        self._expected = ExpectedObject(kind, timestamps)
         self.bad: list[int] = []
         self._places: list[pa.Array] = []
         self._pieces: list[pa.StructArray] = []
@@ -412,7 +418,7 @@ class _Search:
         good: list[int] = []
         others: list[int] = []
         for place, value in enumerate(values.to_pylist()):
-            looks_well = value is None or misfit(value, self._spelt) is None
+            looks_well = value is None or self._expected.misfit(value) is None
             (good if looks_well else others).append(place)
         if not good or not others:
             return None

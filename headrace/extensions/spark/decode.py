@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from headrace.core.decoders import decoded_rows
 from headrace.core.errors import ConfigError, UndecodableRecordError
-from headrace.core.misfits import as_spelt, custom_reason, why_undecodable
+from headrace.core.misfits import ExpectedObject, custom_reason
 from headrace.core.records import TopicPartition
 from headrace.core.tables import (
     FIX_UNDECODABLE,
@@ -86,14 +86,14 @@ class Decoder:
         self._kind, self._custom = decode.kind, decode.custom
         self._json: JsonColumns | None = None
         self._columns = StructType()
-        self._kind_in_arrow: pa.StructType | None = None
+        self._expected = ExpectedObject(None)
         if decode.kind is not Decoding.NONE:
             self._columns = _columns(decode.kind, decode.schema)
         if decode.kind is Decoding.JSON:
             self._json = JsonColumns(self._columns, decode.schema or "", decode.timestamps)
             with suppress(PySparkException, pa.ArrowException):  # of types that Arrow has not
                 kind = pa.struct(list(arrow_schema(self._columns)))
-                self._kind_in_arrow = as_spelt(kind, decode.timestamps)
+                self._expected = ExpectedObject(kind, decode.timestamps)
         if decode.custom is not None:
             decode.custom.load()
             send_by_value(decode.custom.factory)
@@ -172,7 +172,7 @@ class Decoder:
     def _reason(self, value: bytearray | None, said: str) -> str:
         if self._custom is not None:
             return custom_reason(said)
-        return why_undecodable(_bytes(value), self._kind_in_arrow)
+        return self._expected.why_undecodable(_bytes(value))
 
     def _readable(self, parsed: DataFrame) -> DataFrame:
         columns = f"{_DECODED}.*"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import UndecodableRecordError
-from headrace.core.misfits import MISFIT, custom_reason, why_undecodable
+from headrace.core.misfits import MISFIT, ExpectedObject, custom_reason
 from headrace.core.tables import Decode, Decoding
 from headrace.core.undecodable import code_of
 from headrace.extensions.arrow.decode import ArrowDecoder, schema_of
@@ -18,7 +18,7 @@ SCHEMA = (
     "n INT, b BOOLEAN, d DOUBLE, s STRING, day DATE, at TIMESTAMP, c DECIMAL(5,2), a ARRAY<INT>, "
     "o STRUCT<x: TINYINT>"
 )
-KIND = pa.struct(list(schema_of(Decoding.JSON, SCHEMA)))
+EXPECTED = ExpectedObject(pa.struct(list(schema_of(Decoding.JSON, SCHEMA))))
 
 SAID = {
     b"": "[EMPTY] the value is empty; a JSON object is expected",
@@ -28,6 +28,10 @@ SAID = {
     '{"s": "ü" 1}'.encode(): "[NOT_JSON] at byte 11: ',' delimiter is expected, found \"1}\"",
     b'{"n": 1} {}': '[NOT_JSON] at byte 9: extra data, found "{}"',
     b"[" * 100_000: "[NOT_JSON] the value is nested too deeply to be read",
+    b'\xef\xbb\xbf{"n": 1}': (
+        "[NOT_JSON] at byte 0: unexpected UTF-8 BOM (decode using utf-8-sig), "
+        'found "\ufeff{\\"n\\": 1}"'
+    ),
     b"null": "[NOT_OBJECT] a JSON object is expected, found null",
     b"[1]": "[NOT_OBJECT] a JSON object is expected, found a list",
     b"17": "[NOT_OBJECT] a JSON object is expected, found the number 17",
@@ -59,7 +63,7 @@ def test_a_reason_names_field_expected_and_found(value: bytes, said: str) -> Non
     with pytest.raises(UndecodableRecordError) as raised:
         ArrowDecoder(Decode(Decoding.JSON, SCHEMA)).apply(records_table([value]))
 
-    assert why_undecodable(value, KIND) == f"{MISFIT}: {said}"
+    assert EXPECTED.why_undecodable(value) == f"{MISFIT}: {said}"
     assert raised.value.reason.startswith(f"{MISFIT}: {said}; fix the schema or the producer")
     assert code_of(str(raised.value)) == said[1 : said.index("]")]
 
@@ -67,7 +71,7 @@ def test_a_reason_names_field_expected_and_found(value: bytes, said: str) -> Non
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes_have_one_reason(value: bytes) -> None:
     """Any value has a bounded sentence with a code, and never an error."""
-    said = why_undecodable(value, KIND)
+    said = EXPECTED.why_undecodable(value)
 
     assert code_of(said) is not None
     assert len(said) < 200

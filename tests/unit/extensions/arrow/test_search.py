@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headrace.core.misfits import ExpectedObject
 from headrace.core.tables import Timestamps
 from headrace.extensions.arrow import decode
 from headrace.extensions.arrow.decode import _read, _Search, parse_ddl
@@ -121,7 +122,7 @@ def test_three_of_a_hundred_that_are_none_have_no_value_read_by_itself(bad: list
     values = [made(number, bad) for number in range(4000)]
     with (
         patch.object(decode, "_parsed", wraps=decode._parsed) as parsed,
-        patch.object(decode, "misfit", side_effect=AssertionError) as looked,
+        patch.object(ExpectedObject, "misfit", side_effect=AssertionError) as looked,
     ):
         _, found = together(values)
     assert found == [at for at, value in enumerate(values) if value in bad]
