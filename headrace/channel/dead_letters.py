@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from headrace.channel.settings import LiveSettings
     from headrace.config import ChannelConfig
     from headrace.core.clock import Clock
-    from headrace.core.letter_headers import LetterNames
     from headrace.core.records import Batch, Record
     from headrace.kafka.ports import DeadLetterStore, RecordReader, TopicCatalog
     from headrace.telemetry.metrics import Metrics
@@ -66,8 +65,49 @@ class _Parts:
         )
 
 
-def _error_of(batch: Batch, record: UndecodableRecord) -> UndecodableRecordError:
-    return UndecodableRecordError(batch.partition, record.offset, record.reason)
+class _LetterWriter:
+    """Makes the letters of one batch; what they all say is looked up once.
+
+    ``headers`` are the channel's, ``code`` is the processor.
+    """
+
+    def __init__(self, batch: Batch, headers: LetterHeaders, code: object) -> None:
+        self._headers = headers
+        self._code = code
+        self._partition = batch.partition
+        self._traced = batch.span.headers()
+        owned = cast("OwnedPartition", batch.assignment)
+        self._common = {
+            "group": headers.group,
+            "topic": self._partition.topic,
+            "topic_id": owned.life.topic_id or "",
+            "partition": str(self._partition.partition),
+        }
+        self._attempt = str(batch.attempt)
+
+    def failed(self, record: _Parts, error: BaseException) -> DeadLetter:
+        """Return the letter of a record that cannot be processed."""
+        return self._letter(record, error, Stage.PROCESS)
+
+    def undecodable(self, record: UndecodableRecord) -> DeadLetter:
+        """Return the letter of a record that cannot be decoded."""
+        error = UndecodableRecordError(self._partition, record.offset, record.reason)
+        return self._letter(record, error, Stage.VALUE)
+
+    def _letter(
+        self, record: _Parts | UndecodableRecord, error: BaseException, stage: Stage
+    ) -> DeadLetter:
+        message = str(error)
+        said = {
+            **self._common,
+            "offset": str(record.offset),
+            "timestamp": str(record.timestamp),
+            "error": type(error).__name__,
+            "message": shortened(message),
+            "attempt": self._attempt,
+        }
+        ours = self._headers.of(said, Failure(message, error, stage, self._code))
+        return DeadLetter(record.key, record.value, [*record.headers, *self._traced, *ours])
 
 
 class DeadLetters:
@@ -144,7 +184,7 @@ class DeadLetters:
                 f"{describe_error(error)}; fix what is wrong, or raise the limit"
             )
         record = self._record(owned, item, Deadline.after(STORE_TIMEOUT, self._clock))
-        letter = self._letter(item.batch, error, _Parts.of(record), limits.headers)
+        letter = self._writer(item.batch, limits).failed(_Parts.of(record), error)
         self._store.store(limits.topic, [letter], STORE_TIMEOUT)
         topic = owned.partition.topic
         self._metrics.dead_lettered.labels(self._channel, topic).inc()
@@ -177,9 +217,9 @@ class DeadLetters:
         for (batch, records), each in zip(found, offsets, strict=True):
             self._require_room(batch, records, each, section)
         letters = [
-            self._letter(batch, _error_of(batch, record), record, section.headers, Stage.VALUE)
+            letter
             for batch, records in found
-            for record in records
+            for letter in map(self._writer(batch, section).undecodable, records)
         ]
         try:
             self._store.store(section.topic, letters, STORE_TIMEOUT)
@@ -245,30 +285,9 @@ class DeadLetters:
             raise ProduceError(f"{owned.partition}: there is no record at {record.at} any more")
         return found
 
-    def _letter(
-        self,
-        batch: Batch,
-        error: BaseException,
-        record: _Parts | UndecodableRecord,
-        names: LetterNames,
-        stage: Stage = Stage.PROCESS,
-    ) -> DeadLetter:
-        owned = cast("OwnedPartition", batch.assignment)
-        said = {
-            "group": self._settings.config.group,
-            "topic": batch.partition.topic,
-            "topic_id": owned.life.topic_id or "",
-            "partition": str(batch.partition.partition),
-            "offset": str(record.offset),
-            "timestamp": str(record.timestamp),
-            "error": type(error).__name__,
-            "message": shortened(str(error)),
-            "attempt": str(batch.attempt),
-        }
-        failure = Failure(str(error), error, stage, self._code)
-        ours = LetterHeaders(names, self._settings.config.group).of(said, failure)
-        traced = batch.span.headers()
-        return DeadLetter(record.key, record.value, [*record.headers, *traced, *ours])
+    def _writer(self, batch: Batch, section: LimitedRejects) -> _LetterWriter:
+        headers = LetterHeaders(section.headers, self._settings.config.group)
+        return _LetterWriter(batch, headers, self._code)
 
     def close(self) -> None:
         """Release the client."""
