@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from headrace.core.records import TopicPartition
 
-    from headrace.core.records import TopicPartition
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
 
 _CODE = re.compile(r"\[([A-Z][A-Z0-9_]*)\]")
 
@@ -32,6 +35,36 @@ class UndecodableRecord:
 if TYPE_CHECKING:
     #: Those of a micro-batch, each partition's in the order of their offsets.
     Undecodable = Mapping[TopicPartition, Sequence[UndecodableRecord]]
+
+
+def undecodable_in(
+    rows: pa.Table, said: Sequence[str], reason_of: Callable[[bytes | None, str], str]
+) -> dict[TopicPartition, list[UndecodableRecord]]:
+    """Return the records of a table, as it comes from a batch, by partition.
+
+    ``said`` is what their decoder said of each; ``reason_of`` returns the reason that this is, with
+    the record's value.
+    """
+    found: dict[TopicPartition, list[UndecodableRecord]] = {}
+    names = ("topic", "partition", "offset", "key", "value", "headers")
+    lists = [rows.column(name).to_pylist() for name in names]
+    micros = rows.column("timestamp").cast("int64").to_pylist()
+    for topic, partition, offset, key, value, headers, time, words in zip(
+        *lists, micros, said, strict=True
+    ):
+        found.setdefault(TopicPartition(topic, partition), []).append(
+            UndecodableRecord(
+                offset,
+                key,
+                value,
+                [(each["key"], each["value"]) for each in headers or ()],
+                -1 if time is None else time // 1000,
+                reason_of(value, words),
+            )
+        )
+    for records in found.values():
+        records.sort(key=attrgetter("offset"))
+    return found
 
 
 def code_of(message: str | None) -> str | None:

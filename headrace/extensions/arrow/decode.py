@@ -26,7 +26,7 @@ from headrace.core.tables import (
     Timestamps,
     with_kafka_column,
 )
-from headrace.core.undecodable import UndecodableRecord
+from headrace.core.undecodable import undecodable_in
 from headrace.extensions.arrow.json_types import as_read, made
 
 if TYPE_CHECKING:
@@ -248,26 +248,9 @@ class ArrowDecoder:
 
     def _rejected(self, table: pa.Table, bad: Mapping[int, str]) -> Undecodable:
         """Return the records at these positions, and why each is none."""
-        found: dict[TopicPartition, list[UndecodableRecord]] = {}
         positions = sorted(bad)
-        rows = table.take(pa.array(positions, pa.int64()))
-        times = rows.column("timestamp").cast(pa.int64())
-        columns = [rows.column(name) for name in ("topic", "partition", "offset", "key", "headers")]
-        lists = [each.to_pylist() for each in (*columns, times, rows.column("value"))]
-        for position, topic, number, offset, key, headers, time, value in zip(
-            positions, *lists, strict=True
-        ):
-            found.setdefault(TopicPartition(topic, number), []).append(
-                UndecodableRecord(
-                    offset,
-                    key,
-                    value,
-                    [(each["key"], each["value"]) for each in headers or ()],
-                    -1 if time is None else time // 1000,
-                    self._of_value(value, bad[position]),
-                )
-            )
-        return found
+        said = [bad[position] for position in positions]
+        return undecodable_in(table.take(pa.array(positions, pa.int64())), said, self._of_value)
 
     def _reason(self, table: pa.Table, position: int, said: str) -> str:
         return self._of_value(table.column("value")[position].as_py(), said)
