@@ -132,9 +132,10 @@ class Sized:
             place = PartitionKey(number % self._plan.partitions, key)
             changes.append((place, RowChange(None, KeyRow(state))))
             if len(changes) == _WRITTEN or number == self._keys:
-                self._store.write(changes, {})
+                self._store.put(changes)
+                self._store.flush()
                 changes.clear()
-        self._store.flush()
+        self._store.write_tables()
 
     def round(self) -> Measured:
         """Touch keys, micro-batch after micro-batch."""

@@ -26,11 +26,12 @@ from headrace.extensions.keyed.store import (
     StateStore,
     decode_row,
     encode_row,
+    timer_changes,
     timer_key,
     timer_of,
-    timers_of,
 )
 from headrace.extensions.keyed.tables import DEAD_LETTERS
+from headrace.extensions.keyed.unwritten import Unwritten, UnwrittenTable
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class MemoryStore(StateStore):
     """A :class:`headrace.extensions.keyed.store.StateStore` in this process's memory.
 
     It has rows and the index of timers as RocksDB has them, in bytes, so that what cannot be
-    encoded fails alike.
+    encoded fails alike. There is no disk: what is unwritten is what was put since the last flush.
     """
 
     def __init__(self) -> None:
@@ -54,6 +55,7 @@ class MemoryStore(StateStore):
         self._due: set[bytes] = set()
         self._positions: dict[int, Position] = {}
         self._commits: dict[int, StoredCommit] = {}
+        self._unwritten = UnwrittenTable(CLOCK_PREFIX)
 
     @override
     def get_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
@@ -61,30 +63,40 @@ class MemoryStore(StateStore):
         return [None if data is None else decode_row(data) for data in found]
 
     @override
-    def write(
+    def put(
         self,
         changes: Iterable[tuple[PartitionKey, RowChange]],
-        positions: Mapping[int, Position],
-        stale: Iterable[tuple[int, DueTimer]] = (),
         commits: Mapping[int, StoredCommit] | None = None,
+        stale: Iterable[tuple[int, DueTimer]] = (),
     ) -> None:
         # all of it or nothing: what cannot be encoded fails before anything is kept
-        entries = [(timer_key(*each), False) for each in stale]
+        entries: dict[bytes, bytes | None] = {timer_key(*each): None for each in stale}
         rows: dict[PartitionKey, bytes | None] = {}
         for key, change in changes:
-            before, after = timers_of(key.key, change.before), timers_of(key.key, change.after)
-            entries += [(timer_key(key.partition, timer), False) for timer in before - after]
-            entries += [(timer_key(key.partition, timer), True) for timer in after - before]
+            entries.update(timer_changes(key, change))
             rows[key] = None if change.after is None else encode_row(change.after)
-        for entry, is_there in entries:
-            (self._due.add if is_there else self._due.discard)(entry)
+        for entry, data in entries.items():
+            (self._due.discard if data is None else self._due.add)(entry)
         for key, data in rows.items():
             if data is None:
                 self._rows.pop(key, None)
             else:
                 self._rows[key] = data
-        self._positions.update(positions)
         self._commits.update(commits or {})
+        self._unwritten.put({b"%d %b" % key: data for key, data in rows.items()}, entries)
+
+    @override
+    def flush(self) -> None:
+        self._unwritten.clear()
+
+    @override
+    def unwritten(self) -> Unwritten:
+        return self._unwritten.size()
+
+    @override
+    def note(self, positions: Mapping[int, Position]) -> None:
+        self.flush()
+        self._positions.update(positions)
 
     @override
     def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:

@@ -298,6 +298,7 @@ def restoring() -> Process:
         rejected=3,
         restoring=1,
         restore_remaining=66_000,
+        unwritten_bytes=8_000_000,
         stream_time_lag_s=4.2,
         phases=[],
         amounts={},
@@ -328,6 +329,7 @@ def workflows() -> Process:
         rejected=0,
         restoring=0,
         restore_remaining=0,
+        unwritten_bytes=0,
         stream_time_lag_s=0.2,
         phases=[
             d.PhaseStatus(name="open", keys=12, oldest_s=190.2),

@@ -318,6 +318,8 @@ class Restorer:
 
     def _begin_reading(self, number: int, restoring: _Restore) -> None:
         """Ask where the changelog ends, and read on from where the store is."""
+        # what was committed here and not written would hide what is read now
+        self._store.flush()
         low, high = self._ends(number)
         position = self._store.position(number)
         if position is not None and position.offset == high and restoring.lost is None:
@@ -512,7 +514,7 @@ class Restorer:
         self._note_problem(restoring, None)
 
     def _finish(self, number: int, restoring: _Restore, end: int) -> None:
-        self._store.write((), {number: self._position(end, restoring.leader_epoch)})
+        self._store.note({number: self._position(end, restoring.leader_epoch)})
         del self._under_way[number]
         if restoring.is_stalled:
             self._stalled(restoring.assignment, restoring.attempt, None)

@@ -62,8 +62,8 @@ class StateConfig(Section):
     changelog's max.message.bytes has to allow for it."""
 
     checkpoint: Hot[PositiveSeconds] = 10.0
-    """How often is noted how far the store follows the changelog. What came since is read again
-    after a crash."""
+    """How often what was committed is written to the store's files, and noted how far these follow
+    the changelog. What came since is read again after a crash."""
 
 
 class ByKeyTopicConfig(Section):

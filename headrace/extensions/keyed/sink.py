@@ -40,11 +40,6 @@ if TYPE_CHECKING:
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Result
     from headrace.sinks.micro_batch import MicroBatch
 
-#: Committed micro-batches, and their bytes, that the store may be without, before nothing more is
-#: committed.
-MOST_UNWRITTEN = 8
-MOST_UNWRITTEN_BYTES = 64 << 20
-
 #: Seconds in which the brokers have to say where one partition ends: commits wait meanwhile.
 _END_TIMEOUT = 1.0
 
@@ -332,10 +327,11 @@ class KeyedSink(Sink[StagedState]):
         layers = [each.layer for each in staged]
         self.require()
         with self._lock:
-            if self._is_full() and not self._state.apply((), {}):
+            if self._state.unwritten.is_over() and not self._state.flush():
                 raise HeadraceError(
-                    f"the state store has not taken {self._state.unwritten} committed "
-                    f"micro-batches: {self._state.problem}. It goes on once they are written"
+                    f"the state store has not taken {self._state.unwritten.entries} rows and "
+                    f"timers that are committed: {self._state.problem}. It goes on once they are "
+                    "written"
                 )
             times = {number: time for layer in layers for number, time in layer.times.items()}
             changed = {key.partition for layer in layers for key in layer.changes}
@@ -351,10 +347,6 @@ class KeyedSink(Sink[StagedState]):
                 others = {conflict.partition.partition for conflict in conflicts}
                 self._touched |= were_touched - others
                 raise CommitConflictError(conflicts)
-            self._touched |= numbers
-            self._marks.update({move.partition.partition: move.changelog for move in moves})
-            for each in staged:
-                self.totals = self.totals.plus(each.counts)
             self._state.apply(
                 layers,
                 {
@@ -364,18 +356,10 @@ class KeyedSink(Sink[StagedState]):
                     for move in moves
                 },
             )
-
-    def _is_full(self) -> bool:
-        held, size = self._state.unwritten, self._state.unwritten_bytes
-        return held >= MOST_UNWRITTEN or size >= MOST_UNWRITTEN_BYTES
-
-    def write_again(self) -> None:
-        """Retry writes that the store refused before; a commit under way does so itself."""
-        if self._state.problem is not None and self._lock.acquire(blocking=False):
-            try:
-                self._state.apply((), {})
-            finally:
-                self._lock.release()
+            self._touched |= numbers
+            self._marks.update({move.partition.partition: move.changelog for move in moves})
+            for each in staged:
+                self.totals = self.totals.plus(each.counts)
 
     def clear_index(self) -> None:
         """Remove timers that no row has from the store's index, unless a commit is under way.
@@ -448,8 +432,9 @@ class KeyedSink(Sink[StagedState]):
     ) -> dict[int, int]:
         """Store how far the store follows the changelog, of what was committed since. Blocks.
 
-        No transaction is under way meanwhile, so that the store has all that is before the ends;
-        but for partitions that are no longer ours, where the ends may be another owner's.
+        No transaction is under way meanwhile, so that the store has all that is before the ends,
+        once it is flushed; but for partitions that are no longer ours, where the ends may be
+        another owner's.
         ``is_ours`` is asked once the ends are known. Partitions are returned whose changelog
         begins later than their rows, with its first offset; nothing is noted of these.
 
@@ -462,7 +447,7 @@ class KeyedSink(Sink[StagedState]):
         if not self._lock.acquire(timeout=deadline.left):
             raise HeadraceError("a transaction is under way; the next time it is noted")
         try:
-            if self._state.unwritten:
+            if not self._state.flush():
                 return {}
             now = self._clock.time()
             positions: dict[int, Position] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import compress, islice, takewhile
+from itertools import chain, compress, islice, takewhile
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.extensions.keyed.row import KeyRow, RowChange
     from headrace.extensions.keyed.store import DueTimer, Position, StateStore
+    from headrace.extensions.keyed.unwritten import Unwritten
 
 log = structlog.get_logger(__name__)
 
@@ -75,11 +76,7 @@ class LayeredState:
         self._lock = Lock()
         self._layers: list[Layer] = []
         self._progress: dict[int, Progress] = {}
-        self._committed: list[Layer] = []
-        # partitions with commits that the store does not know of
-        self._uncommitted: set[int] = set()
         self._problem: StateStoreError | None = None
-        self._unwritten_bytes = 0
         self._ready: set[int] = set()
         self._wanted_times: dict[int, int] = {}
         self._stale: set[tuple[int, DueTimer]] = set()
@@ -110,15 +107,15 @@ class LayeredState:
         """Store which commit the rows of a partition with complete state belong to. Blocks.
 
         Raises:
-            StateStoreError: it cannot be written.
+            StateStoreError: it cannot be read which one is stored.
         """
         with self._lock:
             found = self._progress_of(partition)
-            if found.offset is None or partition in self._uncommitted:
+            if found.offset is None:
                 return
             commit = StoredCommit(found.offset, found.number)
             if self._store.commit_of(partition) != commit:
-                self._store.write((), {}, commits={partition: commit})
+                self._store.put((), {partition: commit})
 
     def is_ready(self, partition: int) -> bool:
         """Return whether a partition's state is all there."""
@@ -263,7 +260,7 @@ class LayeredState:
                     for (at, timer), row in zip(here, rows, strict=True)
                     if timer not in timers_of(timer.key, row)
                 ]
-                self._store.write((), {}, gone)
+                self._store.put((), stale=gone)
 
     # --- for readers: what is committed, and nothing that is staged -------------------------
 
@@ -276,11 +273,7 @@ class LayeredState:
         # nothing is committed meanwhile: row and offset belong together
         with self._lock:
             self._require_ready({key.partition})
-            unwritten = self._unwritten(key.partition)
-            if key.key in unwritten:
-                row = unwritten[key.key]
-            else:
-                (row,) = self._store.get_many([key])
+            (row,) = self._store.get_many([key])
             return row, self._progress_of(key.partition)
 
     def committed_rows(
@@ -294,26 +287,10 @@ class LayeredState:
         first = prefix if after is None else max(prefix, after + b"\0")
         with self._lock:
             self._require_ready({partition})
-            unwritten = self._unwritten(partition)
             rows = takewhile(
                 lambda row: row[0].startswith(prefix), self._store.rows(partition, first)
             )
-            found = list(islice((row for row in rows if row[0] not in unwritten), limit))
-            found += [
-                (key, row)
-                for key, row in unwritten.items()
-                if row is not None and key.startswith(prefix) and key >= first
-            ]
-            return sorted(found)[:limit], self._progress_of(partition)
-
-    def _unwritten(self, partition: int) -> dict[bytes, KeyRow | None]:
-        """Return what is committed and the store has not taken yet."""
-        return {
-            key.key: change.after
-            for layer in self._committed
-            for key, change in layer.changes.items()
-            if key.partition == partition
-        }
+            return list(islice(rows, limit)), self._progress_of(partition)
 
     # --- commits ----------------------------------------------------------------------------
 
@@ -327,68 +304,59 @@ class LayeredState:
         with self._lock:
             self._layers = [layer for layer in self._layers if layer.name != name]
 
-    def apply(self, layers: Sequence[Layer], progress: Mapping[int, Progress]) -> bool:
-        """Write what was committed; return whether the store has all of it.
-
-        What it could not take, of a full disk for instance, stays in memory and is written with
-        the next call: the brokers have it, whatever was raised.
-        """
+    def apply(self, layers: Sequence[Layer], progress: Mapping[int, Progress]) -> None:
+        """Store in memory what was committed, until :meth:`flush`. Does not wait for the disk."""
+        changes = chain.from_iterable(layer.changes.items() for layer in layers)
+        commits = {
+            number: StoredCommit(found.offset, found.number)
+            for number, found in progress.items()
+            if found.offset is not None
+        }
+        names = {layer.name for layer in layers}
         with self._lock:
+            self._store.put(changes, commits)
             self._progress.update(progress)
-            self._uncommitted |= progress.keys()
-            self._committed += layers
-            committed, numbers = list(self._committed), set(self._uncommitted)
-            commits = {
-                number: StoredCommit(found.offset, found.number)
-                for number in numbers
-                if (found := self._progress_of(number)).offset is not None
-            }
-        changes = [item for layer in committed for item in layer.changes.items()]
+            self._layers = [layer for layer in self._layers if layer.name not in names]
+
+    def flush(self) -> bool:
+        """Write what was committed to the store's files; return whether they have it. Blocks.
+
+        What they do not take, of a full disk for instance, stays in memory and is written with the
+        next call: the brokers have it, whatever was raised.
+        """
         try:
-            self._store.write(changes, {}, commits=commits)
+            self._store.flush()
         except Exception as error:
             problem = error if isinstance(error, StateStoreError) else _unforeseen(error)
-            size = sum(_size(change.after) for _, change in changes)
-            with self._lock:
-                self._problem, self._unwritten_bytes = problem, size
-            fields = {"layers": len(committed), "error": str(problem)}
+            self._problem = problem
+            fields = {"entries": self.unwritten.entries, "error": str(problem)}
             log.error("state_not_written", **fields, exc_info=problem is not error)  # noqa: TRY400 - most say it all
             return False
-        names = {layer.name for layer in committed}
-        with self._lock:
-            self._problem, self._unwritten_bytes = None, 0
-            self._uncommitted -= numbers
-            self._layers = [layer for layer in self._layers if layer.name not in names]
-            self._committed = [layer for layer in self._committed if layer.name not in names]
+        self._problem = None
         return True
 
     @property
-    def unwritten(self) -> int:
-        """Return how many committed micro-batches the store has not taken."""
-        with self._lock:
-            return len(self._committed)
-
-    @property
-    def unwritten_bytes(self) -> int:
-        """Return how many bytes of states and timers these have."""
-        with self._lock:
-            return self._unwritten_bytes
+    def unwritten(self) -> Unwritten:
+        """Return how much is committed and not in the store's files. Does not block."""
+        return self._store.unwritten()
 
     @property
     def problem(self) -> StateStoreError | None:
-        """Return the error why the store lacks what was committed last, None if it has that."""
-        with self._lock:
-            return self._problem
+        """Return the error of the last :meth:`flush`, None where it has written all."""
+        return self._problem
 
     def checkpoint(self, positions: Mapping[int, Position]) -> None:
         """Store how far the store follows the changelog: all that was committed is applied.
 
         Partitions whose state is not all there are left out.
+
+        Raises:
+            StateStoreError: the store cannot be written.
         """
         with self._lock:
             ready = {number: at for number, at in positions.items() if number in self._ready}
             if ready:
-                self._store.write((), ready)
+                self._store.note(ready)
 
 
 def _timers_in(layers: Sequence[Layer], partition: int) -> dict[bytes, frozenset[DueTimer]]:
@@ -403,7 +371,3 @@ def _timers_in(layers: Sequence[Layer], partition: int) -> dict[bytes, frozenset
 
 def _unforeseen(error: Exception) -> StateStoreError:
     return StateStoreError(describe_error(error))
-
-
-def _size(row: KeyRow | None) -> int:
-    return 0 if row is None else len(row.state or b"") + len(row.extra or b"")

@@ -102,6 +102,7 @@ class StateReader:
         declared, added = self._phases, self._store.added()
         ready = [each.partition for each in held if each.restoring is None]
         totals = None if declared is None else self._store.phases(ready)
+        unwritten = self._state.unwritten
         under_way = [each.restoring for each in held if each.restoring is not None]
         return StateSnapshot(
             keys_touched=counts.touched,
@@ -114,7 +115,9 @@ class StateReader:
             size=None if len(known) < len(sizes) else size,
             restoring=len(under_way),
             restore_remaining=sum((each.total or 0) - each.done for each in under_way),
-            unwritten=self._state.unwritten,
+            unwritten_rows=unwritten.entries,
+            unwritten_bytes=unwritten.bytes,
+            is_refused=self._state.problem is not None,
             stream_time_lag=None if lag is None else max(0.0, round(lag, 3)),
             phases=() if declared is None or totals is None else _phases(declared, totals, now),
             amounts={}

@@ -1,7 +1,8 @@
 """The local store of a channel's state: what is committed, and how far it follows the changelog.
 
 It is written after the brokers have committed, so that it is never ahead of them: what a crash took
-from it is read again from the changelog.
+from it is read again from the changelog. What is committed stays in memory at first, and is written
+once however often it changed.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import re
 import struct
 import time
 from collections import OrderedDict, deque
-from itertools import chain, repeat
+from heapq import merge
+from itertools import chain, repeat, takewhile
 from math import ceil
+from operator import itemgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -35,6 +38,7 @@ from headrace.extensions.keyed.api import TimerClock
 from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
 from headrace.extensions.keyed.phases import PhaseTotals, Tally, summed, totals_of
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.extensions.keyed.unwritten import ABSENT, Unwritten, UnwrittenTable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -99,17 +103,32 @@ class StateStore(Protocol):
         """Return the rows, None for each key that has none."""
         ...
 
-    def write(
+    def put(
         self,
         changes: Iterable[tuple[PartitionKey, RowChange]],
-        positions: Mapping[int, Position],
-        stale: Iterable[tuple[int, DueTimer]] = (),
         commits: Mapping[int, StoredCommit] | None = None,
+        stale: Iterable[tuple[int, DueTimer]] = (),
     ) -> None:
-        """Write rows and positions, all of it or nothing; ``stale`` leave the index of timers.
+        """Add rows, all of them or none, which reads see from then on and :meth:`flush` writes.
 
-        ``commits`` has of which commit the rows of partitions are with that.
+        ``commits`` has of which commit the rows of partitions are with that; ``stale`` leave the
+        index of timers.
         """
+        ...
+
+    def flush(self) -> None:
+        """Write what was put before the call to the disk.
+
+        What cannot be written stays, and is written with the next call.
+        """
+        ...
+
+    def unwritten(self) -> Unwritten:
+        """Return how much was put and is not on the disk. Does not block."""
+        ...
+
+    def note(self, positions: Mapping[int, Position]) -> None:
+        """Flush, and write how far partitions follow the changelog."""
         ...
 
     def due(self, partition: int, clock: TimerClock, until: int) -> Iterator[DueTimer]:
@@ -136,7 +155,7 @@ class StateStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the files, after the last call."""
+        """Flush if that is possible, and release the files, after the last call."""
         ...
 
 
@@ -219,25 +238,28 @@ def timer_of(entry: bytes) -> tuple[int, DueTimer]:
     return partition, DueTimer(due - _BIAS, entry[_INDEX.size : end], name, _CLOCKS[clock])
 
 
+def _due_of(entry: bytes) -> int:
+    """Return when a timer of the index is due."""
+    due: int = _INDEX.unpack_from(entry)[3]
+    return due - _BIAS
+
+
 def _is_quarantined(row: KeyRow | None) -> bool:
     if row is None or not row.extra or b'"quarantined"' not in row.extra:
         return False
     return row.quarantined is not None
 
 
-def _put_rows(
-    batch: WriteBatch, names: Sequence[bytes], rows: Sequence[bytes | None]
-) -> dict[bytes, bytes | None]:
-    """Add writes of rows, and deletes of those that are None, to a batch; return the rows."""
-    if None not in rows:
-        deque(map(batch.put, names, rows), maxlen=0)
-    else:
-        for name, data in zip(names, rows, strict=True):
-            if data is None:
-                batch.delete(name)
-            else:
-                batch.put(name, data)
-    return dict(zip(names, rows, strict=True))
+def _put_entries(batch: WriteBatch, entries: Mapping[bytes, bytes | None]) -> None:
+    """Add writes of entries, and deletes of those that are None, to a batch."""
+    if None not in entries.values():
+        deque(map(batch.put, entries, entries.values()), maxlen=0)
+        return
+    for name, data in entries.items():
+        if data is None:
+            batch.delete(name)
+        else:
+            batch.put(name, data)
 
 
 def _put_position(batch: WriteBatch, partition: int, position: Position) -> None:
@@ -252,27 +274,22 @@ def _put_position(batch: WriteBatch, partition: int, position: Position) -> None
         batch.put(_PARTITION.pack(_EPOCH, partition), noted)
 
 
-def _put_timers(
-    batch: WriteBatch, key: PartitionKey, change: RowChange, earliest: dict[bytes, bytes]
-) -> None:
-    """Add the index of a row's timers to a batch.
-
-    ``earliest`` gets the first new entry of each partition and clock.
-    """
+def timer_changes(key: PartitionKey, change: RowChange) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yield what a change does to the index of timers: entries, None for those that go."""
     before, after = (timers_of(key.key, row) for row in change)
     for timer in before - after:
-        batch.delete(timer_key(key.partition, timer))
+        yield timer_key(key.partition, timer), None
     for timer in after - before:
-        entry = timer_key(key.partition, timer)
-        batch.put(entry, b"")
-        prefix = entry[:CLOCK_PREFIX]
-        earliest[prefix] = min(entry, earliest.get(prefix, entry))
+        yield timer_key(key.partition, timer), b""
 
 
 def _put_loaded(
-    batch: WriteBatch, partition: int, rows: LoadedRows, earliest: dict[bytes, bytes]
+    batch: WriteBatch, partition: int, rows: LoadedRows, timers: list[bytes]
 ) -> list[bytes]:
-    """Add writes of rows to a batch without knowing former ones; return their names."""
+    """Add writes of rows to a batch without knowing former ones; return their names.
+
+    ``timers`` gets the entries of the index that are written.
+    """
     prefix = _PARTITION.pack(_ROW, partition)
     names = [prefix + key for key in rows.keys]
     plain = [] if rows.extras else [_NO_EXTRA + value for value in rows.values if value]
@@ -288,7 +305,10 @@ def _put_loaded(
         row = KeyRow(value, extra)
         batch.put(name, encode_row(row))
         if extra:
-            _put_timers(batch, PartitionKey(partition, key), RowChange(None, row), earliest)
+            change = RowChange(None, row)
+            for entry, _ in timer_changes(PartitionKey(partition, key), change):
+                batch.put(entry, b"")
+                timers.append(entry)
     return names
 
 
@@ -304,9 +324,6 @@ class _Count:
     def add_change(self, key: bytes, change: RowChange) -> None:
         """Add what a change does to rows, bytes, timers and quarantine."""
         before, after = change
-        if before is not None and after is not None and not before[1] and not after[1]:
-            self.bytes += len(after[0] or b"") - len(before[0] or b"")
-            return
         if after is not None:
             self.rows += 1
             self.bytes += len(key) + _LENGTH.size + len(after.value) + len(after.extra or b"")
@@ -332,6 +349,9 @@ class _Count:
 
 #: Rows that are counted at a time.
 STEP = 10_000
+
+#: Entries that are written at a time: the interpreter is held for so long, which is some ms.
+PIECE = 10_000
 
 _NONE: frozenset[DueTimer] = frozenset()
 
@@ -366,9 +386,10 @@ def _indexed(due: float) -> int:
 class RocksStore(StateStore):
     """A :class:`StateStore` in RocksDB, in a folder that is this process's own.
 
-    Rows are cached as they are stored, up to ``cache_bytes``. What the disk took meanwhile is
-    found by RocksDB's checksums. The write-ahead log is not forced to the disk: what a crash of the
-    machine takes is read again from the changelog. With ``phase_of`` keys are counted by phase.
+    Rows that were put are in a table until they are flushed, and cached from then on as they are
+    stored, up to ``cache_bytes``. What the disk took meanwhile is found by RocksDB's checksums. The
+    write-ahead log is not forced to the disk: what a crash of the machine takes is read again from
+    the changelog. With ``phase_of`` keys are counted by phase.
     """
 
     def __init__(
@@ -384,6 +405,10 @@ class RocksStore(StateStore):
         self._point_reads = ReadOptions()
         self._point_reads.fill_cache(False)  # type: ignore[call-arg]  # its types leave that out
         self._lock = Lock()
+        self._unwritten = UnwrittenTable(CLOCK_PREFIX)
+        # held while the table is written, and taken before the other lock: of two writes of a row
+        # the later one comes last, and none comes after what empties the database
+        self._flushing = Lock()
         # what was counted and written since counting began, and the partitions that are counted
         self._counts: dict[int, _Count] = {}
         self._counted: set[int] = set()
@@ -418,16 +443,18 @@ class RocksStore(StateStore):
     def move_aside(self) -> str:
         """Restart with an empty store; return where the former one is now.
 
-        It fails while a read is under way, and may be called again after that.
+        What was not written is gone: the changelog has it, and all of it is read again. It fails
+        while a read is under way, and may be called again after that.
 
         Raises:
             StartError: the files cannot be used.
         """
-        with self._lock:
+        with self._flushing, self._lock:
             self._close_database()
             aside = self._folder.with_name(f"{self._folder.name}.corrupt-{time.time_ns()}")
             self._folder.rename(aside)
             self._clear_cache()
+            self._unwritten = UnwrittenTable(CLOCK_PREFIX)
             self._first_timers.clear()
             self._counts.clear()
             self._counted.clear()
@@ -445,17 +472,30 @@ class RocksStore(StateStore):
     def get_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
         names = _row_keys(keys)
         with self._lock:
-            rows = list(map(self._cache.get, names))
-            missing = [name for name, data in zip(names, rows, strict=True) if data is None]
-            self.cache_hits += len(keys) - len(missing)
-            self.cache_misses += len(missing)
-            if not missing:
-                self._touch(names)
-                return _decoded(rows)
-            self._touch(name for name, data in zip(names, rows, strict=True) if data is not None)
-            read = self._read(missing)
+            rows = self._unwritten.find(names)
+            written = [at for at, data in enumerate(rows) if data is ABSENT]
+            self.cache_hits += len(keys) - len(written)
+            if len(written) == len(names):
+                return _decoded(self._get_written(names))
+            for at, data in zip(
+                written, self._get_written([names[at] for at in written]), strict=True
+            ):
+                rows[at] = data
+        return _decoded(rows)
+
+    def _get_written(self, names: Sequence[bytes]) -> list[bytes | None]:
+        """Return rows of the database, from the cache where it has them."""
+        rows = list(map(self._cache.get, names))
+        missing = [name for name, data in zip(names, rows, strict=True) if data is None]
+        self.cache_hits += len(names) - len(missing)
+        self.cache_misses += len(missing)
+        if not missing:
+            self._touch(names)
+            return rows
+        self._touch(name for name, data in zip(names, rows, strict=True) if data is not None)
+        read = self._read(missing)
         found = zip(names, rows, strict=True)
-        return _decoded(read.get(name) if data is None else data for name, data in found)
+        return [read.get(name) if data is None else data for name, data in found]
 
     def _touch(self, names: Iterable[bytes]) -> None:
         """Mark these as used last, so that the cache evicts them last."""
@@ -498,19 +538,15 @@ class RocksStore(StateStore):
             self._room += len(freed) + len(oldest) + _ENTRY_BYTES
 
     @override
-    def write(
+    def put(
         self,
         changes: Iterable[tuple[PartitionKey, RowChange]],
-        positions: Mapping[int, Position],
-        stale: Iterable[tuple[int, DueTimer]] = (),
         commits: Mapping[int, StoredCommit] | None = None,
+        stale: Iterable[tuple[int, DueTimer]] = (),
     ) -> None:
-        batch = WriteBatch(raw_mode=True)
-        for partition, timer in stale:
-            batch.delete(timer_key(partition, timer))
         changes = list(changes)
         keys = [key for key, _ in changes]
-        rows = [
+        encoded = [
             None
             if after is None
             else encode_row(after)
@@ -518,29 +554,79 @@ class RocksStore(StateStore):
             else _NO_EXTRA + (after[0] or b"")
             for _, (_, after) in changes
         ]
-        written = _put_rows(batch, _row_keys(keys), rows)
-        earliest: dict[bytes, bytes] = {}
+        rows = dict(zip(_row_keys(keys), encoded, strict=True))
+        timers: dict[bytes, bytes | None] = {timer_key(*each): None for each in stale}
+        partitions = {number for number, _ in keys}
+        growth = {number: _Count() for number in partitions & self._counts.keys()}
+        # most rows were there and have nothing but a state: there is no call of Python's for them
+        longer = dict.fromkeys(partitions, 0)
         for key, change in changes:
             before, after = change
+            if before is not None and after is not None and not before[1] and not after[1]:
+                longer[key[0]] += len(after[0] or b"") - len(before[0] or b"")
+                continue
             if (before is not None and before[1]) or (after is not None and after[1]):
-                _put_timers(batch, key, change, earliest)
-        growth = {number: _Count() for number in self._counts}
-        added: list[int] = []
-        for key, change in changes if growth or self._phase_of is not None else ():
-            count = growth.get(key.partition)
-            if count is not None:
+                timers.update(timer_changes(key, change))
+            if (count := growth.get(key.partition)) is not None:
                 count.add_change(key.key, change)
-            if self._phase_of is not None:
-                added = summed(added, self._tally(change, count))
+        for number, count in growth.items():
+            count.bytes += longer[number]
+        added: list[int] = []
+        for key, change in changes if self._phase_of is not None else ():
+            added = summed(added, self._tally(change, growth.get(key.partition)))
+        with self._lock:
+            self._unwritten.put(rows, timers)
+            self._unwritten.commits.update(commits or {})
+            self._grow(growth, partitions)
+            self._added = summed(self._added, added)
+
+    @override
+    def unwritten(self) -> Unwritten:
+        return self._unwritten.size()
+
+    @override
+    def flush(self) -> None:
+        with self._flushing:
+            with self._lock:
+                names = self._unwritten.names()
+            names.sort()
+            for start in range(0, len(names) or 1, PIECE):
+                self._write_piece(names[start : start + PIECE])
+
+    def _write_piece(self, names: Sequence[bytes]) -> None:
+        """Write entries of the table as they are now; reads see them there until it is done.
+
+        Of which commit the rows are is said with the last ones, and not in between.
+        """
+        with self._lock:
+            entries = dict(zip(names, self._unwritten.find(names), strict=True))
+            commits = dict(self._unwritten.commits)
+            is_last = len(entries) == self._unwritten.size().entries
+        batch = WriteBatch(raw_mode=True)
+        _put_entries(batch, entries)
+        for partition, commit in commits.items():
+            name = _PARTITION.pack(_COMMIT, partition)
+            if is_last:
+                batch.put(name, json.dumps(commit._asdict()).encode())
+            else:
+                batch.delete(name)
+        self._write(batch)
+        rows = {name: data for name, data in entries.items() if name.startswith(_ROW)}
+        timers = [name for name in entries if name.startswith(_TIMER)]
+        with self._lock:
+            self._note_timers(timers)
+            self._cache_rows(rows)
+            self._unwritten.remove(entries)
+            if is_last:
+                self._unwritten.remove_commits(commits)
+
+    @override
+    def note(self, positions: Mapping[int, Position]) -> None:
+        self.flush()
+        batch = WriteBatch(raw_mode=True)
         for partition, position in positions.items():
             _put_position(batch, partition, position)
-        for partition, commit in (commits or {}).items():
-            batch.put(_PARTITION.pack(_COMMIT, partition), json.dumps(commit._asdict()).encode())
-        with self._lock:
-            self._write(batch, earliest)
-            self._grow(growth, {key.partition for key in keys})
-            self._added = summed(self._added, added)
-            self._cache_rows(written)
+        self._write(batch)
 
     def load(self, partition: int, pieces: Iterable[LoadedRows], position: Position | None) -> None:
         """Write rows of a partition whose state is not all there yet, as its changelog has them.
@@ -551,22 +637,27 @@ class RocksStore(StateStore):
         batch = WriteBatch(raw_mode=True)
         # rows of later commits come to those that are there
         batch.delete(_PARTITION.pack(_COMMIT, partition))
-        earliest: dict[bytes, bytes] = {}
-        names = [
-            name for piece in pieces for name in _put_loaded(batch, partition, piece, earliest)
-        ]
+        names: list[bytes] = []
+        timers: list[bytes] = []
+        for piece in pieces:
+            names += _put_loaded(batch, partition, piece, timers)
         if position is not None:
             _put_position(batch, partition, position)
         with self._lock:
-            self._write(batch, earliest)
+            self._write(batch)
+            self._note_timers(timers)
             self._forget_count(partition)
             self._cache_rows({name: None for name in names if name in self._cache})
 
-    def _write(self, batch: WriteBatch, earliest: Mapping[bytes, bytes]) -> None:
-        self._writes_of_timers += bool(earliest)
-        for prefix, entry in earliest.items():
-            if prefix in self._first_timers:
-                self._first_timers[prefix] = min(entry, self._first_timers[prefix])
+    def _note_timers(self, entries: Collection[bytes]) -> None:
+        """Start looks for timers at these, if that is earlier: the index has or had them."""
+        self._writes_of_timers += bool(entries)
+        for entry in entries:
+            clock = entry[:CLOCK_PREFIX]
+            if clock in self._first_timers:
+                self._first_timers[clock] = min(entry, self._first_timers[clock])
+
+    def _write(self, batch: WriteBatch) -> None:
         try:
             self._files.write(batch)
         except Exception as error:
@@ -602,22 +693,46 @@ class RocksStore(StateStore):
         prefix = _INDEX.pack(_TIMER, partition, _CLOCKS.index(clock), 0, 0)[:CLOCK_PREFIX]
         with self._lock:
             first, written = self._first_timers.get(prefix, prefix), self._writes_of_timers
+            due = takewhile(lambda entry: _due_of(entry) <= until, self._unwritten.timers(prefix))
+            unwritten = list(due)
         entries = self._scan(first, prefix)
         found = next(entries, None)
         with self._lock:
             if written == self._writes_of_timers:
                 self._first_timers[prefix] = _next_prefix(prefix) if found is None else found[0]
-        for entry, _ in chain([] if found is None else [found], entries):
-            _, timer = timer_of(entry)
-            if timer.due > until:
+        stored = (
+            entry
+            for entry, _ in chain([] if found is None else [found], entries)
+            if not self._unwritten.is_deleted(entry)
+        )
+        last = None
+        for entry in merge(unwritten, stored):
+            if _due_of(entry) > until:
                 return
-            yield timer
+            # one that was written meanwhile, or is written again, comes from both
+            if entry != last:
+                yield timer_of(entry)[1]
+            last = entry
 
     @override
     def rows(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, KeyRow]]:
+        with self._lock:
+            rows = self._rows_now(partition, first)
+        for name, data in rows:
+            yield name[_PARTITION.size :], decode_row(data)
+
+    def _rows_now(self, partition: int, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Return the rows as they are now, whatever is put or written meanwhile."""
         prefix = _PARTITION.pack(_ROW, partition)
-        for key, data in self._scan(prefix + first, prefix):
-            yield key[len(prefix) :], decode_row(data)
+        unwritten = self._unwritten.find_range(prefix, prefix + first)
+        entries = self._scan(prefix + first, prefix)
+        found = next(entries, None)  # from here on it sees no later writes
+        stored = chain([] if found is None else [found], entries)
+        if not unwritten:
+            return stored
+        others = (each for each in stored if each[0] not in unwritten)
+        put = ((name, data) for name, data in unwritten.items() if data is not None)
+        return merge(put, others, key=itemgetter(0))
 
     def _scan(self, first: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         options = ReadOptions()
@@ -646,17 +761,15 @@ class RocksStore(StateStore):
 
         For a partition whose rows are all there. What is written meanwhile is counted as well.
         """
-        prefix = _PARTITION.pack(_ROW, partition)
         counted = False
         while not counted:
             with self._lock:
                 self._forget_count(partition)
                 self._counts[partition] = _Count()
-                entries = self._scan(prefix, prefix)
-                first = next(entries, None)  # from here on it sees no later writes
+                rows = self._rows_now(partition)
             found = _Count()
-            for count, (name, data) in enumerate(chain([first] if first else (), entries), 1):
-                key, row = name[len(prefix) :], decode_row(data)
+            for count, (name, data) in enumerate(rows, 1):
+                key, row = name[_PARTITION.size :], decode_row(data)
                 found.add_change(key, RowChange(None, row))
                 if self._phase_of is not None:
                     found.tally.add(self._phase_of(row), 1)
@@ -700,6 +813,8 @@ class RocksStore(StateStore):
 
     @override
     def commit_of(self, partition: int) -> StoredCommit | None:
+        if (commit := self._unwritten.commits.get(partition)) is not None:
+            return commit
         try:
             data = self._files.get(_PARTITION.pack(_COMMIT, partition))
         except Exception as error:
@@ -708,25 +823,33 @@ class RocksStore(StateStore):
 
     @override
     def drop(self, partition: int) -> None:
-        with self._lock:
+        with self._flushing, self._lock:
             self._clear_cache()
             self._forget_count(partition)
+            self._unwritten.commits.pop(partition, None)
             try:
                 for name in (_POSITION, _EPOCH, _COMMIT):
                     self._files.delete(_PARTITION.pack(name, partition))
                 for prefix in (_ROW, _TIMER):
                     first = _PARTITION.pack(prefix, partition)
+                    self._unwritten.remove(self._unwritten.find_range(first))
                     self._files.delete_range(first, _next_prefix(first))
             except Exception as error:
                 raise self._unusable("written", error) from error
 
-    def flush(self) -> None:
-        """Write what is in memory to files."""
+    def write_tables(self) -> None:
+        """Flush, and write what the database has in memory to tables."""
+        self.flush()
         self._files.flush()
 
     @override
     def close(self) -> None:
-        with self._lock:
+        try:
+            if self._database is not None:
+                self.flush()
+        except StateStoreError as error:
+            log.warning("state_store_not_flushed", folder=str(self._folder), error=str(error))
+        with self._flushing, self._lock:
             self._close_database()
 
     def _close_database(self) -> None:

@@ -296,6 +296,8 @@ class StateTotals(Document):
     """Partitions whose state is not there yet."""
     restore_remaining: Number
     """Offsets of the changelog that are still to be read."""
+    unwritten_bytes: Number
+    """Bytes of memory that rows take which are committed and not in the store's files yet."""
     stream_time_lag_s: Seconds | None
     """By how much the oldest stream time is behind the clock."""
     phases: list[PhaseStatus]

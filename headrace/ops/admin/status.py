@@ -359,6 +359,7 @@ def _state_by_key(channel: InboundKafkaChannel) -> d.StateTotals | None:
         rejected=found.rejected,
         restoring=found.restoring,
         restore_remaining=found.restore_remaining,
+        unwritten_bytes=found.unwritten_bytes,
         stream_time_lag_s=found.stream_time_lag,
         phases=[
             d.PhaseStatus(name=each.name, keys=each.keys, oldest_s=each.oldest)

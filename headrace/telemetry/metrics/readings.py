@@ -307,9 +307,10 @@ class StateSnapshot:
     """The state that a channel keeps by key, of the partitions that are here.
 
     The first ones are counts since the channel started. ``size`` is None while something of it is
-    not counted, ``restore_remaining`` counts offsets of the changelog, ``unwritten`` micro-batches
-    that are committed and not in the store, ``stream_time_lag`` is by how many seconds the oldest
-    stream time is behind the clock, None before the first record.
+    not counted, ``restore_remaining`` counts offsets of the changelog, ``unwritten_rows`` rows and
+    timers that are committed and in memory, not in the store's files, and ``is_refused`` says that
+    these take nothing. ``stream_time_lag`` is by how many seconds the oldest stream time is behind
+    the clock, None before the first record.
     ``phases`` and ``amounts`` are those that the reducer declares, empty while something is not
     counted; ``counts`` are what was added to its counts since the channel started.
     """
@@ -324,7 +325,9 @@ class StateSnapshot:
     size: StateSize | None = None
     restoring: int = 0
     restore_remaining: int = 0
-    unwritten: int = 0
+    unwritten_rows: int = 0
+    unwritten_bytes: int = 0
+    is_refused: bool = False
     stream_time_lag: float | None = None
     phases: tuple[PhaseSnapshot, ...] = ()
     amounts: Mapping[str, int] = field(default_factory=dict)
@@ -340,7 +343,9 @@ class StateSnapshot:
             "timers": None if size is None else size.timers,
             "quarantined": None if size is None else size.quarantined,
             "restore_remaining": self.restore_remaining,
-            "unwritten": self.unwritten,
+            "unwritten_rows": self.unwritten_rows,
+            "unwritten_bytes": self.unwritten_bytes,
+            "writes_refused": int(self.is_refused),
             "stream_time_lag": self.stream_time_lag,
         }
 
@@ -380,8 +385,16 @@ _STATE_GAUGES = {
     "restore_remaining": _of_state(
         "restore_remaining", "gauge", "Offsets of the changelog that are still to be read."
     ),
-    "unwritten": _of_state(
-        "unwritten", "gauge", "Committed micro-batches that the local store could not take."
+    "unwritten_rows": _of_state(
+        "unwritten_rows",
+        "gauge",
+        "Rows and timers that are committed and in memory, until the next checkpoint.",
+    ),
+    "unwritten_bytes": _of_state(
+        "unwritten_bytes", "gauge", "Bytes of memory that these rows and timers take, about."
+    ),
+    "writes_refused": _of_state(
+        "writes_refused", "gauge", "1 while the local store does not take what is committed."
     ),
     "stream_time_lag": _of_state(
         "stream_time_lag_seconds",

@@ -384,7 +384,7 @@ class KeyedDaemon:
 
     def corrupt_tables(self) -> None:
         """Overwrite every block of the store's tables."""
-        self.store.flush()
+        self.store.write_tables()
         for table in self._bench.folder.glob("*.sst"):
             with table.open("r+b") as file:
                 data = bytearray(table.read_bytes())

@@ -213,24 +213,27 @@ def test_a_full_disk_s_rows_are_written_without_a_commit(
     monkeypatch.setattr(checkpoints, "WRITE_INTERVAL", 0.0)
     with bench.daemon() as daemon:
         held = daemon.assign(0)
-        write, is_full = daemon.store.write, Event()
+        flush, is_full = daemon.store.flush, Event()
         is_full.set()
 
-        def may_fail(*given: Any, **named: Any) -> None:
+        def may_fail() -> None:
             if is_full.is_set():
                 raise StateStoreError("no space left")
-            write(*given, **named)
+            flush()
 
-        monkeypatch.setattr(daemon.store, "write", may_fail)
+        monkeypatch.setattr(daemon.store, "flush", may_fail)
         daemon.send(held, b"a")
-        assert daemon.processor.state_reader().snapshot().unwritten == 1
+        assert not daemon.state.flush()
+        found = daemon.processor.state_reader().snapshot()
+        assert (found.unwritten_rows, found.is_refused) == (1, True)
         daemon.processor.on_partition_lost(held)
         held = daemon.assign(0, wait=False)
         is_full.clear()
         daemon.rests.wait_for_none()
         daemon.send(held, b"a")
         assert [value for _, value in daemon.member.outputs] == [b"1", b"2"]
-        assert daemon.processor.state_reader().snapshot().unwritten == 0
+        reader = daemon.processor.state_reader()
+        assert wait_for(lambda: not reader.snapshot().is_refused, Deadline.after(PATIENCE))
 
 
 def test_rows_refused_by_a_former_store_are_written_to_the_new_one(
@@ -242,13 +245,13 @@ def test_rows_refused_by_a_former_store_are_written_to_the_new_one(
         held = daemon.assign(0)
         with monkeypatch.context() as patch:
 
-            def fail(*_: object) -> None:
+            def fail() -> None:
                 raise CorruptStoreError("it was")
 
-            patch.setattr(daemon.store, "write", fail)
+            patch.setattr(daemon.store, "flush", fail)
             daemon.send(held, b"a")
-            assert daemon.state.has_staged(0)
-        assert wait_for(lambda: not daemon.state.has_staged(0), Deadline.after(PATIENCE))
+            assert not daemon.state.flush()
+        assert wait_for(lambda: daemon.state.problem is None, Deadline.after(PATIENCE))
         assert daemon.counted(0, b"a") == 1
 
 
@@ -432,18 +435,18 @@ def test_a_corrupt_store_is_found_by_a_write(bench: KeyedBench) -> None:
     with bench.daemon() as daemon:
         held = daemon.assign(0)
         daemon.send(held, b"a")
-        daemon.store.flush()
+        daemon.store.write_tables()
         (table,) = bench.folder.glob("*.sst")
         data = table.read_bytes()
         table.write_bytes(bytes(0xFF ^ each for each in data[:20]) + data[20:])
         for key in (b"b", b"c", b"d"):
             daemon.send(held, key)
             with suppress(Exception):  # files are merged behind it: it fails, or what is next does
-                daemon.store.flush()
+                daemon.store.write_tables()
 
         def refused() -> bool:
             daemon.send(held, b"b")
-            return daemon.state.problem is not None or any(bench.folder.parent.glob("db.corrupt-*"))
+            return not daemon.state.flush() or any(bench.folder.parent.glob("db.corrupt-*"))
 
         assert wait_for(refused, Deadline.after(PATIENCE))
         counted = int(daemon.member.outputs[-1][1])
@@ -481,7 +484,7 @@ def test_a_store_that_cannot_be_opened_is_made_again(bench: KeyedBench, name: st
     """A start finds its files to be others than were written, moves them aside, and goes on."""
     with bench.daemon() as daemon:
         count_to(daemon, 0, b"a", 2)
-        daemon.store.flush()
+        daemon.store.write_tables()
     (file,) = bench.folder.glob(name)
     file.write_bytes(bytes(0xFF ^ each for each in file.read_bytes()))
     with bench.daemon() as again:

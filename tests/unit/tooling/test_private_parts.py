@@ -263,6 +263,7 @@ _IN_TESTS: dict[str, set[str]] = {
     "unit/extensions/keyed/test_restore.py": {"_under_way"},
     "unit/extensions/keyed/test_sink.py": {"_topics"},
     "unit/extensions/keyed/test_store.py": {"_cache", "_room", "_scan"},
+    "unit/extensions/keyed/test_unwritten.py": {"_write"},
     "unit/extensions/spark/test_inputs.py": {"_options"},
     "unit/extensions/spark/test_lane.py": {"_cancel_in_spark"},
     "unit/extensions/spark/test_runtime.py": {"_open_session", "_session"},

@@ -108,15 +108,15 @@ _VERBS = """
     Choose Claim Clear Close Collect Commit Compare Compute Connect Continue Copy Count Create Cut
     Decide Declare Decode Define Delay Delete Deliver Derive Describe Direct Discard Discount
     Divide Draw Drop Enable End Enter Execute Expand Export Extend Fail Fence Fetch Fill Find
-    Finish Fire Fix Fold Follow Force Fork Format Freeze Get Group Halt Handle Hold Ignore Import
-    Initialize Insert Interrupt Join Keep Leave Limit Link List Load Lock Log Lose Make Map Mark
-    Mask Measure Merge Move Notify Occupy Open Parse Pass Patch Pause Plan Position Prepare Print
-    Process Produce Prolong Prove Publish Put Queue Raise Re-key Read Rebuild Record Reduce Refuse
-    Register Reject Rejoin Release Reload Remember Remove Replace Report Request Reschedule
-    Reserve Reset Restart Restore Resume Retire Retry Return Rewrite Route Run Schedule Select
-    Send Separate Serve Set Settle Share Show Shut Skip Sort Split Stage Start Stop Store Strip
-    Suspend Switch Tick Translate Trust Try Turn Unblock Unload Unpersist Unregister Use Wait Wake
-    Warn Watch Withdraw Write Yield
+    Finish Fire Fix Flush Fold Follow Force Fork Format Freeze Get Group Halt Handle Hold Ignore
+    Import Initialize Insert Interrupt Join Keep Leave Limit Link List Load Lock Log Lose Make
+    Map Mark Mask Measure Merge Move Notify Occupy Open Parse Pass Patch Pause Plan Position
+    Prepare Print Process Produce Prolong Prove Publish Put Queue Raise Re-key Read Rebuild Record
+    Reduce Refuse Register Reject Rejoin Release Reload Remember Remove Replace Report Request
+    Reschedule Reserve Reset Restart Restore Resume Retire Retry Return Rewrite Route Run Schedule
+    Select Send Separate Serve Set Settle Share Show Shut Skip Sort Split Stage Start Stop Store
+    Strip Suspend Switch Tick Translate Trust Try Turn Unblock Unload Unpersist Unregister Use Wait
+    Wake Warn Watch Withdraw Write Yield
 """
 
 #: Functions whose docstring is read by users of the command line as the title of the whole.

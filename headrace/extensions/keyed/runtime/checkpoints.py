@@ -54,7 +54,11 @@ class Checkpoints:
         self._write_at = self._clear_at = 0.0
 
     def note(self, deadline: Deadline) -> None:
-        """Store how far the store follows the changelog, if its topics are what they were."""
+        """Store how far the store follows the changelog, if its topics are what they were.
+
+        What was committed is written before that, most of it while commits go on.
+        """
+        self._state.flush()
         try:
             patience = Deadline.after(deadline.at_most(LOOK_TIMEOUT), self._context.clock)
             self._topics.check_topics(patience, closely=True)
@@ -74,17 +78,17 @@ class Checkpoints:
                 reason = lost_rows(changelog, number, mark, None, (low, low))
                 self._topics.strand(held.assignment, reason)
 
-    def write_again(self, now: float) -> None:
-        """Write to the store what it refused before, and clear what it no longer needs.
+    def write_on(self, now: float) -> None:
+        """Write to the store what is much or was refused before, and clear what it does not need.
 
-        No commit has to come for it.
+        Half of what may be unwritten is much: so a commit seldom has to wait for it.
         """
         problem = self._state.problem
         if isinstance(problem, CorruptStoreError) and self._store.is_corrupt:
             self._restores.rebuild(problem)
-        elif problem is not None and now >= self._write_at:
-            self._write_at = now + WRITE_INTERVAL
-            self._sink.write_again()
+        elif now >= self._write_at and (problem is not None or self._state.unwritten.is_over(0.5)):
+            is_written = self._state.flush()
+            self._write_at = now if is_written else now + WRITE_INTERVAL
         if now >= self._clear_at:
             try:
                 self._sink.clear_index()

@@ -161,7 +161,7 @@ class KeyedProcessor(MicroBatchProcessor):
         purge_at = inf if every is None else clock.monotonic() + every
         while not self._stopping.wait(TICK_INTERVAL):
             now = clock.monotonic()
-            checkpoints.write_again(now)
+            checkpoints.write_on(now)
             if topics.blocked is None:
                 ticks.tick_all(now)
                 ticks.refresh(now)

@@ -136,14 +136,14 @@ class PartitionRestores:
         """Move the store aside, and return what is to be restored. On the restorer's thread.
 
         Partitions come to rest before that, and none is restored before this returns. None: that
-        was done already. What is committed and was not written goes to the new store, so that no
-        restore waits for it.
+        was done already.
         """
         if not self._parts.store.is_corrupt:
             return None
         attempts = [(each, self._pause_partition(each)) for each in self._held.assignments()]
         move_aside(self._parts.store, self._context.channel, error)
-        self._parts.sink.write_again()
+        # it takes the error of the former one away
+        self._parts.state.flush()
         return [(assignment, attempt) for assignment, attempt in attempts if attempt is not None]
 
     # --- asked and told by the restorer -----------------------------------------------------
@@ -151,8 +151,8 @@ class PartitionRestores:
     def is_busy(self, number: int) -> bool:
         """Return whether rows of a partition may still be written that its changelog lacks.
 
-        A job that is folded has nothing staged yet. It is looked for first: what it committed and
-        the store has not taken is staged once it is over.
+        A job that is folded has nothing staged yet. It is looked for first: what it has staged is
+        there once it is over.
         """
         return self._batches.has_job_of(number) or self._parts.state.has_staged(number)
 

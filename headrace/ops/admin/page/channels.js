@@ -21,6 +21,7 @@ const NUMBERS = [
 const STATE_NUMBERS = [
   [() => "keys", (state) => short(state.rows)],
   [() => "bytes of state", (state) => (state.bytes === null ? "–" : bytes(state.bytes))],
+  [() => "unwritten, in memory", (state) => bytes(state.unwritten_bytes)],
   [() => "timers", (state) => short(state.timers)],
   [() => "late · rejected since start", (state) => `${short(state.late)} · ${short(state.rejected)}`],
   [() => "in quarantine", (state) => short(state.quarantined)],

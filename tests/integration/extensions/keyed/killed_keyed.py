@@ -3,7 +3,9 @@
     python -m tests.integration.extensions.keyed.killed_keyed FIRST STEP SERVERS FOLDER
 
 Each restores the state of two partitions, commits two micro-batches in one transaction, then a tick
-in another, and notes how far its store is. Whoever comes next looks at what is left, and goes on.
+in another. Then it writes what was committed to its store, in pieces, and every other one notes how
+far that is: so there is more to be written, and to be restored. Whoever comes next looks at what is
+left, and goes on.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import headrace.extensions.keyed.restore
 import headrace.extensions.keyed.sink
 import headrace.extensions.keyed.state
 import headrace.extensions.keyed.store
+import headrace.extensions.keyed.unwritten
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition, identity_of
 from headrace.core.tables import SCHEMA
@@ -63,6 +66,7 @@ MODULES = (
     headrace.extensions.keyed.sink,
     headrace.extensions.keyed.state,
     headrace.extensions.keyed.store,
+    headrace.extensions.keyed.unwritten,
 )
 PARTITIONS = range(2)
 WAIT = 60.0
@@ -72,6 +76,12 @@ TOGETHER, RECORDS = 2, 2
 
 #: Each so many-th process finds no store.
 NO_STORE = 3
+
+#: Each so many-th process notes how far its store is; others write what they have at their end.
+NOTED = 2
+
+#: Entries that a store is written at a time, and entries that it may be without before a commit.
+PIECE, MOST_UNWRITTEN = 3, 8
 
 #: The file with the names of the topics.
 NAMES = "names"
@@ -186,7 +196,9 @@ class Member:
                 self._commit(sink, state, held, self._producer(number))
                 if commits % 2:
                     break
-            sink.checkpoint(self.changelog.topic_id, catalog, Deadline.after(WAIT), lambda _: True)
+            if number // self._step % NOTED == 0:
+                patience = Deadline.after(WAIT)
+                sink.checkpoint(self.changelog.topic_id, catalog, patience, lambda _: True)
         store.close()
 
     def _begin(self, sink: KeyedSink) -> list[FakeAssignment]:
@@ -333,8 +345,11 @@ class Member:
         store = RocksStore(copied / "db", 0)
         store.open()
         for number in PARTITIONS:
-            for key, row in store.rows(number):
+            rows = dict(store.rows(number))
+            for key, row in rows.items():
                 assert row in history[number].get(key, []), f"{key!r} is {row}: never committed"
+            if (commit := store.commit_of(number)) is not None:
+                assert rows == expected(number, commit.number).states(), commit
         state = LayeredState(store)
         held = [self._assignment(number) for number in PARTITIONS]
         with closing(KafkaTopicCatalog(self._properties, self.group)) as catalog:
@@ -378,6 +393,8 @@ def table(parts: list[OffsetRange]) -> pa.Table:
 def main(arguments: list[str]) -> None:
     """Run takeovers that are killed at every line, and check what the last one left."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    headrace.extensions.keyed.store.PIECE = PIECE
+    headrace.extensions.keyed.unwritten.MOST_UNWRITTEN = MOST_UNWRITTEN
     first, step, servers, folder = arguments
     member = Member(servers, Path(folder), int(step))
     last = killed_at_every_line(

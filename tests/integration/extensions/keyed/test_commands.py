@@ -187,7 +187,7 @@ def test_verify_names_the_keys_that_differ(site: Site) -> None:
     for key, row in ((changed, KeyRow(b"7")), (gone, None), (b"new", KeyRow(b"1"))):
         place = PartitionKey(partition_of(key, 2), key)
         (before,) = store.get_many([place])
-        store.write([(place, RowChange(before, row))], {})
+        store.put([(place, RowChange(before, row))], {})
     store.close()
     result = rig.run("verify", expect=1)
     named = {line.strip() for line in result.stdout.splitlines() if line.startswith("  ")}

@@ -165,6 +165,7 @@ def test_rows_that_are_restored_are_not_counted_as_done_here(store: RocksStore) 
     """Ends at another member do not count here; restored rows are counted by phase at the end."""
     count(store, 0)
     Channel(store).put(0, a=is_in("running", 7, 2, 5))
+    store.flush()
     rows = [is_in("over", done=9), is_in("waiting", 3)]
     store.load(0, [LoadedRows([b"a", b"b"], [row.state for row in rows])], None)
     assert store.phases([0]) is None

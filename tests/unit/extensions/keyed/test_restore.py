@@ -205,7 +205,7 @@ class Failing(RocksStore):
 
 @pytest.mark.usefixtures("no_backoff")
 @pytest.mark.parametrize("error", [StateStoreError("no space left"), OSError("input/output error")])
-@pytest.mark.parametrize("method", ["load", "write", "drop", "position"])
+@pytest.mark.parametrize("method", ["load", "flush", "note", "drop", "position"])
 def test_no_row_is_lost_where_the_store_fails_once(
     tmp_path: Path, method: str, error: Exception
 ) -> None:
@@ -283,7 +283,7 @@ def test_a_partition_is_told_again_where_telling_failed(store: RocksStore) -> No
 def test_a_changelog_that_lost_read_rows_is_read_from_its_start(tmp_path: Path) -> None:
     """The same holds when the store fails to drop its rows the first time."""
     store, log = Failing(tmp_path, "drop", StateStoreError("no space left")), Answering()
-    store.write((), {0: Position("id", 0, SYSTEM_CLOCK.time())})
+    store.note({0: Position("id", 0, SYSTEM_CLOCK.time())})
     log.lost = 50
     with restoring(store, log) as (restorer, ready):
         restorer.begin(FakeAssignment(TopicPartition("in", 0)), 1)
@@ -432,7 +432,7 @@ def test_a_restore_that_comes_no_nearer_to_its_end_is_told_once(store: RocksStor
 
 @pytest.mark.parametrize("pieces", [0, 2, 6])
 def test_the_last_row_of_each_key_is_restored(store: RocksStore, pieces: int) -> None:
-    """States, timers and deletions, in columns or not; a row that was cached before is not read."""
+    """States, timers and deletions, in columns or not; rows of before, unwritten too, are not."""
     timed = KeyRow.of(b"3", {"t": Timer(50)})
     late = FakeRecord(key_=b"timed", value_=b"3", offset_=2)
     rows: list[Record] = [
@@ -444,7 +444,7 @@ def test_the_last_row_of_each_key_is_restored(store: RocksStore, pieces: int) ->
         FakeRecord(key_=b"cached", value_=b"5", offset_=ROWS - 1),
     ]
     names = [PartitionKey(0, each) for each in (b"gone", b"kept", b"timed", b"cached")]
-    store.write([(names[3], RowChange(None, KeyRow(b"old")))], {})
+    store.put([(names[3], RowChange(None, KeyRow(b"old")))], {})
     log, ready = Log(), list[object]()
     restorer = Restorer(
         "main",
@@ -457,7 +457,8 @@ def test_the_last_row_of_each_key_is_restored(store: RocksStore, pieces: int) ->
         ready=lambda assignment, _: ready.append(assignment),
         corrupt=lambda error: pytest.fail(str(error)),
     )
-    store.write((), {0: Position("id", 0, 0.0)})
+    store.note({0: Position("id", 0, 0.0)})
+    store.put([(names[1], RowChange(None, KeyRow(b"unwritten")))])
     restorer.start()
     try:
         restorer.begin(FakeAssignment(TopicPartition("in", 0)), 1)

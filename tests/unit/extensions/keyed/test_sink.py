@@ -12,12 +12,11 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, SinkConflictError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.core.result_columns import each_of
-from headrace.extensions.keyed import sink
+from headrace.extensions.keyed import unwritten
 from headrace.extensions.keyed.changelog import EXTRA_HEADER
 from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.row import KeyRow, PartitionKey
 from headrace.extensions.keyed.sink import (
-    MOST_UNWRITTEN,
     KeyedCounts,
     KeyedSink,
     SinkTopics,
@@ -264,45 +263,48 @@ def test_a_conflict_costs_the_others_no_position() -> None:
 
 
 def test_a_commit_outlives_an_error_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows are written with a later call; after eight such commits none follows."""
+    """The rows are written later; after as many as may be unwritten no commit follows."""
     bench = Bench()
+    most = 3
+    monkeypatch.setattr(unwritten, "MOST_UNWRITTEN", most)
     with monkeypatch.context() as patch:
 
-        def fail(*_: object, **__: object) -> None:
+        def fail() -> None:
             raise ValueError("no such number")
 
-        patch.setattr(bench.store, "write", fail)
-        for at in range(MOST_UNWRITTEN):
+        patch.setattr(bench.store, "flush", fail)
+        for at in range(most):
             row = {"key": b"%d" % at, "state": b"1"}
             bench.sink.commit(bench.stage(str(at), 10 * at, [row]), [share(10 * at, 10 * at + 10)])
-        assert bench.brokers.stored["id/0"].offset == 10 * MOST_UNWRITTEN
-        assert bench.rows() == {}
-        last = bench.stage("last", 10 * MOST_UNWRITTEN, [])
-        end = 10 * MOST_UNWRITTEN + 10
-        with pytest.raises(HeadraceError, match="8 committed micro-batches: ValueError: no such"):
+        assert bench.brokers.stored["id/0"].offset == 10 * most
+        assert len(bench.rows()) == bench.state.unwritten.entries == most
+        last = bench.stage("last", 10 * most, [])
+        end = 10 * most + 10
+        with pytest.raises(HeadraceError, match=r"3 rows and timers .* ValueError: no such"):
             bench.sink.commit(last, [share(end - 10, end)])
+        assert bench.sink.checkpoint("id", Ends(), Deadline.after(1), lambda _: True) == {}
+        assert bench.store.position(0) is None
         bench.sink.discard(last)
-    bench.sink.write_again()
-    assert len(bench.rows()) == MOST_UNWRITTEN
-    assert (bench.state.unwritten, bench.state.problem) == (0, None)
+    assert bench.state.flush()
+    assert (bench.state.unwritten.entries, bench.state.problem) == (0, None)
 
 
-def test_unwritten_micro_batches_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few large micro-batches count as many small ones."""
+def test_unwritten_rows_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few large rows count as many small ones."""
     bench = Bench()
-    monkeypatch.setattr(sink, "MOST_UNWRITTEN_BYTES", 1000)
+    monkeypatch.setattr(unwritten, "MOST_UNWRITTEN_BYTES", 1000)
 
-    def fail(*_: object, **__: object) -> None:
+    def fail() -> None:
         raise StateStoreError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.store, "write", fail)
+        patch.setattr(bench.store, "flush", fail)
         staged = bench.stage("1", 0, [{"key": b"a", "state": b"x" * 1000}])
         bench.sink.commit(staged, [share(0, 10)])
-        with pytest.raises(HeadraceError, match="1 committed micro-batches: no space left"):
+        with pytest.raises(HeadraceError, match=r"1 rows and timers .* no space left"):
             bench.sink.commit(bench.stage("2", 10, []), [share(10, 20)])
     bench.sink.commit(bench.stage("3", 10, []), [share(10, 20)])
-    assert bench.state.unwritten == 0
+    assert bench.state.unwritten.bytes == 0
 
 
 def test_a_look_at_the_offset_waits_for_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:

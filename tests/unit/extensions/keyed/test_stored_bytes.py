@@ -77,7 +77,8 @@ def test_a_store_has_the_bytes_of_earlier_versions(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "db")
     store.open()
     changes = [(key, RowChange(None, row)) for key, row in ROWS.items()]
-    store.write(changes, POSITIONS, commits={0: StoredCommit(17, 4)})
+    store.put(changes, {0: StoredCommit(17, 4)})
+    store.note(POSITIONS)
     store.close()
     assert dict(entries(tmp_path / "db")) == STORED
 

@@ -158,8 +158,9 @@ def test_an_unwritten_commit_is_read_with_its_offset(
     """A commit in memory counts as committed: row and offset are its own, in lists too."""
     kept.commit(0, {b"a": KeyRow(b"1"), b"c": KeyRow(b"1")})
     with monkeypatch.context() as full:
-        full.setattr(kept.store, "write", _full)
+        full.setattr(kept.store, "flush", _full)
         kept.commit(0, {b"a": KeyRow(b"2"), b"c": None})
+        assert not kept.state.flush()
         with with_state(bare, kept):
             found = bare.get(f"{STATE}/a").json()
             listed = bare.get(STATE).json()["keys"]

@@ -160,7 +160,7 @@ def test_a_store_is_compared_at_its_position(tmp_path: Path) -> None:
         (PartitionKey(0, key.encode()), RowChange(None, KeyRow(state)))
         for key, state in kept.items()
     ]
-    store.write(rows, {})
+    store.put(rows, {})
     changelog = Records(
         logged(0, "same", b"1"),
         logged(1, "newer", b"1"),
