@@ -86,6 +86,7 @@ class Reconfiguration:
             self._runtime.processor.on_reconfigured(config)
         self._runtime.settings.replace(config)
         self._runtime.subscription.set_assignor(config)
+        self._runtime.manager.check_tasks()
         self._runtime.workers.resize(config.workers)
         self._runtime.pause_manager.follow_settings()
         self._runtime.committer.flush()

@@ -12,9 +12,12 @@ from headrace.channel.events import EpochRaised, LogReplaced, PartitionErrorEven
 from headrace.channel.partition import OwnedPartition
 from headrace.channel.states import EndReason
 from headrace.channel.status import RebalanceReporter, snapshot_of
+from headrace.channel.tasks import TaskGate
 from headrace.core.errors import CommitFailedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace.channel.bounds import Bounds
     from headrace.channel.environment import ChannelEnvironment
     from headrace.channel.pauses import DeliveryGate
@@ -59,6 +62,7 @@ class PartitionManager:
         self._topics = topics
         self._lock = Lock()
         self._owned: dict[TopicPartition, OwnedPartition] = {}
+        self._tasks = TaskGate(environment, delivery_gate.pauses, topics, self.held)
         self._report = RebalanceReporter(environment.name, environment.metrics)
         self._stop_by: Deadline | None = None
 
@@ -80,6 +84,14 @@ class PartitionManager:
     def touch_all(self) -> None:
         """Reschedule every partition, because a gate opened or closed."""
         for owned in self.all():
+            self._scheduler.touch(owned)
+
+    def check_tasks(self) -> None:
+        """Apply the channel's topics to its tasks, because there are others."""
+        self._check_tasks(owned.partition for owned in self.all())
+
+    def _check_tasks(self, partitions: Iterable[TopicPartition]) -> None:
+        for owned in self._tasks.check(partitions):
             self._scheduler.touch(owned)
 
     def narrow_bounds(self) -> None:
@@ -131,6 +143,7 @@ class PartitionManager:
             successor = self._owned.get(owned.partition)
             if successor is owned:
                 del self._owned[owned.partition]
+        self._check_tasks([owned.partition])
         # another member finds by itself whether it fits there
         self._delivery_gate.pauses.remove_misfit(owned.partition)
         self._delivery_gate.pauses.progress()
@@ -155,12 +168,14 @@ class PartitionManager:
             if before is not None and not before.life.final:
                 owned.life.await_end_of(before.life)
             self._owned[claim.partition] = owned
+        self._check_tasks([claim.partition])
         self._scheduler.touch(owned)
 
     def release_requested(self, claim: Claim) -> None:
         owned = self._find(claim)
         if owned is not None:
             owned.life.request_release(self._release_by())
+            self._check_tasks([claim.partition])
             self._end_waiting(owned)
             self._scheduler.touch(owned)
 
@@ -169,6 +184,7 @@ class PartitionManager:
         owned = self._find(claim)
         if owned is not None:
             owned.life.end(EndReason.LOST)
+            self._check_tasks([claim.partition])
             self._scheduler.touch(owned)
 
     def epoch_raised(self, old: Claim, new: Claim) -> None:

@@ -33,6 +33,7 @@ _UNLIMITED = {
     PauseReason.ERROR,
     PauseReason.RESTORING,
     PauseReason.STATE,
+    PauseReason.TASK,
     PauseReason.MISFIT,
 }
 

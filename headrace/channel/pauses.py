@@ -36,6 +36,9 @@ class PauseReason(Enum):
     """The processor's state of a partition is not there yet: nothing else ends it."""
     STATE = "state"
     """The processor's state is not reliable, and an operator has to act: nothing else ends it."""
+    TASK = "task"
+    """The partition waits for others of its task, which this member does not hold: nothing else
+    ends it."""
     MISFIT = "misfit"
     """What the code returns goes nowhere, or the code cannot be had, and trying again is no use.
 

@@ -148,6 +148,7 @@ class ChannelRuntime:
             channel=name,
             clock=clock,
             fail=fail,
+            together=settings.config.together,
         )
         self.fetcher = Fetcher(
             ports.source,

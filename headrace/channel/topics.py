@@ -11,7 +11,7 @@ import structlog
 
 from headrace.coordinators.coordinator import member_info
 from headrace.core.clock import Clock, Deadline
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, StartError
 from headrace.core.records import identity_of
 from headrace.core.supervision import PeriodicThread
 from headrace.kafka.catalog import matching, meant
@@ -189,6 +189,10 @@ REFRESH_INTERVAL = 30.0
 #: one that was deleted, within a second or two.
 CONFIRM_INTERVAL = 5.0
 
+#: Looks in a row at which topics of tasks have to have different numbers of partitions before that
+#: is no more taken for a growth under way: who adds partitions does so topic by topic, by hand.
+GROWTH_LOOKS = 6
+
 #: Seconds in which the brokers have to answer at the start, as ZooKeeper has by default.
 START_TIMEOUT = 15.0
 
@@ -223,7 +227,7 @@ class TopicWatcher(PeriodicThread):
     ``manager.log_replaced`` for a topic that was created again, and ``manager.topic_missing`` for
     one that counts as deleted: on the watcher's thread and at the start; none of them blocks.
     ``begun`` returns how many partitions the group began with each topic, given those of now, and
-    may block.
+    may block. Of topics that the channel works on ``together`` all have to have the same number.
     """
 
     def __init__(
@@ -237,7 +241,11 @@ class TopicWatcher(PeriodicThread):
         channel: str,
         clock: Clock,
         fail: Callable[[BaseException], None],
+        together: bool = False,
     ) -> None:
+        self._together = together
+        self._uneven_looks = 0
+        self._published: Mapping[str, int] = {}
         self._known = known
         self._begun = begun
         self._catalog = catalog
@@ -245,6 +253,7 @@ class TopicWatcher(PeriodicThread):
         self._subscription, self._manager = subscription, manager
         self._channel = channel
         self._clock = clock
+        self._fail = fail
         super().__init__(f"{channel}-topics", fail)
 
     def begin(self, deadline: Deadline) -> None:
@@ -253,6 +262,7 @@ class TopicWatcher(PeriodicThread):
         Raises:
             KafkaUnavailableError: no broker answered by the deadline.
             UnknownTopicError: a topic that is named does not exist.
+            StartError: topics of tasks have different numbers of partitions.
         """
         deadline = Deadline.after(deadline.at_most(START_TIMEOUT), self._clock)
         cluster = self._catalog.cluster_id(deadline)
@@ -260,7 +270,7 @@ class TopicWatcher(PeriodicThread):
         found = self._find(subscription, deadline)
         self._check(subscription, found, frozenset(subscription.names), deadline)
         self._known.begin(cluster, found, self._begun(subscription, found))
-        self._subscription.set_topics(self._known.counts())
+        self._publish(self._known.counts())
 
     @contextmanager
     def follow(self, subscription: Subscription, deadline: Deadline) -> Iterator[None]:
@@ -272,6 +282,8 @@ class TopicWatcher(PeriodicThread):
         Raises:
             KafkaUnavailableError: no broker answered by the deadline; nothing was changed.
             UnknownTopicError: a topic that is newly named does not exist; nothing was changed.
+            StartError: topics of tasks would have different numbers of partitions; nothing was
+                changed.
         """
         if not self._looking.acquire(timeout=deadline.remaining):
             raise KafkaUnavailableError(
@@ -286,7 +298,7 @@ class TopicWatcher(PeriodicThread):
             self._known.follow(subscription, found, begun)
             counts = self._known.counts()
             log.info("topics_changed", channel=self._channel, partitions=counts)
-            self._subscription.set_topics(counts)
+            self._publish(counts)
         finally:
             self._looking.release()
 
@@ -297,7 +309,10 @@ class TopicWatcher(PeriodicThread):
         named: frozenset[str],
         deadline: Deadline,
     ) -> None:
-        """Refuse what is ``named`` and not found; warn of patterns that match nothing."""
+        """Refuse what is ``named`` and not found, and topics of which no tasks can be made.
+
+        Warn of patterns that match nothing.
+        """
         missing = sorted(named - found.keys())
         if missing:
             raise UnknownTopicError(
@@ -305,8 +320,28 @@ class TopicWatcher(PeriodicThread):
                 f"{meant(self._catalog, missing, deadline)}; create it, or correct "
                 f"channels.{self._channel}.topics"
             )
+        uneven = self._unevenness({name: info.partitions for name, info in found.items()})
+        if uneven is not None:
+            raise uneven
         for pattern in subscription.fruitless(found):
             log.warning("no_topic_matches", channel=self._channel, pattern=pattern)
+
+    def _unevenness(self, counts: Mapping[str, int]) -> StartError | None:
+        """Return why the topics make no tasks, None where they do."""
+        if not self._together or len(set(counts.values())) <= 1:
+            return None
+        (first, most), *others = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+        rest = ", ".join(f"{name} {count}" for name, count in others)
+        return StartError(
+            f"channel {self._channel}: its topics are not co-partitioned: {first} has {most} "
+            f"partitions, {rest}; it works on the same partitions of all of them, so have a "
+            f"channel with the rekey processor write those with fewer again, to topics of {most} "
+            "partitions, and read these"
+        )
+
+    def _publish(self, counts: Mapping[str, int]) -> None:
+        self._published = counts
+        self._subscription.set_topics(counts)
 
     def _wake_up(self) -> None:
         self._known.request_check()
@@ -314,7 +349,8 @@ class TopicWatcher(PeriodicThread):
     def _run(self) -> None:
         while True:
             soon = min(CONFIRM_INTERVAL, REFRESH_INTERVAL)
-            self._known.wanted.wait(soon if self._known.in_doubt else REFRESH_INTERVAL)
+            in_doubt = self._known.in_doubt or self._uneven_looks > 0
+            self._known.wanted.wait(soon if in_doubt else REFRESH_INTERVAL)
             self._known.wanted.clear()
             if self._stopping.is_set():
                 return
@@ -334,17 +370,29 @@ class TopicWatcher(PeriodicThread):
     def _check_topics(self) -> None:
         deadline = Deadline.after(REFRESH_TIMEOUT, self._clock)
         found = self._find(self._known.subscription, deadline)
-        before = self._known.counts()
         changes = self._known.take_in(found)
         self._log(changes)
         counts = self._known.counts()
-        if counts != before:
+        if self._is_even(counts) and counts != self._published:
             log.info("partitions_changed", channel=self._channel, partitions=counts)
-            self._subscription.set_topics(counts)
+            self._publish(counts)
         for topic in changes.replaced:
             self._manager.log_replaced(topic)
         for topic in changes.missing:
             self._manager.topic_missing(topic)
+
+    def _is_even(self, counts: Mapping[str, int]) -> bool:
+        """Return whether the topics make tasks; fail the channel where they do not for long.
+
+        Until then the group goes on with the tasks that there were.
+        """
+        uneven = self._unevenness(counts)
+        self._uneven_looks = 0 if uneven is None else self._uneven_looks + 1
+        if uneven is not None:
+            log.warning("topics_not_co_partitioned", channel=self._channel, partitions=counts)
+            if self._uneven_looks == GROWTH_LOOKS:
+                self._fail(uneven)
+        return uneven is None
 
     def _log(self, changes: TopicChanges) -> None:
         for topic in sorted(changes.matched):

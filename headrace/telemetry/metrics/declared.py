@@ -43,6 +43,7 @@ _PAUSE_REASONS = (
     "config",
     "restoring",
     "state",
+    "task",
     "misfit",
 )
 

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.channel.topics import KnownTopics, TopicWatcher
+from headrace.channel.topics import GROWTH_LOOKS, KnownTopics, TopicWatcher
 from headrace.config.subscription import Subscription
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.errors import StartError
 from headrace.core.records import TopicPartition
 from headrace.kafka.errors import UnknownTopicError
 from headrace.testing import InMemoryBroker
 from headrace.testing.broker import InMemoryCatalog
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from headrace.kafka.ports import TopicCatalog, TopicInfo
 
@@ -29,6 +30,8 @@ class Bench:
         broker: InMemoryBroker,
         *topics: str,
         catalog: TopicCatalog | None = None,
+        together: bool = False,
+        fail: Callable[[BaseException], None] | None = None,
     ) -> None:
         self.broker = broker
         self.told: list[object] = []
@@ -41,7 +44,8 @@ class Bench:
             begun=lambda _, found: {name: each.partitions for name, each in found.items()},
             channel="main",
             clock=SYSTEM_CLOCK,
-            fail=_fail,
+            fail=fail or _fail,
+            together=together,
         )
 
     def set_topics(self, counts: Mapping[str, int]) -> None:
@@ -230,3 +234,42 @@ def test_counts_are_told_as_they_are(broker: InMemoryBroker) -> None:
         {"alerts.eu": 1, "events": 2},
         {"alerts.eu": 1, "events": 2, "more": 1},
     ]
+
+
+def test_topics_of_tasks_that_grow_one_after_the_other_make_more_tasks(
+    broker: InMemoryBroker,
+) -> None:
+    """The group goes on with the former tasks until the second topic has grown as well."""
+    broker.create_topic("alerts.eu", 2)
+    bench = Bench(broker, "events", "alerts.eu", together=True)
+    bench.begin()
+    broker.create_topic("events", 3)
+    for _ in range(GROWTH_LOOKS - 1):
+        assert bench.look() == ["topics_not_co_partitioned "]
+    assert bench.event() == [{"events": 2, "alerts.eu": 2}]
+    broker.create_topic("alerts.eu", 3)
+    assert bench.look() == ["partitions_changed "]
+    assert bench.event() == [{"events": 3, "alerts.eu": 3}]
+
+
+def test_a_topic_of_tasks_that_grows_alone_fails_its_channel(broker: InMemoryBroker) -> None:
+    """The channel ends after some looks by the error that a start would have, once."""
+    failures: list[BaseException] = []
+    broker.create_topic("alerts.eu", 2)
+    bench = Bench(broker, "events", "alerts.eu", together=True, fail=failures.append)
+    bench.begin()
+    broker.create_topic("events", 3)
+    for _ in range(GROWTH_LOOKS + 2):
+        bench.look()
+    [failure] = failures
+    assert isinstance(failure, StartError)
+    assert "events has 3 partitions, alerts.eu 2" in str(failure)
+
+
+def test_topics_of_partitions_may_grow_as_they_like(broker: InMemoryBroker) -> None:
+    """A channel that does not work in tasks takes any number of each topic."""
+    bench = Bench(broker, "events", "alerts.eu")
+    bench.begin()
+    broker.create_topic("events", 3)
+    bench.look()
+    assert bench.event()[-1] == {"events": 3, "alerts.eu": 1}

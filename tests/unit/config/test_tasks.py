@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from headrace.config.models.base import Restarts
-from headrace.config.models.processor import ProcessorConfig
 from headrace.coordinators.coordinator import member_info
 from headrace.coordinators.member_info import AssignmentMode
+from tests.kinds import TasksConfig
 from tests.unit.config.support import channel
-
-
-class PairsConfig(ProcessorConfig):
-    """A kind that works on the same partitions of all topics."""
-
-    together: ClassVar[bool] = True
-
-    type: Restarts[Literal["pairs"]] = "pairs"
-    """This kind."""
 
 
 def pairs(*topics: str, **fields: Any) -> Any:
     """Build a channel of that kind."""
     return channel(
-        topics=topics or ("payments", "orders"), processor=PairsConfig(), sink=None, **fields
+        topics=topics or ("payments", "orders"), processor=TasksConfig(), sink=None, **fields
     )
 
 
@@ -62,7 +52,7 @@ def test_the_list_of_the_first_topic_is_published_for_all() -> None:
             ("orders", "payments"),
             {"orders": [0, 1], "payments": [0]},
             (
-                "coordinator.partitions.payments is 0, orders has 0-1, and the pairs processor "
+                "coordinator.partitions.payments is 0, orders has 0-1, and the tasks processor "
                 "works on the same partitions of all its topics; leave it out, or list the same"
             ),
         ),
@@ -70,7 +60,7 @@ def test_the_list_of_the_first_topic_is_published_for_all() -> None:
             ("orders", "payments"),
             {"payments": [0]},
             (
-                "coordinator.partitions has no list of orders, and the pairs processor works on "
+                "coordinator.partitions has no list of orders, and the tasks processor works on "
                 "the same partitions of all its topics; list those of orders, the first one by name"
             ),
         ),
