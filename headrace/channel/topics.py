@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from headrace.coordinators.coordinator import member_info
+from headrace.coordinators.tasks import uneven_partitions
 from headrace.core.clock import Clock, Deadline
 from headrace.core.errors import HeadraceError, StartError
 from headrace.core.records import identity_of
@@ -328,15 +329,14 @@ class TopicWatcher(PeriodicThread):
 
     def _unevenness(self, counts: Mapping[str, int]) -> StartError | None:
         """Return why the topics make no tasks, None where they do."""
-        if not self._together or len(set(counts.values())) <= 1:
+        found = uneven_partitions(counts) if self._together else None
+        if found is None:
             return None
-        (first, most), *others = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
-        rest = ", ".join(f"{name} {count}" for name, count in others)
         return StartError(
-            f"channel {self._channel}: its topics are not co-partitioned: {first} has {most} "
-            f"partitions, {rest}; it works on the same partitions of all of them, so have a "
-            f"channel with the rekey processor write those with fewer again, to topics of {most} "
-            "partitions, and read these"
+            f"channel {self._channel}: its topics are not co-partitioned: {found}; it works on the "
+            "same partitions of all of them, so have a channel with the rekey processor write "
+            f"those with fewer again, to topics of {max(counts.values())} partitions, and read "
+            "these"
         )
 
     def _publish(self, counts: Mapping[str, int]) -> None:

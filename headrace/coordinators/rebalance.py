@@ -398,7 +398,8 @@ class Rebalance:
     ) -> None:
         """Claim what may be claimed now, and of the tasks in ``whole`` none without its rest."""
         now = self._clock.monotonic()
-        due = [p for p in sorted(partitions) if p not in self._claim_table]
+        # by number, so that the parts of a task are claimed in one portion
+        due = [p for p in sorted(partitions, key=_by_number) if p not in self._claim_table]
         waiting = [self._not_before[p] for p in due if self._not_before.get(p, now) > now]
         if waiting:
             self._look_after(min(waiting) - now)
@@ -494,6 +495,10 @@ class Rebalance:
         if summary != self._said:
             self._said = summary
             self._listener.rebalanced(summary)
+
+
+def _by_number(partition: TopicPartition) -> tuple[int, str]:
+    return partition.partition, partition.topic
 
 
 def _fields(claim: Claim) -> dict[str, Any]:

@@ -28,8 +28,13 @@ class Tasks:
 
     @classmethod
     def of(cls, members: Mapping[str, MemberInfo]) -> Tasks | None:
-        """Return the tasks of a group's active members; None where not all work in tasks."""
-        if not members or not all(info.together for info in members.values()):
+        """Return the tasks of a group's active members; None where not all work in tasks.
+
+        None also where each has one topic: a partition is a task by itself then.
+        """
+        if not all(info.together for info in members.values()):
+            return None
+        if all(len(info.topics) <= 1 for info in members.values()):
             return None
         anchors: dict[str, str] = {}
         common: set[str] = set()
@@ -89,6 +94,14 @@ def without_tasks(members: Mapping[str, MemberInfo]) -> tuple[str, ...]:
     if not any(info.together and len(info.topics) > 1 for info in members.values()):
         return ()
     return tuple(sorted(name for name, info in members.items() if not info.together))
+
+
+def uneven_partitions(counts: Mapping[str, int]) -> str | None:
+    """Return the topics with their partitions, most first, None where all have as many."""
+    if len(set(counts.values())) <= 1:
+        return None
+    (first, most), *others = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    return ", ".join([f"{first} has {most} partitions", *(f"{name} {n}" for name, n in others)])
 
 
 def holder_of(

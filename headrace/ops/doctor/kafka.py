@@ -15,6 +15,7 @@ from headrace.config import (
     single_sinks,
 )
 from headrace.config.derived import by_key_topic_of
+from headrace.coordinators.tasks import uneven_partitions
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.findings import error, ok, warning
@@ -191,6 +192,11 @@ def judge_topics(
     for pattern in channel.subscription.fruitless(found):
         advice = "the channel waits for the first one; this user sees only what it may describe"
         yield warning(check, f"no topic matches {pattern}", advice)
+    counts = {name: topic.partitions for name, topic in found.items()}
+    uneven = uneven_partitions(counts) if channel.together else None
+    if uneven is not None:
+        advice = "have a channel with the rekey processor write those with fewer again"
+        yield error(check, f"they are not co-partitioned: {uneven}", advice)
     if any(topic.topic_id in _NO_ID for topic in found.values()):
         advice = "take brokers of Kafka 2.8 or later"
         yield error(

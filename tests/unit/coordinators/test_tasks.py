@@ -195,6 +195,7 @@ def test_members_of_one_topic_have_nothing_to_say_of_tasks() -> None:
     one = MemberInfo(frozenset({"orders"}), together=True)
     members = {"a": one, "b": replace(one, together=False)}
     assert allocate(members, all_partitions({"orders": 4}), {}).without_tasks == ()
+    assert not allocate({"a": one}, all_partitions({"orders": 4}), {}).by_task
 
 
 def test_a_topic_that_only_some_members_read_follows_its_task() -> None:

@@ -19,6 +19,7 @@ from headrace.testing import InMemoryBroker
 from headrace.testing.records import FakeRecord
 from headrace.zookeeper.errors import ZooKeeperUnavailableError
 from headrace.zookeeper.survey import ZooKeeperFacts
+from tests.kinds import TasksConfig
 from tests.unit.ops.doctor.support import bad, config, only
 
 if TYPE_CHECKING:
@@ -176,6 +177,17 @@ def test_topics_have_to_exist_and_to_have_ids(tmp_path: Path) -> None:
     }
     (found,) = judge_topics("t", channel, both)
     assert found.seen == "topics and partitions: flights (8), alerts.eu (1)"
+
+
+def test_topics_of_tasks_have_to_have_the_same_number_of_partitions(tmp_path: Path) -> None:
+    """A channel that works in tasks has an error with the numbers, another one has none."""
+    plain = config(tmp_path, {"topics": ["flights", "planes"]}).channels["flights"]
+    found = {name: TopicInfo(name, "x", n) for name, n in (("flights", 8), ("planes", 6))}
+    assert not bad(judge_topics("t", plain, found))
+    tasked = plain.model_copy(update={"processor": TasksConfig()})
+    [uneven] = bad(judge_topics("t", tasked, found))
+    assert uneven.level is Level.ERROR
+    assert uneven.seen == "they are not co-partitioned: flights has 8 partitions, planes 6"
 
 
 def test_records_from_the_future_are_a_warning() -> None:
