@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment, Batch
     from headrace.processors.engine import Engine
+    from headrace.processors.task_merge import MergeRules, TaskMerge
     from headrace.sinks.contract import Sink
 
 log = structlog.get_logger(__name__)
@@ -89,6 +90,9 @@ class MicroBatchProcessor(BatchProcessor):
     closed here. A micro-batch that fails is run again batch by batch, so
     that only those fail which fail alone. ``job_timeout`` bounds each job in seconds.
 
+    With ``tasks`` the records of one partition of each topic are processed in the order of their
+    times, and are committed and given up together; see :class:`TaskMerge`.
+
     The futures fail with UndecodableRecordError, SinkConflictError, BatchTimeoutError,
     BatchCancelledError (not a failure of the batch), ReducerError, RowsRefusedError, another
     RetryableError (no record is to blame), or with what the reducer raised.
@@ -108,6 +112,7 @@ class MicroBatchProcessor(BatchProcessor):
         job_timeout: float | None = None,
         admission: AdmissionRules | None = None,
         calls: CallWatch | None = None,
+        tasks: MergeRules | None = None,
     ) -> None:
         self._engine = engine
         self._calls = calls
@@ -118,6 +123,9 @@ class MicroBatchProcessor(BatchProcessor):
         self._open = OpenBatches(limits or MergeLimits())
         self._context: ChannelContext | None = None
         self._runner: MicroBatchRunner | None = None
+        self._merge_rules = tasks
+        #: What merges the topics of a task, from :meth:`open` on; None where each is by itself.
+        self.tasks: TaskMerge | None = None
 
     @property
     def context(self) -> ChannelContext:
@@ -133,8 +141,25 @@ class MicroBatchProcessor(BatchProcessor):
             self._engine, self._sink, self._open, context, lambda: self._job_timeout
         )
         self._runner.start()
+        if self._merge_rules is not None:
+            self.tasks = self._merging(self._merge_rules, context)
+            self.tasks.start()
         if self._calls is not None:
             self._calls.open(context.channel, context.fail)
+
+    def _merging(self, rules: MergeRules, context: ChannelContext) -> TaskMerge:
+        """Return what merges the topics of tasks, not started."""
+        from headrace.processors.task_merge import TaskMerge  # noqa: PLC0415 - only with tasks
+
+        return TaskMerge(
+            f"tasks-{context.channel}",
+            rules,
+            self._open,
+            context.clock,
+            on_done=self._on_done,
+            on_enforced=lambda: None,
+            fail=context.fail,
+        )
 
     def on_reconfigured(self, channel: ChannelConfig) -> None:
         """Apply new limits, decoding and time-outs from the next micro-batch on."""
@@ -158,6 +183,8 @@ class MicroBatchProcessor(BatchProcessor):
     def on_assigned(self, assignment: Assignment) -> None:
         """Drop what an earlier assignment of the partition has left."""
         self._open.forget_failure(assignment)
+        if self.tasks is not None:
+            self.tasks.add(assignment)
 
     def on_next_batch(self, batch: Batch) -> Future[BatchResponse]:
         """Prepare the batch and queue it. Returns at once; the lane completes the future.
@@ -174,6 +201,9 @@ class MicroBatchProcessor(BatchProcessor):
         with self.context.metrics.stage(self.context.channel, "arrow"):
             prepared = self._engine.prepare(part) if part.records else None
             pending = PendingBatch(part, prepared, whole=whole, overflow=overflow, next_at=next_at)
+        if self.tasks is not None:
+            self.tasks.put(pending)
+            return pending.future
         # it is given the future only: with the batch it would keep itself, and the records, alive
         pending.future.add_done_callback(self._on_done)
         self._open.put(pending)
@@ -198,12 +228,13 @@ class MicroBatchProcessor(BatchProcessor):
     ) -> BatchResponse | None:
         """Accept batches of the partition again: jobs with the failed one are over."""
         self._open.forget_failure(assignment)
+        if self.tasks is not None:
+            self.tasks.forget_failure(assignment)
         return None
 
     def on_stream_termination(self, assignment: Assignment) -> BatchResponse | None:
         """Drop the partition; its batches are all answered."""
-        self._admission.forget(assignment)
-        self._open.withdraw(assignment, "the partition was released")
+        self._drop(assignment, "the partition was released")
         return None
 
     def may_still_store(self, assignment: Assignment) -> bool:
@@ -214,8 +245,13 @@ class MicroBatchProcessor(BatchProcessor):
 
     def on_partition_lost(self, assignment: Assignment) -> None:
         """Drop the partition's batches, and cancel a job that has some of them."""
+        self._drop(assignment, "the partition was lost")
+
+    def _drop(self, assignment: Assignment, reason: str) -> None:
         self._admission.forget(assignment)
-        self._open.withdraw(assignment, "the partition was lost")
+        self._open.withdraw(assignment, reason)
+        if self.tasks is not None:
+            self.tasks.remove(assignment, reason)
 
     def pass_over(self, batch: Batch) -> None:
         """Move the sink's offset past a batch that will not be processed. Blocks.
@@ -254,6 +290,8 @@ class MicroBatchProcessor(BatchProcessor):
     def close(self, deadline: Deadline) -> None:
         """Cancel what runs, commit what is staged, close the sink; answer what is left."""
         self._open.refuse()
+        if self.tasks is not None:
+            self.tasks.close(deadline)
         if self._calls is not None:
             self._calls.close()
         if self._runner is None:

@@ -417,10 +417,12 @@ class OpenBatches:
                 if any(pending.future is answer for pending in batches)
             ]
 
-    def is_in_job(self, task: Task) -> bool:
-        """Return whether a job has work of a task, also withdrawn work."""
+    def is_in_job(self, assignment: Assignment) -> bool:
+        """Return whether a job has batches of an assignment, also withdrawn ones."""
         with self._changed:
-            return any(each.task is task for each in self._in_jobs())
+            return any(
+                batch.assignment is assignment for each in self._in_jobs() for batch in each.batches
+            )
 
     def has_job_of(self, partition: int) -> bool:
         """Return whether a job has batches or ticks of a partition, whatever assignment they are
