@@ -323,7 +323,7 @@ class MergedTask:
                     break
         return parts
 
-    def merged(self, parts: Sequence[_Part]) -> MergedBatches:
+    def merged(self, parts: Sequence[_Part], prepared: pa.Table) -> MergedBatches:
         """Return a piece of work. All topics are in it: their offsets are committed together."""
         batches = [part.batch for part in parts]
         there = {batch.partition.topic for batch in batches}
@@ -331,7 +331,7 @@ class MergedTask:
             if topic not in there:
                 at = queue.position
                 batches.append(Batch(queue.assignment, at, (), at, 0))
-        return MergedBatches(self, batches, _in_order(parts), parts)
+        return MergedBatches(self, batches, prepared, parts)
 
 
 def _in_order(parts: Sequence[_Part]) -> pa.Table:
@@ -521,6 +521,12 @@ class TaskMerge:
             for each in overdue:
                 each.give_back(None, "it waits for other records of its task")
 
+    def tick(self, partition: TopicPartition, prepared: pa.Table) -> MergedBatches:
+        """Return work without records of a partition's task, to be queued where nothing is open."""
+        task = self.task_of(partition)
+        with task.lock:
+            return task.merged((), prepared)
+
     def _merge(self, task: MergedTask, now: float) -> None:
         with task.lock:
             while task.is_current() and not self._open.is_closed:
@@ -529,7 +535,7 @@ class TaskMerge:
                     return
                 if enforced:
                     self._on_enforced()
-                work = task.merged(parts)
+                work = task.merged(parts, _in_order(parts))
                 task.pieces.append(work)
                 with self._lock:
                     self._work[work.future] = work

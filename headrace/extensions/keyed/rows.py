@@ -309,8 +309,8 @@ def _due_keys(
     ``touched`` are those with records, by partition.
     """
     found: list[PartitionKey] = []
-    for part in micro_batch.ranges:
-        number = part.partition
+    # of a task each topic has a range
+    for number in dict.fromkeys(part.partition for part in micro_batch.ranges):
         start, end = (side(touched, number, key=itemgetter(0)) for side in (bisect_left, bisect))
         keys = state.due_keys(
             number,

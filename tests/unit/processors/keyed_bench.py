@@ -38,6 +38,7 @@ from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     from headrace.core.records import ResultRecord
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     from headrace.kafka.catalog import NewTopic
     from headrace.kafka.ports import Fetched
     from headrace.kafka.result_transactions import CountedMove
+    from headrace.keyed import KeyedReducer
     from headrace.processors import BatchResponse
+    from headrace.processors.task_merge import MergeRules
 
 #: Seconds for anything that happens on another thread.
 PATIENCE = 20.0
@@ -58,6 +61,9 @@ PARTITIONS = 2
 
 #: What the broker calls the first topic that is created.
 INPUT_ID = "id-1"
+
+#: Another topic, for tasks, and what the broker calls it.
+OTHER, OTHER_ID = "other", "id-2"
 
 
 def count(key: str, state: int | None, facts: list[Any], now: int) -> Any:
@@ -88,13 +94,15 @@ def configured(**processor: Any) -> ChannelConfig:
     )
 
 
-def folding(channel: ChannelConfig) -> tuple[Fold, RowSettings]:
-    """Return what counts as configured."""
+def folding(
+    channel: ChannelConfig, reducer: KeyedReducer[Any, Any, Any] = count
+) -> tuple[Fold, RowSettings]:
+    """Return what counts, or reduces otherwise, as configured."""
     rejects = channel.rejects
     assert isinstance(rejects, KeyedRejects)
     policy = rejects.failing
     settings = FoldSettings(outputs=("out",), value="string", failing=policy)
-    return Fold(count, settings), RowSettings(undecodable=policy)
+    return Fold(reducer, settings), RowSettings(undecodable=policy)
 
 
 class Catalog(InMemoryCatalog):
@@ -271,10 +279,19 @@ class Stranded:
 class KeyedBench:
     """A group's broker; daemons on one store, one after the other, come from :meth:`daemon`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tasks: MergeRules | None = None,
+        reducer: KeyedReducer[Any, Any, Any] = count,
+    ) -> None:
         self.folder = folder / "db"
+        self.tasks = tasks
+        self.reducer = reducer
         self.broker = InMemoryBroker()
         self.broker.create_topic(INPUT, PARTITIONS)
+        if tasks is not None:
+            self.broker.create_topic(OTHER, PARTITIONS)
         self.stored: dict[str, StoredOffset] = {}
         self.settings: dict[str, str] = {}
         self.gate, self.waiting = Event(), Event()
@@ -316,9 +333,10 @@ class KeyedDaemon:
         topics = SinkTopics(CHANGELOG, {"out": "results"})
         self.sink = KeyedSink(self.member, self.state, topics, SYSTEM_CLOCK)
         self.config = configured(**processor)
-        function = KeyedFunction(*folding(self.config), self.state, SYSTEM_CLOCK)
+        made = folding(self.config, bench.reducer)
+        function = KeyedFunction(*made, self.state, SYSTEM_CLOCK)
         parts = KeyedParts(
-            lambda now: function.follow(*folding(now)),
+            lambda now: function.follow(*folding(now, bench.reducer)),
             self.sink,
             self.state,
             self.store,
@@ -329,7 +347,12 @@ class KeyedDaemon:
         )
         engine = ArrowEngine(function)
         self.processor = KeyedProcessor(
-            engine, parts, self.config, limits=MergeLimits(), job_timeout=PATIENCE
+            engine,
+            parts,
+            self.config,
+            limits=MergeLimits(),
+            job_timeout=PATIENCE,
+            tasks=bench.tasks,
         )
         self.rests = Rests()
         self.stranded = Stranded()
@@ -346,6 +369,25 @@ class KeyedDaemon:
         if wait:
             self.rests.wait_for_none()
         return held
+
+    def assign_other(self, number: int) -> FakeAssignment:
+        """Assign a partition of the other topic of a task, whose end is far away."""
+        identity = _identity(number, OTHER_ID)
+        held = FakeAssignment(
+            TopicPartition(OTHER, number), identity=identity, high_watermark=1_000_000
+        )
+        held.position = self.processor.stored_offset(held) or 0
+        self.processor.on_assigned(held)
+        return held
+
+    def hand_out(
+        self, held: FakeAssignment, key: bytes, values: Mapping[bytes, int]
+    ) -> Future[BatchResponse]:
+        """Deliver facts of one key, each at its time, and return what will have the answer."""
+        facts = [FakeRecord(key_=key, value_=v, timestamp_=time) for v, time in values.items()]
+        batch = make_batch(facts, assignment=held, start=held.position)
+        held.position = batch.next_offset
+        return self.processor.on_next_batch(batch)
 
     def send(self, held: FakeAssignment, key: bytes, value: bytes = b"v") -> BatchResponse:
         """Deliver one fact; an error goes to the processor, as from its channel."""
@@ -371,6 +413,11 @@ class KeyedDaemon:
         """Return the state of a key, None where there is none."""
         (row,) = self.state.get_many([PartitionKey(number, key)])
         return None if row is None else int(row.state or b"-1")
+
+    def stored(self, key: str, number: int = 0) -> Any:
+        """Return the state of a key as it was committed."""
+        row, _ = self.state.committed(PartitionKey(number, key.encode()))
+        return None if row is None else from_json(row.state or b"null")
 
     def phases(self) -> tuple[dict[str, int], int, int]:
         """Wait until all is counted; return keys by phase, the sum of facts, and what was added."""

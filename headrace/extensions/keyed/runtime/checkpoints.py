@@ -101,7 +101,7 @@ class Checkpoints:
     def purge(self, deadline: Deadline) -> None:
         """Delete what is processed of the input: no start can ask for it any more."""
         offsets = {}
-        for assignment in self._held.assignments(restored=True):
+        for assignment in self._held.restored_assignments():
             stored = self._state.progress(assignment.partition.partition).offset
             if stored is None or assignment.committed is None or not assignment.is_current():
                 continue

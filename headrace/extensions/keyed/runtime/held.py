@@ -1,12 +1,20 @@
-"""The partitions that a channel with state holds: which of them rest, and until when."""
+"""The partitions that a channel with state holds: which of them rest, and until when.
+
+Those of one number are a task: one partition of each topic, which have their state together, rest
+together and are whole once all of them are there. With one topic each partition is one.
+"""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.core.records import TopicPartition
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.core.records import Assignment
     from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.keyed.store import RocksStore
@@ -19,60 +27,110 @@ REFRESH_INTERVAL, FIRST_REFRESH = 3600.0, 60.0
 
 @dataclass(slots=True)
 class HeldPartition:
-    """One partition of ours. Times are of the monotonic clock; ``attempt`` counts its restores."""
+    """What is ours of one number, by topic; ``attempt`` counts its restores.
 
-    assignment: Assignment
+    Times are of the monotonic clock.
+    """
+
+    parts: dict[str, Assignment]
     is_restored: bool = False
     attempt: int = 0
-    is_paused: bool = False
+    paused: set[str] = field(default_factory=set)
     last_batch: float = 0.0
     failures: int = 0
     not_before: float = 0.0
     refresh_at: float = 0.0
 
+    @property
+    def assignment(self) -> Assignment:
+        """Return that of the first topic by name, by which it is restored."""
+        return self.parts[min(self.parts)]
+
+    @property
+    def assignments(self) -> Sequence[Assignment]:
+        """Return those of all its topics."""
+        return list(self.parts.values())
+
+    def has(self, assignment: Assignment) -> bool:
+        """Return whether an assignment is one of its own."""
+        return self.parts.get(assignment.partition.topic) is assignment
+
+    def is_current(self) -> bool:
+        """Return whether work for each of its partitions may still take effect."""
+        return all(each.is_current() for each in self.parts.values())
+
     def may_tick(self, now: float) -> bool:
         """Return whether timers may fire without records."""
-        return self.is_restored and not self.is_paused and now >= self.not_before
+        return self.is_restored and not self.paused and now >= self.not_before
 
 
 class HeldPartitions:
     """The partitions of a channel by their numbers. Any thread."""
 
-    def __init__(self, state: LayeredState, store: RocksStore) -> None:
+    def __init__(self, state: LayeredState, store: RocksStore, topics: Sequence[str]) -> None:
         self._state = state
         self._store = store
+        self._topics = topics
         self._guard = threading.Lock()
         self._held: dict[int, HeldPartition] = {}
 
     # --- one partition ----------------------------------------------------------------------
 
-    def add(self, assignment: Assignment, now: float) -> None:
-        """Add a partition that was assigned; its state is not there yet."""
-        held = HeldPartition(assignment, last_batch=now, refresh_at=now + FIRST_REFRESH)
+    def add(self, assignment: Assignment, now: float) -> bool:
+        """Add a partition that was assigned, without its state; return whether all of its number
+        are there.
+        """
+        topic, number = assignment.partition
         with self._guard:
-            self._held[assignment.partition.partition] = held
+            held = self._held.get(number)
+            former = {} if held is None else held.parts
+            parts = {**former, topic: assignment}
+            self._held[number] = HeldPartition(
+                parts,
+                attempt=0 if held is None else held.attempt,
+                last_batch=now,
+                refresh_at=now + FIRST_REFRESH,
+            )
+            return len(parts) == len(self._topics)
 
-    def remove(self, assignment: Assignment) -> bool:
-        """Remove a partition; return whether it was held by this assignment."""
-        number = assignment.partition.partition
+    def missing(self, assignment: Assignment) -> list[TopicPartition]:
+        """Return the partitions of the same number, other than this one, that are not held."""
+        topic, number = assignment.partition
         with self._guard:
-            if self._find_held(assignment) is None:
-                return False
-            del self._held[number]
-        return True
+            held = self._held.get(number)
+            there = {topic} if held is None else {topic, *held.parts}
+        return [TopicPartition(each, number) for each in self._topics if each not in there]
+
+    def remove(self, assignment: Assignment) -> tuple[Assignment, Sequence[Assignment]] | None:
+        """Remove a partition, None where it is not held by this assignment.
+
+        Return by which assignment it was restored, and what is left of its number, to rest.
+        """
+        topic, number = assignment.partition
+        with self._guard:
+            held = self._find_held(assignment)
+            if held is None:
+                return None
+            first = held.assignment
+            del held.parts[topic]
+            held.paused.discard(topic)
+            held.is_restored = False
+            if not held.parts:
+                del self._held[number]
+            return first, held.assignments
 
     def _find_held(self, assignment: Assignment) -> HeldPartition | None:
         held = self._held.get(assignment.partition.partition)
-        return held if held is not None and held.assignment is assignment else None
+        return held if held is not None and held.has(assignment) else None
 
     def rest(self, assignment: Assignment) -> int | None:
-        """Keep a partition from being read until it is admitted; None if it is not held.
+        """Keep a partition from being read until it is admitted; None if it is not held whole.
 
         Return the attempt that it is to be admitted by.
         """
         with self._guard:
             held = self._find_held(assignment)
-            if held is None:
+            if held is None or len(held.parts) < len(self._topics):
                 return None
             held.is_restored = False
             held.attempt += 1
@@ -116,13 +174,21 @@ class HeldPartitions:
         """Record whether delivery of a partition is paused."""
         with self._guard:
             held = self._find_held(assignment)
-            if held is not None:
-                held.is_paused = paused
+            if held is not None and paused:
+                held.paused.add(assignment.partition.topic)
+            elif held is not None:
+                held.paused.discard(assignment.partition.topic)
 
     def is_ours(self, number: int) -> bool:
         """Return whether a partition is held by an assignment that is current."""
         held = self.find(number)
-        return held is not None and held.assignment.is_current()
+        return held is not None and held.is_current()
+
+    def parts_of(self, assignment: Assignment) -> Sequence[Assignment]:
+        """Return all that is held of an assignment's number, if that is."""
+        with self._guard:
+            held = self._find_held(assignment)
+            return () if held is None else held.assignments
 
     def find(self, number: int) -> HeldPartition | None:
         """Return a partition, None where it is not held."""
@@ -136,10 +202,16 @@ class HeldPartitions:
         with self._guard:
             return list(self._held)
 
-    def assignments(self, *, restored: bool = False) -> list[Assignment]:
-        """Return those of all, or of those whose state is there."""
+    def first_assignments(self) -> list[Assignment]:
+        """Return one of each number, by which it is restored."""
         with self._guard:
-            return [e.assignment for e in self._held.values() if e.is_restored or not restored]
+            return [each.assignment for each in self._held.values()]
+
+    def restored_assignments(self) -> list[Assignment]:
+        """Return all of those whose state is there."""
+        with self._guard:
+            restored = [each for each in self._held.values() if each.is_restored]
+            return [assignment for each in restored for assignment in each.assignments]
 
     def that_may_tick(self, now: float) -> list[HeldPartition]:
         """Return those of which timers may fire without records."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from headrace.processors.contract import ChannelContext
     from headrace.processors.engine import Engine
     from headrace.processors.pending import MergeLimits
+    from headrace.processors.task_merge import MergeRules
 
 #: Seconds between two looks for timers that are due without records.
 TICK_INTERVAL = 0.25
@@ -77,6 +78,7 @@ class KeyedProcessor(MicroBatchProcessor):
         limits: MergeLimits,
         job_timeout: float,
         calls: CallWatch | None = None,
+        tasks: MergeRules | None = None,
     ) -> None:
         super().__init__(
             engine,
@@ -85,9 +87,11 @@ class KeyedProcessor(MicroBatchProcessor):
             job_timeout=job_timeout,
             admission=AdmissionRules.of(channel),
             calls=calls,
+            tasks=tasks,
         )
         self.parts = parts
-        self.held = HeldPartitions(parts.state, parts.store)
+        topics = channel.topics if tasks is None else tasks.topics
+        self.held = HeldPartitions(parts.state, parts.store, topics)
         self.current = CurrentChannel(channel)
         self._opened: OpenedParts | None = None
         self._stopping = threading.Event()
@@ -125,7 +129,7 @@ class KeyedProcessor(MicroBatchProcessor):
             catalog.close()
             raise
         restores = PartitionRestores(parts, current, held, topics, catalog, self._open, context)
-        ticks = Ticks(parts, current, held, restores, self._open, self._engine, context)
+        ticks = Ticks(parts, current, held, restores, self._open, self.tasks, self._engine, context)
         checkpoints = Checkpoints(parts, held, topics, restores, catalog, context)
         name = f"ticks-{context.channel}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -177,8 +181,7 @@ class KeyedProcessor(MicroBatchProcessor):
     @override
     def on_assigned(self, assignment: Assignment) -> None:
         super().on_assigned(assignment)
-        self.held.add(assignment, self.context.clock.monotonic())
-        self.opened.restores.restore(assignment)
+        self.opened.restores.begin(assignment, self.context.clock.monotonic())
 
     @override
     def on_next_batch(self, batch: Batch) -> Future[BatchResponse]:
@@ -201,7 +204,7 @@ class KeyedProcessor(MicroBatchProcessor):
         if isinstance(error, CorruptStoreError):
             self.opened.restores.rebuild(error)
         elif isinstance(error, SinkConflictError):
-            self.parts.sink.stored_offset(assignment.identity)
+            self.opened.restores.look_up_offsets(assignment)
             self.opened.restores.restore(assignment)
         return answer
 

@@ -13,7 +13,9 @@ from headrace.extensions.keyed.topics import lost_rows, truncated_rows
 from headrace.kafka.ports import ChangelogMark
 
 if TYPE_CHECKING:
-    from headrace.core.records import Assignment
+    from collections.abc import Sequence
+
+    from headrace.core.records import Assignment, TopicPartition
     from headrace.extensions.keyed.errors import CorruptStoreError
     from headrace.extensions.keyed.runtime.current import CurrentChannel
     from headrace.extensions.keyed.runtime.held import HeldPartitions
@@ -74,21 +76,47 @@ class PartitionRestores:
             holder=parts.holder,
         )
 
+    def begin(self, assignment: Assignment, now: float) -> None:
+        """Hold a partition that was assigned, and pause it until its state is restored.
+
+        A task is restored once all its partitions are held. One that is paused before it is held is
+        never paused after the last one has had all of them restored.
+        """
+        missing = self._held.missing(assignment)
+        if missing:
+            self._wait_for(missing, assignment)
+        if self._held.add(assignment, now):
+            self.restore(assignment)
+
+    def _wait_for(self, missing: Sequence[TopicPartition], assignment: Assignment) -> None:
+        """Pause a partition, which its task is not whole without."""
+        note = f"it waits for {', '.join(map(str, missing))}"
+        self._context.restoring.pause(note, partition=assignment.partition)
+
     def restore(self, assignment: Assignment) -> None:
-        """Pause a partition until its state is restored."""
+        """Pause a partition, and those of its task, until their state is restored."""
         attempt = self._pause_partition(assignment)
         if attempt is not None:
-            self.restorer.begin(assignment, attempt)
+            self.restorer.begin(self._first_of(assignment), attempt)
+
+    def _first_of(self, assignment: Assignment) -> Assignment:
+        """Return the assignment by which a partition's task is restored."""
+        held = self._held.find(assignment.partition.partition)
+        return assignment if held is None else held.assignment
 
     def _pause_partition(self, assignment: Assignment) -> int | None:
-        """Pause a partition's delivery and reads; None if it was given up meanwhile.
+        """Pause delivery and reads of a partition and its task; None if it was given up meanwhile.
 
         Return the attempt by which it goes on.
         """
         attempt = self._held.rest(assignment)
         if attempt is not None:
-            self._context.restoring.pause(_RESTORED, partition=assignment.partition)
+            self._pause_all(assignment, _RESTORED)
         return attempt
+
+    def _pause_all(self, assignment: Assignment, note: str) -> None:
+        for each in self._held.parts_of(assignment):
+            self._context.restoring.pause(note, partition=each.partition)
 
     def catch_up(self, assignment: Assignment) -> None:
         """Restore a partition of which the brokers have a commit that is unknown here.
@@ -104,7 +132,7 @@ class PartitionRestores:
         try:
             # one that began before the rest has read
             if not self._batches.is_in_job(assignment):
-                self._parts.sink.stored_offset(assignment.identity)
+                self.look_up_offsets(assignment)
         except Exception as error:  # noqa: BLE001 - of the brokers; the next tick conflicts again
             log.warning(
                 "offset_not_known",
@@ -112,18 +140,35 @@ class PartitionRestores:
                 partition=assignment.partition.partition,
                 error=str(error),
             )
-        self.restorer.begin(assignment, attempt)
+        self.restorer.begin(self._first_of(assignment), attempt)
+
+    def look_up_offsets(self, assignment: Assignment) -> None:
+        """Read where the brokers have a partition, and those of its task. Blocks.
+
+        Raises:
+            HeadraceError: they did not say.
+        """
+        for each in self._held.parts_of(assignment) or [assignment]:
+            self._parts.sink.stored_offset(each.identity)
 
     def end(self, assignment: Assignment) -> None:
-        """Leave a partition as it is: it is no longer ours."""
+        """Leave a partition as it is: it is no longer ours, and what is left of its task waits."""
         number = assignment.partition.partition
-        if not self._held.remove(assignment):
+        removed = self._held.remove(assignment)
+        if removed is None:
             return
+        first, left = removed
         self._topics.forget(number)
         self._parts.state.release(number)
-        self.restorer.end(assignment)
+        self.restorer.end(first)
         for rests in (self._context.stranded, self._context.restoring):
             rests.resume(partition=assignment.partition)
+        for each in left:
+            self._context.stranded.resume(partition=each.partition)
+            self._wait_for([assignment.partition], each)
+            if not self._held.parts_of(each):
+                # it ended meanwhile
+                self._context.restoring.resume(partition=each.partition)
 
     # --- a store that is corrupt ------------------------------------------------------------
 
@@ -140,7 +185,7 @@ class PartitionRestores:
         """
         if not self._parts.store.is_corrupt:
             return None
-        attempts = [(each, self._pause_partition(each)) for each in self._held.assignments()]
+        attempts = [(each, self._pause_partition(each)) for each in self._held.first_assignments()]
         move_aside(self._parts.store, self._context.channel, error)
         # it takes the error of the former one away
         self._parts.state.flush()
@@ -190,7 +235,7 @@ class PartitionRestores:
         if not self._held.is_attempt(assignment, attempt):
             return
         note = _RESTORED if problem is None else f"{_RESTORED}, and that waits: {problem}"
-        self._context.restoring.pause(note, partition=assignment.partition)
+        self._pause_all(assignment, note)
 
     def _note_stall(self, assignment: Assignment, attempt: int, reason: str | None) -> None:
         """Show in the status that a restore makes no progress; None: it does again."""
@@ -209,7 +254,8 @@ class PartitionRestores:
             return
         if is_admitted:
             self._parts.state.note_commit(number)
-            self._context.restoring.resume(partition=assignment.partition)
+            for each in self._held.parts_of(assignment):
+                self._context.restoring.resume(partition=each.partition)
             return
         reason = (
             f"{self._parts.sink.changelog} has the state of partition {number}, and nothing says "
@@ -225,4 +271,4 @@ class PartitionRestores:
             reason=reason,
         )
         self._context.stranded.pause(reason, partition=assignment.partition)
-        self._context.restoring.pause(reason, partition=assignment.partition)
+        self._pause_all(assignment, reason)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from headrace.extensions.keyed.runtime.restores import PartitionRestores
     from headrace.processors.contract import BatchResponse, ChannelContext
     from headrace.processors.engine import Engine
-    from headrace.processors.pending import OpenBatches
+    from headrace.processors.pending import OpenBatches, PendingWork
+    from headrace.processors.task_merge import TaskMerge
 
 log = structlog.get_logger(__name__)
 
@@ -43,9 +44,11 @@ class Ticks:
         held: HeldPartitions,
         restores: PartitionRestores,
         batches: OpenBatches,
+        merge: TaskMerge | None,
         engine: Engine,
         context: ChannelContext,
     ) -> None:
+        self._merge = merge
         self._state = parts.state
         self._sink = parts.sink
         self._current = current
@@ -67,7 +70,7 @@ class Ticks:
         """Queue an empty batch where timers of a quiet partition are due."""
         assignment, state = held.assignment, self._state
         number = assignment.partition.partition
-        if not assignment.is_current():
+        if not held.is_current():
             return
         now = int(self._context.clock.time() * 1000)
         quiet = self.quiet_time(held, now)
@@ -83,20 +86,24 @@ class Ticks:
         state.take_wanted_time(number)
         if quiet is not None:
             state.advance_time(number, quiet)
-        batch = Batch(assignment, offset, (), offset, 0)
-        pending = PendingBatch(batch, self._engine.prepare(batch))
+        pending = self._pending_tick(assignment, offset)
         pending.future.add_done_callback(lambda answer: self.end_tick(held, offset, answer))
         if not self._batches.put_if_idle(pending):
             # a later tick may not find it so quiet
             state.take_wanted_time(number)
 
+    def _pending_tick(self, assignment: Assignment, offset: int) -> PendingWork:
+        """Return work without records: of a partition, or of all those of its task."""
+        batch = Batch(assignment, offset, (), offset, 0)
+        prepared = self._engine.prepare(batch)
+        if self._merge is None:
+            return PendingBatch(batch, prepared)
+        return self._merge.tick(assignment.partition, prepared)
+
     def quiet_time(self, held: HeldPartition, now: int) -> int | None:
         """Return what stream time may go on to in a partition whose end was reached, in ms."""
-        idle, assignment = self._current.settings.idle, held.assignment
-        end = assignment.high_watermark
-        # marks of transactions are passed by the group's offset, and by no batch
-        reached = max(assignment.position, assignment.committed or 0)
-        if idle is None or end is None or reached < end:
+        idle = self._current.settings.idle
+        if idle is None or not all(map(_is_at_its_end, held.assignments)):
             return None
         quiet_for = self._context.clock.monotonic() - held.last_batch
         return now - int(idle * 1000) if quiet_for >= idle else None
@@ -136,7 +143,7 @@ class Ticks:
     def refresh(self, now: float) -> None:
         """Store again where partitions are that are quiet, or paused, for long."""
         held = self._held.take_quiet(now)
-        current = [each.assignment for each in held if each.assignment.is_current()]
+        current = [part for each in held if each.is_current() for part in each.assignments]
         offsets = {
             each: offset
             for each in current
@@ -161,3 +168,10 @@ class Ticks:
     def _has_moved(self, assignment: Assignment, offset: int) -> bool:
         """Return whether a batch of ours was committed since a tick that begins there was made."""
         return self._state.progress(assignment.partition.partition).offset != offset
+
+
+def _is_at_its_end(assignment: Assignment) -> bool:
+    """Return whether all of a partition was delivered, as far as its end is known."""
+    end = assignment.high_watermark
+    # marks of transactions are passed by the group's offset, and by no batch
+    return end is not None and max(assignment.position, assignment.committed or 0) >= end
