@@ -50,6 +50,17 @@ class Records:
         return Records(self.codes[start:stop], self.names, self.times[start:stop], columns)
 
 
+def take_records(records: Records, at: Array) -> Records:
+    """Return the records at places, with the same names."""
+    columns = tuple(
+        column.take(pa.array(at))
+        if isinstance(column, (pa.Array, pa.ChunkedArray))
+        else np.asarray(column, object)[at]
+        for column in records.columns
+    )
+    return Records(records.codes[at], records.names, records.times[at], columns)
+
+
 def operator_times(before: int, times: Array) -> Array:
     """Return the operator time with each record: the highest of ``before`` and the times up to it.
 

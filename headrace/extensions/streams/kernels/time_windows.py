@@ -12,10 +12,9 @@ pane. Records of one pane may differ in it, where a window closes within a micro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.extensions.streams.kernels.errors import RowError
 from headrace.extensions.streams.kernels.groups import Groups, distinct, find_places
@@ -26,6 +25,7 @@ from headrace.extensions.streams.kernels.records import (
     Records,
     expand,
     operator_times,
+    take_records,
 )
 from headrace.extensions.streams.kernels.rows import Emit, WindowResult, WindowRows, no_rows
 
@@ -130,8 +130,7 @@ class TimeWindowKernel:
         at = np.arange(len(records))
         if len(late):
             at = at[mask]
-            columns = tuple(_take_column(column, at) for column in records.columns)
-            records = Records(records.codes[at], records.names, records.times[at], columns)
+            records = take_records(records, at)
             panes, first, last = panes[at], first[at], last[at]
         numbers = self.store.number_keys(records.names)
         order = np.argsort(numbers)
@@ -343,15 +342,7 @@ class TimeWindowKernel:
         parts = [rows for _, _, rows in self._values(pairs, {}, None)]
         before = tuple(np.concatenate(part) for part in zip(*parts, strict=True))
         if len(which) > len(taken.at):
-            inputs = Inputs(
-                self._layout,
-                Records(
-                    which,
-                    taken.records.names,
-                    taken.records.times[which],
-                    tuple(_take_column(column, which) for column in taken.records.columns),
-                ),
-            )
+            inputs = Inputs(self._layout, take_records(taken.records, which))
         try:
             ordered = self._layout.extend_scan(before, groups, inputs)
         except RowError as error:
@@ -431,10 +422,3 @@ class TimeWindowKernel:
             if pane // self._step >= opened:
                 self.store.write(pane, rows.keys, rows.steps[-1][1])
         self.store.drop_before(opened * self._step)
-
-
-def _take_column(column: Any, at: Array) -> Any:
-    """Return values of an Arrow array, or of an array of objects."""
-    if isinstance(column, (pa.Array, pa.ChunkedArray)):
-        return column.take(pa.array(at))
-    return np.asarray(column, object)[at]

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
+from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from headrace.extensions.streams import aggregates as agg
 from headrace.extensions.streams.kernels.layout import Layout
 from headrace.extensions.streams.kernels.partials import make_partial
 from headrace.extensions.streams.kernels.records import Records
 from headrace.extensions.streams.kernels.stores import MemoryStore
 from headrace.extensions.streams.rows import Field
 from headrace.extensions.streams.rows import Row as Fields
-from tests.unit.extensions.streams.row_by_row import Record, Row
+from tests.unit.extensions.streams.row_by_row import (
+    Record,
+    Row,
+    Rows,
+    add_up,
+    by_time,
+    find_distinct,
+    find_mean,
+    find_top,
+    order_key,
+    present,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace.extensions.streams.aggregates import Agg
     from headrace.extensions.streams.expressions import Expr
@@ -33,6 +47,54 @@ class Value(Fields):
 
 #: The argument of all aggregates here; its type is that of the column.
 VALUE: Expr[Any] = Value.value
+
+
+#: Types of values, and values of them.
+KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "int": (pa.int64(), st.integers(-100, 100)),
+    "long": (pa.int64(), st.integers(-(2**61), 2**61)),
+    "float": (pa.float64(), st.floats()),
+    "bool": (pa.bool_(), st.booleans()),
+    "text": (pa.string(), st.sampled_from(["", "a", "ab", "b", "ü", "\U0001f600"])),
+    "bytes": (pa.binary(), st.binary(max_size=2)),
+    "decimal": (
+        pa.decimal128(9, 2),
+        st.integers(-500, 500).map(lambda n: Decimal(n).scaleb(-2)),
+    ),
+    "timestamp": (
+        pa.timestamp("ms"),
+        st.integers(0, 10**12).map(lambda n: pa.scalar(n, pa.timestamp("ms")).as_py()),
+    ),
+}
+
+#: Aggregates of values that sort, and what each comes to.
+OF_SORTED: list[tuple[agg.Agg[Any], Callable[[Rows], Any]]] = [
+    (agg.count(), len),
+    (agg.least(VALUE), lambda rows: min(present(rows), key=order_key, default=None)),
+    (agg.most(VALUE), lambda rows: max(present(rows), key=order_key, default=None)),
+    (agg.first(VALUE), lambda rows: next(iter(by_time(rows)), None)),
+    (agg.last(VALUE), lambda rows: next(reversed(by_time(rows)), None)),
+    (agg.top(2, by=VALUE, of=VALUE), lambda rows: find_top(rows, 2)),
+    (agg.collect(VALUE, limit=3), lambda rows: by_time(rows)[:3]),
+    (agg.distinct(VALUE, limit=2), lambda rows: find_distinct(present(rows), 2)),
+]
+
+#: Aggregates of numbers.
+OF_NUMBERS: list[tuple[agg.Agg[Any], Callable[[Rows], Any]]] = [
+    (agg.total(VALUE), lambda rows: add_up(present(rows))),
+    (agg.mean(VALUE), lambda rows: find_mean(present(rows))),
+]
+
+
+def plain(rows: Sequence[Row]) -> list[Any]:
+    """Return rows that compare equal where NaN is NaN, and -0.0 is 0.0."""
+
+    def same(value: Any) -> Any:
+        if isinstance(value, float):
+            return "NaN" if math.isnan(value) else value
+        return [same(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+    return [(*row[:5], same(row.values)) for row in rows]
 
 
 def make_layout(aggregates: Sequence[Agg[Any]], kind: pa.DataType) -> Layout:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,25 +17,22 @@ from headrace.extensions.streams.kernels.stores import MemoryStore
 from headrace.extensions.streams.kernels.time_windows import TimeWindowKernel
 from headrace.extensions.streams.windows import TimeWindows
 from tests.unit.extensions.streams.columns import (
+    KINDS,
+    OF_NUMBERS,
+    OF_SORTED,
     VALUE,
     cut,
     hand_over,
     list_rows,
     make_layout,
     make_records,
+    plain,
     record_lists,
 )
 from tests.unit.extensions.streams.row_by_row import (
     Record,
     Row,
-    Rows,
     WindowedRows,
-    add_up,
-    by_time,
-    find_distinct,
-    find_mean,
-    find_top,
-    order_key,
     present,
 )
 
@@ -46,42 +41,6 @@ if TYPE_CHECKING:
 
 ALL = frozenset(Emit)
 
-#: Types of values, and values of them.
-KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
-    "int": (pa.int64(), st.integers(-100, 100)),
-    "long": (pa.int64(), st.integers(-(2**61), 2**61)),
-    "float": (pa.float64(), st.floats()),
-    "bool": (pa.bool_(), st.booleans()),
-    "text": (pa.string(), st.sampled_from(["", "a", "ab", "b", "ü", "\U0001f600"])),
-    "bytes": (pa.binary(), st.binary(max_size=2)),
-    "decimal": (
-        pa.decimal128(9, 2),
-        st.integers(-500, 500).map(lambda n: Decimal(n).scaleb(-2)),
-    ),
-    "timestamp": (
-        pa.timestamp("ms"),
-        st.integers(0, 10**12).map(lambda n: pa.scalar(n, pa.timestamp("ms")).as_py()),
-    ),
-}
-
-#: Aggregates of values that sort, and what each comes to.
-OF_SORTED: list[tuple[agg.Agg[Any], Callable[[Rows], Any]]] = [
-    (agg.count(), len),
-    (agg.least(VALUE), lambda rows: min(present(rows), key=order_key, default=None)),
-    (agg.most(VALUE), lambda rows: max(present(rows), key=order_key, default=None)),
-    (agg.first(VALUE), lambda rows: next(iter(by_time(rows)), None)),
-    (agg.last(VALUE), lambda rows: next(reversed(by_time(rows)), None)),
-    (agg.top(2, by=VALUE, of=VALUE), lambda rows: find_top(rows, 2)),
-    (agg.collect(VALUE, limit=3), lambda rows: by_time(rows)[:3]),
-    (agg.distinct(VALUE, limit=2), lambda rows: find_distinct(present(rows), 2)),
-]
-
-#: Aggregates of numbers.
-OF_NUMBERS: list[tuple[agg.Agg[Any], Callable[[Rows], Any]]] = [
-    (agg.total(VALUE), lambda rows: add_up(present(rows))),
-    (agg.mean(VALUE), lambda rows: find_mean(present(rows))),
-]
-
 WINDOWS = st.builds(
     lambda every, times, rest, grace: TimeWindows(every * times + min(rest, every), every, grace),
     every=st.integers(1, 12),
@@ -89,17 +48,6 @@ WINDOWS = st.builds(
     rest=st.integers(0, 6),
     grace=st.sampled_from([0, 1, 5, 20]),
 )
-
-
-def plain(rows: Sequence[Row]) -> list[Any]:
-    """Return rows that compare equal where NaN is NaN, and -0.0 is 0.0."""
-
-    def same(value: Any) -> Any:
-        if isinstance(value, float):
-            return "NaN" if math.isnan(value) else value
-        return [same(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-    return [(*row[:5], same(row.values)) for row in rows]
 
 
 def run(
