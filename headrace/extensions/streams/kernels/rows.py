@@ -7,10 +7,15 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+
+from headrace.extensions.streams.kernels.layout import put_rows, take_rows
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from collections.abc import Sequence
 
+    from headrace.extensions.streams.kernels.layout import Layout
+    from headrace.extensions.streams.kernels.partials import Parts
     from headrace.extensions.streams.kernels.records import Array
 
 
@@ -61,3 +66,32 @@ class WindowResult:
 def no_rows() -> Array:
     """Return an array of no positions."""
     return np.empty(0, np.int64)
+
+
+def list_window_rows(
+    layout: Layout,
+    found: Sequence[tuple[int, bytes, int, int, int]],
+    rows: Parts,
+    *,
+    latest: bool = False,
+) -> WindowRows:
+    """Return rows by record, key, begin, end and place in ``rows``, below 0 for a withdrawn one.
+
+    Their times are their ends, or those of ``rows`` where ``latest`` says so.
+    """
+    at, names, begins, ends, places = zip(*found, strict=True) if found else ((),) * 5
+    place = np.array(places, np.int64)
+    present = place >= 0
+    own = layout.empty(len(found))
+    put_rows(own, present, take_rows(rows, place[present]))
+    keys = pa.array(names, pa.binary()).dictionary_encode()
+    return WindowRows(
+        np.array(at, np.int64),
+        keys.indices.to_numpy(),
+        keys.dictionary,
+        np.array(begins, np.int64),
+        np.array(ends, np.int64),
+        own[0] if latest else np.array(ends, np.int64),
+        layout.results(own),
+        present,
+    )

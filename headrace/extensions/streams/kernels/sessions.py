@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.extensions.streams.kernels.errors import RowError
 from headrace.extensions.streams.kernels.groups import Groups
@@ -24,116 +23,20 @@ from headrace.extensions.streams.kernels.records import (
     operator_times,
     take_records,
 )
-from headrace.extensions.streams.kernels.rows import Emit, WindowResult, WindowRows, no_rows
+from headrace.extensions.streams.kernels.rows import (
+    Emit,
+    WindowResult,
+    WindowRows,
+    list_window_rows,
+    no_rows,
+)
+from headrace.extensions.streams.kernels.stores import StoredWindows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from headrace.extensions.streams.kernels.layout import Layout
     from headrace.extensions.streams.kernels.partials import Parts
+    from headrace.extensions.streams.kernels.stores import KeyedWindowStore
     from headrace.extensions.streams.windows import SessionWindows
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSessions:
-    """Sessions with their rows: keys by name, and the bounds of each."""
-
-    names: list[bytes]
-    begins: list[int]
-    ends: list[int]
-    rows: Parts
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-class SessionStore(Protocol):
-    """Sessions of an operator by key. One thread at a time."""
-
-    def read(self, names: Sequence[bytes]) -> StoredSessions:
-        """Return the sessions of keys."""
-        ...
-
-    def read_before(self, end: int) -> StoredSessions:
-        """Return the sessions that end before a time."""
-        ...
-
-    def replace(self, old: Iterable[tuple[bytes, int, int]], new: StoredSessions) -> None:
-        """Remove sessions by key, begin and end, and write others."""
-        ...
-
-
-class MemorySessions:
-    """Sessions in this process, which end with it."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._places: dict[bytes, dict[tuple[int, int], int]] = {}
-        self._owners: list[tuple[bytes, int] | None] = []
-        self._ends = np.empty(0, np.int64)
-        self._rows = layout.empty(0)
-        self._free: list[int] = []
-
-    def read(self, names: Sequence[bytes]) -> StoredSessions:
-        places = self._places
-        return self._take(
-            [
-                (name, begin, end, place)
-                for name in names
-                if name in places
-                for (begin, end), place in places[name].items()
-            ]
-        )
-
-    def read_before(self, end: int) -> StoredSessions:
-        found = []
-        for place in np.flatnonzero(self._ends < end).tolist():
-            owner = self._owners[place]
-            if owner is not None:
-                found.append((owner[0], owner[1], int(self._ends[place]), place))
-        return self._take(found)
-
-    def _take(self, found: list[tuple[bytes, int, int, int]]) -> StoredSessions:
-        names, begins, ends, places = map(list, zip(*found, strict=True)) if found else ([],) * 4
-        return StoredSessions(names, begins, ends, take_rows(self._rows, np.array(places, int)))
-
-    def replace(self, old: Iterable[tuple[bytes, int, int]], new: StoredSessions) -> None:
-        for name, begin, end in old:
-            place = self._places[name].pop((begin, end))
-            if not self._places[name]:
-                del self._places[name]
-            self._owners[place] = None
-            self._free.append(place)
-        self._grow(len(new) - len(self._free))
-        places = [self._free.pop() for _ in range(len(new))]
-        for name, begin, end, place in zip(new.names, new.begins, new.ends, places, strict=True):
-            self._places.setdefault(name, {})[begin, end] = place
-            self._owners[place] = (name, begin)
-            self._ends[place] = end
-        put_rows(self._rows, np.array(places, int), new.rows)
-
-    def _grow(self, missing: int) -> None:
-        if missing > 0:
-            size = len(self._owners)
-            more = max(missing, size)
-            self._owners += [None] * more
-            self._ends = np.concatenate([self._ends, np.zeros(more, np.int64)])
-            empty = self._layout.empty(more)
-            self._rows = tuple(np.concatenate(pair) for pair in zip(self._rows, empty, strict=True))
-            self._free += range(size, size + more)
-
-    def dump(self) -> Iterable[tuple[bytes, int, int, list[Any]]]:
-        """Yield each session as key, begin, end and JSON value."""
-        found = self.read(sorted(self._places))
-        values = self._layout.encode(found.rows)
-        yield from zip(found.names, found.begins, found.ends, values, strict=True)
-
-    def load(self, rows: Iterable[tuple[bytes, int, int, Sequence[Any]]]) -> None:
-        """Write sessions that :meth:`dump` yielded."""
-        listed = list(rows)
-        if listed:
-            names, begins, ends, values = map(list, zip(*listed, strict=True))
-            self.replace((), StoredSessions(names, begins, ends, self._layout.decode(values)))
 
 
 @dataclass(slots=True, eq=False)
@@ -206,7 +109,7 @@ class SessionKernel:
         self,
         windows: SessionWindows,
         layout: Layout,
-        store: SessionStore,
+        store: KeyedWindowStore,
         emits: frozenset[Emit],
         time: int = NO_TIME,
     ) -> None:
@@ -232,7 +135,7 @@ class SessionKernel:
             raise RowError(int(at[error.at]), str(error)) from error.__cause__
 
     def _find(
-        self, records: Records, times: Array, names: list[bytes], stored: StoredSessions
+        self, records: Records, times: Array, names: list[bytes], stored: StoredWindows
     ) -> _Structure:
         structure = _Structure()
         codes = {name: code for code, name in enumerate(names)}
@@ -270,7 +173,7 @@ class SessionKernel:
         if Emit.FINAL in self._emits:
             rows[Emit.FINAL] = self._final(done, times)
         keys = zip(done.names, done.begins, done.ends, strict=True)
-        self.store.replace(keys, StoredSessions([], [], [], layout.empty(0)))
+        self.store.replace(keys, StoredWindows([], [], [], layout.empty(0)))
         self.time = time
         return WindowResult(rows, np.array(batch.structure.late, np.int64))
 
@@ -380,43 +283,24 @@ class SessionKernel:
             found += [(at, name, session.begin, session.end, -1) for session in merged]
             begin, end = batch.structure.bounds[at]
             found.append((at, name, begin, end, row))
-        return self._rows(found, each)
+        return list_window_rows(self._layout, found, each)
 
     def _updates(
-        self, changed: StoredSessions, gone: list[tuple[bytes, int, int]], at: int
+        self, changed: StoredWindows, gone: list[tuple[bytes, int, int]], at: int
     ) -> WindowRows:
         """Return the sessions that the micro-batch withdrew, then those that it changed."""
         now = list(zip(changed.names, changed.begins, changed.ends, strict=True))
         kept = set(now)
         found = [(at, *key, -1) for key in gone if key not in kept]
         found += [(at, *key, row) for row, key in enumerate(now)]
-        return self._rows(found, changed.rows)
+        return list_window_rows(self._layout, found, changed.rows)
 
-    def _final(self, done: StoredSessions, times: Array) -> WindowRows:
+    def _final(self, done: StoredWindows, times: Array) -> WindowRows:
         over = np.array(done.ends, np.int64) + self._windows.gap + self._windows.grace
         at = np.searchsorted(times, over, "right").tolist()
         rows = zip(done.ends, done.names, done.begins, at, range(len(done)), strict=True)
         found = [(at, name, begin, end, row) for end, name, begin, at, row in sorted(rows)]
-        return self._rows(found, done.rows)
-
-    def _rows(self, found: list[tuple[int, bytes, int, int, int]], rows: Parts) -> WindowRows:
-        """Return rows by record, key, begin, end and place in ``rows``, below 0 for none."""
-        at, names, begins, ends, places = zip(*found, strict=True) if found else ((),) * 5
-        place = np.array(places, np.int64)
-        present = place >= 0
-        own = self._layout.empty(len(found))
-        put_rows(own, present, take_rows(rows, place[present]))
-        keys = pa.array(names, pa.binary()).dictionary_encode()
-        return WindowRows(
-            np.array(at, np.int64),
-            keys.indices.to_numpy(),
-            keys.dictionary,
-            np.array(begins, np.int64),
-            np.array(ends, np.int64),
-            np.array(ends, np.int64),
-            self._layout.results(own),
-            present,
-        )
+        return list_window_rows(self._layout, found, done.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +310,7 @@ class _Batch:
     taken: Records
     at: Array
     names: list[bytes]
-    stored: StoredSessions
+    stored: StoredWindows
     structure: _Structure
 
     def stored_key(self, place: int) -> tuple[bytes, int, int]:
@@ -434,11 +318,11 @@ class _Batch:
         stored = self.stored
         return stored.names[place], stored.begins[place], stored.ends[place]
 
-    def list_changed(self, ends: list[int], rows: Parts) -> StoredSessions:
+    def list_changed(self, ends: list[int], rows: Parts) -> StoredWindows:
         """Return the sessions that records were added to, by their last record."""
         place = np.searchsorted(self.at, ends)
         names = [self.names[code] for code in self.taken.codes[place].tolist()]
         bounds = [self.structure.bounds[end] for end in ends]
-        return StoredSessions(
+        return StoredWindows(
             names, [begin for begin, _ in bounds], [end for _, end in bounds], rows
         )

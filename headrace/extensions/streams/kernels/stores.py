@@ -1,7 +1,8 @@
-"""Where windowed rows are kept: by pane first, then by key, in columns."""
+"""Where windowed rows are kept: by pane first, or by the key that a window belongs to."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -221,3 +222,105 @@ class MemoryStore:
             keys = self.number_keys(pa.array(names, pa.binary()))
             order = np.argsort(keys)
             self.write(pane, keys[order], take_rows(self._layout.decode(values), order))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWindows:
+    """Windows with their rows: the key of each by name, and its bounds."""
+
+    names: list[bytes]
+    begins: list[int]
+    ends: list[int]
+    rows: Parts
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class KeyedWindowStore(Protocol):
+    """Rows of windows that a key has by itself: sessions and sliding ones. One thread at a time."""
+
+    def read(self, names: Sequence[bytes]) -> StoredWindows:
+        """Return the windows of keys."""
+        ...
+
+    def read_before(self, end: int) -> StoredWindows:
+        """Return the windows that end before a time."""
+        ...
+
+    def replace(self, old: Iterable[tuple[bytes, int, int]], new: StoredWindows) -> None:
+        """Remove windows by key, begin and end, and write others."""
+        ...
+
+
+class MemoryKeyedWindows:
+    """Windows by key in this process, which end with it."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._places: dict[bytes, dict[tuple[int, int], int]] = {}
+        self._owners: list[tuple[bytes, int] | None] = []
+        self._ends = np.empty(0, np.int64)
+        self._rows = layout.empty(0)
+        self._free: list[int] = []
+
+    def read(self, names: Sequence[bytes]) -> StoredWindows:
+        places = self._places
+        return self._take(
+            [
+                (name, begin, end, place)
+                for name in names
+                if name in places
+                for (begin, end), place in places[name].items()
+            ]
+        )
+
+    def read_before(self, end: int) -> StoredWindows:
+        found = []
+        for place in np.flatnonzero(self._ends < end).tolist():
+            owner = self._owners[place]
+            if owner is not None:
+                found.append((owner[0], owner[1], int(self._ends[place]), place))
+        return self._take(found)
+
+    def _take(self, found: list[tuple[bytes, int, int, int]]) -> StoredWindows:
+        names, begins, ends, places = map(list, zip(*found, strict=True)) if found else ([],) * 4
+        return StoredWindows(names, begins, ends, take_rows(self._rows, np.array(places, int)))
+
+    def replace(self, old: Iterable[tuple[bytes, int, int]], new: StoredWindows) -> None:
+        for name, begin, end in old:
+            place = self._places[name].pop((begin, end))
+            if not self._places[name]:
+                del self._places[name]
+            self._owners[place] = None
+            self._free.append(place)
+        self._grow(len(new) - len(self._free))
+        places = [self._free.pop() for _ in range(len(new))]
+        for name, begin, end, place in zip(new.names, new.begins, new.ends, places, strict=True):
+            self._places.setdefault(name, {})[begin, end] = place
+            self._owners[place] = (name, begin)
+            self._ends[place] = end
+        put_rows(self._rows, np.array(places, int), new.rows)
+
+    def _grow(self, missing: int) -> None:
+        if missing > 0:
+            size = len(self._owners)
+            more = max(missing, size)
+            self._owners += [None] * more
+            self._ends = np.concatenate([self._ends, np.zeros(more, np.int64)])
+            empty = self._layout.empty(more)
+            self._rows = tuple(np.concatenate(pair) for pair in zip(self._rows, empty, strict=True))
+            self._free += range(size, size + more)
+
+    def dump(self) -> Iterable[tuple[bytes, int, int, list[Any]]]:
+        """Yield each window as key, begin, end and JSON value."""
+        found = self.read(sorted(self._places))
+        values = self._layout.encode(found.rows)
+        yield from zip(found.names, found.begins, found.ends, values, strict=True)
+
+    def load(self, rows: Iterable[tuple[bytes, int, int, Sequence[Any]]]) -> None:
+        """Write windows that :meth:`dump` yielded."""
+        listed = list(rows)
+        if listed:
+            names, begins, ends, values = map(list, zip(*listed, strict=True))
+            self.replace((), StoredWindows(names, begins, ends, self._layout.decode(values)))

@@ -15,10 +15,11 @@ from headrace.extensions.streams import aggregates as agg
 from headrace.extensions.streams.kernels.layout import Layout
 from headrace.extensions.streams.kernels.partials import make_partial
 from headrace.extensions.streams.kernels.records import Records
-from headrace.extensions.streams.kernels.stores import MemoryStore
+from headrace.extensions.streams.kernels.stores import MemoryKeyedWindows, MemoryStore
 from headrace.extensions.streams.rows import Field
 from headrace.extensions.streams.rows import Row as Fields
 from tests.unit.extensions.streams.row_by_row import (
+    Joined,
     Record,
     Row,
     Rows,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from headrace.extensions.streams.aggregates import Agg
     from headrace.extensions.streams.expressions import Expr
+    from headrace.extensions.streams.kernels.joins import Joined as Columns
     from headrace.extensions.streams.kernels.rows import WindowRows
 
 
@@ -172,3 +174,31 @@ def cut(data: st.DataObject, records: Sequence[Record]) -> list[list[Record]]:
     ends = data.draw(st.lists(st.integers(0, len(records)), max_size=4))
     edges = [0, *sorted(ends), len(records)]
     return [list(records[a:b]) for a, b in pairwise(edges)]
+
+
+def list_joined(rows: Columns, before: int) -> list[Joined]:
+    """Return rows one by one; ``before`` is the number of records of earlier micro-batches."""
+    names = rows.names.to_pylist()
+    columns = zip(
+        rows.at.tolist(),
+        rows.codes.tolist(),
+        rows.times.tolist(),
+        rows.left.to_pylist(),
+        rows.right.to_pylist(),
+        strict=True,
+    )
+    return [
+        Joined(at + before, names[code].decode(), time, left, right)
+        for at, code, time, left, right in columns
+    ]
+
+
+def hand_over_keyed(layout: Layout, store: Any) -> MemoryKeyedWindows:
+    """Return a new store with the windows of another one, written as JSON in between."""
+    text = [
+        (name, begin, end, json.dumps(value, allow_nan=False))
+        for name, begin, end, value in store.dump()
+    ]
+    other = MemoryKeyedWindows(layout)
+    other.load((name, begin, end, json.loads(value)) for name, begin, end, value in text)
+    return other

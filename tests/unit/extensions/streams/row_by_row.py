@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.extensions.streams.windows import JoinWindows, SessionWindows, TimeWindows
+    from headrace.extensions.streams.windows import (
+        JoinWindows,
+        SessionWindows,
+        SlidingWindows,
+        TimeWindows,
+    )
 
 
 class Record(NamedTuple):
@@ -202,6 +207,98 @@ class SessionRows:
         changed[end, record.key, begin] = row
 
 
+@dataclass
+class SlidingRows:
+    """Sliding windows, one record at a time: each has its begin and its records."""
+
+    windows: SlidingWindows
+    aggregate: Callable[[Rows], tuple[Any, ...]]
+    time: int = -1
+    count: int = 0
+    state: dict[str, dict[int, Rows]] = field(default_factory=lambda: defaultdict(dict))
+    told: set[tuple[int, str]] = field(default_factory=set)
+    each: list[Row] = field(default_factory=list)
+    updates: list[Row] = field(default_factory=list)
+    final: list[Row] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)
+
+    def process(self, records: Sequence[Record]) -> None:
+        """Process the records of a micro-batch, and note its updates."""
+        before = len(self.each)
+        for record in records:
+            self.time = max(self.time, record.time)
+            self._tell_final()
+            if self._is_over(record.time):
+                self.late.append(self.count)
+            else:
+                self._add(record, (record.time, self.count, record.value))
+            self.count += 1
+        last = {(row.start, row.key): row for row in self.each[before:]}
+        self.updates += [last[pair]._replace(at=self.count - 1) for pair in sorted(last)]
+
+    def _is_over(self, begin: int) -> bool:
+        return begin + self.windows.size + self.windows.grace < self.time
+
+    def _tell_final(self) -> None:
+        pairs = [(begin, key) for key, windows in self.state.items() for begin in windows]
+        for begin, key in sorted(pairs):
+            if self._is_over(begin) and (begin, key) not in self.told:
+                self.told.add((begin, key))
+                self.final.append(self._row(begin, key, self.state[key][begin]))
+
+    def _row(self, begin: int, key: str, rows: Rows) -> Row:
+        latest = max(time for time, _, _ in rows)
+        end = begin + self.windows.size
+        return Row(self.count, key, begin, end, latest, self.aggregate(rows))
+
+    def _add(self, record: Record, row: tuple[int, int, Any]) -> None:  # noqa: C901
+        time, key, size = record.time, record.key, self.windows.size
+        # windows as they were before the record
+        old = {
+            begin: list(rows)
+            for begin, rows in self.state[key].items()
+            if time - 2 * size <= begin <= time + 1
+        }
+        left = max(0, time - size)
+        containing = sorted(begin for begin in old if left < begin <= time)
+        after = old[containing[-1]] if containing else old.get(0) if time < size else None
+
+        def latest(rows: Rows | None) -> int:
+            return -1 if rows is None else max(each[0] for each in rows)
+
+        def put(begin: int, rows: Rows) -> None:
+            if not self._is_over(begin):
+                self.state[key][begin] = rows
+                self.each.append(self._row(begin, key, rows))
+
+        def make_right() -> None:
+            if time + 1 not in old and latest(after) > time:
+                put(time + 1, list(after or []))
+
+        def make_previous(last: int) -> None:
+            if 0 <= last < time and last + 1 not in old and last + 1 + size >= time:
+                put(last + 1, [row])
+
+        if time < size:
+            for begin in containing:
+                put(begin, [*old[begin], row])
+            make_right()
+            make_previous(latest(old.get(0)))
+            put(0, [*self.state[key].get(0, []), row])
+            return
+        for begin in reversed(containing):
+            put(begin, [*old[begin], row])
+        if left in old:
+            put(left, [*old[left], row])
+            if latest(old[left]) == time:
+                return
+        earlier = old[max(b for b in old if b < left)] if min(old, default=left) < left else None
+        make_previous(latest(earlier if earlier is not None else old.get(left)))
+        if left not in old:
+            put(left, [*(earlier or []), row] if latest(earlier) >= left else [row])
+        make_right()
+
+
 class Joined(NamedTuple):
     """A row of a join; a side without a record is None."""
 
@@ -261,3 +358,41 @@ class JoinRows:
 def _sorted(side: int, own: Any, other: Any) -> tuple[Any, Any]:
     """Return left and right."""
     return (own, other) if side == 0 else (other, own)
+
+
+@dataclass
+class TableRows:
+    """Joins with tables, one change at a time: values and times of both sides by key."""
+
+    needed: tuple[bool, bool]
+    tables: tuple[dict[str, tuple[Any, int]], dict[str, tuple[Any, int]]] = field(
+        default_factory=lambda: ({}, {})
+    )
+    rows: list[Joined] = field(default_factory=list)
+
+    def look_up(self, at: int, side: int, record: Record) -> None:
+        """Join a record of side 0 with the row of side 1, or change that row."""
+        if side == 1:
+            self._change(side, record)
+        elif record.value is not None:
+            value, _ = self.tables[1].get(record.key, (None, 0))
+            if value is not None or not self.needed[1]:
+                self.rows.append(Joined(at, record.key, record.time, record.value, value))
+
+    def join(self, at: int, side: int, record: Record) -> None:
+        """Change a row of either side, and note the change of the result."""
+        had = record.key in self.tables[side]
+        self._change(side, record)
+        other = self.tables[1 - side].get(record.key)
+        if other is None and (self.needed[1 - side] or (record.value is None and not had)):
+            return
+        values = [self.tables[number].get(record.key, (None, 0))[0] for number in (0, 1)]
+        if any(needed and value is None for needed, value in zip(self.needed, values, strict=True)):
+            values = [None, None]
+        time = record.time if other is None else max(record.time, other[1])
+        self.rows.append(Joined(at, record.key, time, *values))
+
+    def _change(self, side: int, record: Record) -> None:
+        self.tables[side].pop(record.key, None)
+        if record.value is not None:
+            self.tables[side][record.key] = (record.value, record.time)

@@ -15,7 +15,7 @@ from headrace.extensions.streams.kernels.joins import JoinBuffer, JoinKernel, Jo
 from headrace.extensions.streams.kernels.joins import Joined as Columns
 from headrace.extensions.streams.kernels.records import Records
 from headrace.extensions.streams.windows import JoinWindows
-from tests.unit.extensions.streams.columns import record_lists
+from tests.unit.extensions.streams.columns import list_joined, record_lists
 from tests.unit.extensions.streams.row_by_row import Joined, JoinRows, Record
 
 WINDOWS = st.builds(
@@ -24,23 +24,6 @@ WINDOWS = st.builds(
     st.sampled_from([0, 2, 5, 10]),
     st.sampled_from([0, 1, 5, 20]),
 )
-
-
-def list_joined(rows: Columns, before: int) -> list[Joined]:
-    """Return rows one by one; ``before`` is the number of records of earlier micro-batches."""
-    names = rows.names.to_pylist()
-    columns = zip(
-        rows.at.tolist(),
-        rows.codes.tolist(),
-        rows.times.tolist(),
-        rows.left.to_pylist(),
-        rows.right.to_pylist(),
-        strict=True,
-    )
-    return [
-        Joined(at + before, names[code].decode(), time, left, right)
-        for at, code, time, left, right in columns
-    ]
 
 
 def process(kernel: JoinKernel, batch: list[tuple[int, Record]]) -> Columns:

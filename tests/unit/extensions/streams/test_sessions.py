@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +12,8 @@ from hypothesis import strategies as st
 from headrace.extensions.streams import aggregates as agg
 from headrace.extensions.streams.kernels.errors import RowError
 from headrace.extensions.streams.kernels.rows import Emit
-from headrace.extensions.streams.kernels.sessions import MemorySessions, SessionKernel
+from headrace.extensions.streams.kernels.sessions import SessionKernel
+from headrace.extensions.streams.kernels.stores import MemoryKeyedWindows
 from headrace.extensions.streams.windows import SessionWindows
 from tests.unit.extensions.streams.columns import (
     KINDS,
@@ -21,6 +21,7 @@ from tests.unit.extensions.streams.columns import (
     OF_SORTED,
     VALUE,
     cut,
+    hand_over_keyed,
     list_rows,
     make_layout,
     make_records,
@@ -30,23 +31,11 @@ from tests.unit.extensions.streams.columns import (
 from tests.unit.extensions.streams.row_by_row import SessionRows, present
 
 if TYPE_CHECKING:
-    from headrace.extensions.streams.kernels.layout import Layout
     from tests.unit.extensions.streams.row_by_row import Row
 
 ALL = frozenset(Emit)
 
 WINDOWS = st.builds(SessionWindows, st.integers(1, 12), st.sampled_from([0, 1, 5, 20]))
-
-
-def hand_over(layout: Layout, store: MemorySessions) -> MemorySessions:
-    """Return a new store with the sessions of another one, written as JSON in between."""
-    text = [
-        (name, begin, end, json.dumps(value, allow_nan=False))
-        for name, begin, end, value in store.dump()
-    ]
-    other = MemorySessions(layout)
-    other.load((name, begin, end, json.loads(value)) for name, begin, end, value in text)
-    return other
 
 
 @pytest.mark.parametrize("name", ["int", "float", "text"])
@@ -61,14 +50,14 @@ def test_sessions_are_those_of_one_record_at_a_time(name: str, data: st.DataObje
     restarts = data.draw(st.booleans())
     layout = make_layout([aggregate for aggregate, _ in pairs], kind)
     slow = SessionRows(windows, lambda rows: tuple(of(rows) for _, of in pairs))
-    store, time, before = MemorySessions(layout), -1, 0
+    store, time, before = MemoryKeyedWindows(layout), -1, 0
     found: dict[Emit, list[Row]] = {each: [] for each in ALL}
     late: list[int] = []
     kernel = SessionKernel(windows, layout, store, ALL, time)
     for batch in batches:
         slow.process(batch)
         if restarts:
-            store = hand_over(layout, store)
+            store = hand_over_keyed(layout, store)
             kernel = SessionKernel(windows, layout, store, ALL, kernel.time)
         result = kernel.process(make_records(layout, batch, kind))
         for way, rows in result.rows.items():
@@ -94,7 +83,7 @@ def test_a_sum_of_a_session_that_leaves_its_type_is_poison(data: st.DataObject) 
     slow.process(records)
     poison = [row.at for row in slow.each if row.values and not -(2**63) <= row.values[0] < 2**63]
     layout = make_layout([agg.total(VALUE)], pa.int64())
-    kernel = SessionKernel(windows, layout, MemorySessions(layout), emits)
+    kernel = SessionKernel(windows, layout, MemoryKeyedWindows(layout), emits)
     before, found = 0, []
     for batch in cut(data, records):
         try:
