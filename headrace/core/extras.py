@@ -28,8 +28,8 @@ class Extra(Enum):
     SQL = ("sql", {"sqlalchemy": "SQLAlchemy"})
     """Sinks of type sql."""
 
-    POSTGRESQL = ("sql", {"psycopg": "psycopg"})
-    """Those whose URL takes this driver."""
+    POSTGRESQL = ("sql", {"psycopg": "psycopg", "numpy": "numpy"})
+    """Those whose URL takes this driver, to which rows are copied in columns."""
 
     KEYED = ("keyed", {"rocksdict": "rocksdict", "numpy": "numpy"})
     """Processors of type keyed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,10 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
+from headrace.core.errors import RowsRefusedError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 #: What MySQL's protocol is spoken with. Both names are used for MariaDB.
 MYSQL_DIALECTS = frozenset({"mysql", "mariadb"})
@@ -110,7 +113,7 @@ def is_bindable(column: sa.Column[Any], kind: pa.DataType, dialect: sa.Dialect) 
     """
     if pa.types.is_nested(kind) and not isinstance(column.type, sa.JSON | sa.ARRAY):
         return False
-    if isinstance(column.type, _BINARY_TYPES) and not _is_binary(kind):
+    if isinstance(column.type, _BINARY_TYPES) and not is_binary(kind):
         return False
     process = bound_type(column, kind, dialect.name).dialect_impl(dialect).bind_processor(dialect)
     found = samples(kind)
@@ -167,7 +170,8 @@ def is_exact(column: sa.types.TypeEngine[Any], values: pa.ChunkedArray, *, bound
 _BINARY_TYPES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
 
 
-def _is_binary(kind: pa.DataType) -> bool:
+def is_binary(kind: pa.DataType) -> bool:
+    """Return whether values of an Arrow type are bytes, or all null."""
     return any(
         is_one(kind)
         for is_one in (
@@ -186,10 +190,10 @@ def bytes_of_rows(rows: pa.Table) -> pa.ChunkedArray | None:
     """
     total = None
     for column in rows.columns:
-        is_binary = _is_binary(column.type) and not pa.types.is_null(column.type)
-        if is_binary or pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        takes_two = is_binary(column.type) and not pa.types.is_null(column.type)
+        if takes_two or pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             sizes = pc.fill_null(pc.cast(pc.binary_length(column), pa.int64()), 0)
-            sizes = pc.multiply(sizes, 2) if is_binary else sizes
+            sizes = pc.multiply(sizes, 2) if takes_two else sizes
             total = sizes if total is None else pc.add(total, sizes)
     return total
 
@@ -224,6 +228,18 @@ def samples(kind: pa.DataType) -> Sequence[Any]:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return tuple([value] for value in samples(kind.value_type))
     return next((found for is_one, found in _SAMPLES if is_one(kind)), ())
+
+
+@contextmanager
+def naming(place: str, column: str) -> Iterator[None]:
+    """Add table and column to errors raised for a value, as a RowsRefusedError."""
+    try:
+        yield
+    except (ValueError, ArithmeticError) as error:
+        raise RowsRefusedError(
+            f"{place}: column {column!r}: {error}; leave the value out in the reducer, or let it "
+            "make another one"
+        ) from error
 
 
 def is_of_values(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from headrace.core.errors import ConfigError, StartError
 from headrace.extensions.sql.columns import MYSQL_DIALECTS, is_numbered, json_of, number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import psycopg
     from sqlalchemy.engine import URL, Connection, Engine
@@ -69,6 +69,9 @@ _SIMPLE_QUERIES = frozenset({"psycopg", "psycopg2"})
 
 #: Times that psycopg executes a statement before it has a server prepare it, which is its default.
 _PREPARED_AFTER = 5
+
+#: The option of a statement that has what a COPY reads.
+_COPIED = "headrace_copied"
 
 #: The SQL states of a transaction that gave way to another one: it can be made again.
 _GAVE_WAY = frozenset({"40001", "40P01"})
@@ -157,6 +160,7 @@ class Database:
         sa.event.listen(engine, "handle_error", _without_values)
         if self._driver == "psycopg":
             sa.event.listen(engine, "connect", _prepare_if_direct)
+            sa.event.listen(engine, "do_execute_no_params", _copy)
         if self.is_mysql:
             sa.event.listen(engine, "connect", _settings_of_a_session(timeout), insert=True)
         return engine
@@ -242,6 +246,21 @@ class Database:
             return None
         return int(connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one())
 
+    @property
+    def copies(self) -> bool:
+        """Return whether :meth:`copy` can be used: with psycopg."""
+        return self.dialect == "postgresql" and self._driver == "psycopg"
+
+    def copy(
+        self, connection: Connection, statement: str, data: Iterable[bytes | memoryview]
+    ) -> None:
+        """Execute a COPY FROM STDIN with what it reads, like any other statement. Blocks.
+
+        What ``data`` raises ends the statement.
+        """
+        options = {"no_parameters": True, _COPIED: data}
+        connection.exec_driver_sql(statement, execution_options=options)
+
     def close(self) -> None:
         """Close the connections that are not in use."""
         self.engine.dispose()
@@ -298,6 +317,17 @@ def _prepare_if_direct(connection: psycopg.Connection, _: object) -> None:
         connection.rollback()
     if found == (info.backend_pid, info.hostaddr, info.port):
         connection.prepare_threshold = _PREPARED_AFTER
+
+
+def _copy(cursor: psycopg.Cursor, statement: str, context: sa.ExecutionContext) -> bool | None:
+    """Execute a statement that reads what its options have; return None for any other."""
+    data = context.execution_options.get(_COPIED)
+    if data is None:
+        return None
+    with cursor.copy(statement.encode()) as copy:
+        for part in data:
+            copy.write(part)
+    return True
 
 
 @contextmanager

@@ -4,49 +4,36 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 
 from headrace.core.errors import ConfigError, ResultMisfitError, RowsRefusedError, StartError
 from headrace.extensions.sql.columns import (
-    bound_type,
-    bytes_of_rows,
-    is_beyond,
     is_bindable,
     is_exact,
     is_of_types,
     is_of_values,
-    parameter_of,
+    naming,
     samples,
 )
 from headrace.extensions.sql.database import TableName, brief, explained
+from headrace.extensions.sql.inserts import UPSERTS, Inserts
+from headrace.extensions.sql.loaders import loader_for
 from headrace.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from sqlalchemy.engine import Connection
-    from sqlalchemy.sql.dml import Insert
 
     from headrace.extensions.sql.database import Database
-
-#: Rows that are Python objects at a time. From 1,000 on more make it no faster.
-CHUNK = 2000
-
-#: The dialects whose INSERT can be told what to do with a key that is there.
-_UPSERTS: dict[str, Callable[[sa.TableClause], postgresql.Insert | sqlite.Insert]] = {
-    "postgresql": postgresql.insert,
-    "sqlite": sqlite.insert,
-}
-
+    from headrace.extensions.sql.loaders import Loader
 
 #: PostgreSQL's unique constraints that are looked at when the transaction ends, or may be.
 _DEFERRABLE = sa.text(
@@ -122,18 +109,19 @@ class SqlTarget:
         self._origin = origin
         self.upserts = mode is WriteMode.UPSERT
         self.place = f"{name} in {database.name}"
-        if self.upserts and database.dialect not in _UPSERTS:
+        if self.upserts and database.dialect not in UPSERTS:
             raise ConfigError(
-                [f"{self.place}: mode upsert takes {' or '.join(_UPSERTS)}; use mode append"]
+                [f"{self.place}: mode upsert takes {' or '.join(UPSERTS)}; use mode append"]
             )
         if self.upserts != bool(self._key):
             raise ConfigError([f"{self.place}: a key goes with mode upsert, and with no other"])
         if self.upserts and origin:
             raise ConfigError([f"{self.place}: origin goes with mode append, and with no other"])
         self._table: sa.Table | None = None
+        self._inserts: Inserts | None = None
+        self._loader: Loader | None = None
         self._taken: deque[pa.Schema] = deque(maxlen=8)
         self._alike: frozenset[str] = frozenset()
-        self._longest_statement: int | None = None
 
     def load(self) -> None:
         """Read the table's definition again. Blocks.
@@ -157,7 +145,8 @@ class SqlTarget:
                 ) from None
             self._database.require_transactions(connection, TableName(schema, name))
             self._note_json(connection)
-            self._longest_statement = self._database.longest_statement(connection)
+            self._inserts = Inserts(self.place, self._table, self._database.dialect, self._key)
+            self._loader = loader_for(self._database, connection, self._inserts)
             self._require_immediate(connection)
             self._alike = self._compared_otherwise(connection)
             if self.upserts and set(self._key) not in self._unique(connection):
@@ -293,7 +282,8 @@ class SqlTarget:
         self, connection: Connection, row: Sequence[tuple[pa.Field, object]]
     ) -> str | None:
         """Return what is said of one row's types, None where they fit. Nothing is written."""
-        statement = self._statement(pa.schema([field for field, _ in row])).inline()
+        assert self._inserts is not None, "load comes first"
+        statement = self._inserts.of_values(pa.schema([field for field, _ in row])).inline()
         values = {field.name: sample for field, sample in row}
         try:
             with connection.begin_nested(), explained(connection):
@@ -331,7 +321,7 @@ class SqlTarget:
         for index, field in enumerate(rows.schema):
             if pa.types.is_timestamp(field.type):
                 kind = self._timestamp(field)
-                with self._naming(field.name):
+                with naming(self.place, field.name):
                     timestamps = rows.column(index).cast(pa.timestamp("us", tz=field.type.tz))
                 rows = rows.set_column(index, field.name, timestamps.cast(kind))
         return self._by_key(rows) if self.upserts else rows
@@ -342,17 +332,6 @@ class SqlTarget:
             return pa.timestamp("us")
         kind = self._loaded.c[field.name].type
         return pa.timestamp("us", tz="UTC" if getattr(kind, "timezone", False) else None)
-
-    @contextmanager
-    def _naming(self, column: str) -> Iterator[None]:
-        """Add the column to errors raised for a value, as a RowsRefusedError."""
-        try:
-            yield
-        except (ValueError, ArithmeticError) as error:
-            raise RowsRefusedError(
-                f"{self.place}: column {column!r}: {error}; leave the value out in the reducer, or "
-                "let it make another one"
-            ) from error
 
     def _by_key(self, rows: pa.Table) -> pa.Table:
         """Sort by key: writers that lock rows in one order do not wait for each other."""
@@ -423,87 +402,9 @@ class SqlTarget:
         return connection.execute(self._loaded.delete().where(of_these)).rowcount
 
     def write(self, connection: Connection, rows: pa.Table) -> None:
-        """Insert or upsert the rows in chunks, in the connection's transaction."""
-        self._require_sendable(rows)
-        statement = self._statement(rows.schema)
-        for chunk in self._chunks(rows):
-            try:
-                connection.execute(statement, chunk)
-            except Exception as error:
-                if not is_of_values(error):
-                    raise
-                raise RowsRefusedError(
-                    f"{self.place}: {self._culprit(connection, rows.schema, chunk, error)}"
-                    f"{brief(error)}"
-                ) from error
-
-    def _require_sendable(self, rows: pa.Table) -> None:
-        """Raise RowsRefusedError for a row that the server would end the connection for."""
-        if self._longest_statement is None or not rows.num_rows:
-            return
-        sizes = bytes_of_rows(rows)
-        largest = 0 if sizes is None else pc.max(sizes).as_py()
-        if largest >= self._longest_statement:
-            raise RowsRefusedError(
-                f"{self.place}: a row of {largest} bytes is more than the server takes at once "
-                f"(max_allowed_packet, {self._longest_statement}); let the reducer make a smaller "
-                "one, or raise that limit"
-            )
-
-    def _chunks(self, rows: pa.Table) -> Iterator[list[dict[str, Any]]]:
-        for batch in rows.to_batches(max_chunksize=CHUNK):
-            if not batch.num_rows:
-                continue
-            columns = []
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                with self._naming(name):
-                    columns.append(column.to_pylist())
-            names = batch.schema.names
-            yield [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-    def _culprit(
-        self,
-        connection: Connection,
-        kinds: pa.Schema,
-        chunk: Sequence[dict[str, Any]],
-        error: BaseException,
-    ) -> str:
-        """Return the name of the column whose value was refused, where it can be told."""
-        number = parameter_of(error)
-        if number is not None and number <= len(kinds):
-            return f"column {kinds.names[number - 1]!r}: "
-        dialect = connection.dialect
-        for field in kinds:
-            column = self._loaded.c[field.name]
-            bound = bound_type(column, field.type, self._database.dialect)
-            process = bound.dialect_impl(dialect).bind_processor(dialect)
-            try:
-                if process is not None:
-                    for row in chunk:
-                        process(row[field.name])
-            except Exception:  # noqa: BLE001 - what it says is told already
-                return f"column {field.name!r}: "
-            if any(is_beyond(column.type, row[field.name], dialect.name) for row in chunk):
-                return f"column {field.name!r}: "
-        return ""
-
-    def _statement(self, kinds: pa.Schema) -> Insert:
-        columns, dialect = kinds.names, self._database.dialect
-        table = sa.table(
-            self._loaded.name,
-            *(
-                sa.column(field.name, bound_type(self._loaded.c[field.name], field.type, dialect))
-                for field in kinds
-            ),
-            schema=self._loaded.schema,
-        )
-        if not self.upserts:
-            return sa.insert(table)
-        statement = _UPSERTS[dialect](table)
-        others = {n: statement.excluded[n] for n in columns if n not in self._key}
-        if not others:
-            return statement.on_conflict_do_nothing(index_elements=self._key)
-        return statement.on_conflict_do_update(index_elements=self._key, set_=others)
+        """Insert or upsert the rows, in the connection's transaction."""
+        assert self._loader is not None, "load comes first"
+        self._loader.write(connection, rows)
 
 
 def _twin(name: str, known: Sequence[str]) -> str:

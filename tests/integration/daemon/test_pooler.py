@@ -18,7 +18,7 @@ from headrace.extensions.sql.database import Database
 from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import WriteMode
 from headrace.testing.sinks import BatchCommitContract, SinkPlace, TablesOfArrow
-from tests.integration.extensions.spark.test_sql_postgres import PostgresPlace, run
+from tests.integration.extensions.spark.test_sql_postgres import PostgresPlace, copy_all, run
 from tests.pages import ROOT, blocks_of
 from tests.pgbouncer import Pooler, pgbouncer
 from tests.postgres import PostgresServer, postgres_server
@@ -108,6 +108,17 @@ class TestPooled(TablesOfArrow, BatchCommitContract):
             yield place
 
 
+class TestPooledUpsert(TestPooled):
+    """The contract through the pooler, with rows that go by way of a temporary table."""
+
+    @pytest.fixture
+    def place(self, url: str, pooled: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SinkPlace]:
+        """Return a table of a database of its own."""
+        copy_all(monkeypatch)
+        with closing(PooledPlace(url, pooled, WriteMode.UPSERT)) as place:
+            yield place
+
+
 def _channel(site: Site, name: str, url: str) -> dict[str, Any]:
     return {
         "topics": [site.topic],
@@ -192,11 +203,14 @@ _LEFT = {
 }
 
 
+@pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize("left", _LEFT.values(), ids=_LEFT.keys())
 def test_settings_left_on_a_pooled_connection_change_nothing(
-    url: str, pooled: str, left: str
+    url: str, pooled: str, monkeypatch: pytest.MonkeyPatch, *, left: str, copied: bool
 ) -> None:
     """Rows and offsets go where they went before, and mean the same."""
+    if copied:
+        copy_all(monkeypatch)
     run(url, "CREATE SCHEMA elsewhere", "CREATE TABLE elsewhere.t (id BIGINT, at TIMESTAMPTZ)")
     run(url, "CREATE TABLE t (id BIGINT, at TIMESTAMPTZ, synced TEXT)")
     run(url, "ALTER TABLE t ALTER synced SET DEFAULT current_setting('synchronous_commit')")

@@ -41,10 +41,10 @@ def _start(url: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT)
 
 
-def assert_killed_at_every_step(url: str) -> None:
+def assert_killed_at_every_step(url: str, *options: str) -> None:
     """Kill a writer at each of its steps: rows and offsets agree after every single one."""
     create(url)
-    writer = _start(url, "steps")
+    writer = _start(url, "steps", *options)
     *states, last = writer.communicate(timeout=_WAIT)[0].splitlines()
 
     assert writer.returncode == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import WriteMode
-from tests.integration.extensions.spark.test_sql_postgres import run
+from tests.integration.extensions.spark.test_sql_postgres import copy_all, run
 from tests.postgres import PostgresServer, postgres_server
 from tests.unit.extensions.sql.sql_keys import Results, commit_all, results_of, upsert_one_by_one
 
@@ -60,14 +60,21 @@ def url(server: PostgresServer) -> str:
     return url
 
 
+@pytest.mark.parametrize("copied", [False, True])
 @settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(drawn=_DRAWN)
 def test_the_last_row_of_the_log_stays_under_any_equality_of_keys(
-    url: str, drawn: tuple[tuple[str, str], Results]
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    drawn: tuple[tuple[str, str], Results],
+    copied: bool,
 ) -> None:
     """The rows are as if each had been upserted by itself, in the log's order."""
+    if copied:
+        copy_all(monkeypatch)
     (name, column), results = drawn
     run(
         url,

@@ -19,6 +19,7 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
 from headrace.devstack.wait import wait_for
 from headrace.extensions.sql.database import Database, TableName, _transaction_settings
+from headrace.extensions.sql.loaders import copy
 from headrace.extensions.sql.offsets import OffsetsTable
 from headrace.extensions.sql.sink import SqlSink, StagedRows
 from headrace.extensions.sql.target import WriteMode
@@ -48,6 +49,12 @@ def server() -> Iterator[PostgresServer]:
 def url(server: PostgresServer) -> str:
     """An empty database's address."""
     return server.new_database()
+
+
+def copy_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have rows written by COPY, however few they are."""
+    monkeypatch.setattr(copy, "FEWEST", 1)
+    monkeypatch.setattr(copy, "FEWEST_STAGED", 1)
 
 
 _ROWS = 'SELECT id, name FROM "Rows"'
@@ -102,6 +109,15 @@ class TestAppend(BatchCommitContract):
             yield place
 
 
+class TestCopied(TestAppend):
+    """The same with rows that are added by COPY, however few they are."""
+
+    @pytest.fixture(autouse=True)
+    def copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Copy every row."""
+        copy_all(monkeypatch)
+
+
 class TestReplaced(TablesOfArrow, GroupedReplacerContract):
     """The contract on PostgreSQL, with rows that say which micro-batch they are of."""
 
@@ -120,6 +136,15 @@ class TestUpsert(BatchCommitContract):
         """Return a table of a database of its own."""
         with closing(PostgresPlace(url, WriteMode.UPSERT)) as place:
             yield place
+
+
+class TestUpsertCopied(TestUpsert):
+    """The same with rows that are replaced by way of a temporary table."""
+
+    @pytest.fixture(autouse=True)
+    def copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Copy every row."""
+        copy_all(monkeypatch)
 
 
 @pytest.fixture
@@ -158,9 +183,12 @@ def staged(sink: SqlSink, *ids: int) -> StagedRows:
     return staged_table(sink, table)
 
 
-def test_a_process_killed_at_every_step_loses_and_doubles_nothing(url: str) -> None:
+@pytest.mark.parametrize("options", [[], ["copied"]])
+def test_a_process_killed_at_every_step_loses_and_doubles_nothing(
+    url: str, options: list[str]
+) -> None:
     """From plan to answer: before and after each statement and COMMIT, rows and offsets agree."""
-    sql_processes.assert_killed_at_every_step(url)
+    sql_processes.assert_killed_at_every_step(url, *options)
 
 
 def test_a_process_killed_at_any_moment_loses_and_doubles_nothing(url: str) -> None:
@@ -348,18 +376,30 @@ CREATE TRIGGER refuse BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()
         (_REFUSING, 'no such city (constraint "cities")'),
     ],
 )
+@pytest.mark.parametrize("copied", [False, True])
 def test_a_row_that_the_server_refuses_is_shown_nowhere(
-    url: str, sinks: Callable[..., SqlSink], rule: str, says: str
+    url: str,
+    sinks: Callable[..., SqlSink],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    rule: str,
+    says: str,
+    copied: bool,
 ) -> None:
     """The error and its causes contain neither statement nor DETAIL, also at COMMIT."""
+    if copied:
+        copy_all(monkeypatch)
     run(url, "INSERT INTO t VALUES (1, 'hunter2')", rule)
     sink = sinks()
     number = 1 if "t_pkey" in says else 2
     table = pa.table({"id": pa.array([number], pa.int64()), "name": ["hunter2"]})
-    with pytest.raises(Exception, match=re.escape(says)) as caught:
+    with (
+        capture_logs() as events,
+        pytest.raises(Exception, match=re.escape(says)) as caught,
+    ):
         sink.commit(staged_table(sink, table), [share(0, 0, 10)])
 
-    shown = "".join(traceback.format_exception(caught.value))
+    shown = "".join(traceback.format_exception(caught.value)) + str(events)
     assert says in shown
     assert "hunter2" not in shown
     assert "DETAIL" not in shown

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-_KINDS = [
+COLUMN_TYPES = [
     "BOOLEAN",
     "SMALLINT",
     "INT",
@@ -61,7 +61,7 @@ _KINDS = [
     "REGCLASS",
 ]
 
-_TYPES = (
+OTHER_TYPES = (
     "CREATE EXTENSION citext",
     "CREATE EXTENSION hstore",
     "CREATE TYPE mood AS ENUM ('x', 'y')",
@@ -95,8 +95,10 @@ def _write(sink: SqlSink, rows: pa.Table) -> None:
 
 def test_each_value_in_each_column_is_stored_or_answered_for(url: str) -> None:
     """A refusal is a row's fault, or that of a type, which is told of each of its values."""
-    run(url, *_TYPES, *(f"CREATE TABLE t{n} (v {kind})" for n, kind in enumerate(_KINDS)))
-    for number in range(len(_KINDS)):
+    run(
+        url, *OTHER_TYPES, *(f"CREATE TABLE t{n} (v {kind})" for n, kind in enumerate(COLUMN_TYPES))
+    )
+    for number in range(len(COLUMN_TYPES)):
         with closing(SqlSink(url, f"t{number}")) as sink:
             sink.open()
             assert_answered_for(sink, f"t{number}")
@@ -112,7 +114,11 @@ def test_text_is_read_by_the_column(url: str, sink: SqlSink) -> None:
         "l": ("TEXT[]", "{a,b}", ["a", "b"]),
         "m": ("mood", "y", "y"),
     }
-    run(url, *_TYPES, f"CREATE TABLE t ({', '.join(f'{n} {c[0]}' for n, c in columns.items())})")
+    run(
+        url,
+        *OTHER_TYPES,
+        f"CREATE TABLE t ({', '.join(f'{n} {c[0]}' for n, c in columns.items())})",
+    )
     sink.open()
     _write(sink, pa.table({n: pa.array([c[1]], pa.string()) for n, c in columns.items()}))
 

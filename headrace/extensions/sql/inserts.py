@@ -1,0 +1,58 @@
+"""The statements that put rows into one table, by what becomes of a key that is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from headrace.extensions.sql.columns import bound_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
+    from sqlalchemy.sql.dml import Insert
+
+#: The dialects whose INSERT can be told what to do with a key that is there.
+UPSERTS: dict[str, Callable[[sa.TableClause], postgresql.Insert | sqlite.Insert]] = {
+    "postgresql": postgresql.insert,
+    "sqlite": sqlite.insert,
+}
+
+
+class Inserts:
+    """The INSERTs of one table. With a ``key`` a row takes the place of the one that has its key.
+
+    ``place`` is the table and its database as messages name them.
+    """
+
+    def __init__(self, place: str, table: sa.Table, dialect: str, key: Sequence[str]) -> None:
+        self.place = place
+        self.table = table
+        self.dialect = dialect
+        self.key = tuple(key)
+
+    def of_values(self, kinds: pa.Schema) -> Insert:
+        """Return the INSERT of rows whose values are given as parameters, by the columns' names."""
+        columns = [
+            sa.column(field.name, bound_type(self.table.c[field.name], field.type, self.dialect))
+            for field in kinds
+        ]
+        return self._insert(columns)
+
+    def of_selected(self, names: Sequence[str], selected: sa.Select[tuple[object, ...]]) -> Insert:
+        """Return the INSERT of what a query selects for columns of these names."""
+        return self._insert([sa.column(name) for name in names]).from_select(names, selected)
+
+    def _insert(self, columns: Sequence[sa.ColumnClause[object]]) -> Insert:
+        table = sa.table(self.table.name, *columns, schema=self.table.schema)
+        if not self.key:
+            return sa.insert(table)
+        statement = UPSERTS[self.dialect](table)
+        names = [column.name for column in columns if column.name not in self.key]
+        if not names:
+            return statement.on_conflict_do_nothing(index_elements=self.key)
+        others = {name: statement.excluded[name] for name in names}
+        return statement.on_conflict_do_update(index_elements=self.key, set_=others)
