@@ -19,6 +19,7 @@ NAMES = (
     "passthrough",
     "spark",
     "rejects",
+    "sinks",
     "pipeline",
     "realtime",
     "peers",
@@ -37,8 +38,8 @@ NAMES = (
 #: Those of which figures come from several rounds, whose spread a second run has to stay within.
 _BY_ROUND = frozenset(
     {
-        *("passthrough", "spark", "rejects", "pipeline", "realtime", "peers", "keyed", "workflow"),
-        *("coordination", "lifecycle"),
+        *("passthrough", "spark", "rejects", "sinks", "pipeline", "realtime", "peers", "keyed"),
+        *("workflow", "coordination", "lifecycle"),
     }
 )
 

@@ -22,6 +22,7 @@ from benchmarks import (
     pipeline,
     realtime,
     rejects,
+    sinks,
     soak,
     spark,
     startup,
@@ -98,6 +99,18 @@ def test_rejects_are_answered_for_on_all_sides() -> None:
     figures = json.loads(rejects.run(plan).as_json())
     assert figures["malformed"] == 90
     assert figures["dead_letter_over_skip"] == max(figures["arrow_ratio"], figures["spark_ratio"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_sinks_have_the_same_rows_on_both_sides() -> None:
+    """Appended and upserted, by COPY and bound: the table has all rows, and both took time."""
+    plan = sinks.Plan(rounds=1, rows=2_000, commit=700, shortest=0.0)
+    figures = json.loads(sinks.run(plan).as_json())
+    assert figures["rows"] == plan.rows
+    for mode in ("append", "upsert"):
+        assert len(figures[f"{mode}_ratios"]) == plan.rounds
+        assert figures[f"{mode}_bound_own"][0] > 0
 
 
 @pytest.mark.slow
