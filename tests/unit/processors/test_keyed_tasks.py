@@ -57,7 +57,7 @@ def test_a_partition_rests_until_its_task_is_whole(tasks: KeyedBench) -> None:
 
 
 def test_a_task_rests_when_one_of_its_partitions_ends(tasks: KeyedBench) -> None:
-    """What waits of the other is withdrawn, and it says what it waits for until that is back."""
+    """Batches of the other one are withdrawn; it says what it waits for until that is back."""
     with tasks.daemon() as daemon:
         held, other = daemon.assign(0, wait=False), daemon.assign_other(0)
         daemon.rests.wait_for_none()

@@ -279,6 +279,13 @@ _IN_TESTS: dict[str, set[str]] = {
     "unit/processors/test_reconfigured.py": {"_job_timeout"},
     "unit/processors/test_rhythm.py": {"_changed"},
     "unit/processors/test_spark.py": {"_open", "_waiting"},
+    "unit/processors/test_task_interleavings.py": {
+        "_in_hand",
+        "_line",
+        "_open",
+        "_runner",
+        "_waiting",
+    },
     "unit/telemetry/logs/test_pipe.py": {"_write"},
     "unit/telemetry/test_metrics.py": {"_metrics"},
     "unit/test_daemon.py": {"_live", "_stop", "_wait"},

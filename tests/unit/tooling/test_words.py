@@ -107,7 +107,7 @@ _VERBS = """
     Apply Ask Assign Assume Attach Avoid Balance Bind Block Build Cache Call Cancel Change Check
     Choose Claim Clear Close Collect Commit Compare Compute Connect Continue Copy Count Create Cut
     Decide Declare Decode Define Delay Delete Deliver Derive Describe Direct Discard Discount
-    Divide Draw Drop Enable End Enter Execute Expand Export Extend Fail Fence Fetch Fill Find
+    Divide Draw Drop Enable Encode End Enter Execute Expand Export Extend Fail Fence Fetch Fill Find
     Finish Fire Fix Flush Fold Follow Force Fork Format Freeze Get Group Halt Handle Hold Ignore
     Import Initialize Insert Interrupt Join Keep Leave Limit Link List Load Lock Log Lose Make
     Map Mark Mask Measure Merge Move Notify Occupy Open Parse Pass Patch Pause Plan Position

@@ -250,9 +250,9 @@ def _dates(values: pa.Array) -> _Pieces:
     return _days(pc.cast(pc.cast(values, pa.date32()), pa.int32()))
 
 
-def _moments(values: pa.Array) -> _Pieces:
-    moments = pc.cast(values, pa.timestamp("us", tz=values.type.tz))
-    return _microseconds(pc.cast(moments, pa.int64()))
+def _timestamps(values: pa.Array) -> _Pieces:
+    instants = pc.cast(values, pa.timestamp("us", tz=values.type.tz))
+    return _microseconds(pc.cast(instants, pa.int64()))
 
 
 def _times(values: pa.Array) -> _Pieces:
@@ -358,9 +358,9 @@ _PAIRS: tuple[
     (pa.types.is_decimal, sa.NUMERIC, False, Encoding(_decimals)),
     (is_binary, postgresql.BYTEA, False, Encoding(_varying)),
     (pa.types.is_date, sa.DATE, False, Encoding(_dates)),
-    (_is_clock_time, postgresql.TIMESTAMP, False, Encoding(_moments)),
-    (_is_clock_time, postgresql.TIMESTAMP, True, Encoding(_moments, "timestamp")),
-    (_is_moment, postgresql.TIMESTAMP, True, Encoding(_moments)),
+    (_is_clock_time, postgresql.TIMESTAMP, False, Encoding(_timestamps)),
+    (_is_clock_time, postgresql.TIMESTAMP, True, Encoding(_timestamps, "timestamp")),
+    (_is_moment, postgresql.TIMESTAMP, True, Encoding(_timestamps)),
     (pa.types.is_time, postgresql.TIME, False, Encoding(_times)),
     (pa.types.is_duration, postgresql.INTERVAL, False, Encoding(_durations)),
 )

@@ -52,7 +52,7 @@ def url(server: PostgresServer) -> str:
 
 
 def copy_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have rows written by COPY, however few they are."""
+    """Write rows by COPY, however few they are."""
     monkeypatch.setattr(copy, "FEWEST", 1)
     monkeypatch.setattr(copy, "FEWEST_STAGED", 1)
 

@@ -77,7 +77,7 @@ def test_pairs_are_those_of_one_record_at_a_time(kind: JoinKind, data: st.DataOb
 
 
 def test_a_buffer_forgets_records_values_and_keys() -> None:
-    """What can join nothing any more has no row, no value and no number."""
+    """A record that can join nothing any more has no row, no value and no number."""
     kernel = JoinKernel(JoinWindows(5, 5, 0), JoinKind.OUTER, JoinBuffer(pa.int64(), pa.int64()))
     for number in range(60):
         batch = [(n % 2, Record(f"{number}-{n}", number * 100 + n, n)) for n in range(200)]
