@@ -53,12 +53,12 @@ def _objects(
     parts: list[Any] = []
     for name, values, kind in zip(names, arrays, types, strict=True):
         start = "{" if not parts else ","
-        parts += [f"{start}{_text(name)}:", _texts(values, kind, name, faults)]
+        parts += [f"{start}{_text(name)}:", json_texts(values, kind, name, faults)]
     return pc.binary_join_element_wise(*parts, "}", "", null_handling="emit_null")
 
 
-def _texts(values: pa.Array, kind: Type, path: str, faults: dict[int, str]) -> pa.Array:
-    """Return values as texts in JSON."""
+def json_texts(values: pa.Array, kind: Type, path: str, faults: dict[int, str]) -> pa.Array:
+    """Return values as texts in JSON; a number that JSON lacks is noted in ``faults``."""
     if kind.item is not None:
         texts = _lists(values, kind.item, path, faults)
     elif kind.row is not None:
@@ -82,6 +82,10 @@ def _scalars(values: pa.Array, kind: Type, path: str, faults: dict[int, str]) ->
             return pc.binary_join_element_wise('"', texts, '"', "")
         case Kind.FLOAT:
             _find_infinite(values, path, faults)
+            # a reader that tells floats from integers gets a float
+            return pc.replace_substring_regex(
+                values.cast(pa.string()), pattern="^(-?[0-9]+)$", replacement=r"\1.0"
+            )
     return values.cast(pa.string())
 
 
@@ -111,7 +115,7 @@ def _text(text: str) -> str:
 def _lists(values: pa.Array, item: Type, path: str, faults: dict[int, str]) -> pa.Array:
     flat, parents = pc.list_flatten(values), pc.list_parent_indices(values).to_numpy()
     inner: dict[int, str] = {}
-    items = _texts(flat, item, path, inner)
+    items = json_texts(flat, item, path, inner)
     faults |= {int(parents[place]): reason for place, reason in inner.items()}
     lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

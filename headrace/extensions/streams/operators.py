@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from headrace.extensions.streams.aggregates import Agg
     from headrace.extensions.streams.expressions import Node
+    from headrace.extensions.streams.kernels.rows import Emit
     from headrace.extensions.streams.rows import Row
     from headrace.extensions.streams.types import Type
     from headrace.extensions.streams.windows import JoinWindows, Windows
@@ -31,17 +32,6 @@ class Join(Enum):
     """A left row comes out alone, with null for the right one."""
     OUTER = "outer"
     """So does a right row."""
-
-
-class Emit(Enum):
-    """When a table's rows come out."""
-
-    UPDATES = "updates"
-    """The last of a key in each micro-batch."""
-    EACH = "each"
-    """One for each record."""
-    FINAL = "final"
-    """Once, when the window is over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ from headrace.extensions.streams.expressions import (
 )
 from headrace.extensions.streams.expressions import when as choose
 from headrace.extensions.streams.inference import Resolved, Scope, resolve
+from headrace.extensions.streams.kernels.rows import Emit
 from headrace.extensions.streams.operators import (
     Aggregate,
     Aggregated,
     Apply,
-    Emit,
     Emitted,
     Filter,
     Join,

@@ -1,0 +1,1 @@
+"""Topologies in this process, without servers: what tests of programs run."""

@@ -1,0 +1,512 @@
+"""Operators that keep rows by key: tables and joins, one row after the other in task order."""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.extensions.streams.columns import evaluate
+from headrace.extensions.streams.expressions import FieldNode, Part, PartNode
+from headrace.extensions.streams.inprocess.batch import (
+    Batch,
+    Change,
+    batch_of,
+    column_of,
+    key_columns,
+    mask_of,
+)
+from headrace.extensions.streams.inprocess.stateless import split_by_key
+from headrace.extensions.streams.kernels.rows import Emit
+from headrace.extensions.streams.keys import decode_keys, encode_keys
+from headrace.extensions.streams.operators import Join
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from headrace.extensions.streams.expressions import Node
+    from headrace.extensions.streams.inprocess.batch import Poison
+    from headrace.extensions.streams.operators import (
+        Filter,
+        Lookup,
+        Output,
+        StreamJoin,
+        TableJoin,
+    )
+    from headrace.extensions.streams.types import Type
+
+    Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A row of a table, and the time of the latest record in it."""
+
+    row: Fields
+    time: int
+
+
+class View:
+    """A table as it is in the middle of a micro-batch: each change is seen from its place on."""
+
+    def __init__(self, rows: Mapping[bytes, Held], changes: Sequence[Change]) -> None:
+        """Start with the rows before the changes, which follow in their order."""
+        self._rows = dict(rows)
+        self._changes = changes
+        self._next = 0
+
+    def advance(self, at: int) -> None:
+        """Apply the changes of records up to a place, that one included."""
+        while self._next < len(self._changes) and self._changes[self._next].at <= at:
+            change = self._changes[self._next]
+            self._next += 1
+            self._rows.pop(change.key, None)
+            if change.row is not None:
+                self._rows[change.key] = Held(change.row, change.time)
+
+    def get(self, key: bytes) -> Held | None:
+        """Return the row of a key."""
+        return self._rows.get(key)
+
+
+class TableState:
+    """A table of the last row of each key."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, Held] = {}
+
+    def put(self, at: int, key: bytes, row: Fields | None, time: int) -> Change:
+        """Store a row, or delete it, and return the change."""
+        before = self.rows.pop(key, None)
+        if row is not None:
+            self.rows[key] = Held(row, time)
+        return Change(at, key, row, None if before is None else before.row, time)
+
+
+class SourceTable:
+    """A topic as a table: the last record of a key in its order, whatever its time."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self.state = TableState()
+
+    def process(self, batch: Batch, label: str, poison: Poison) -> list[Change]:
+        """Return the changes of records; one without a key is poison."""
+        keys = batch.keys(self._output.key).to_pylist()
+        changes = []
+        rows = zip(keys, batch.to_rows(), batch.at.tolist(), batch.times.tolist(), strict=True)
+        for key, row, at, time in rows:
+            if key is None:
+                poison.note(at, f"{label}: the record has no key")
+            else:
+                changes.append(self.state.put(at, key, row, time))
+        return changes
+
+
+def filter_table(operator: Filter, changes: list[Change], poison: Poison) -> list[Change]:
+    """Return changes of a table of which only some rows are there."""
+    assert operator.output is not None, "rows come out"
+    sides = []
+    for rows in ([each.row for each in changes], [each.before for each in changes]):
+        side = [replace(change, row=row) for change, row in zip(changes, rows, strict=True)]
+        batch = batch_of(side, operator.output)
+        found = evaluate(operator.where, batch.columns(), len(batch))
+        for place, reason in sorted(found.faults.items()):
+            if batch.present[place]:
+                poison.note(int(batch.at[place]), f"{operator.label}: {reason}")
+        kept = (mask_of(found.values) & batch.present).tolist()
+        sides.append([row if keep else None for row, keep in zip(rows, kept, strict=True)])
+    return [
+        replace(change, row=row, before=before)
+        for change, row, before in zip(changes, *sides, strict=True)
+        if row is not None or before is not None
+    ]
+
+
+def emit_changes(emit: Emit, changes: Sequence[Change], output: Output) -> Batch:
+    """Return changes as rows: all of them, or the last one of each key."""
+    if emit is Emit.UPDATES:
+        last = {change.key: place for place, change in enumerate(changes)}
+        changes = [changes[place] for place in sorted(last.values())]
+    return batch_of(changes, output)
+
+
+# --- what joins compute of pairs ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A row of each side, None where one is alone."""
+
+    at: int
+    key: bytes
+    left: Fields | None
+    right: Fields | None
+    time: int
+
+
+def _in_task_order(
+    changes: tuple[Sequence[Change], Sequence[Change]],
+) -> list[tuple[int, int, int]]:
+    """Return the changes of two tables as record, side, and place among those of the side."""
+    return sorted(
+        (change.at, side, place) for side in (0, 1) for place, change in enumerate(changes[side])
+    )
+
+
+class PairFields:
+    """Computes the fields of pairs."""
+
+    def __init__(
+        self, fields: Mapping[str, Node], left: Output, right: Output, output: Output
+    ) -> None:
+        self._fields, self._left, self._right, self._output = fields, left, right, output
+
+    def compute(self, pairs: Sequence[Pair], label: str, poison: Poison) -> Batch:
+        """Return the rows of pairs, without those at fault."""
+        return self.compute_kept(pairs, label, poison)[0]
+
+    def compute_kept(
+        self, pairs: Sequence[Pair], label: str, poison: Poison
+    ) -> tuple[Batch, list[int]]:
+        """Return the rows of pairs without those at fault, and the places of these pairs."""
+        size = len(pairs)
+        keys = pa.array([each.key for each in pairs], pa.binary())
+        parts = decode_keys(keys, self._output.key).parts
+        times = np.array([each.time for each in pairs], np.int64)
+        columns: dict[Node, pa.Array] = {
+            **key_columns(parts),
+            PartNode(Part.TIME): pa.array(times),
+            **_side(self._left, [each.left for each in pairs]),
+            **_side(self._right, [each.right for each in pairs]),
+        }
+        found = {name: evaluate(node, columns, size) for name, node in self._fields.items()}
+        faults = {at: text for each in reversed(found.values()) for at, text in each.faults.items()}
+        batch = Batch(
+            self._output.row,
+            {name: each.values for name, each in found.items()},
+            parts,
+            times,
+            np.array([each.at for each in pairs], np.int64),
+            np.ones(size, np.bool_),
+        )
+        kept = [place for place in range(size) if place not in faults]
+        return batch.without(faults, poison, label), kept
+
+
+def _side(output: Output, rows: Sequence[Fields | None]) -> dict[Node, pa.Array]:
+    return {
+        FieldNode(output.row, name): column_of(rows, name, each.type)
+        for name, each in output.row.__fields__.items()
+    }
+
+
+class LookupState:
+    """Joins each row with the row that a table has for its key at that place."""
+
+    def __init__(self, operator: Lookup, left: Output, right: Output) -> None:
+        assert operator.output is not None, "rows come out"
+        self._operator, self._left, self._right = operator, left, right
+        self._pairs = PairFields(operator.fields, left, right, operator.output)
+
+    def process(self, batch: Batch, view: View, poison: Poison) -> Batch:
+        """Return the rows with what the table knows; deletions are left out."""
+        operator = self._operator
+        if operator.on is None:
+            batch, keys = split_by_key(batch, self._left.key, operator.label, poison)
+            looked = keys
+        else:
+            batch, values = batch.take(np.flatnonzero(batch.present)).compute(
+                operator.on, poison, operator.label
+            )
+            keys, looked = batch.keys(self._left.key), encode_keys([values], self._right.key)
+        pairs = []
+        rows = zip(
+            keys.to_pylist(),
+            looked.to_pylist(),
+            batch.to_rows(),
+            batch.at.tolist(),
+            batch.times.tolist(),
+            strict=True,
+        )
+        for key, wanted, row, at, time in rows:
+            view.advance(at)
+            held = None if wanted is None else view.get(wanted)
+            if held is not None or operator.join is Join.LEFT:
+                pairs.append(Pair(at, key, row, None if held is None else held.row, time))
+        return self._pairs.compute(pairs, operator.label, poison)
+
+
+def filter_rows(operator: Filter, rows: Mapping[bytes, Held], poison: Poison) -> dict[bytes, Held]:
+    """Return the rows of a table of which a condition is true."""
+    changes = [Change(0, key, held.row, None, held.time) for key, held in rows.items()]
+    kept = {change.key for change in filter_table(operator, changes, poison)}
+    return {key: held for key, held in rows.items() if key in kept}
+
+
+class TableJoinState:
+    """Joins two tables by key: each change of either side is a change, with the later time."""
+
+    def __init__(self, operator: TableJoin, left: Output, right: Output) -> None:
+        assert operator.output is not None, "rows come out"
+        self._operator = operator
+        self._pairs = PairFields(operator.fields, left, right, operator.output)
+        self._needed = {
+            Join.INNER: (True, True),
+            Join.LEFT: (True, False),
+            Join.OUTER: (False, False),
+        }[operator.join]
+        self.state = TableState()
+
+    def process(
+        self, views: tuple[View, View], changes: tuple[list[Change], list[Change]], poison: Poison
+    ) -> list[Change]:
+        """Return the changes of the result."""
+        merged = _in_task_order(changes)
+        pairs: list[Pair] = []
+        made: list[tuple[int, bytes, int, int | None]] = []
+        for at, side, place in merged:
+            change = changes[side][place]
+            views[1 - side].advance(at if side else at - 1)
+            other = views[1 - side].get(change.key)
+            nothing = change.row is None and change.before is None
+            if other is None and (self._needed[1 - side] or nothing):
+                continue
+            time = change.time if other is None else max(change.time, other.time)
+            own = (change.row, None if other is None else other.row)
+            left, right = own if side == 0 else own[::-1]
+            if self._is_gone(left, right):
+                made.append((at, change.key, time, None))
+            else:
+                made.append((at, change.key, time, len(pairs)))
+                pairs.append(Pair(at, change.key, left, right, time))
+        batch, kept = self._pairs.compute_kept(pairs, self._operator.label, poison)
+        rows = dict(zip(kept, batch.to_rows(), strict=True))
+        return [
+            self.state.put(at, key, None if pair is None else rows[pair], time)
+            for at, key, time, pair in made
+            if pair is None or pair in rows
+        ]
+
+    def _is_gone(self, left: Fields | None, right: Fields | None) -> bool:
+        missing = (left is None, right is None)
+        pairs = zip(self._needed, missing, strict=True)
+        return all(missing) or any(needed and lost for needed, lost in pairs)
+
+
+class ForeignJoinState:
+    """Joins each left row with the right row that one of its fields names."""
+
+    def __init__(self, operator: TableJoin, left: Output, right: Output) -> None:
+        assert operator.output is not None, "rows come out"
+        assert operator.on is not None, "there is a foreign key"
+        self._operator, self._left, self._right = operator, left, right
+        self._on = operator.on
+        self._pairs = PairFields(operator.fields, left, right, operator.output)
+        self._named: dict[bytes, dict[bytes, Fields]] = {}
+        self.state = TableState()
+
+    def process(
+        self, views: tuple[View, View], changes: tuple[list[Change], list[Change]], poison: Poison
+    ) -> list[Change]:
+        """Return the changes of the result, of each left row in the order of its keys."""
+        merged = _in_task_order(changes)
+        names = self._foreign_keys(changes[0], poison)
+        found: list[Change] = []
+        for at, side, place in merged:
+            change = changes[side][place]
+            views[1].advance(at if side else at - 1)
+            if side == 1:
+                for key, left in sorted(self._named.get(change.key, {}).items()):
+                    found += self._put(at, key, left, change.row, change.time, poison)
+            elif place in names:
+                found += self._change_left(change, names[place], views[1], poison)
+        return found
+
+    def _foreign_keys(
+        self, changes: list[Change], poison: Poison
+    ) -> dict[int, tuple[bytes | None, bytes | None]]:
+        """Return the foreign keys before and after each change, but of those at fault."""
+        keys: list[list[bytes | None]] = []
+        faults: dict[int, str] = {}
+        for rows in ([each.before for each in changes], [each.row for each in changes]):
+            side = [replace(change, row=row) for change, row in zip(changes, rows, strict=True)]
+            batch = batch_of(side, self._left)
+            values = evaluate(self._on, batch.columns(), len(batch))
+            faults |= values.faults
+            keys.append(encode_keys([values.values], self._right.key).to_pylist())
+        for place, reason in sorted(faults.items()):
+            poison.note(changes[place].at, f"{self._operator.label}: {reason}")
+        pairs = enumerate(zip(*keys, strict=True))
+        return {place: pair for place, pair in pairs if place not in faults}
+
+    def _change_left(
+        self, change: Change, names: tuple[bytes | None, bytes | None], view: View, poison: Poison
+    ) -> Iterable[Change]:
+        before, after = names
+        if change.before is not None and before is not None:
+            self._named[before].pop(change.key, None)
+        if change.row is not None and after is not None:
+            self._named.setdefault(after, {})[change.key] = change.row
+        if change.row is None and change.before is None:
+            return ()
+        asked = before if change.row is None else after
+        right = None if asked is None else view.get(asked)
+        moved = change.before is not None and (change.row is None or before != after)
+        alone = self._operator.join is Join.LEFT
+        if right is None and not (alone or moved):
+            return ()
+        time = change.time
+        if right is not None and not (change.row is None and alone):
+            time = max(time, right.time)
+        row = None if right is None else right.row
+        return self._put(change.at, change.key, change.row, row, time, poison)
+
+    def _put(  # noqa: PLR0917 - both rows, and where they come from
+        self,
+        at: int,
+        key: bytes,
+        left: Fields | None,
+        right: Fields | None,
+        time: int,
+        poison: Poison,
+    ) -> Iterable[Change]:
+        if left is None or (right is None and self._operator.join is Join.INNER):
+            return (self.state.put(at, key, None, time),)
+        batch = self._pairs.compute(
+            [Pair(at, key, left, right, time)], self._operator.label, poison
+        )
+        return tuple(self.state.put(at, key, row, time) for row in batch.to_rows())
+
+
+def _with_keys(
+    batch: Batch, types: Sequence[Type], label: str, poison: Poison
+) -> tuple[Batch, pa.Array]:
+    """Return the rows that have a key, and deletions, which move the time; and their keys."""
+    keys = batch.keys(types)
+    missing = mask_of(keys.is_null()) & batch.present
+    faults = dict.fromkeys(np.flatnonzero(missing).tolist(), "the row has no key")
+    batch = batch.without(faults, poison, label)
+    return batch, batch.keys(types) if faults else keys
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class _Buffered:
+    """A record in the buffer of a join; ``order`` is the place in which it came."""
+
+    time: int
+    order: int
+
+
+class StreamJoinState:
+    """Joins two streams by key and time, as their records come. A deletion moves the time only.
+
+    A partner is remembered while its time is at least the operator time less both reaches and the
+    grace. A record that finds none waits, and is alone once its reach and the grace are over.
+    """
+
+    def __init__(self, operator: StreamJoin, outputs: tuple[Output, Output]) -> None:
+        assert operator.output is not None, "rows come out"
+        self._operator, self._outputs = operator, outputs
+        windows = operator.windows
+        self._reach = (windows.after, windows.before)
+        self._grace = windows.grace
+        self._is_alone = {
+            Join.INNER: (False, False),
+            Join.LEFT: (True, False),
+            Join.OUTER: (True, True),
+        }[operator.join]
+        self._pairs = PairFields(operator.fields, *outputs, operator.output)
+        self._order = 0
+        self._buffers: tuple[dict[bytes, list[_Buffered]], dict[bytes, list[_Buffered]]] = ({}, {})
+        self._rows: dict[int, Fields] = {}
+        self._alone: dict[int, tuple[int, int, bytes, int]] = {}
+        self.time = -1
+
+    def process(self, batches: tuple[Batch, Batch], poison: Poison) -> Batch:
+        """Return the pairs, and what is alone."""
+        label = self._operator.label
+        merged = []
+        for side, batch in enumerate(batches):
+            kept, keys = _with_keys(batch, self._outputs[side].key, label, poison)
+            columns = (kept.at.tolist(), keys.to_pylist(), kept.to_rows(), kept.times.tolist())
+            rows = zip(*columns, strict=True)
+            merged += [(at, side, place, *row) for place, (at, *row) in enumerate(rows)]
+        merged.sort(key=lambda each: each[:3])
+        pairs: list[Pair] = []
+        for at, side, _, key, row, time in merged:
+            self.time = max(self.time, time)
+            if row is not None:
+                pairs += self._take(at, side, key, row, time)
+        self._forget()
+        return self._pairs.compute(pairs, label, poison)
+
+    def _take(self, at: int, side: int, key: bytes, row: Fields, time: int) -> Iterator[Pair]:
+        if time == self.time:
+            yield from self._due(at)
+        self._order += 1
+        own = _Buffered(time, self._order)
+        partners = list(self._partners(key, side, time))
+        for each in partners:
+            self._alone.pop(each.order, None)
+            yield self._pair(at, key, side, row, self._rows[each.order], max(time, each.time))
+        if not partners and self._is_alone[side]:
+            if self._is_over(time, side):
+                yield self._pair(at, key, side, row, None, time)
+            else:
+                # of the same time right ones come first
+                self._alone[own.order] = (time, 1 - side, key, own.order)
+        insort(self._buffers[side].setdefault(key, []), own)
+        self._rows[own.order] = row
+
+    def _partners(self, key: bytes, side: int, time: int) -> Iterator[_Buffered]:
+        first = max(time - self._reach[1 - side], self._remembered)
+        last = time + self._reach[side]
+        for each in self._buffers[1 - side].get(key, ()):
+            if first <= each.time <= last:
+                yield each
+
+    @property
+    def _remembered(self) -> int:
+        return self.time - sum(self._reach) - self._grace
+
+    def _is_over(self, time: int, side: int) -> bool:
+        return time + self._reach[side] + self._grace < self.time
+
+    def _due(self, at: int) -> Iterator[Pair]:
+        """Yield the records without a partner that can have none any more."""
+        for time, flag, key, order in sorted(self._alone.values()):
+            side = 1 - flag
+            if self._is_over(time, side):
+                del self._alone[order]
+                yield self._pair(at, key, side, self._rows[order], None, time)
+
+    @staticmethod
+    def _pair(  # noqa: PLR0917 - both rows, and where they come from
+        at: int, key: bytes, side: int, row: Fields, other: Fields | None, time: int
+    ) -> Pair:
+        left, right = (row, other) if side == 0 else (other, row)
+        return Pair(at, key, left, right, time)
+
+    def _forget(self) -> None:
+        """Drop what no record can join any more, and is not alone."""
+        for buffer in self._buffers:
+            for key in list(buffer):
+                kept = []
+                for each in buffer[key]:
+                    if each.time >= self._remembered:
+                        kept.append(each)
+                    elif each.order not in self._alone:
+                        del self._rows[each.order]
+                buffer[key] = kept
+                if not kept:
+                    del buffer[key]
+
+    def buffered(self) -> Iterator[tuple[bytes, int, Fields]]:
+        """Yield the records in both buffers: key, time, fields."""
+        for buffer in self._buffers:
+            for key, found in sorted(buffer.items()):
+                yield from ((key, each.time, self._rows[each.order]) for each in found)
