@@ -284,6 +284,7 @@ _IN_TESTS: dict[str, set[str]] = {
         "_line",
         "_open",
         "_runner",
+        "_staged",
         "_waiting",
     },
     "unit/telemetry/logs/test_pipe.py": {"_write"},
