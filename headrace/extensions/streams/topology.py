@@ -6,13 +6,33 @@ are there, that types fit, that names are given. :meth:`Topology.plan` checks th
 
 from __future__ import annotations
 
-import re
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
-from headrace.core.errors import ConfigError
 from headrace.extensions.streams import aggregates as declared
+from headrace.extensions.streams.checks import (
+    TIME,
+    by_of,
+    by_of_key,
+    check_version,
+    describe_misfit,
+    fits,
+    is_key,
+    named_errors,
+    require_field,
+    require_function,
+    require_key,
+    require_name,
+    require_topic,
+    resolve_aggregate,
+    resolve_condition,
+    resolve_fields,
+    resolve_key,
+    resolve_time,
+    scope_of,
+    scope_of_join,
+    windows_of_join,
+)
 from headrace.extensions.streams.decode import check_codec
 from headrace.extensions.streams.expressions import (
     Expr,
@@ -27,7 +47,6 @@ from headrace.extensions.streams.expressions import (
     walk,
 )
 from headrace.extensions.streams.expressions import when as choose
-from headrace.extensions.streams.inference import Resolved, Scope, resolve
 from headrace.extensions.streams.kernels.rows import Emit
 from headrace.extensions.streams.operators import (
     Aggregate,
@@ -35,7 +54,6 @@ from headrace.extensions.streams.operators import (
     Apply,
     Emitted,
     Filter,
-    Join,
     KeyBy,
     Lookup,
     Merge,
@@ -54,31 +72,23 @@ from headrace.extensions.streams.plan import Plan, make_plan
 from headrace.extensions.streams.types import (
     BOOL,
     BYTES,
-    FLOAT,
     INT,
-    KEYS,
-    NUMBERS,
-    ORDERED,
     TEXT,
-    Kind,
-    Type,
-    list_of,
 )
 from headrace.extensions.streams.windows import (
-    JoinWindows,
     SessionWindows,
     SlidingWindows,
     Span,
     TimeWindows,
-    join_windows,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
     from decimal import Decimal
 
     from headrace.extensions.streams.expressions import Node
+    from headrace.extensions.streams.inference import Resolved, Scope
     from headrace.extensions.streams.rows import Row
     from headrace.extensions.streams.windows import Windows
 
@@ -89,35 +99,9 @@ O = TypeVar("O", bound="Row")  # noqa: E741 - the rows that come out
 #: What a field of a row gets: an expression, or a constant.
 Value: TypeAlias = "Expr[Any] | str | int | float | bytes | datetime | Decimal | None"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 #: The types of a record's key in a topic, by the Python type that names it.
 _KEY_TYPES = {str: TEXT, int: INT, bytes: BYTES}
-
-_TIME = ((Part.TIME, INT),)
-
-
-@contextmanager
-def _called(label: str) -> Iterator[None]:
-    """Raise errors as those of the operator that they are of."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise ConfigError([f"{label}: {error}"]) from error
-
-
-def _require_name(name: object) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise TypeError(
-            f"{name!r} is no name; state and topics are called by it, so take letters, digits, "
-            "- and _, 100 at most"
-        )
-
-
-def _require_topic(topic: object) -> None:
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
-        raise TypeError(f"{topic!r} is no name of a topic")
 
 
 class Topology:
@@ -149,13 +133,13 @@ class Topology:
             time: the time of a record in milliseconds, or a datetime, in place of its own.
             codec: how values are written: json, string or bytes.
         """
-        with _called(f"stream {topic!r}"):
-            _require_topic(topic)
+        with named_errors(f"stream {topic!r}"):
+            require_topic(topic)
             check_codec(codec, rows, "the rows")
             if key not in _KEY_TYPES:
                 raise TypeError(f"key={key!r}: a record's key is str, int or bytes")
             parts = (_KEY_TYPES[key],)
-            node = None if time is None else _time_node(time, rows, parts)
+            node = None if time is None else resolve_time(time, rows, parts)
         source = Source(output=Output(rows, parts), topic=topic, codec=codec, time=node)
         return Stream(self.append(source))
 
@@ -207,9 +191,9 @@ class Topology:
         self, topic: str, rows: type[Row], name: str, key: Any, codec: str, *, shared: bool
     ) -> Handle:
         label = f"{'shared_table' if shared else 'table'} {name!r}"
-        with _called(label):
-            _require_name(name)
-            _require_topic(topic)
+        with named_errors(label):
+            require_name(name)
+            require_topic(topic)
             check_codec(codec, rows, "the rows")
             if key not in _KEY_TYPES:
                 raise TypeError(f"key={key!r}: a record's key is str, int or bytes")
@@ -251,11 +235,11 @@ class _Rows(Generic[R]):
         return (self.handle.place, *(each.handle.place for each in others))
 
     def _scope(self) -> Scope:
-        return _scope_of((self.handle.output.row,), self.handle.output, _TIME)
+        return scope_of((self.handle.output.row,), self.handle.output, TIME)
 
     def _sink(self, topic: str, codec: str) -> None:
-        with _called(f"to {topic!r}"):
-            _require_topic(topic)
+        with named_errors(f"to {topic!r}"):
+            require_topic(topic)
             check_codec(codec, self.handle.output.row, "the rows")
         self.handle.append(Sink(inputs=(self.handle.place,), topic=topic, codec=codec))
 
@@ -267,8 +251,8 @@ class Stream(_Rows[R]):
 
     def filter(self, where: Expr[bool | None]) -> Stream[R]:
         """Keep the rows of which the condition is true; where it is null, a row is left out."""
-        with _called(f"filter of {self.handle.output.row.__name__}"):
-            node = _condition(where, self._scope())
+        with named_errors(f"filter of {self.handle.output.row.__name__}"):
+            node = resolve_condition(where, self._scope())
         return Stream(
             self.handle.append(
                 Filter(inputs=(self.handle.place,), output=self.handle.output, where=node)
@@ -281,9 +265,9 @@ class Stream(_Rows[R]):
         Returns:
             One stream for each condition, and one for the others.
         """
-        with _called(f"branch of {self.handle.output.row.__name__}"):
+        with named_errors(f"branch of {self.handle.output.row.__name__}"):
             for where in wheres:
-                _condition(where, self._scope())
+                resolve_condition(where, self._scope())
         chosen: list[Expr[Any]] = []
         for place in range(len(wheres) + 1):
             found = wheres[place] if place < len(wheres) else _ALWAYS
@@ -297,7 +281,7 @@ class Stream(_Rows[R]):
 
         Fields that are left out have their default, or null.
         """
-        with _called(f"select of {rows.__name__}"):
+        with named_errors(f"select of {rows.__name__}"):
             found, by = self._selected(rows, fields, exploded=False)
         output = Output(rows, self.handle.output.key, by)
         nodes = {name: each.node for name, each in found.items()}
@@ -311,9 +295,9 @@ class Stream(_Rows[R]):
         One of the fields gets a list of its type; the others are the same for all items. Of an
         empty list, or of null, nothing comes out.
         """
-        with _called(f"explode of {rows.__name__}"):
+        with named_errors(f"explode of {rows.__name__}"):
             found, by = self._selected(rows, fields, exploded=True)
-            lists = [name for name, each in found.items() if not _fits(rows, name, each.type)]
+            lists = [name for name, each in found.items() if not fits(rows, name, each.type)]
             if len(lists) != 1:
                 several = f"{' and '.join(lists)} do" if lists else "none does"
                 raise TypeError(f"one field has to get a list of its type, and {several}")
@@ -342,8 +326,8 @@ class Stream(_Rows[R]):
     def _applied(
         self, function: Callable[..., Any], rows: type[S], op: str, *, batches: bool
     ) -> Stream[S]:
-        with _called(f"{op} to {rows.__name__}"):
-            _require_function(function)
+        with named_errors(f"{op} to {rows.__name__}"):
+            require_function(function)
         output = Output(rows, self.handle.output.key)
         operator = Apply(
             inputs=(self.handle.place,), output=output, function=function, batches=batches
@@ -352,7 +336,7 @@ class Stream(_Rows[R]):
 
     def merge(self, *others: Stream[R]) -> Stream[R]:
         """Return the rows of this stream and of others, in the order of the task."""
-        with _called(f"merge of {self.handle.output.row.__name__}"):
+        with named_errors(f"merge of {self.handle.output.row.__name__}"):
             inputs = self._inputs(*others)
             outputs = [each.handle.output for each in (self, *others)]
             for each in outputs:
@@ -369,8 +353,8 @@ class Stream(_Rows[R]):
 
     def peek(self, function: Callable[[R], object]) -> Stream[R]:
         """Show each row to a Python function, for logs and counters; a row may be shown again."""
-        with _called("peek"):
-            _require_function(function)
+        with named_errors("peek"):
+            require_function(function)
         operator = Peek(inputs=(self.handle.place,), output=self.handle.output, function=function)
         return Stream(self.handle.append(operator))
 
@@ -379,9 +363,9 @@ class Stream(_Rows[R]):
 
         The topic is called by ``name``. Several expressions make one key.
         """
-        with _called(f"key_by {name!r}"):
-            _require_name(name)
-            parts = _key_parts(by, self._scope())
+        with named_errors(f"key_by {name!r}"):
+            require_name(name)
+            parts = resolve_key(by, self._scope())
         return self._keyed(parts, name)
 
     def group_by(self, *by: Expr[Any], name: str) -> Grouped[R]:
@@ -389,10 +373,10 @@ class Stream(_Rows[R]):
 
         State, and that topic, are called by ``name``.
         """
-        with _called(f"group_by {name!r}"):
-            _require_name(name)
-            parts = _key_parts(by, self._scope())
-        is_keyed = _is_key(parts, self.handle.output)
+        with named_errors(f"group_by {name!r}"):
+            require_name(name)
+            parts = resolve_key(by, self._scope())
+        is_keyed = is_key(parts, self.handle.output)
         stream = self if is_keyed else self._keyed(parts, name)
         group = tuple(node_of(each) for each in by)
         return Grouped(stream, name, group)
@@ -433,20 +417,20 @@ class Stream(_Rows[R]):
             version: raise it for a new, empty store after a change that the old one does not allow.
             **fields: the fields of ``rows``, by expressions over fields of both sides.
         """
-        with _called(f"join {name!r}"):
-            _require_name(name)
+        with named_errors(f"join {name!r}"):
+            require_name(name)
             inputs = self._inputs(other)
-            windows = _join_windows(within, before, after, grace)
-            join, scope = _join_scope(kind, self.handle.output, other.handle.output)
-            found = _row_fields(rows, fields, scope)
+            windows = windows_of_join(within, before, after, grace)
+            join, scope = scope_of_join(kind, self.handle.output, other.handle.output)
+            found = resolve_fields(rows, fields, scope)
         output = Output(
-            rows, self.handle.output.key, _by_of_key(rows, found, self.handle.output.key)
+            rows, self.handle.output.key, by_of_key(rows, found, self.handle.output.key)
         )
         operator = StreamJoin(
             inputs=inputs,
             output=output,
             name=name,
-            version=_version(name, version),
+            version=check_version(name, version),
             windows=windows,
             join=join,
             fields={field: each.node for field, each in found.items()},
@@ -474,8 +458,8 @@ class Stream(_Rows[R]):
             kind: left: a row whose key the table lacks has null there; inner: it is left out.
             **fields: the fields of ``rows``, by expressions over fields of both sides.
         """
-        with _called(f"lookup {name!r}"):
-            _require_name(name)
+        with named_errors(f"lookup {name!r}"):
+            require_name(name)
             inputs = self._inputs(table)
             right = table.handle.output
             node = None
@@ -485,7 +469,7 @@ class Stream(_Rows[R]):
                         "on= is for a shared_table; key_by the stream, so that rows and table "
                         "are in the same partition, and leave on= out"
                     )
-                node = _key_parts((on,), self._scope())[0]
+                node = resolve_key((on,), self._scope())[0]
             if kind not in {"inner", "left"}:
                 raise TypeError(f"kind={kind!r}: a lookup is inner or left")
             left = (
@@ -493,10 +477,10 @@ class Stream(_Rows[R]):
                 if node is None
                 else Output(self.handle.output.row, (node.type.required,))
             )
-            join, scope = _join_scope(kind, left, right, self.handle.output)
-            found = _row_fields(rows, fields, scope)
+            join, scope = scope_of_join(kind, left, right, self.handle.output)
+            found = resolve_fields(rows, fields, scope)
         output = Output(
-            rows, self.handle.output.key, _by_of_key(rows, found, self.handle.output.key)
+            rows, self.handle.output.key, by_of_key(rows, found, self.handle.output.key)
         )
         operator = Lookup(
             inputs=inputs,
@@ -512,15 +496,15 @@ class Stream(_Rows[R]):
         self, reducer: Callable[..., Any], *, name: str, rows: type[S], version: int = 1
     ) -> Stream[S]:
         """Apply a reducer with state by key, as of a keyed channel; its outputs are rows."""
-        with _called(f"reduce {name!r}"):
-            _require_name(name)
-            _require_function(reducer)
-            _require_key(self.handle.output)
+        with named_errors(f"reduce {name!r}"):
+            require_name(name)
+            require_function(reducer)
+            require_key(self.handle.output)
         operator = Reduce(
             inputs=(self.handle.place,),
             output=Output(rows, self.handle.output.key),
             name=name,
-            version=_version(name, version),
+            version=check_version(name, version),
             reducer=reducer,
         )
         return Stream(self.handle.append(operator))
@@ -533,8 +517,8 @@ class Stream(_Rows[R]):
         self, rows: type[Row], fields: Mapping[str, Value], *, exploded: bool
     ) -> tuple[dict[str, Resolved], tuple[Node, ...]]:
         """Return the fields of a row of others, and those that are the key still."""
-        found = _row_fields(rows, fields, self._scope(), lists=exploded)
-        by = _by_of(rows, found, self.handle.output.by) or _by_of_key(
+        found = resolve_fields(rows, fields, self._scope(), lists=exploded)
+        by = by_of(rows, found, self.handle.output.by) or by_of_key(
             rows, found, self.handle.output.key
         )
         return found, by
@@ -555,7 +539,7 @@ class Grouped(Generic[R]):
 
     def window(self, windows: Windows) -> Grouped[R]:
         """Group by time as well: ``window(tumbling("5m", grace="30s"))``."""
-        with _called(f"window of {self._name!r}"):
+        with named_errors(f"window of {self._name!r}"):
             if self._windows is not None:
                 raise TypeError("there are windows already; group once for each")
             if not isinstance(windows, (TimeWindows, SlidingWindows, SessionWindows)):
@@ -577,13 +561,13 @@ class Grouped(Generic[R]):
             version: raise it for a new, empty store after a change that the old one does not allow.
             **fields: the fields of ``rows``, by aggregates and expressions of the group.
         """
-        with _called(f"agg of {self._name!r}"):
+        with named_errors(f"agg of {self._name!r}"):
             plain, made = self._fields(rows, fields)
         source = self._stream.handle.output
         output = Output(
             rows,
             source.key,
-            _by_of_key(rows, plain, source.key),
+            by_of_key(rows, plain, source.key),
             is_table=True,
             windows=self._windows,
         )
@@ -591,7 +575,7 @@ class Grouped(Generic[R]):
             inputs=(self._stream.handle.place,),
             output=output,
             name=self._name,
-            version=_version(self._name, version),
+            version=check_version(self._name, version),
             windows=self._windows,
             group=tuple(map(node_of, self._parts())),
             fields={name: each.node for name, each in plain.items()},
@@ -607,18 +591,18 @@ class Grouped(Generic[R]):
         self, rows: type[Row], fields: Mapping[str, declared.Agg[Any] | Value]
     ) -> tuple[dict[str, Resolved], dict[str, Aggregated]]:
         source = self._stream.handle.output
-        scope = _scope_of((source.row,), source, _TIME)
+        scope = scope_of((source.row,), source, TIME)
         made: dict[str, Aggregated] = {}
         plain: dict[str, Expr[Any]] = {}
         for name, each in fields.items():
             if not isinstance(each, declared.Agg):
                 plain[name] = self._of_group(name, each)
                 continue
-            _require_field(rows, name)
+            require_field(rows, name)
             kind = rows.__fields__[name].type
-            made[name] = _aggregated(name, each, scope, kind, self._windows)
+            made[name] = resolve_aggregate(name, each, scope, kind, self._windows)
             if not kind.accepts(made[name].result):
-                raise TypeError(_misfit(rows, name, made[name].result))
+                raise TypeError(describe_misfit(rows, name, made[name].result))
         windowed = (
             ()
             if self._windows is None
@@ -627,8 +611,8 @@ class Grouped(Generic[R]):
                 (Part.WINDOW_END, INT),
             )
         )
-        group = replace(_scope_of((), source, windowed), keys=source.key)
-        return _row_fields(rows, plain, group, given=made), made
+        group = replace(scope_of((), source, windowed), keys=source.key)
+        return resolve_fields(rows, plain, group, given=made), made
 
     def _of_group(self, name: str, found: Any) -> Expr[Any]:
         """Return an expression of the group, in which its own expressions are parts of the key."""
@@ -666,7 +650,7 @@ class Table(_Rows[R]):
 
     def final(self) -> Stream[R]:
         """Return the row of each window once, when the window is over."""
-        with _called(f"final of {self.handle.output.row.__name__}"):
+        with named_errors(f"final of {self.handle.output.row.__name__}"):
             if self.handle.output.windows is None:
                 raise TypeError(
                     "the table has no windows, so no row of it is the last; take updates() or "
@@ -681,9 +665,9 @@ class Table(_Rows[R]):
 
     def filter(self, where: Expr[bool | None]) -> Table[R]:
         """Keep the rows of which the condition is true; one that is no more is a deletion."""
-        with _called(f"filter of {self.handle.output.row.__name__}"):
-            scope = _scope_of((self.handle.output.row,), self.handle.output)
-            node = _condition(where, scope)
+        with named_errors(f"filter of {self.handle.output.row.__name__}"):
+            scope = scope_of((self.handle.output.row,), self.handle.output)
+            node = resolve_condition(where, scope)
         operator = Filter(inputs=(self.handle.place,), output=self.handle.output, where=node)
         return Table(self.handle.append(operator))
 
@@ -710,8 +694,8 @@ class Table(_Rows[R]):
             version: raise it for a new, empty store after a change that the old one does not allow.
             **fields: the fields of ``rows``, by expressions over fields of both sides.
         """
-        with _called(f"join {name!r}"):
-            _require_name(name)
+        with named_errors(f"join {name!r}"):
+            require_name(name)
             inputs = self._inputs(other)
             left, right = self.handle.output, other.handle.output
             for each in (left, right):
@@ -721,22 +705,22 @@ class Table(_Rows[R]):
             if on is not None:
                 if kind == "outer":
                     raise TypeError("with on= a join is inner or left")
-                scope = _scope_of((left.row,), left)
-                node = _key_parts((on,), scope)[0]
+                scope = scope_of((left.row,), left)
+                node = resolve_key((on,), scope)[0]
                 left = Output(left.row, (node.type.required,))
-            join, scope = _join_scope(kind, left, right, self.handle.output)
-            found = _row_fields(rows, fields, scope)
+            join, scope = scope_of_join(kind, left, right, self.handle.output)
+            found = resolve_fields(rows, fields, scope)
         output = Output(
             rows,
             self.handle.output.key,
-            _by_of_key(rows, found, self.handle.output.key),
+            by_of_key(rows, found, self.handle.output.key),
             is_table=True,
         )
         operator = TableJoin(
             inputs=inputs,
             output=output,
             name=name,
-            version=_version(name, version),
+            version=check_version(name, version),
             join=join,
             fields={field: each.node for field, each in found.items()},
             on=None if node is None else node.node,
@@ -756,263 +740,6 @@ class SharedTable(_Rows[R]):
 
 #: A condition that is true of all rows.
 _ALWAYS: Expr[bool] = Expr(ValueNode(True, BOOL))
-
-
-# --- checks of what an operator is given ----------------------------------------------------------
-
-
-def _require_function(function: object) -> None:
-    if not callable(function):
-        raise TypeError(f"{function!r} is no function")
-
-
-def _version(name: str, version: object) -> int:
-    if type(version) is not int or version < 1:
-        raise ConfigError([f"{name!r}: version={version!r} is no number from 1"])
-    return version
-
-
-def _scope_of(
-    rows: tuple[type[Row], ...], output: Output, parts: tuple[tuple[Part, Type], ...] = ()
-) -> Scope:
-    """Return what an expression may name: rows, the key of ``output``, and other parts."""
-    if len(output.key) == 1:
-        return Scope(rows, parts=((Part.KEY, output.key[0]), *parts))
-    hint = f"the key has {len(output.key)} parts; name one as it was grouped by"
-    return Scope(rows, parts=parts, hints=((Part.KEY, hint),))
-
-
-def _time_node(time: Expr[Any], rows: type[Row], key: tuple[Type, ...]) -> Node:
-    scope = Scope((rows,), parts=((Part.KEY, key[0]), *_TIME))
-    found = resolve(node_of(time), scope)
-    if found.type.kind not in {Kind.INT, Kind.DATETIME}:
-        raise TypeError(f"time={describe(found.node)} is {found.type}; give int or datetime")
-    return found.node
-
-
-def _condition(where: object, scope: Scope) -> Node:
-    found = resolve(node_of(where), scope)
-    if found.type.kind is not Kind.BOOL:
-        raise TypeError(f"{describe(found.node)} is {found.type}, which is no condition")
-    return found.node
-
-
-def _key_parts(by: tuple[object, ...], scope: Scope) -> tuple[Resolved, ...]:
-    if not by:
-        raise TypeError("give an expression, as in Order.id")
-    found = tuple(resolve(node_of(each), scope) for each in by)
-    for each in found:
-        is_bytes = each.type.kind is Kind.BYTES and len(found) == 1
-        if each.type.kind not in KEYS and not is_bytes:
-            raise TypeError(
-                f"{describe(each.node)} is {each.type}, which is no key; keys are str, int, bool, "
-                "or bytes alone"
-            )
-    return found
-
-
-def _is_key(parts: tuple[Resolved, ...], output: Output) -> bool:
-    nodes = tuple(each.node for each in parts)
-    return nodes == output.by or nodes == (PartNode(Part.KEY),)
-
-
-def _require_key(output: Output) -> None:
-    if not output.key:
-        raise TypeError(f"{output.row.__name__} rows have no known key; key_by them first")
-
-
-def _require_field(rows: type[Row], name: str) -> None:
-    if name not in rows.__fields__:
-        known = ", ".join(rows.__fields__) or "none"
-        raise TypeError(f"{rows.__name__} has no field {name!r}; its fields: {known}")
-
-
-def _fits(rows: type[Row], name: str, found: Type) -> bool:
-    return rows.__fields__[name].type.accepts(found)
-
-
-def _misfit(rows: type[Row], name: str, found: Type) -> str:
-    kind = rows.__fields__[name].type
-    if kind.required == found.required:
-        step = "give .or_else(...), or declare the field with | None"
-    else:
-        step = "cast the value, or declare the field so"
-    return f"field {name} of {rows.__name__} is {kind} and gets {found}; {step}"
-
-
-def _row_fields(
-    rows: type[Row],
-    fields: Mapping[str, object],
-    scope: Scope,
-    *,
-    lists: bool = False,
-    given: Iterable[str] = (),
-) -> dict[str, Resolved]:
-    """Return the fields of a row as they are computed, in the order of its class.
-
-    With ``lists`` a field may get a list of its type. ``given`` are computed otherwise.
-    """
-    for name in fields:
-        _require_field(rows, name)
-    found: dict[str, Resolved] = {}
-    for name, each in rows.__fields__.items():
-        if name in given:
-            continue
-        if name not in fields:
-            if each.is_required:
-                raise TypeError(f"field {name} of {rows.__name__} is missing; give {name}=...")
-            found[name] = Resolved(ValueNode(each.default, each.type), each.type)
-            continue
-        try:
-            found[name] = _with_constant(fields[name], each.type, scope)
-        except TypeError as error:
-            raise TypeError(f"field {name}: {error}") from error
-        kind = found[name].type
-        is_list = kind.item is not None and each.type.accepts(kind.item)
-        if not each.type.accepts(kind) and not (lists and is_list):
-            raise TypeError(_misfit(rows, name, kind))
-    return found
-
-
-def _with_constant(value: object, kind: Type, scope: Scope) -> Resolved:
-    """Return an expression, or a constant as one of the field's type where it fits."""
-    node = node_of(value)
-    if isinstance(node, ValueNode) and node.type is None and kind.nullable:
-        return Resolved(ValueNode(None, kind.required), kind)
-    if kind.kind is Kind.FLOAT and isinstance(node, ValueNode) and type(node.value) is int:
-        node = ValueNode(float(node.value), FLOAT)
-    return resolve(node, scope)
-
-
-def _by_of_key(
-    rows: type[Row], found: Mapping[str, Resolved], key: tuple[Type, ...]
-) -> tuple[Node, ...]:
-    """Return the fields of a row that are the parts of its key; none unless all are there."""
-    parts: list[Node] = [KeyNode(place) for place in range(len(key))]
-    if len(key) == 1:
-        parts = [PartNode(Part.KEY)]
-    return _by_of(rows, found, parts)
-
-
-def _by_of(
-    rows: type[Row], found: Mapping[str, Resolved], parts: Iterable[Node]
-) -> tuple[Node, ...]:
-    """Return the fields of a row that are these expressions of another; none unless all are."""
-    by = []
-    for part in parts:
-        same = [name for name, each in found.items() if each.node == part]
-        if not same:
-            return ()
-        by.append(FieldNode(rows, same[0]))
-    return tuple(by)
-
-
-def _join_windows(
-    within: Span | None, before: Span | None, after: Span | None, grace: Span
-) -> JoinWindows:
-    if (within is None) == (before is None and after is None):
-        raise TypeError('give within="10m", or before= and after=')
-    if within is not None:
-        before = after = within
-    return join_windows(before=before or "0s", after=after or "0s", grace=grace)
-
-
-def _join_scope(
-    kind: str, left: Output, right: Output, source: Output | None = None
-) -> tuple[Join, Scope]:
-    """Return the kind of a join, and what its fields may name."""
-    if kind not in {each.value for each in Join}:
-        raise TypeError(f"kind={kind!r}: a join is inner, left or outer")
-    if left.row is right.row:
-        raise TypeError(
-            f"both sides are {left.row.__name__}, so a field says not which one is meant; select "
-            "one side into a row of another class"
-        )
-    for each in (left, right):
-        _require_key(each)
-    if left.key != right.key:
-        names = [", ".join(map(str, each.key)) for each in (left, right)]
-        raise TypeError(
-            f"{left.row.__name__} has the key {names[0]} and {right.row.__name__} {names[1]}, so "
-            "that no key of one is that of the other; key_by both alike"
-        )
-    join = Join(kind)
-    missing = set()
-    if join is not Join.INNER:
-        missing.add(right.row)
-    if join is Join.OUTER:
-        missing.add(left.row)
-    scope = _scope_of((left.row, right.row), source or left, _TIME)
-    return join, replace(scope, missing=frozenset(missing))
-
-
-# --- aggregates -----------------------------------------------------------------------------------
-
-
-def _aggregated(
-    name: str,
-    aggregate: declared.Agg[Any],
-    scope: Scope,
-    declaration: Type,
-    windows: Windows | None,
-) -> Aggregated:
-    """Return an aggregate with the types of what it is computed of."""
-    kind = type(aggregate).__name__.lower()
-    try:
-        found = tuple(resolve(node_of(each), scope) for each in aggregate.arguments)
-    except TypeError as error:
-        raise TypeError(f"field {name}: {kind}: {error}") from error
-    types = tuple(each.type for each in found)
-    try:
-        result = _result_of(aggregate, types, scope, declaration, windows)
-    except TypeError as error:
-        shown = ", ".join(describe(each.node) for each in found)
-        raise TypeError(f"field {name}: {kind}({shown}): {error}") from None
-    return Aggregated(
-        aggregate=aggregate,
-        arguments=tuple(each.node for each in found),
-        types=types,
-        result=result,
-    )
-
-
-def _result_of(
-    aggregate: declared.Agg[Any],
-    types: tuple[Type, ...],
-    scope: Scope,
-    declaration: Type,
-    windows: Windows | None,
-) -> Type:
-    match aggregate:
-        case declared.Count():
-            return INT
-        case declared.Fold():
-            if aggregate.rows not in scope.rows:
-                raise TypeError(f"rows={aggregate.rows.__name__} is not what is grouped")
-            one_row = windows is None or (isinstance(windows, TimeWindows) and windows.tumbling)
-            if aggregate.merge is None and not one_row:
-                raise TypeError("these windows are made of parts; give merge=")
-            return declaration
-        case declared.Total() | declared.Mean():
-            _require_kind(types[0], NUMBERS, "added up")
-            is_mean = isinstance(aggregate, declared.Mean)
-            return FLOAT.or_null(types[0].nullable) if is_mean else types[0]
-        case declared.Least() | declared.Most():
-            _require_kind(types[0], ORDERED | {Kind.BOOL}, "ordered")
-            return types[0]
-        case declared.First() | declared.Last():
-            return types[0]
-        case declared.Top():
-            _require_kind(types[1], ORDERED | {Kind.BOOL}, "ordered")
-        case declared.Distinct():
-            _require_kind(types[0], ORDERED | {Kind.BOOL}, "ordered")
-    return list_of(types[0].required)
-
-
-def _require_kind(found: Type, kinds: set[Kind], doing: str) -> None:
-    if found.kind not in kinds:
-        names = ", ".join(sorted(each.value for each in kinds))
-        raise TypeError(f"{found} is not {doing}; that is for {names}")
 
 
 __all__ = ["Grouped", "SharedTable", "Stream", "Table", "Topology"]
