@@ -1,4 +1,4 @@
-"""Aggregates by key: without windows, in windows of fixed bounds, and in sessions."""
+"""Aggregates by key: without windows, and in windows of all kinds."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from headrace.extensions.streams.kernels.layout import Inputs, Layout, take_rows
 from headrace.extensions.streams.kernels.partials import make_partial
 from headrace.extensions.streams.kernels.records import Records
 from headrace.extensions.streams.kernels.rows import Emit
-from headrace.extensions.streams.kernels.stores import MemoryStore
+from headrace.extensions.streams.kernels.sessions import SessionKernel
+from headrace.extensions.streams.kernels.sliding import SlidingKernel
+from headrace.extensions.streams.kernels.stores import MemoryKeyedWindows, MemoryStore
 from headrace.extensions.streams.kernels.time_windows import TimeWindowKernel
 from headrace.extensions.streams.keys import decode_keys
-from headrace.extensions.streams.windows import TimeWindows
+from headrace.extensions.streams.windows import SessionWindows, SlidingWindows, TimeWindows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.kernels.partials import Parts
     from headrace.extensions.streams.kernels.records import Array
     from headrace.extensions.streams.operators import Aggregate, Output
-    from headrace.extensions.streams.windows import SessionWindows
+    from headrace.extensions.streams.windows import Windows
+
+
+#: Later than the end of any window.
+_ALL = 2**62
 
 
 def layout_of(operator: Aggregate) -> Layout:
@@ -165,23 +171,32 @@ class GroupState:
         return records.names.take(pa.array(records.codes)), rows
 
 
-class WindowState:
-    """Aggregates in tumbling or hopping windows, by the kernel that the daemon has."""
+def _kernel_of(windows: Windows, layout: Layout, emits: frozenset[Emit]) -> Any:
+    """Return the kernel of windows, with a store in memory."""
+    match windows:
+        case TimeWindows():
+            return TimeWindowKernel(windows, layout, MemoryStore(layout), emits)
+        case SlidingWindows():
+            return SlidingKernel(windows, layout, MemoryKeyedWindows(layout), emits)
+    return SessionKernel(windows, layout, MemoryKeyedWindows(layout), emits)
 
-    def __init__(self, operator: Aggregate, source: Output, emits: frozenset[Emit]) -> None:
-        assert isinstance(operator.windows, TimeWindows), "the windows have fixed bounds"
-        self._operator = operator
+
+class WindowState:
+    """Aggregates in windows, by the kernels that the daemon has."""
+
+    def __init__(
+        self, operator: Aggregate, windows: Windows, source: Output, emits: frozenset[Emit]
+    ) -> None:
+        self._operator, self._windows = operator, windows
         self._inflow = Inflow(operator, source)
         self._layout = layout_of(operator)
-        self._windows = operator.windows
-        self._store = MemoryStore(self._layout)
-        self._kernel = TimeWindowKernel(operator.windows, self._layout, self._store, emits)
+        self._kernel = _kernel_of(windows, self._layout, emits)
         self.late = 0
 
     @property
     def time(self) -> int:
         """Return the operator time."""
-        return self._kernel.time
+        return int(self._kernel.time)
 
     def process(self, batch: Batch, poison: Poison) -> dict[Emit, Batch]:
         """Return the rows to emit."""
@@ -198,177 +213,58 @@ class WindowState:
         return found
 
     def stored(self) -> Iterator[tuple[bytes, int, Mapping[str, Any]]]:
-        """Yield the open windows: key, begin, row."""
-        panes = self._store.list_panes()
-        if not panes:
-            return
+        """Yield the windows that are not over: key, begin, row."""
         windows = self._windows
+        if isinstance(windows, TimeWindows):
+            yield from self._stored_panes(windows)
+            return
+        stored = self._kernel.store.read_before(_ALL)
+        reach = windows.gap if isinstance(windows, SessionWindows) else 0
+        is_open = np.array(stored.ends, np.int64) + reach + windows.grace >= self.time
+        places = list(np.flatnonzero(is_open).tolist())
+        places.sort(key=lambda place: (stored.names[place], stored.begins[place]))
+        yield from self._open_windows(
+            [stored.names[place] for place in places],
+            [stored.begins[place] for place in places],
+            [stored.ends[place] for place in places],
+            take_rows(stored.rows, np.array(places, np.int64)),
+        )
+
+    def _stored_panes(self, windows: TimeWindows) -> Iterator[tuple[bytes, int, Mapping[str, Any]]]:
+        store = self._kernel.store
+        panes = store.list_panes()
         step = windows.every // windows.pane
         first = max((self.time - windows.size - windows.grace) // windows.every + 1, 0)
-        for window in range(first, panes[-1] // step + 1):
-            keys: Array = np.unique(
-                np.concatenate(
-                    [
-                        self._store.list_keys(pane)
-                        for pane in range(window * step, window * step + windows.panes)
-                    ]
-                )
-            )
+        for window in range(first, panes[-1] // step + 1 if panes else first):
+            own = range(window * step, window * step + windows.panes)
+            keys: Array = np.unique(np.concatenate([store.list_keys(pane) for pane in own]))
             rows = self._layout.empty(len(keys))
-            for pane in range(window * step, window * step + windows.panes):
-                rows = self._layout.merge(rows, self._store.read(pane, keys))
+            for pane in own:
+                rows = self._layout.merge(rows, store.read(pane, keys))
             begin = window * windows.every
-            found = Result(
-                np.zeros(len(keys), np.int64),
-                self._store.name_keys(keys),
-                rows[0],
-                self._layout.results(rows),
-                np.ones(len(keys), np.bool_),
-                np.full(len(keys), begin),
-                np.full(len(keys), begin + windows.size),
+            names = store.name_keys(keys).to_pylist()
+            size = len(names)
+            yield from self._open_windows(
+                names, [begin] * size, [begin + windows.size] * size, rows
             )
-            for key, row in zip(
-                found.keys.to_pylist(), result_batch(self._operator, found).to_rows(), strict=True
-            ):
-                assert row is not None, "rows of windows are there"
-                yield key, begin, row
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Session:
-    """Bounds and content of a session."""
-
-    begin: int
-    end: int
-    rows: Parts
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Emitted:
-    """A session that is emitted, or withdrawn where it has no rows."""
-
-    at: int
-    key: bytes
-    begin: int
-    end: int
-    rows: Parts | None
-
-
-class SessionState:
-    """Aggregates in sessions, one record after the other."""
-
-    def __init__(self, operator: Aggregate, windows: SessionWindows, source: Output) -> None:
-        self._operator, self._windows = operator, windows
-        self._inflow = Inflow(operator, source)
-        self._layout = layout_of(operator)
-        self._sessions: dict[bytes, list[_Session]] = {}
-        self.time = -1
-        self.late = 0
-
-    def process(self, batch: Batch, poison: Poison) -> dict[Emit, Batch]:
-        """Return the rows to emit, in each of the ways."""
-        batch, records = self._inflow.read(batch, poison)
-        each: list[_Emitted] = []
-        final: list[_Emitted] = []
-        names = records.names.to_pylist()
-        for place, (at, time) in enumerate(
-            zip(batch.at.tolist(), batch.times.tolist(), strict=True)
-        ):
-            self.time = max(self.time, time)
-            final += self._close(at)
-            try:
-                each += self._add(at, names[records.codes[place]], time, records, place)
-            except RowError as error:
-                poison.note(at, f"{self._operator.label}: {error}")
-        last = {(session.key, session.begin, session.end): session for session in each}
-        updates = sorted(last.values(), key=each.index)
-        return {
-            Emit.EACH: self._batch(each),
-            Emit.UPDATES: self._batch(updates),
-            Emit.FINAL: self._batch(final),
-        }
-
-    def _is_over(self, end: int) -> bool:
-        return end + self._windows.gap + self._windows.grace < self.time
-
-    def _close(self, at: int) -> list[_Emitted]:
-        """Return the sessions that are over, and forget them."""
-        over = [
-            _Emitted(at, key, each.begin, each.end, each.rows)
-            for key, sessions in self._sessions.items()
-            for each in sessions
-            if self._is_over(each.end)
-        ]
-        for key in {session.key for session in over}:
-            kept = [each for each in self._sessions[key] if not self._is_over(each.end)]
-            self._sessions[key] = kept
-            if not kept:
-                del self._sessions[key]
-        return sorted(over, key=lambda session: (session.end, session.key, session.begin))
-
-    def _add(
-        self, at: int, key: bytes, time: int, records: Records, place: int
-    ) -> Iterator[_Emitted]:
-        gap = self._windows.gap
-        sessions = self._sessions.get(key, [])
-        near = sorted(
-            (each for each in sessions if each.end >= time - gap and each.begin <= time + gap),
-            key=lambda each: (each.end, each.begin),
+    def _open_windows(
+        self, names: list[bytes], begins: list[int], ends: list[int], rows: Parts
+    ) -> Iterator[tuple[bytes, int, Mapping[str, Any]]]:
+        size = len(names)
+        found = Result(
+            np.zeros(size, np.int64),
+            pa.array(names, pa.binary()),
+            rows[0],
+            self._layout.results(rows),
+            np.ones(size, np.bool_),
+            np.array(begins, np.int64),
+            np.array(ends, np.int64),
         )
-        begin = min([time, *(each.begin for each in near)])
-        end = max([time, *(each.end for each in near)])
-        if self._is_over(end):
-            self.late += 1
-            return
-        rows = self._layout.empty(1)
-        for each in near:
-            rows = self._layout.merge(rows, each.rows)
-        one = records.slice(place, place + 1)
-        groups = Groups(np.zeros(1, np.int64), 1)
-        try:
-            rows = self._layout.extend(rows, groups, Inputs(self._layout, one))
-        except RowError as error:
-            raise RowError(place, str(error)) from error
-        if self._layout.overflows(rows).any():
-            raise RowError(place, "an aggregate leaves the range of its type")
-        self._sessions[key] = [each for each in sessions if each not in near]
-        self._sessions[key].append(_Session(begin, end, rows))
-        for each in near:
-            if (each.begin, each.end) != (begin, end):
-                yield _Emitted(at, key, each.begin, each.end, None)
-        yield _Emitted(at, key, begin, end, rows)
-
-    def _batch(self, session: Sequence[_Emitted]) -> Batch:
-        """Return sessions as rows, at the times of their ends."""
-        empty = self._layout.empty(1)
-        listed = [empty if each.rows is None else each.rows for each in session]
-        rows = tuple(
-            np.concatenate(parts) for parts in zip(self._layout.empty(0), *listed, strict=True)
-        )
-        ends = np.array([each.end for each in session], np.int64)
-        return result_batch(
-            self._operator,
-            Result(
-                np.array([each.at for each in session], np.int64),
-                pa.array([each.key for each in session], pa.binary()),
-                ends,
-                self._layout.results(rows),
-                np.array([each.rows is not None for each in session], np.bool_),
-                np.array([each.begin for each in session], np.int64),
-                ends,
-            ),
-        )
-
-    def stored(self) -> Iterator[tuple[bytes, int, Mapping[str, Any]]]:
-        """Yield the open sessions: key, begin, row."""
-        session = [
-            _Emitted(0, key, each.begin, each.end, each.rows)
-            for key, sessions in sorted(self._sessions.items())
-            for each in sorted(sessions, key=lambda each: each.begin)
-        ]
-        for each, row in zip(session, self._batch(session).to_rows(), strict=True):
-            assert row is not None, "open sessions are there"
-            yield each.key, each.begin, row
+        made = result_batch(self._operator, found).to_rows()
+        for name, begin, row in zip(names, begins, made, strict=True):
+            assert row is not None, "rows of windows are there"
+            yield name, begin, row
 
 
 def filter_windows(batch: Batch, where: Node, label: str, poison: Poison, emit: Emit) -> Batch:

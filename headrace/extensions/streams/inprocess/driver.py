@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.core.errors import ConfigError
 from headrace.extensions.streams.inprocess.aggregates import (
     GroupState,
-    SessionState,
     WindowState,
     filter_windows,
 )
@@ -59,7 +58,6 @@ from headrace.extensions.streams.operators import (
     TableJoin,
     TableSource,
 )
-from headrace.extensions.streams.windows import SessionWindows, TimeWindows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -172,7 +170,7 @@ class StreamsTest:
         """
         self.run()
         state = self._state(name)
-        if isinstance(state, (WindowState, SessionState)):
+        if isinstance(state, WindowState):
             return {(key.decode(), begin): dict(row) for key, begin, row in state.stored()}
         if isinstance(state, StreamJoinState):
             raise KeyError(f"{name!r} has the buffers of a join; take buffered({name!r})")
@@ -198,7 +196,7 @@ class StreamsTest:
         """
         self.run()
         state = self._state(name)
-        if isinstance(state, (WindowState, SessionState, StreamJoinState)):
+        if isinstance(state, (WindowState, StreamJoinState)):
             return state.time
         raise KeyError(f"{name!r} has no windows, so no operator time")
 
@@ -210,7 +208,7 @@ class StreamsTest:
         """
         self.run()
         state = self._state(name)
-        if isinstance(state, (WindowState, SessionState)):
+        if isinstance(state, WindowState):
             return state.late
         raise KeyError(f"{name!r} has no windows")
 
@@ -349,14 +347,9 @@ def _state_of(plan: Plan, place: int) -> Any:
 
 
 def _state_of_aggregate(plan: Plan, place: int, operator: Aggregate, source: Output) -> Any:
-    match operator.windows:
-        case None:
-            return GroupState(operator, source)
-        case SessionWindows() as windows:
-            return SessionState(operator, windows, source)
-        case TimeWindows():
-            return WindowState(operator, source, _emits(plan, place))
-    raise ConfigError([f"{operator.label} has sliding windows, which do not run in a test"])
+    if operator.windows is None:
+        return GroupState(operator, source)
+    return WindowState(operator, operator.windows, source, _emits(plan, place))
 
 
 def _emits(plan: Plan, place: int) -> frozenset[Emit]:

@@ -14,7 +14,7 @@ from headrace.extensions.streams.expressions import key, time, window_end, windo
 from headrace.extensions.streams.inprocess.driver import OutRecord, StreamsTest
 from headrace.extensions.streams.rows import Field, Row
 from headrace.extensions.streams.topology import Topology
-from headrace.extensions.streams.windows import hopping, session, tumbling
+from headrace.extensions.streams.windows import hopping, session, sliding, tumbling
 from tests.unit.extensions.streams import programs
 
 if TYPE_CHECKING:
@@ -187,6 +187,7 @@ BUILDS: dict[str, Callable[[Topology], None]] = {
     "tumbling": each_windowed(tumbling("20ms", grace="5ms")),
     "hopping": each_windowed(hopping("30ms", "10ms", grace="7ms")),
     "session": each_windowed(session("10ms", grace="5ms")),
+    "sliding": each_windowed(sliding("10ms", grace="5ms")),
     "inner": each_joined("inner"),
     "left": each_joined("left"),
     "outer": each_joined("outer"),
