@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from headrace.extensions.streams.kernels.groups import Groups, distinct, find_places
+from headrace.extensions.streams.kernels.groups import (
+    BITS,
+    Groups,
+    distinct,
+    find_places,
+    sort_pairs,
+)
 from headrace.extensions.streams.kernels.records import (
     NO_TIME,
     Array,
@@ -31,8 +37,6 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.windows import JoinWindows
 
 _LEFT, _RIGHT = 0, 1
-#: Bits of a place among sorted keys and times.
-_BITS = 62
 
 
 class JoinKind(Enum):
@@ -410,7 +414,7 @@ class _Places:
         self._bits = (self._span + 1).bit_length()
         #: Times of which only the order counts, where there is no room for them as they are.
         self._listed: Array | None = None
-        if self._bits + len(self._keys).bit_length() > _BITS:
+        if self._bits + len(self._keys).bit_length() > BITS:
             self._listed = np.unique(times)
             self._span, self._bits = len(self._listed), len(self._listed).bit_length() + 1
 
@@ -435,19 +439,3 @@ class _Places:
         else:
             offset = np.searchsorted(self._listed, times, side) + (side == "left")
         return np.asarray((keys << (self._bits + 1)) | offset)
-
-
-def sort_pairs(keys: Array, times: Array) -> Array:
-    """Return the order by key and time; what is equal in both stays as it is."""
-    size = len(keys)
-    if not size:
-        return no_rows()
-    lowest = int(times.min())
-    place = size.bit_length()
-    bits = (int(times.max()) - lowest).bit_length()
-    if bits + place + int(keys.max()).bit_length() > _BITS:
-        return np.lexsort((times, keys))
-    # numbers are sorted several times faster than places by them
-    numbers = (keys << (bits + place)) | ((times - lowest) << place) | np.arange(size)
-    numbers.sort()
-    return np.asarray(numbers & ((1 << place) - 1))

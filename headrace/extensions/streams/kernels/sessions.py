@@ -1,7 +1,8 @@
 """Session windows in columns.
 
-Which records make which session is found out record by record, on numbers alone; values are then
-computed for all sessions together. A session is over, and takes no record, once
+Which records make which session is found out at once for the keys whose records are within the
+grace, as their order does not matter, and for the others record by record, on numbers alone. Values
+are then computed for all sessions together. A session is over, and takes no record, once
 ``end + gap + grace`` is below the operator time.
 """
 
@@ -14,7 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.extensions.streams.kernels.errors import RowError
-from headrace.extensions.streams.kernels.groups import Groups
+from headrace.extensions.streams.kernels.groups import (
+    BITS,
+    Groups,
+    distinct,
+    find_places,
+    sort_pairs,
+)
 from headrace.extensions.streams.kernels.layout import Inputs, put_rows, take_rows
 from headrace.extensions.streams.kernels.records import (
     NO_TIME,
@@ -62,6 +69,7 @@ class _Structure:
 
     sessions: dict[int, list[_Session]] = field(default_factory=lambda: defaultdict(list))
     parents: dict[int, list[int]] = field(default_factory=dict)
+    keys: dict[int, int] = field(default_factory=dict)
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
     merged: dict[int, list[_Session]] = field(default_factory=dict)
     late: list[int] = field(default_factory=list)
@@ -82,6 +90,7 @@ class _Structure:
             return
         if len(near) > 1:
             near.sort(key=lambda each: (each.end, each.begin))
+        self.keys[at] = key
         self.parents[at] = [each.node for each in near]
         self.bounds[at] = (begin, end)
         self.merged[at] = [each for each in near if (each.begin, each.end) != (begin, end)]
@@ -89,14 +98,79 @@ class _Structure:
             self.sessions[key] = [each for each in sessions if each not in near]
         self.sessions[key].append(_Session(begin, end, at))
 
-    def find_roots(self) -> dict[int, int]:
-        """Return for each node the last one of its session."""
+    def list_members(self) -> _Members:
+        """Return the sessions that records were added to, as they are at the end."""
         roots: dict[int, int] = {}
         for at in reversed(self.parents):
             root = roots.setdefault(at, at)
             for parent in self.parents[at]:
                 roots[parent] = root
-        return roots
+        ends = sorted(set(roots.values()))
+        places = {root: place for place, root in enumerate(ends)}
+        records = list(self.parents)
+        stored = [node for node in roots if node < 0]
+        bounds = [self.bounds[root] for root in ends]
+        return _Members(
+            np.array(records, np.int64),
+            np.array([places[roots[node]] for node in records], np.int64),
+            np.array([-1 - node for node in stored], np.int64),
+            np.array([places[roots[node]] for node in stored], np.int64),
+            np.array([self.keys[root] for root in ends], np.int64),
+            np.array([begin for begin, _ in bounds], np.int64),
+            np.array([end for _, end in bounds], np.int64),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """Sessions that records were added to, with the records and the stored sessions in them.
+
+    ``at`` are records, ``of_records`` the session of each; ``stored`` are places of stored sessions
+    and ``of_stored`` the session of each; ``keys``, ``begins`` and ``ends`` are those of sessions.
+    """
+
+    at: Array
+    of_records: Array
+    stored: Array
+    of_stored: Array
+    keys: Array
+    begins: Array
+    ends: Array
+
+    def join(self, other: _Members) -> _Members:
+        """Return the sessions of both, of which no key is the same."""
+        if not len(other.at):
+            return self
+        at = np.concatenate([self.at, other.at])
+        order = np.argsort(at)
+        more = len(self.keys)
+        return _Members(
+            at[order],
+            np.concatenate([self.of_records, other.of_records + more])[order],
+            np.concatenate([self.stored, other.stored]),
+            np.concatenate([self.of_stored, other.of_stored + more]),
+            np.concatenate([self.keys, other.keys]),
+            np.concatenate([self.begins, other.begins]),
+            np.concatenate([self.ends, other.ends]),
+        )
+
+
+def find_clusters(keys: Array, begins: Array, ends: Array, gap: int) -> tuple[Array, Array, Array]:
+    """Return which cluster each interval is in, and where each cluster begins and ends.
+
+    Intervals of a key are in one where no more than ``gap`` is between one and the next.
+    """
+    order = sort_pairs(keys, begins)
+    keys, begins = keys[order], begins[order]
+    lowest = int(ends.min())
+    step = int(ends.max()) - lowest + 1
+    highest = np.maximum.accumulate(keys * step + ends[order] - lowest) - keys * step + lowest
+    new = np.ones(len(keys), np.bool_)
+    new[1:] = (keys[1:] != keys[:-1]) | (begins[1:] > highest[:-1] + gap)
+    clusters = np.empty(len(keys), np.int64)
+    clusters[order] = np.cumsum(new) - 1
+    first = np.flatnonzero(new)
+    return clusters, begins[first], highest[np.append(first[1:], len(keys)) - 1]
 
 
 class SessionKernel:
@@ -124,46 +198,104 @@ class SessionKernel:
         """
         times = operator_times(self.time, records.times) if len(records) else no_rows()
         names = records.names.to_pylist()
-        stored = self.store.read(names)
-        structure = self._find(records, times, names, stored)
-        at = np.fromiter(structure.parents, np.int64, len(structure.parents))
-        taken = take_records(records, at)
-        batch = _Batch(taken, at, names, stored, structure)
+        batch = _Batch(records, times, names, self.store.read(names))
+        if Emit.EACH in self._emits:
+            structure = self._find(batch, np.ones(len(records), np.bool_))
+            members = structure.list_members()
+        else:
+            structure, members = self._find_members(batch)
+        taken = take_records(records, members.at)
         try:
-            return self._result(batch, times)
+            return self._result(batch, taken, members, structure)
         except RowError as error:
-            raise RowError(int(at[error.at]), str(error)) from error.__cause__
+            raise RowError(int(members.at[error.at]), str(error)) from error.__cause__
 
-    def _find(
-        self, records: Records, times: Array, names: list[bytes], stored: StoredWindows
-    ) -> _Structure:
+    def _find(self, batch: _Batch, rows: Array) -> _Structure:
+        """Return which of the records under ``rows`` make which session, one after the other."""
         structure = _Structure()
-        codes = {name: code for code, name in enumerate(names)}
-        for place, name in enumerate(stored.names):
+        stored = batch.stored
+        for place, key in enumerate(batch.stored_keys.tolist()):
             session = _Session(stored.begins[place], stored.ends[place], -1 - place)
-            structure.sessions[codes[name]].append(session)
-        gap = self._windows.gap
-        limits = (times - gap - self._windows.grace).tolist()
-        rows = zip(records.codes.tolist(), records.times.tolist(), limits, strict=True)
-        for at, (code, time, open_from) in enumerate(rows):
-            structure.add(at, code, time, gap, open_from)
+            structure.sessions[key].append(session)
+        gap, records, at = self._windows.gap, batch.records, np.flatnonzero(rows)
+        limits = batch.times[at] - gap - self._windows.grace
+        columns = (at, records.codes[at], records.times[at], limits)
+        for row, key, time, open_from in zip(*(c.tolist() for c in columns), strict=True):
+            structure.add(row, key, time, gap, open_from)
         return structure
 
-    def _result(self, batch: _Batch, times: Array) -> WindowResult:
-        layout, inputs = self._layout, Inputs(self._layout, batch.taken)
-        roots = batch.structure.find_roots()
-        ends = sorted({root for root in roots.values() if root >= 0})
-        values = self._reduce(batch, inputs, roots, ends)
+    def _find_members(self, batch: _Batch) -> tuple[_Structure, _Members]:
+        """Return the sessions, found at once for keys without a record later than the grace.
+
+        Such a record is in time, and what it meets is not over: if a session ends before it by no
+        more than the gap, it ends before T by no more than gap and grace. So the order of a key's
+        records does not matter, and sessions are clusters of times.
+        """
+        records, stored, gap = batch.records, batch.stored, self._windows.gap
+        late = batch.times - records.times > self._windows.grace
+        slow_keys = np.bincount(records.codes[late], minlength=len(batch.names)) > 0
+        begins, ends = (np.array(each, np.int64) for each in (stored.begins, stored.ends))
+        both = np.concatenate([ends, records.times])
+        span = int(both.max(initial=0)) - int(both.min(initial=0))
+        if span.bit_length() + len(batch.names).bit_length() > BITS:
+            slow_keys[:] = True
+        slow = slow_keys[records.codes]
+        structure = self._find(batch, slow)
+        members = structure.list_members()
+        at, place = np.flatnonzero(~slow), np.flatnonzero(~slow_keys[batch.stored_keys])
+        if not len(at):
+            return structure, members
+        keys = np.concatenate([batch.stored_keys[place], records.codes[at]])
+        clusters, first, last = find_clusters(
+            keys,
+            np.concatenate([begins[place], records.times[at]]),
+            np.concatenate([ends[place], records.times[at]]),
+            gap,
+        )
+        of_stored, of_records = clusters[: len(place)], clusters[len(place) :]
+        changed = distinct(of_records)
+        kept = np.isin(of_stored, changed)
+        of_records = find_places(changed, of_records)
+        own = np.empty(len(changed), np.int64)
+        own[of_records] = records.codes[at]
+        plain = _Members(
+            at,
+            of_records,
+            place[kept],
+            np.searchsorted(changed, of_stored[kept]),
+            own,
+            first[changed],
+            last[changed],
+        )
+        return structure, plain.join(members)
+
+    def _result(
+        self, batch: _Batch, taken: Records, members: _Members, structure: _Structure
+    ) -> WindowResult:
+        layout, inputs, times = self._layout, Inputs(self._layout, taken), batch.times
+        values = self._reduce(batch.stored, members, inputs)
         rows: dict[Emit, WindowRows] = {}
         if Emit.EACH in self._emits or layout.may_overflow(values, inputs):
-            each = self._scan(batch, inputs)
+            if Emit.EACH not in self._emits:
+                structure = self._find(batch, np.ones(len(times), np.bool_))
+            chained = _Chained(batch, taken, members.at, structure)
+            each = self._scan(chained, inputs)
             over = np.flatnonzero(layout.overflows(each))
             if len(over):
                 raise RowError(int(over[0]), "an aggregate leaves the range of its type")
             if Emit.EACH in self._emits:
-                rows[Emit.EACH] = self._each(batch, each)
-        changed = batch.list_changed(ends, values)
-        gone = [batch.stored_key(-1 - node) for node in roots if node < 0]
+                rows[Emit.EACH] = self._each(chained, each)
+        changed = StoredWindows(
+            [batch.names[key] for key in members.keys.tolist()],
+            members.begins.tolist(),
+            members.ends.tolist(),
+            values,
+        )
+        stored = batch.stored
+        gone = [
+            (stored.names[place], stored.begins[place], stored.ends[place])
+            for place in members.stored.tolist()
+        ]
         if Emit.UPDATES in self._emits:
             rows[Emit.UPDATES] = self._updates(changed, gone, len(times) - 1)
         time = int(times[-1]) if len(times) else self.time
@@ -175,39 +307,27 @@ class SessionKernel:
         keys = zip(done.names, done.begins, done.ends, strict=True)
         self.store.replace(keys, StoredWindows([], [], [], layout.empty(0)))
         self.time = time
-        return WindowResult(rows, np.array(batch.structure.late, np.int64))
+        return WindowResult(rows, np.array(structure.late, np.int64))
 
-    def _reduce(
-        self, batch: _Batch, inputs: Inputs, roots: dict[int, int], ends: list[int]
-    ) -> Parts:
-        """Return the row of each session that a record was added to, by its last record."""
-        places = {root: place for place, root in enumerate(ends)}
-        before = self._layout.empty(len(ends))
-        stored = [(places[root], -1 - node) for node, root in roots.items() if node < 0]
-        self._merge_into(before, stored, batch)
-        if not ends:
+    def _reduce(self, stored: StoredWindows, members: _Members, inputs: Inputs) -> Parts:
+        """Return the row of each session that a record was added to."""
+        before = self._layout.empty(len(members.keys))
+        ends = np.array(stored.ends, np.int64)[members.stored]
+        by_end = np.lexsort((ends, members.of_stored))
+        sessions, places = members.of_stored[by_end], members.stored[by_end]
+        first = np.flatnonzero(np.append(True, np.diff(sessions) != 0)[: len(sessions)])
+        sizes = np.diff(np.append(first, len(sessions)))
+        for number in range(int(sizes.max(initial=0))):  # one stored session of each at a time
+            at = first[sizes > number] + number
+            own = take_rows(stored.rows, places[at])
+            merged = self._layout.merge(take_rows(before, sessions[at]), own)
+            put_rows(before, sessions[at], merged)
+        if not len(members.at):
             return before
-        ids = np.array([places[roots[at]] for at in batch.at.tolist()], np.int64)
-        return self._layout.extend(before, Groups(ids, len(ends)), inputs)
+        groups = Groups(members.of_records, len(members.keys))
+        return self._layout.extend(before, groups, inputs)
 
-    def _merge_into(self, rows: Parts, stored: list[tuple[int, int]], batch: _Batch) -> None:
-        """Merge stored sessions into rows by place, those that end first before the others."""
-        ends = batch.stored.ends
-        left = sorted(stored, key=lambda pair: (ends[pair[1]], batch.stored.begins[pair[1]]))
-        while left:  # one session for each row at a time
-            places: dict[int, int] = {}
-            rest = []
-            for place, session in left:
-                if place in places:
-                    rest.append((place, session))
-                else:
-                    places[place] = session
-            at, sessions = np.array(list(places)), np.array(list(places.values()))
-            own = take_rows(batch.stored.rows, sessions)
-            put_rows(rows, at, self._layout.merge(take_rows(rows, at), own))
-            left = rest
-
-    def _scan(self, batch: _Batch, inputs: Inputs) -> Parts:
+    def _scan(self, batch: _Chained, inputs: Inputs) -> Parts:
         """Return the row of its session with each record.
 
         Records of which each was added to the session that the one before made are a chain, which
@@ -243,14 +363,14 @@ class SessionKernel:
             put_rows(rows, places[groups.order], ordered)
         return rows
 
-    def _choose(self, batch: _Batch, at: Array) -> Inputs:
+    def _choose(self, batch: _Chained, at: Array) -> Inputs:
         return Inputs(self._layout, take_records(batch.taken, at))
 
     def _merge_parents(
         self,
         base: Parts,
         heads: list[int],
-        batch: _Batch,
+        batch: _Chained,
         rows: Parts,
         place: dict[int, int],
     ) -> None:
@@ -269,16 +389,16 @@ class SessionKernel:
                 at = np.array([number for number, _ in pairs])
                 if is_stored:
                     nodes = np.array([-1 - node for _, node in pairs])
-                    own = take_rows(batch.stored.rows, nodes)
+                    own = take_rows(batch.batch.stored.rows, nodes)
                 else:
                     own = take_rows(rows, np.array([place[node] for _, node in pairs]))
                 put_rows(base, at, self._layout.merge(take_rows(base, at), own))
 
-    def _each(self, batch: _Batch, each: Parts) -> WindowRows:
+    def _each(self, batch: _Chained, each: Parts) -> WindowRows:
         """Return the rows of each record: sessions that it withdraws, then the one that it made."""
         found: list[tuple[int, bytes, int, int, int]] = []
         for row, at in enumerate(batch.at.tolist()):
-            name = batch.names[int(batch.taken.codes[row])]
+            name = batch.batch.names[int(batch.taken.codes[row])]
             merged = batch.structure.merged[at]
             found += [(at, name, session.begin, session.end, -1) for session in merged]
             begin, end = batch.structure.bounds[at]
@@ -305,24 +425,25 @@ class SessionKernel:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The records of a micro-batch that a session took, and what they met."""
+    """The records of a micro-batch, the operator time with each, and the sessions of their keys."""
 
-    taken: Records
-    at: Array
+    records: Records
+    times: Array
     names: list[bytes]
     stored: StoredWindows
+
+    @property
+    def stored_keys(self) -> Array:
+        """Return the number of each stored session's key in the micro-batch."""
+        codes = {name: code for code, name in enumerate(self.names)}
+        return np.array([codes[name] for name in self.stored.names], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chained:
+    """The records of a micro-batch that a session took, and what each was merged with."""
+
+    batch: _Batch
+    taken: Records
+    at: Array
     structure: _Structure
-
-    def stored_key(self, place: int) -> tuple[bytes, int, int]:
-        """Return key, begin and end of a stored session."""
-        stored = self.stored
-        return stored.names[place], stored.begins[place], stored.ends[place]
-
-    def list_changed(self, ends: list[int], rows: Parts) -> StoredWindows:
-        """Return the sessions that records were added to, by their last record."""
-        place = np.searchsorted(self.at, ends)
-        names = [self.names[code] for code in self.taken.codes[place].tolist()]
-        bounds = [self.structure.bounds[end] for end in ends]
-        return StoredWindows(
-            names, [begin for begin, _ in bounds], [end for _, end in bounds], rows
-        )
