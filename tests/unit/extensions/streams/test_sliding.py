@@ -101,3 +101,16 @@ def test_a_store_forgets_windows_that_no_record_can_need() -> None:
     for time in range(0, 2000, 7):
         kernel.process(make_records(layout, [Record("a", time)], pa.int64()))
     assert len(kernel.store.read([b"a"])) < 20
+
+
+def test_a_window_that_two_rules_make_is_emitted_twice() -> None:
+    """The right window of a record may be the left one of the next, as Kafka Streams has it."""
+    windows = SlidingWindows(10, 5)
+    records = [Record("a", time) for time in (20, 23, 34)]
+    slow = SlidingRows(windows, lambda rows: (len(rows),))
+    slow.process(records)
+    layout = make_layout([agg.count()], pa.int64())
+    kernel = SlidingKernel(windows, layout, MemoryKeyedWindows(layout), ALL)
+    rows = kernel.process(make_records(layout, records, pa.int64())).rows[Emit.EACH]
+    assert list_rows(rows, 0) == slow.each
+    assert [row.start for row in slow.each if row.at == 2] == [24, 24]
