@@ -79,7 +79,8 @@ class _Windows:
             return False
         self._open_from = open_from
         size, windows = self._size, self.by_begin
-        near = sorted(b for b in windows if max(0, time - 2 * size) <= b <= time + 1)
+        lowest, highest = max(0, time - 2 * size), time + 1
+        near = sorted(begin for begin in windows if lowest <= begin <= highest)
         left = max(0, time - size)
         containing = [begin for begin in near if left < begin <= time]
         if time < size:
