@@ -1,167 +1,162 @@
-"""Programs in this process against the semantics of topologies, row by row."""
+"""The row-by-row reference of topologies: what Kafka Streams answered, and Headrace's own rules."""
 
 from __future__ import annotations
 
-import os
+import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.extensions.streams.aggregates import total
-from headrace.extensions.streams.expressions import key
-from headrace.extensions.streams.inprocess.driver import StreamsTest
-from headrace.extensions.streams.rows import Field, Row
-from headrace.extensions.streams.topology import Topology
-from headrace.extensions.streams.windows import hopping, session, sliding, tumbling
-from tests.streams.reference import Record, Reference
-from tests.streams.reference import Row as Value
+from tests.streams.conformance import by_topic, difference, recorded
+from tests.streams.reference import HEADRACE, Difference, Reference
+from tests.streams.scenario import KINDS, MOST_OPERATORS, in_task_order, scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from tests.streams.oracle import Answer
+    from tests.streams.reference import Output
+    from tests.streams.scenario import Scenario
+
+_SEEDS = st.integers(0, 10**9)
+
+_RECORDED = recorded()
 
 
-class Left(Row):
-    n: Field[int]
-    s: Field[str]
-
-
-class Right(Row):
-    n: Field[int]
-    s: Field[str]
-
-
-class Made(Row):
-    n: Field[int]
-    s: Field[str]
-
-
-#: Windows as the reference names them, and as a program does.
-WINDOWS: dict[str, tuple[dict[str, Any] | None, Any]] = {
-    "rows": (None, None),
-    "tumbling": ({"kind": "tumbling", "size": 10, "grace": 5}, tumbling("10ms", grace="5ms")),
-    "hopping": (
-        {"kind": "hopping", "size": 12, "every": 4, "grace": 5},
-        hopping("12ms", "4ms", grace="5ms"),
-    ),
-    "sliding": ({"kind": "sliding", "size": 10, "grace": 5}, sliding("10ms", grace="5ms")),
-    "session": ({"kind": "session", "gap": 10, "grace": 5}, session("10ms", grace="5ms")),
-}
-
-JOINS = [
-    *["join inner", "join left", "join outer", "stream_table inner", "stream_table left"],
-    *["table_table inner", "table_table left", "table_table outer"],
-    *["foreign_key inner", "foreign_key left"],
-]
-
-RECORDS = st.lists(
-    st.tuples(
-        st.sampled_from("ab"),
-        st.sampled_from("xyz"),
-        st.none() | st.tuples(st.integers(0, 9), st.sampled_from("xyz")),
-        st.sampled_from([0, 0, 1, 1, 2, 3, 7, 20]),
-        st.sampled_from([0, 0, 0, 3, 5, 8, 14, 16, 40]),
-    ),
-    max_size=30,
+@pytest.mark.parametrize(
+    ("each", "answer"),
+    _RECORDED,
+    ids=[f"{each['kind']}-{each['seed']}" for each, _ in _RECORDED],
 )
+def test_the_reference_gives_kafka_streams_recorded_answers(each: Scenario, answer: Answer) -> None:
+    """With all differences on, outputs and stores are those that Kafka Streams had."""
+    assert difference(each, answer) is None
 
 
-def nodes_of(kind: str) -> list[dict[str, Any]]:
-    """Return the document of a program for the reference."""
-    if kind in WINDOWS:
-        found: list[dict[str, Any]] = [
-            {"name": "a", "op": "stream", "topic": "a"},
-            {
-                "name": "x",
-                "op": "aggregate",
-                "of": "a",
-                "what": "total",
-                "window": WINDOWS[kind][0],
-            },
-            {"name": "e", "op": "each", "of": "x"},
-            {"name": "1", "op": "to", "of": "e", "topic": "each"},
-        ]
-        if kind != "rows":
-            found += [
-                {"name": "f", "op": "final", "of": "x"},
-                {"name": "2", "op": "to", "of": "f", "topic": "final"},
-            ]
-        return found
-    op, how = kind.split()
-    left, right = {"join": ("stream", "stream"), "stream_table": ("stream", "table")}.get(
-        op, ("table", "table")
+def test_each_kind_of_scenario_has_a_recorded_answer() -> None:
+    """No kind is left out of the recording, and each of them wrote something."""
+    written = Counter[str]()
+    for each, answer in _RECORDED:
+        written[each["kind"]] += len(answer.outputs)
+    assert set(written) == set(KINDS)
+    assert min(written.values()) > 0
+
+
+@given(_SEEDS, st.sampled_from(KINDS))
+def test_a_scenario_is_valid_and_the_same_for_the_same_seed(seed: int, kind: str) -> None:
+    """A node reads what stands before it; the number of operators is bounded; it is JSON."""
+    found = scenario(seed, kind)
+    assert json.loads(json.dumps(found)) == found == scenario(seed, kind)
+    known: set[str] = set()
+    for node in found["nodes"]:
+        assert {node[side] for side in ("of", "left", "right") if side in node} <= known
+        known.update([node["name"], f"{node['name']}.yes", f"{node['name']}.no"])
+    operators = [n["op"] for n in found["nodes"] if n["op"] not in {"stream", "table", "to"}]
+    assert 0 < len(operators) <= MOST_OPERATORS + 1
+    topics = [node["topic"] for node in found["nodes"] if node["op"] in {"stream", "table"}]
+    assert {record[0] for record in found["records"]} <= set(topics)
+    Reference(found).run(found["records"])
+
+
+@given(_SEEDS)
+def test_records_in_task_order_keep_the_order_of_each_topic(seed: int) -> None:
+    """The next one is always that with the lowest time of the heads; none is lost."""
+    found = scenario(seed, "mixed")
+    ordered = in_task_order(found)["records"]
+    topics = [node["topic"] for node in found["nodes"] if node["op"] in {"stream", "table"}]
+    waiting = {t: [r for r in found["records"] if r[0] == t] for t in topics}
+    for record in ordered:
+        heads = [rows[0] for rows in waiting.values() if rows]
+        assert record == min(heads, key=lambda head: head[3])
+        waiting[record[0]].pop(0)
+    assert not any(waiting.values())
+
+
+def _windowed(seed: int, window: str) -> tuple[list[Output], list[Output]]:
+    """Return what the first windows of a scenario are told as, each time and when they are over."""
+    found = scenario(seed, f"{window}_each")
+    nodes = [n for n in found["nodes"] if n["op"] == "stream"][:1]
+    aggregate = next(n for n in found["nodes"] if (n.get("window") or {}).get("kind") == window)
+    nodes.append({**aggregate, "name": "windows", "of": nodes[0]["name"]})
+    for how in ("each", "final"):
+        nodes.append({"name": how, "op": how, "of": "windows"})
+        nodes.append({"name": f"to-{how}", "op": "to", "of": how, "topic": how})
+    records = [r for r in found["records"] if r[0] == nodes[0]["topic"]]
+    outputs = Reference({"nodes": nodes}, HEADRACE).run(records)
+    return (
+        [output for output in outputs if output.topic == "each"],
+        [output for output in outputs if output.topic == "final"],
     )
-    join = {"op": op, "how": how, "left": "a", "right": "b", "before": 7, "after": 10, "grace": 5}
-    emit = [] if left == "stream" else [{"name": "e", "op": "each", "of": "x"}]
-    return [
-        {"name": "a", "op": left, "topic": "a"},
-        {"name": "b", "op": right, "topic": "b"},
-        {"name": "x", **join},
-        *emit,
-        {"name": "1", "op": "to", "of": "e" if emit else "x", "topic": "each"},
+
+
+@given(_SEEDS, st.sampled_from(["tumbling", "hopping", "sliding", "session"]))
+def test_a_final_result_comes_once_and_is_the_last_one_of_its_window(
+    seed: int, window: str
+) -> None:
+    """No window is final twice or changes later; one that is withdrawn has no final result."""
+    each, final = _windowed(seed, window)
+    last = {output.key: output for output in each}
+    assert len({output.key for output in final}) == len(final)
+    for output in final:
+        assert last[output.key].value == output.value is not None
+        assert last[output.key].time == output.time
+        assert last[output.key].index < output.index
+
+
+def _join(seed: int, how: str, *, late: bool) -> dict[str, Any]:
+    """Return the first join of a scenario by itself, with records of a text of their own.
+
+    Without ``late`` none is later than the join's grace.
+    """
+    found = scenario(seed, f"join_{how}")
+    sources = [n for n in found["nodes"] if n["op"] == "stream"][:2]
+    join = next(n for n in found["nodes"] if n["op"] == "join")
+    join = {**join, "left": sources[0]["name"], "right": sources[1]["name"]}
+    nodes = [*sources, join, {"name": "to", "op": "to", "of": join["name"], "topic": "out"}]
+    records, latest = [], 0
+    for number, (topic, key, row, time) in enumerate(found["records"]):
+        if topic in {source["topic"] for source in sources}:
+            latest = max(latest, time)
+            own = time if late else max(time, latest - join["grace"])
+            records.append([topic, key, row and {"n": number, "s": f"r{number}"}, own])
+    closing = {"n": 0, "s": "end"}
+    records += [[source["topic"], "end", closing, latest + 10**9] for source in sources]
+    return {"nodes": nodes, "records": records}
+
+
+@given(_SEEDS, st.sampled_from(["left", "outer"]))
+def test_a_record_within_the_grace_is_told_alone_or_with_its_partners(seed: int, how: str) -> None:
+    """Each record of a side that tells so is once alone or with others, and never both."""
+    found = _join(seed, how, late=False)
+    told = [
+        output.value.s.split("+")
+        for output in Reference(found).run(found["records"])
+        if output.value is not None
     ]
+    sources = [node["topic"] for node in found["nodes"] if node["op"] == "stream"]
+    for side, topic in enumerate(sources if how == "outer" else sources[:1]):
+        alone = Counter(pair[side] for pair in told if pair[1 - side] == "-")
+        paired = {pair[side] for pair in told if "-" not in pair}
+        assert not paired & set(alone)
+        assert set(alone.values()) <= {1}
+        wanted = {row["s"] for name, key, row, _ in found["records"] if row and name == topic}
+        assert wanted - {"end"} == (paired | set(alone)) - {"end"}
 
 
-def program_of(kind: str) -> Topology:
-    """Return the same in the typed API."""
-    app = Topology()
-    if kind in WINDOWS:
-        by: Any = app.stream("a", Left).group_by(key, name="x")
-        windows = WINDOWS[kind][1]
-        table = (by if windows is None else by.window(windows)).agg(Made, n=total(Left.n), s=key)
-        table.each().to("each")
-        if windows is not None:
-            table.final().to("final")
-        return app
-    op, how = kind.split()
-    fields = {
-        "n": Left.n.or_else(0) + Right.n.or_else(0),
-        "s": Left.s.or_else("-") + "+" + Right.s.or_else("-"),
-    }
-    left: Any = app.table("a", Left, name="a") if "table_" in op or "key" in op else None
-    left = app.stream("a", Left) if left is None else left
-    right: Any = app.stream("b", Right) if op == "join" else app.table("b", Right, name="b")
-    options: dict[str, Any] = {"name": "x", "kind": how, **fields}
-    if op == "join":
-        left.join(right, Made, before="7ms", after="10ms", grace="5ms", **options).to("each")
-    elif op == "stream_table":
-        left.lookup(right, Made, **options).to("each")
-    else:
-        on = {"on": Left.s} if op == "foreign_key" else {}
-        left.join(right, Made, **on, **options).each().to("each")
-    return app
-
-
-@pytest.mark.parametrize("kind", [*WINDOWS, *JOINS])
-def test_a_program_writes_what_the_semantics_say(kind: str) -> None:
-    """Each record makes the same outputs in the same order, with late ones and deletions."""
-
-    @settings(max_examples=int(os.environ.get("HEADRACE_MODEL_EXAMPLES", "20")))
-    @given(RECORDS)
-    def check(steps: Sequence[Any]) -> None:
-        reference = Reference({"nodes": nodes_of(kind)})
-        test = StreamsTest(program_of(kind))
-        read = {"a"} if kind in WINDOWS else {"a", "b"}
-        now = 0
-        for topic, name, row, step, late in steps:
-            now += step
-            if topic not in read:
-                continue
-            moment = max(0, now - late)
-            value = None if row is None else Value(*row)
-            expected: dict[str, list[Any]] = {"each": [], "final": []}
-            for sink, record in reference.process(topic, Record(name, value, moment)):
-                made = None if record.value is None else tuple(record.value)
-                expected[sink].append((str(record.key).split("@")[0], made, record.time))
-            test.pipe(
-                topic, None if row is None else Left(n=row[0], s=row[1]), key=name, time=moment
-            )
-            for sink, outputs in expected.items():
-                found = [
-                    (each.key, each.value and (each.value["n"], each.value["s"]), each.time)
-                    for each in test.read(sink)
-                ]
-                assert found == outputs
-
-    check()
+@given(_SEEDS, st.sampled_from(["left", "outer"]), st.booleans())
+def test_records_alone_are_those_of_kafka_streams_and_never_later(
+    seed: int, how: str, late: bool
+) -> None:
+    """Kafka Streams' bound changes when a record is told alone, and nothing else."""
+    found = _join(seed, how, late=late)
+    ours = by_topic(Reference(found).run(found["records"]))
+    rules = frozenset({Difference.LATER_ALONE})
+    theirs = by_topic(Reference(found, rules).run(found["records"]))
+    told = {output.value: output.index for output in ours}
+    assert len(told) == len(ours)
+    for output in theirs:
+        assert told[output.value] <= output.index
+    pairs = [[o for o in side if o.value and "-" not in o.value.s] for side in (ours, theirs)]
+    assert pairs[0] == pairs[1]
+    assert len(ours) >= len(theirs)
