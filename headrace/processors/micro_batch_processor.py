@@ -149,7 +149,11 @@ class MicroBatchProcessor(BatchProcessor):
 
     def _merging(self, rules: MergeRules, context: ChannelContext) -> TaskMerge:
         """Return what merges the topics of tasks, not started."""
-        from headrace.processors.task_merge import TaskMerge  # noqa: PLC0415 - only with tasks
+        from headrace.processors.task_merge import HOLD, TaskMerge  # noqa: PLC0415 - only with tasks
+
+        def hold() -> float:
+            # a batch that waits for another topic must not count as one that takes too long
+            return HOLD if self._job_timeout is None else min(HOLD, self._job_timeout / 2)
 
         return TaskMerge(
             f"tasks-{context.channel}",
@@ -158,6 +162,7 @@ class MicroBatchProcessor(BatchProcessor):
             context.clock,
             on_done=self._on_done,
             on_enforced=lambda: None,
+            hold=hold,
             fail=context.fail,
         )
 

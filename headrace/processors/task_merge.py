@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 #: Seconds between two looks at tasks that wait: how late is known that a topic is at rest.
 LOOK_INTERVAL = 0.1
 
-#: Seconds that records wait here before they go back to the channel, which delivers them again: a
-#: release and a pause have to wait for all that is out.
+#: Seconds that records wait here at most before they go back to the channel, which delivers them
+#: again: a release and a pause have to wait for all that is out.
 HOLD = 2.0
 
 #: Seconds that the channel may be at another position than what came from it says: it hands out
@@ -81,12 +81,13 @@ class _Delivery:
     """A batch that is merged, of which ``taken`` records are in pieces of work.
 
     ``times`` are those at which records are merged: none is below that of one before it. What is
-    before ``stored`` is committed. ``since`` is when the rest began to wait.
+    before ``stored`` is committed. ``since`` is when the rest began to wait, ``came`` when all did.
     """
 
     pending: PendingBatch
     times: Times
     stored: int
+    came: float
     since: float
     taken: int = 0
 
@@ -205,7 +206,7 @@ class _TopicQueue:
         self._reached = int(running[-1])
         self._idle_since = self._elsewhere_since = None
         self._expected = pending.batch.next_offset
-        self.waiting.append(_Delivery(pending, running, pending.batch.start, now))
+        self.waiting.append(_Delivery(pending, running, pending.batch.start, now, now))
 
     def is_at_rest(self, max_idle: float, now: float) -> bool:
         """Return whether nothing is waited for: its end was reached that long ago."""
@@ -247,11 +248,15 @@ class _TopicQueue:
                 self.waiting.pop()
         return gone
 
-    def overdue(self, now: float) -> list[_Delivery]:
-        """Remove what has waited for too long and all after it, and return it."""
+    def overdue(self, hold: float, now: float) -> list[_Delivery]:
+        """Remove what has waited for too long and all after it, and return it.
+
+        Twice as long where some of it is taken now and then.
+        """
         for number, each in enumerate(self.waiting):
             in_flight = each.stored != each.next_offset
-            if not each.is_all_taken and not in_flight and now - each.since >= HOLD:
+            waited = now - each.since >= hold or now - each.came >= 2 * hold
+            if waited and not each.is_all_taken and not in_flight:
                 return self.give_up(number)
         return []
 
@@ -402,7 +407,8 @@ class TaskMerge:
     """Puts the records of tasks among a channel's open work, as far as their order is known.
 
     What is given up of a task goes back to the channel, all of it: deliveries that are stored in
-    part are answered by that offset. ``on_done`` is called with the future of each piece of work.
+    part are answered by that offset. ``on_done`` is called with the future of each piece of work,
+    and ``hold`` returns how many seconds records may wait here.
     All methods may be called on any thread, and :meth:`look` is called on one of its own.
     """
 
@@ -415,6 +421,7 @@ class TaskMerge:
         *,
         on_done: Callable[[Future[BatchResponse]], None],
         on_enforced: Callable[[], None],
+        hold: Callable[[], float],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._rules = rules
@@ -423,6 +430,7 @@ class TaskMerge:
         self._clock = clock
         self._on_done = on_done
         self._on_enforced = on_enforced
+        self._hold = hold
         self._lock = RLock()
         self._tasks: dict[int, MergedTask] = {}
         self._work: dict[Future[Any], MergedBatches] = {}
@@ -513,11 +521,13 @@ class TaskMerge:
 
     def look(self) -> None:
         """Queue what is in order by now, because a topic rests; give back what waits for long."""
-        now = self._clock.monotonic()
+        now, hold = self._clock.monotonic(), self._hold()
         for task in self.tasks:
             self._merge(task, now)
             with task.lock:
-                overdue = [e for queue in list(task.queues.values()) for e in queue.overdue(now)]
+                overdue = [
+                    e for queue in list(task.queues.values()) for e in queue.overdue(hold, now)
+                ]
             for each in overdue:
                 each.give_back(None, "it waits for other records of its task")
 

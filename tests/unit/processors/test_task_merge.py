@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.core.errors import BatchCancelledError
+from headrace.core.records import TopicPartition
+from headrace.core.tables import table_of
+from headrace.processors.contract import BatchResponse
+from headrace.processors.pending import MergeLimits, OpenBatches, PendingBatch
+from headrace.processors.task_merge import MergeRules, TaskMerge
+from headrace.testing.channel import FakeClock
+from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
+
+if TYPE_CHECKING:
+    from headrace.processors.pending import PendingWork
+
+MAX_IDLE, HOLD = 5.0, 2.0
+
+
+@dataclass
+class Merge:
+    """A merge of one task of the topics a and b, whose thread is the test."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    enforced: int = 0
+
+    def __post_init__(self) -> None:
+        self.open = OpenBatches(MergeLimits())
+        self.held = {
+            topic: FakeAssignment(TopicPartition(topic, 0), high_watermark=100) for topic in "ab"
+        }
+        self.merge = TaskMerge(
+            "tasks",
+            MergeRules(("a", "b"), MAX_IDLE),
+            self.open,
+            self.clock,
+            on_done=lambda _: None,
+            on_enforced=self._count,
+            hold=lambda: HOLD,
+            fail=lambda error: pytest.fail(str(error)),
+        )
+        for held in self.held.values():
+            self.merge.add(held)
+
+    def _count(self) -> None:
+        self.enforced += 1
+
+    def put(self, topic: str, *times: int) -> PendingBatch:
+        """Deliver records of these times."""
+        held = self.held[topic]
+        records = [FakeRecord(timestamp_=time) for time in times]
+        batch = make_batch(records, assignment=held, start=held.position)
+        held.position = batch.next_offset
+        pending = PendingBatch(batch, table_of(batch))
+        self.merge.put(pending)
+        return pending
+
+    def taken(self) -> list[PendingWork]:
+        """Return the work that is in order by now."""
+        return self.open.take(0.0)
+
+
+def places(work: PendingWork) -> list[tuple[str, int]]:
+    """Return topic and offset of each record, in order."""
+    columns: list[list[Any]] = [work.prepared.column(name).to_pylist() for name in _PLACE]
+    return list(zip(*columns, strict=True))
+
+
+_PLACE = ("topic", "offset")
+
+
+@pytest.fixture
+def merge() -> Merge:
+    """Return a merge that has nothing yet."""
+    return Merge()
+
+
+def test_a_topic_that_has_more_holds_its_task_up_however_long(merge: Merge) -> None:
+    """The other is not taken while the end is not reached, or not known."""
+    merge.put("a", 1, 2)
+    for end in (100, None):
+        merge.held["b"].high_watermark = end
+        merge.clock.advance(10 * MAX_IDLE)
+        assert merge.taken() == []
+    assert merge.enforced == 0
+
+
+def test_a_topic_at_its_end_is_waited_for_so_long(merge: Merge) -> None:
+    """The task goes on without it once it was there for max_idle, and that is counted."""
+    merge.held["b"].high_watermark = 0
+    merge.put("a", 1, 2)
+    assert merge.taken() == []
+    merge.clock.advance(MAX_IDLE)
+    merge.put("a", 3)
+    (work,) = merge.taken()
+    assert places(work) == [("a", 0), ("a", 1), ("a", 2)]
+    assert [(b.partition.topic, b.start, b.next_offset) for b in work.batches][-1] == ("b", 0, 0)
+    assert merge.enforced == 1
+
+
+def test_what_may_still_be_passed_waits(merge: Merge) -> None:
+    """Records above the lowest last time stay, and of equal times those of later topics."""
+    merge.put("b", 1, 5, 5, 9)
+    merge.put("a", 3, 5)
+    (work,) = merge.taken()
+    assert places(work) == [("b", 0), ("a", 0), ("a", 1)]
+
+
+def test_a_batch_is_answered_once_all_of_it_is_stored(merge: Merge) -> None:
+    """The first of two pieces of work answers the batch that it has whole, and no other."""
+    first, second = merge.put("a", 1, 5), merge.put("b", 2)
+    (work,) = merge.taken()
+    work.advance(0.0)
+    assert second.future.result(0) == BatchResponse.advance()
+    assert not first.future.done()
+    merge.put("b", 6)
+    (rest,) = merge.taken()
+    assert places(rest) == [("a", 1)]
+    rest.advance(0.0)
+    assert first.future.result(0) == BatchResponse.advance()
+
+
+def test_a_batch_stored_in_part_is_answered_by_its_offset(merge: Merge) -> None:
+    """The rest of its task is withdrawn: what failed after it is no failure of the stored part."""
+    first, second = merge.put("a", 1, 5), merge.put("b", 2)
+    (work,) = merge.taken()
+    work.advance(0.0)
+    third = merge.put("b", 6)
+    (rest,) = merge.taken()
+    rest.fail(ValueError("bad"))
+    assert second.future.result(0) == BatchResponse.advance()
+    assert first.future.result(0) == BatchResponse.advance(offset=1)
+    assert isinstance(third.future.exception(0), BatchCancelledError)
+
+
+def test_records_that_wait_too_long_go_back(merge: Merge) -> None:
+    """A pause or a release of their partition does not wait for the other topic."""
+    first, second = merge.put("a", 1), merge.put("a", 2)
+    merge.clock.advance(HOLD)
+    merge.merge.look()
+    assert isinstance(first.future.exception(0), BatchCancelledError)
+    assert isinstance(second.future.exception(0), BatchCancelledError)
+    merge.held["a"].position = 0
+    merge.put("a", 1, 2)
+    merge.put("b", 7)
+    (work,) = merge.taken()
+    assert places(work) == [("a", 0), ("a", 1)]
