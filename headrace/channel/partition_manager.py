@@ -87,7 +87,7 @@ class PartitionManager:
             self._scheduler.touch(owned)
 
     def check_tasks(self) -> None:
-        """Apply the channel's topics to its tasks, because there are others."""
+        """Apply the channel's topics and pauses to its tasks, because there are others."""
         self._check_tasks(owned.partition for owned in self.all())
 
     def _check_tasks(self, partitions: Iterable[TopicPartition]) -> None:

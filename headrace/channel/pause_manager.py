@@ -240,6 +240,7 @@ class PauseManager(PeriodicThread):
             self._coordinator.leave_out(self._pauses.drained_partitions)
         self._measure()
         self._committer.flush()
+        self._manager.check_tasks()
         self._manager.touch_all()
         self._wake.set()
 

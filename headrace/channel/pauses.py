@@ -138,6 +138,11 @@ class Pauses:
         """Return whether nothing of the partition may be delivered."""
         return self._whole or partition in self._partitions
 
+    def paused_besides(self, reason: PauseReason) -> frozenset[TopicPartition]:
+        """Return the partitions that have a pause of their own for another reason than this."""
+        found = (pause.partition for pause in self.all() if pause.reason is not reason)
+        return frozenset(partition for partition in found if partition is not None)
+
     def all(self) -> tuple[Pause, ...]:
         """Return all pauses, the oldest first."""
         with self._changed:

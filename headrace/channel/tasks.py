@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TaskGate:
-    """Has the partitions of a task rest while one of them is not held, or is to end.
+    """Has the partitions of a task rest while one of them is not held, is paused, or is to end.
 
     In a channel that does not work in tasks nothing rests for that. Safe on any thread; does not
     block. ``held`` returns what is held of a partition at this moment.
@@ -63,10 +63,18 @@ class TaskGate:
         missing = [partition for partition in task if partition not in held]
         for partition in missing:
             self._resume(partition)
-        if not missing:
+        if missing:
+            note = f"waits for {', '.join(map(str, missing))}"
+            return [owned for partition, owned in held.items() if self._pause(partition, note)]
+        paused = self._pauses.paused_besides(PauseReason.TASK).intersection(task)
+        if not paused:
             return [owned for partition, owned in held.items() if self._resume(partition)]
-        note = f"waits for {', '.join(map(str, missing))}"
-        return [owned for partition, owned in held.items() if self._pause(partition, note)]
+        note = f"waits for {', '.join(map(str, sorted(paused)))}, which is paused"
+        return [
+            owned
+            for partition, owned in held.items()
+            if (self._resume(partition) if partition in paused else self._pause(partition, note))
+        ]
 
     def _going_on(self, partition: TopicPartition) -> OwnedPartition | None:
         owned = self._held(partition)

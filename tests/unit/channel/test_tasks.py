@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from headrace.channel.bounds import Bounds
 from headrace.channel.environment import ChannelEnvironment
 from headrace.channel.partition_manager import PartitionManager
-from headrace.channel.pauses import DeliveryGate, PauseReason
+from headrace.channel.pauses import DeliveryGate, Pause, PauseReason
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.settings import LiveSettings
 from headrace.channel.states import PartitionState
@@ -69,6 +69,22 @@ class GateMachine(RuleBasedStateMachine):
         )
         self.claims: dict[TopicPartition, Claim] = {}
         self.ending: set[TopicPartition] = set()
+        self.paused: dict[TopicPartition, Pause] = {}
+
+    @rule(place=places)
+    def pause(self, place: TopicPartition) -> None:
+        """Pause a partition, held or not, as an operator."""
+        pause = Pause(PauseReason.OPERATOR, "me", self.clock.time(), partition=place)
+        self.paused[place] = pause
+        self.gate.pauses.add(pause)
+        self.manager.check_tasks()
+
+    @rule(place=places)
+    def resume(self, place: TopicPartition) -> None:
+        """Resume a partition that an operator paused."""
+        if place in self.paused:
+            self.gate.pauses.remove(self.paused.pop(place))
+            self.manager.check_tasks()
 
     @rule(place=places)
     def claim(self, place: TopicPartition) -> None:
@@ -106,18 +122,21 @@ class GateMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_of_a_task_is_delivered_before_it_is_whole(self) -> None:
-        """The held part of a task rests exactly while another is missing, and names that."""
+        """What is held of a task rests while another part is missing or paused, and names it."""
         held = self.claims.keys() - self.ending
         expected = {}
         for number in range(TASKS):
             task = [partition(topic, number) for topic in PAIR]
             missing = [str(part) for part in task if part not in held]
+            paused = [part for part in task if part in self.paused]
             if missing:
                 note = f"waits for {', '.join(missing)}"
                 expected.update({part: note for part in task if part in held})
-        pauses = self.gate.pauses.all()
+            elif paused:
+                note = f"waits for {', '.join(map(str, paused))}, which is paused"
+                expected.update({part: note for part in task if part not in paused})
+        pauses = [each for each in self.gate.pauses.all() if each.reason is PauseReason.TASK]
         assert {pause.partition: pause.note for pause in pauses} == expected
-        assert {pause.reason for pause in pauses} <= {PauseReason.TASK}
         labels = {"channel": "main", "reason": "task"}
         shown = self.metrics.registry.get_sample_value("headrace_pauses", labels)
         assert (shown or 0) == len(expected)
@@ -125,6 +144,20 @@ class GateMachine(RuleBasedStateMachine):
 
 TestGateMachine = GateMachine.TestCase
 TestGateMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+def test_a_paused_partition_rests_the_others_of_its_task() -> None:
+    """They name it, and go on with it; other tasks do not rest."""
+    machine = GateMachine()
+    orders, payments = (partition(topic, 1) for topic in PAIR)
+    for place in (orders, payments, *(partition(topic, 2) for topic in PAIR)):
+        machine.claim(place)
+    machine.pause(payments)
+    machine.nothing_of_a_task_is_delivered_before_it_is_whole()
+    (note,) = [each.note for each in machine.gate.pauses.all() if each.partition == orders]
+    assert note == "waits for payments-1, which is paused"
+    machine.resume(payments)
+    assert machine.gate.pauses.all() == ()
 
 
 # --- whole channels ------------------------------------------------------------------------------
