@@ -117,7 +117,7 @@ class Sized:
         self._fill()
         self._state = LayeredState(self._store)
         for number in range(plan.partitions):
-            self._state.begin(number, Progress(0, 0, 0))
+            self._state.begin(number, Progress({f"bench/{number}": 0}, 0, 0))
             self._state.admit(number)
         chosen = FoldSettings(outputs=("out",), value="bytes")
         self._function = KeyedFunction(

@@ -288,9 +288,9 @@ class Move(Protocol):
 class CountedMove:
     """A :class:`Move` of a partition with state, whose commits are counted.
 
-    The count has to be ``commits`` before and is one more after it, so that a commit whose offset
-    does not move can be told from none. ``stream_time`` is in milliseconds, and ``changelog`` says
-    where the state is.
+    The count has to be ``commits`` before it and is ``number`` after it, one more by default, so
+    that a commit whose offset does not move can be told from none. ``stream_time`` is in
+    milliseconds, and ``changelog`` says where the state is.
     """
 
     identity: str
@@ -302,6 +302,12 @@ class CountedMove:
     commits: int
     stream_time: int | None
     changelog: ChangelogMark | None = None
+    number: int | None = None
+
+    @property
+    def next_commits(self) -> int:
+        """Return the count that is stored with the offset."""
+        return self.commits + 1 if self.number is None else self.number
 
 
 class ResultTransactions:
@@ -561,7 +567,7 @@ class ResultTransactions:
         if isinstance(move, CountedMove):
             stored = replace(
                 stored,
-                commits=move.commits + 1,
+                commits=move.next_commits,
                 stream_time=move.stream_time,
                 changelog=move.changelog,
             )
@@ -622,4 +628,4 @@ def _is_done(move: Move, stored: StoredOffset | None) -> bool:
     """Return whether a stored offset is what a move ends at."""
     if stored is None or stored.offset != move.next_offset:
         return False
-    return not isinstance(move, CountedMove) or stored.commits == move.commits + 1
+    return not isinstance(move, CountedMove) or stored.commits == move.next_commits

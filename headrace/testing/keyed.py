@@ -19,7 +19,7 @@ from headrace.extensions.keyed.row import KeyRow, PartitionKey
 from headrace.extensions.keyed.rows import RowSettings
 from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import StagedState, staged_state
-from headrace.extensions.keyed.state import LayeredState, Progress
+from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.store import (
     CLOCK_PREFIX,
     DueTimer,
@@ -237,9 +237,8 @@ class KeyedTest:
         self._state.stage(staged.layer)
         self._records += staged.outputs
         self.counts.append(staged.counts)
-        progress = Progress(
-            self._offset, self._state.progress(0).number + 1, staged.layer.times.get(0)
-        )
+        known = self._state.progress(0)
+        progress = known.moved("test/0", self._offset, known.number + 1, staged.layer.times.get(0))
         self._state.apply([staged.layer], {0: progress})
 
     # --- what became of it ------------------------------------------------------------------

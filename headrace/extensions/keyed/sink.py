@@ -244,20 +244,31 @@ class KeyedSink(Sink[StagedState]):
             self._transactions.require(topic)
 
     def stored_offset(self, identity: str) -> int | None:
-        """Return the offset that goes with the state, and begin the partition with it. Blocks.
+        """Return the offset that goes with the state, and begin a task of it alone. Blocks."""
+        return self.begin([identity]).get(identity)
 
-        A commit that is under way is waited for: what was stored before it is of no use after it.
+    def begin(self, identities: Collection[str]) -> Mapping[str, int]:
+        """Begin a task with the offsets that go with its state, and return these. Blocks.
+
+        ``identities`` are of its partitions, one of each topic. One that missed commits, or has no
+        offset yet, has them counted as the others do from the next one on. A commit that is under
+        way is waited for: what was stored before it is of no use after it.
         """
-        partition = int(identity.rpartition("/")[2])
+        (number,) = {int(identity.rpartition("/")[2]) for identity in identities}
         with self._lock:
-            stored = self._transactions.stored_entry(identity)
-            self._marks[partition] = None if stored is None else stored.changelog
-            if stored is None:
-                self._state.begin(partition, Progress())
-                return None
-            progress = Progress(stored.offset, stored.commits or 0, stored.stream_time)
-            self._state.begin(partition, progress)
-            return stored.offset
+            found = {each: self._transactions.stored_entry(each) for each in identities}
+            stored = {each: entry for each, entry in found.items() if entry is not None}
+            counts = {each: entry.commits or 0 for each, entry in stored.items()}
+            last = max(stored, key=counts.__getitem__, default=None)
+            self._marks[number] = None if last is None else stored[last].changelog
+            offsets = {each: entry.offset for each, entry in stored.items()}
+            if last is None:
+                self._state.begin(number, Progress())
+                return offsets
+            most = counts[last]
+            fewer = {each: count for each, count in counts.items() if count < most}
+            self._state.begin(number, Progress(offsets, most, stored[last].stream_time, fewer))
+            return offsets
 
     def last_stored(
         self, identities: Collection[str], deadline: Deadline
@@ -347,19 +358,21 @@ class KeyedSink(Sink[StagedState]):
                 others = {conflict.partition.partition for conflict in conflicts}
                 self._touched |= were_touched - others
                 raise CommitConflictError(conflicts)
-            self._state.apply(
-                layers,
-                {
-                    move.partition.partition: Progress(
-                        move.next_offset, move.commits + 1, move.stream_time
-                    )
-                    for move in moves
-                },
-            )
+            self._state.apply(layers, self._progress_after(moves))
             self._touched |= numbers
             self._marks.update({move.partition.partition: move.changelog for move in moves})
             for each in staged:
                 self.totals = self.totals.plus(each.counts)
+
+    def _progress_after(self, moves: Sequence[CountedMove]) -> Mapping[int, Progress]:
+        """Return where tasks are once their partitions have moved."""
+        found: dict[int, Progress] = {}
+        for move in moves:
+            number = move.partition.partition
+            before = found.get(number) or self._state.progress(number)
+            moved = move.identity, move.next_offset, move.next_commits, move.stream_time
+            found[number] = before.moved(*moved)
+        return found
 
     def clear_index(self) -> None:
         """Remove timers that no row has from the store's index, unless a commit is under way.
@@ -387,9 +400,10 @@ class KeyedSink(Sink[StagedState]):
             share.next_offset,
             share.transactional_id,
             share.leader_epoch,
-            progress.number,
+            progress.number_of(share.identity),
             times.get(number, progress.time),
             mark,
+            progress.number + 1,
         )
 
     def _records(self, staged: Sequence[StagedState], others: Sequence[ResultRecord]) -> Results:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, compress, islice, takewhile
 from threading import Lock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -31,15 +32,33 @@ _AT_A_TIME = 100
 
 
 class Progress(NamedTuple):
-    """Where a partition is with its commits, as the brokers store it with the input's offset.
+    """Where a task is with its commits, as the brokers store it with the offsets of its inputs.
 
-    ``number`` counts the commits, so that one without records can be told from none. ``time`` is
-    the stream time in milliseconds, None before the first record.
+    A task is one partition of each topic that the channel reads, with the same number; ``offsets``
+    has those by the partitions' identities. ``number`` counts the commits, so that one without
+    records can be told from none, and is stored with each offset. ``fewer`` has what is stored of
+    partitions that missed commits, because the channel did not read their topic. ``time`` is the
+    stream time in milliseconds, None before the first record.
     """
 
-    offset: int | None = None
+    offsets: Mapping[str, int] = MappingProxyType({})
     number: int = 0
     time: int | None = None
+    fewer: Mapping[str, int] = MappingProxyType({})
+
+    @property
+    def offset(self) -> int | None:
+        """Return the sum of the offsets, of one topic that is its offset; None without any."""
+        return sum(self.offsets.values()) if self.offsets else None
+
+    def number_of(self, identity: str) -> int:
+        """Return how many commits are stored with a partition's offset."""
+        return self.fewer.get(identity, self.number)
+
+    def moved(self, identity: str, offset: int, number: int, time: int | None) -> Progress:
+        """Return the progress after a commit that moves a partition's offset."""
+        fewer = {name: known for name, known in self.fewer.items() if name != identity}
+        return Progress({**self.offsets, identity: offset}, number, time, fewer)
 
 
 @dataclass(frozen=True)

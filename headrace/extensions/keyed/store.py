@@ -68,7 +68,10 @@ class Position(NamedTuple):
 
 
 class StoredCommit(NamedTuple):
-    """Which commit of a partition the rows are of: the input's offset, and the commits' number."""
+    """Identifies the commit that rows are of: by the input's offset, and the commits' number.
+
+    Of several inputs ``offset`` is the sum of their offsets.
+    """
 
     offset: int
     number: int

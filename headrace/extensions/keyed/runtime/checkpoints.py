@@ -102,7 +102,8 @@ class Checkpoints:
         """Delete what is processed of the input: no start can ask for it any more."""
         offsets = {}
         for assignment in self._held.restored_assignments():
-            stored = self._state.progress(assignment.partition.partition).offset
+            offsets_of = self._state.progress(assignment.partition.partition).offsets
+            stored = offsets_of.get(assignment.identity)
             if stored is None or assignment.committed is None or not assignment.is_current():
                 continue
             # the group's own offset follows, and must not come to point at what is gone

@@ -79,7 +79,7 @@ class Ticks:
         if not state.due_keys(number, reached, now, besides=set(), most=1):
             return
         # asked for now: batches may have been committed since the look began
-        offset = state.progress(number).offset
+        offset = self._offset_of(assignment)
         if offset is None:
             return
         # what a tick that was withdrawn left is of a time when nothing came
@@ -145,9 +145,7 @@ class Ticks:
         held = self._held.take_quiet(now)
         current = [part for each in held if each.is_current() for part in each.assignments]
         offsets = {
-            each: offset
-            for each in current
-            if (offset := self._state.progress(each.partition.partition).offset) is not None
+            each: offset for each in current if (offset := self._offset_of(each)) is not None
         }
         if not offsets:
             return
@@ -167,7 +165,11 @@ class Ticks:
 
     def _has_moved(self, assignment: Assignment, offset: int) -> bool:
         """Return whether a batch of ours was committed since a tick that begins there was made."""
-        return self._state.progress(assignment.partition.partition).offset != offset
+        return self._offset_of(assignment) != offset
+
+    def _offset_of(self, assignment: Assignment) -> int | None:
+        offsets = self._state.progress(assignment.partition.partition).offsets
+        return offsets.get(assignment.identity)
 
 
 def _is_at_its_end(assignment: Assignment) -> bool:

@@ -77,7 +77,9 @@ class Engine:
         staged = staged_state(micro_batch, result, self.state, lambda name: name)
         self.state.stage(staged.layer)
         progress = {
-            part.partition: Progress(part.next_offset, number, staged.layer.times[part.partition])
+            part.partition: Progress(
+                {part.identity: part.next_offset}, number, staged.layer.times[part.partition]
+            )
             for part in parts
             if part.partition in staged.layer.times
         }

@@ -79,7 +79,7 @@ class Channel:
 
     def commit(self, *layers: Layer) -> None:
         """Commit what was staged."""
-        self.state.apply(layers, {0: Progress(1, 1, 0)})
+        self.state.apply(layers, {0: Progress({"id/0": 1}, 1, 0)})
 
     def put(self, number: int, **rows: KeyRow | None) -> None:
         """Stage and commit."""

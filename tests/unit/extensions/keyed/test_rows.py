@@ -103,7 +103,7 @@ def test_keys_of_two_partitions_are_apart_and_facts_in_order() -> None:
 def test_lateness_counts_from_the_stored_stream_time_of_each_partition() -> None:
     """A record is late by what the partition's time was before it, which goes on from the store."""
     known = state(0, 1)
-    known.begin(0, Progress(0, 0, 10))
+    known.begin(0, Progress({"id/0": 0}, 0, 10))
     found = grouped(table((0, "a", 4), (0, "a", 12), (0, "b", 11), (1, "a", 1)), batch(3, 1), known,
                     RowSettings(), 0)  # fmt: skip
     late = {
@@ -158,7 +158,7 @@ def test_a_key_without_records_is_touched_when_its_timer_is_due() -> None:
 def test_a_tick_brings_the_time_of_a_quiet_partition_on() -> None:
     """A range without records takes the time that was asked for, and never goes back."""
     known = state(0)
-    known.begin(0, Progress(3, 1, 10))
+    known.begin(0, Progress({"id/0": 3}, 1, 10))
     known.advance_time(0, 50)
     assert grouped(table(), batch(0), known, RowSettings(), 0).times == {0: 50}
     known.advance_time(0, 5)
@@ -168,7 +168,7 @@ def test_a_tick_brings_the_time_of_a_quiet_partition_on() -> None:
 def test_the_time_of_a_tick_that_records_came_with_is_not_kept() -> None:
     """They make the partition's time; a later tick, of one less quiet, does not take it."""
     known = state(0)
-    known.begin(0, Progress(3, 1, 10))
+    known.begin(0, Progress({"id/0": 3}, 1, 10))
     known.advance_time(0, 50)
     assert grouped(table((0, "a", 11)), batch(1), known, RowSettings(), 0).times == {0: 11}
     assert grouped(table(), batch(0), known, RowSettings(), 0).times == {0: 10}

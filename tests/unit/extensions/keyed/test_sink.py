@@ -22,7 +22,8 @@ from headrace.extensions.keyed.sink import (
     SinkTopics,
     with_times,
 )
-from headrace.extensions.keyed.state import LayeredState
+from headrace.extensions.keyed.state import LayeredState, Progress
+from headrace.extensions.keyed.store import StoredCommit
 from headrace.extensions.keyed.tables import RESULT
 from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.ports import StoredOffset
@@ -80,7 +81,7 @@ class Brokers:
         self.records += each_of(records)
         for move in moves:
             self.stored[move.identity] = StoredOffset(
-                move.next_offset, 0, commits=move.commits + 1, stream_time=move.stream_time
+                move.next_offset, 0, commits=move.next_commits, stream_time=move.stream_time
             )
         return []
 
@@ -213,7 +214,7 @@ def test_the_next_owner_goes_on_from_number_and_time() -> None:
     other = LayeredState(MemoryStore())
     sink = KeyedSink(bench.brokers, other, SinkTopics("log", {}), SYSTEM_CLOCK)
     assert sink.stored_offset("id/0") == 10
-    assert tuple(other.progress(0)) == (10, 1, 5)
+    assert other.progress(0) == Progress({"id/0": 10}, 1, 5)
 
 
 def test_an_operator_may_not_move_the_offset() -> None:
@@ -307,6 +308,66 @@ def test_unwritten_rows_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) ->
     assert bench.state.unwritten.bytes == 0
 
 
+def other_share(start: int, next_offset: int) -> PartitionCommit:
+    """Return the share of another topic's partition with the same number."""
+    return PartitionCommit(
+        "other/0", TopicPartition("other", 0), start, next_offset, is_tick=start == next_offset
+    )
+
+
+def test_a_task_has_one_number_of_commits_and_an_offset_of_each_topic() -> None:
+    """A commit moves all of them in one transaction, those without records, too."""
+    bench = Bench()
+    assert bench.sink.begin(["id/0", "other/0"]) == {}
+    staged = bench.stage("1", 0, [{"key": b"a", "state": b"1"}])
+    bench.sink.commit_all([staged], [share(0, 10), other_share(0, 0)])
+    bench.sink.commit_all([bench.stage("2", 10, [], time=9)], [share(10, 10), other_share(0, 7)])
+    stored = bench.brokers.stored
+    assert {each: (found.offset, found.commits) for each, found in stored.items()} == {
+        "id/0": (10, 2),
+        "other/0": (7, 2),
+    }
+    offsets = {"id/0": 10, "other/0": 7}
+    assert bench.state.progress(0) == Progress(offsets, 2, 9)
+    assert bench.state.progress(0).offset == 17
+    assert bench.store.commit_of(0) == StoredCommit(17, 2)
+    other = LayeredState(MemoryStore())
+    sink = KeyedSink(bench.brokers, other, SinkTopics("log", {}), SYSTEM_CLOCK)
+    assert sink.begin(["id/0", "other/0"]) == offsets
+    assert other.progress(0) == Progress(offsets, 2, 9)
+
+
+def test_one_topic_of_a_task_that_another_moved_has_nothing_stored() -> None:
+    """The other topic's offset, the state and the outputs stay where they are."""
+    bench = Bench()
+    bench.sink.begin(["id/0", "other/0"])
+    bench.sink.commit_all([bench.stage("1", 0, [])], [share(0, 10), other_share(0, 5)])
+    bench.brokers.stored["other/0"] = StoredOffset(6, 0, commits=2)
+    staged = bench.stage("2", 10, [{"key": b"a", "state": b"1"}])
+    with pytest.raises(CommitConflictError):
+        bench.sink.commit_all([staged], [share(10, 20), other_share(5, 8)])
+    bench.sink.discard(staged)
+    assert bench.brokers.stored["id/0"].offset == 10
+    assert (bench.rows(), bench.brokers.records) == ({}, [])
+    assert bench.state.progress(0).offsets == {"id/0": 10, "other/0": 5}
+
+
+@pytest.mark.parametrize("earlier", [None, 1])
+def test_a_topic_that_joins_a_task_counts_its_commits_from_then_on(earlier: int | None) -> None:
+    """Also one that was read before, and not for a while; a process that comes later agrees."""
+    bench = Bench()
+    bench.brokers.stored["id/0"] = StoredOffset(10, 0, commits=5, stream_time=3)
+    if earlier is not None:
+        bench.brokers.stored["other/0"] = StoredOffset(0, 0, commits=earlier, stream_time=99)
+    bench.sink.begin(["id/0", "other/0"])
+    assert (bench.state.progress(0).number, bench.state.progress(0).time) == (5, 3)
+    for number, (start, end) in enumerate([(0, 4), (4, 8)], 1):
+        staged = bench.stage(str(number), 10, [])
+        bench.sink.commit_all([staged], [share(10, 10), other_share(start, end)])
+        assert {each.commits for each in bench.brokers.stored.values()} == {5 + number}
+    assert bench.state.progress(0) == Progress({"id/0": 10, "other/0": 8}, 7, 5)
+
+
 def test_a_look_at_the_offset_waits_for_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """An earlier offset would take the partition back, and the next commit would conflict."""
     bench = Bench()
@@ -322,7 +383,7 @@ def test_a_look_at_the_offset_waits_for_a_commit(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(bench.brokers, "commit", looked_at)
     bench.sink.commit(bench.stage("1", 0, []), [share(0, 10)])
     looks[0].join(10)
-    assert bench.state.progress(0)[:2] == (10, 1)
+    assert bench.state.progress(0)[:2] == ({"id/0": 10}, 1)
 
 
 def test_positions_are_noted_although_one_partition_has_no_leader() -> None:

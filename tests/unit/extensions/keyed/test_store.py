@@ -320,9 +320,9 @@ def test_staged_rows_are_read_before_committed_ones() -> None:
     assert state.get_many([key]) == [None]
     state.drop("2")
     assert state.get_many([key]) == [row("one")]
-    state.apply([layer("1", 0, "a", row("one"))], {0: Progress(5, 1, 10)})
+    state.apply([layer("1", 0, "a", row("one"))], {0: Progress({"id/0": 5}, 1, 10)})
     assert state.get_many([key]) == [row("one")]
-    assert state.progress(0) == Progress(5, 1, 10)
+    assert state.progress(0) == Progress({"id/0": 5}, 1, 10)
     assert not state.has_staged(0)
 
 

@@ -188,7 +188,9 @@ class Store:
     def commit(self, number: int, micro_batch: MicroBatch, result: pa.Table, times: Any) -> None:
         """Commit the folded rows as the state of the next micro-batch."""
         layer = staged_state(micro_batch, result, self.state, str).layer
-        progress = {n: Progress(self.ends[n], number, times.get(n)) for n in PARTITIONS}
+        progress = {
+            n: Progress({f"id/{n}": self.ends[n]}, number, times.get(n)) for n in PARTITIONS
+        }
         self.state.apply([layer], progress)
 
 

@@ -19,7 +19,7 @@ from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.phases import PhaseReader
 from headrace.extensions.keyed.restore import RestoreProgress
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
-from headrace.extensions.keyed.state import Layer, LayeredState, Progress
+from headrace.extensions.keyed.state import Layer, LayeredState
 from headrace.extensions.keyed.state_reader import StateReader
 from headrace.extensions.keyed.store import RocksStore
 from headrace.keyed import Phase, Phases, at_clock, at_event
@@ -78,7 +78,9 @@ class Kept:
         """Commit rows."""
         before = self.state.progress(number)
         layer = self.stage(number, rows)
-        progress = Progress((before.offset or 0) + len(rows), before.number + 1, time)
+        progress = before.moved(
+            f"id/{number}", (before.offset or 0) + len(rows), before.number + 1, time
+        )
         self.state.apply([layer], {number: progress})
 
     def stage(self, number: int, rows: dict[bytes, KeyRow | None]) -> Layer:
