@@ -14,6 +14,7 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import SinkConflictError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
+from headrace.extensions.keyed import unwritten
 from headrace.extensions.keyed.changelog import EXTRA_HEADER
 from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
 from headrace.extensions.keyed.runtime import checkpoints, ticks
@@ -234,6 +235,35 @@ def test_a_full_disk_s_rows_are_written_without_a_commit(
         assert [value for _, value in daemon.member.outputs] == [b"1", b"2"]
         reader = daemon.processor.state_reader()
         assert wait_for(lambda: not reader.snapshot().is_refused, Deadline.after(PATIENCE))
+
+
+def test_many_rows_are_written_before_the_checkpoint(
+    bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what may be unwritten is written with no commit's waiting for it."""
+    monkeypatch.setattr(unwritten, "MOST_UNWRITTEN", 4)
+    with bench.daemon(state={"checkpoint": "1h"}) as daemon:
+        held = daemon.assign(0)
+        noted = daemon.store.position(0)
+        daemon.send(held, b"a")
+        daemon.send(held, b"b")
+        is_written = lambda: daemon.store.unwritten().entries < 2  # noqa: E731
+        assert wait_for(is_written, Deadline.after(PATIENCE))
+        assert (daemon.counted(0, b"a"), daemon.counted(0, b"b")) == (1, 1)
+        assert daemon.store.position(0) == noted
+
+
+def test_a_released_partition_leaves_nothing_unwritten(bench: KeyedBench) -> None:
+    """A member that gives a partition back has its rows on the disk, and how far they go."""
+    with bench.daemon(state={"checkpoint": "1h"}) as daemon:
+        held = daemon.assign(0)
+        daemon.send(held, b"a")
+        assert daemon.store.unwritten().entries == 1
+        daemon.processor.on_stream_termination(held)
+        assert daemon.store.unwritten().entries == 0
+        position = daemon.store.position(0)
+        assert position is not None
+        assert position.offset > 0
 
 
 def test_rows_refused_by_a_former_store_are_written_to_the_new_one(

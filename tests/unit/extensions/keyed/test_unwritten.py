@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.extensions.keyed import store as stores
@@ -165,7 +165,19 @@ step = st.one_of(
 )
 
 
+#: A kill after the first of the pieces of a later commit than the one that was written last.
+HALF_WRITTEN = [
+    dict.fromkeys(KEYS, KeyRow(b"1")),
+    ("flush", 9),
+    dict.fromkeys(KEYS, KeyRow(b"2")),
+    ("flush", 1),
+    ("crash",),
+]
+
+
 @settings(deadline=None, max_examples=60)
+@example(HALF_WRITTEN)
+@example(HALF_WRITTEN[2:])
 @given(st.lists(step, max_size=10))
 def test_reads_and_restores_do_not_depend_on_what_is_written(steps: list[object]) -> None:
     """Reads see what was committed, and sizes count it, through any flush, note or kill."""
