@@ -195,7 +195,7 @@ class Member:
                 self._stored[move.identity] = StoredOffset(
                     move.next_offset,
                     0,
-                    commits=move.commits + 1,
+                    commits=move.next_commits,
                     stream_time=move.stream_time,
                     changelog=None if self.is_of_before else move.changelog,
                 )

@@ -105,6 +105,24 @@ def test_a_fact_that_fails_is_to_blame_and_its_task_is_delivered_again(tasks: Ke
         assert tasks.stored == {}
 
 
+def test_a_task_begins_with_the_offsets_of_all_its_topics(tasks: KeyedBench) -> None:
+    """A process that comes later has both, with one number of commits, whichever starts last."""
+    with tasks.daemon() as daemon:
+        held, other = daemon.assign(0, wait=False), daemon.assign_other(0)
+        daemon.rests.wait_for_none()
+        one = daemon.hand_out(held, b"k", {b"a": FIRST, b"b": FIRST + 5})
+        daemon.hand_out(other, b"k", {b"c": FIRST + 1, b"d": FIRST + 9})
+        one.result(PATIENCE)
+        offsets = daemon.state.progress(0).offsets
+    assert offsets == {_identity(0): 2, _identity(0, OTHER_ID): 1}
+    with tasks.daemon() as daemon:
+        daemon.assign(0, wait=False)
+        daemon.assign_other(0)
+        daemon.rests.wait_for_none()
+        found = daemon.state.progress(0)
+        assert (found.offsets, found.number, found.time) == (offsets, 1, FIRST + 5)
+
+
 def test_a_tick_moves_all_topics_of_a_task(tasks: KeyedBench) -> None:
     """A timer that is due without records is committed with the offsets of both."""
     with tasks.daemon() as daemon:

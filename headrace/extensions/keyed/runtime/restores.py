@@ -86,6 +86,9 @@ class PartitionRestores:
         if missing:
             self._wait_for(missing, assignment)
         if self._held.add(assignment, now):
+            if len(self._held.parts_of(assignment)) > 1:
+                # each was looked up by itself as it started
+                self._try_to_look_up(assignment)
             self.restore(assignment)
 
     def _wait_for(self, missing: Sequence[TopicPartition], assignment: Assignment) -> None:
@@ -129,17 +132,9 @@ class PartitionRestores:
         attempt = self._pause_partition(assignment)
         if attempt is None:
             return
-        try:
-            # one that began before the rest has read
-            if not self._batches.is_in_job(assignment):
-                self.look_up_offsets(assignment)
-        except Exception as error:  # noqa: BLE001 - of the brokers; the next tick conflicts again
-            log.warning(
-                "offset_not_known",
-                channel=self._context.channel,
-                partition=assignment.partition.partition,
-                error=str(error),
-            )
+        # one that began before the rest has read
+        if not self._batches.is_in_job(assignment):
+            self._try_to_look_up(assignment)
         self.restorer.begin(self._first_of(assignment), attempt)
 
     def look_up_offsets(self, assignment: Assignment) -> None:
@@ -148,8 +143,20 @@ class PartitionRestores:
         Raises:
             HeadraceError: they did not say.
         """
-        for each in self._held.parts_of(assignment) or [assignment]:
-            self._parts.sink.stored_offset(each.identity)
+        parts = self._held.parts_of(assignment) or [assignment]
+        self._parts.sink.begin([each.identity for each in parts])
+
+    def _try_to_look_up(self, assignment: Assignment) -> None:
+        """Read where the brokers have a task; a commit of it conflicts where that is not known."""
+        try:
+            self.look_up_offsets(assignment)
+        except Exception as error:  # noqa: BLE001 - of the brokers; the next tick conflicts again
+            log.warning(
+                "offset_not_known",
+                channel=self._context.channel,
+                partition=assignment.partition.partition,
+                error=str(error),
+            )
 
     def end(self, assignment: Assignment) -> None:
         """Leave a partition as it is: it is no longer ours, and what is left of its task waits."""
