@@ -72,7 +72,7 @@ class KafkaSinkConfig(SinkConfig):
         return "kafka"
 
     @property
-    def repeated(self) -> str:
+    def replayed(self) -> str:
         return "records are produced again, so that they are there twice"
 
     @property
@@ -123,7 +123,7 @@ class JsonLinesSinkConfig(SinkConfig):
     """The file that rows are appended to; several processes may share it."""
 
     @property
-    def repeated(self) -> str:
+    def replayed(self) -> str:
         return APPENDED_AGAIN
 
     def check(self) -> Iterator[Finding]:
@@ -294,8 +294,8 @@ class SeveralSinkConfig(SinkConfig):
         return next((each for each in self.outputs.items() if each[1].exactly_once is None), None)
 
     @property
-    def repeated(self) -> str:
-        return "; ".join(f"output {name}: {each.repeated}" for name, each in self.outputs.items())
+    def replayed(self) -> str:
+        return "; ".join(f"output {name}: {each.replayed}" for name, each in self.outputs.items())
 
     @property
     def irreplaceable(self) -> str:

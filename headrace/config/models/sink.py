@@ -124,7 +124,7 @@ class SinkConfig(Section):
         return {(): self}
 
     @property
-    def repeated(self) -> str:
+    def replayed(self) -> str:
         """Return what becomes of rows whose records are read again: a sentence."""
         return "results go there again"
 

@@ -69,7 +69,7 @@ class DeltaSinkConfig(SinkConfig):
         return ((("type",), Extra.DELTA),)
 
     @property
-    def repeated(self) -> str:
+    def replayed(self) -> str:
         return APPENDED_AGAIN
 
     def check(self) -> Iterator[Finding]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from headrace.config.errors import FieldConflict
 from headrace.config.models.base import OnlyWith, Restarts
@@ -36,7 +39,9 @@ class SqlSinkConfig(SinkConfig):
     """A table of a database, which takes rows and offsets in one transaction: headrace[sql]."""
 
     only: ClassVar = {
-        "key": (OnlyWith.one_of("mode", "upsert"),),
+        "key": (OnlyWith.one_of("mode", "upsert", "merge"),),
+        "merge": (OnlyWith.one_of("mode", "merge"),),
+        "repeated": (OnlyWith.one_of("mode", "upsert"),),
         "origins_table": (OnlyWith.one_of("origin", True),),
     }
 
@@ -52,11 +57,20 @@ class SqlSinkConfig(SinkConfig):
     table: Restarts[SqlTable]
     """The table that rows go to, which is there already."""
 
-    mode: Restarts[Literal["append", "upsert"]] = "append"
-    """Whether rows are added, or take the place of those with the same key."""
+    mode: Restarts[Literal["append", "upsert", "merge"]] = "append"
+    """Whether rows are added, take the place of those with the same key, or are merged into
+    them."""
 
     key: Restarts[Annotated[tuple[FreeText, ...], Distinct, OneOrMore]] = ()
     """The columns of a primary key or unique constraint."""
+
+    merge: Restarts[Mapping[FreeText, Literal["sum", "min", "max", "last"]]] = Field(default={})
+    """What becomes of each other column where a row with the key is there: the values are added,
+    the smaller or the larger one stays, or the new one takes its place."""
+
+    repeated: Restarts[Literal["fail", "last"]] = "fail"
+    """What becomes of a key that a result has in several rows: refused, or the last row is
+    written."""
 
     offsets_table: Restarts[SqlTable] = "headrace_offsets"
     """The table that offsets go to, made where it is missing."""
@@ -68,33 +82,47 @@ class SqlSinkConfig(SinkConfig):
     """The table that says what each micro-batch was made of, made where it is missing."""
 
     def conflicts(self) -> Iterator[FieldConflict]:
-        scheme = scheme_of(self.url)
         if self.password is not None and has_own_password(self.url):
             yield FieldConflict(
                 ("password",), "is given beside the one in the url; leave one of them out"
             )
-        if self.mode == "upsert" and not self.key:
-            yield FieldConflict(
-                ("key",), "is missing; mode: upsert takes the columns that make a row unique"
-            )
-        if self.mode == "upsert" and scheme not in _UPSERTING:
-            yield FieldConflict(
-                ("mode",),
-                f"is upsert, which takes {' or '.join(_UPSERTING)}, and the url begins with "
-                f"{scheme}; use mode: append",
-            )
-        if self.mode == "upsert" and self.origin:
-            yield FieldConflict(
-                ("origin",),
-                "does not go with mode: upsert, where what a row was before is not kept; leave it "
-                "out",
-            )
+        if self.mode != "append":
+            yield from self._key_conflicts()
         others = {"offsets_table": self.offsets_table, "origins_table": self.origins_table}
         for name, other in others.items():
             if other == self.table:
                 yield FieldConflict((name,), "is the table that rows go to; name another one")
         if self.offsets_table == self.origins_table:
             yield FieldConflict(("origins_table",), "is the table of the offsets; name another one")
+
+    def _key_conflicts(self) -> Iterator[FieldConflict]:
+        """Yield what does not go with rows that have a key."""
+        scheme = scheme_of(self.url)
+        if not self.key:
+            yield FieldConflict(
+                ("key",), f"is missing; mode: {self.mode} takes the columns that make a row unique"
+            )
+        if self.mode == "merge" and not self.merge:
+            yield FieldConflict(
+                ("merge",),
+                "is missing; mode: merge takes sum, min, max or last for each other column",
+            )
+        for name in sorted({*self.merge} & {*self.key}):
+            yield FieldConflict(
+                ("merge",), f"names {name}, which is in key; leave it out of one of them"
+            )
+        if scheme not in _UPSERTING:
+            yield FieldConflict(
+                ("mode",),
+                f"is {self.mode}, which takes {' or '.join(_UPSERTING)}, and the url begins with "
+                f"{scheme}; use mode: append",
+            )
+        if self.origin:
+            yield FieldConflict(
+                ("origin",),
+                f"does not go with mode: {self.mode}, where what a row was before is not kept; "
+                "leave it out",
+            )
 
     @property
     def exactly_once(self) -> str:
@@ -114,8 +142,16 @@ class SqlSinkConfig(SinkConfig):
         return ((("type",), Extra.SQL), *driver)
 
     @property
-    def repeated(self) -> str:
-        return "rows are upserted again by their keys" if self.mode == "upsert" else APPENDED_AGAIN
+    def replayed(self) -> str:
+        match self.mode:
+            case "append":
+                return APPENDED_AGAIN
+            case "upsert":
+                return "rows are upserted again by their keys"
+            case "merge":
+                return (
+                    "rows are merged again into those that are there, so that sums have them twice"
+                )
 
     def check(self) -> Iterator[Finding]:
         try:
@@ -130,8 +166,12 @@ class SqlSinkConfig(SinkConfig):
 
     def _sink(self, member: str) -> SqlSink:
         with required(Extra.SQL, f"the sink of table {self.table}"):
+            from headrace.extensions.sql.inserts import Merging  # noqa: PLC0415 - an extra
             from headrace.extensions.sql.sink import SqlSink  # noqa: PLC0415 - an extra
-            from headrace.extensions.sql.target import WriteMode  # noqa: PLC0415 - an extra
+            from headrace.extensions.sql.target import (  # noqa: PLC0415 - an extra
+                Repeated,
+                WriteMode,
+            )
 
         return SqlSink(
             self.url.get_secret_value(),
@@ -139,6 +179,8 @@ class SqlSinkConfig(SinkConfig):
             password=None if self.password is None else self.password.get_secret_value(),
             mode=WriteMode(self.mode),
             key=self.key,
+            merge={name: Merging(what) for name, what in self.merge.items()},
+            repeated=Repeated(self.repeated),
             offsets_table=self.offsets_table,
             origin=self.origin,
             origins_table=self.origins_table,

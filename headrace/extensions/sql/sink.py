@@ -16,7 +16,7 @@ from headrace.core.errors import RowsRefusedError, SinkFailedError, StartError
 from headrace.extensions.sql.columns import is_of_values
 from headrace.extensions.sql.database import TIMEOUT, Database, TableName, brief, gave_way
 from headrace.extensions.sql.offsets import OffsetsTable, OriginsTable
-from headrace.extensions.sql.target import SqlTarget, WriteMode
+from headrace.extensions.sql.target import Repeated, SqlTarget, WriteMode
 from headrace.sinks.contract import (
     Guarantee,
     Sink,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from headrace.extensions.sql.inserts import Merging
     from headrace.sinks.contract import OffsetMove, PartitionCommit, Replacement, Result
     from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
@@ -142,9 +143,10 @@ class SqlSink(Sink[StagedRows]):
     writes the rows, on the condition that it is where the micro-batch begins. The database lets
     one of two such updates through at a time, so a former owner's changes nothing. ``table`` and
     ``offsets_table`` are ``name`` or ``schema.name``; ``password`` takes the place of one in the
-    ``url``; ``member`` is written beside each offset, ``timeout`` bounds a statement, in seconds.
-    With ``origin`` each row says which micro-batch it is of, and ``origins_table`` what that was
-    made of, so that the rows of a range can be replaced.
+    ``url``; ``merge`` says what mode merge does with a column, ``repeated`` what mode upsert does
+    with a key in several rows of a result; ``member`` is written beside each offset, ``timeout``
+    bounds a statement, in seconds. With ``origin`` each row says which micro-batch it is of, and
+    ``origins_table`` what that was made of, so that the rows of a range can be replaced.
 
     Raises:
         ConfigError: the url cannot be used, or the database cannot do what ``mode`` asks for.
@@ -160,6 +162,8 @@ class SqlSink(Sink[StagedRows]):
         password: str | None = None,
         mode: WriteMode = WriteMode.APPEND,
         key: Sequence[str] = (),
+        merge: Mapping[str, Merging] | None = None,
+        repeated: Repeated = Repeated.FAIL,
         offsets_table: str = "headrace_offsets",
         origin: bool = False,
         origins_table: str = "headrace_origins",
@@ -168,7 +172,9 @@ class SqlSink(Sink[StagedRows]):
     ) -> None:
         self._database = Database(url, password, timeout)
         name = TableName.of(table)
-        self._target = SqlTarget(self._database, name, mode, key, origin=origin)
+        self._target = SqlTarget(
+            self._database, name, mode, key, merge=merge, repeated=repeated, origin=origin
+        )
         self._offsets = OffsetsTable(self._database, TableName.of(offsets_table), name)
         self._origins = (
             OriginsTable(self._database, TableName.of(origins_table), self._target, self._offsets)
@@ -178,7 +184,7 @@ class SqlSink(Sink[StagedRows]):
         self._member = member
 
     def open(self) -> None:
-        if self._target.upserts:
+        if self._target.has_key:
             load_pandas()
         with self._require_usable():
             self._target.load()
@@ -317,11 +323,17 @@ class SqlSink(Sink[StagedRows]):
         return removed[-1]
 
     def _require_origins(self) -> OriginsTable:
-        if self._target.upserts:
+        if self._target.mode is WriteMode.UPSERT:
             raise ReplaceRefusedError(
                 f"{self._target.place}: with mode upsert what a row was before is not kept, so "
                 "that none can be taken back; replay with append, which upserts the rows again by "
                 "their keys"
+            )
+        if self._target.mode is WriteMode.MERGE:
+            raise ReplaceRefusedError(
+                f"{self._target.place}: with mode merge what a row was before is not kept, so that "
+                "nothing can be taken back; remove the rows by hand and read all records of them "
+                "again, because a replay with append adds to the sums that are there"
             )
         if self._origins is None:
             raise ReplaceRefusedError(

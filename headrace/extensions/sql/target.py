@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 
 from headrace.core.errors import ConfigError, ResultMisfitError, RowsRefusedError, StartError
@@ -22,12 +23,12 @@ from headrace.extensions.sql.columns import (
     samples,
 )
 from headrace.extensions.sql.database import TableName, brief, explained
-from headrace.extensions.sql.inserts import UPSERTS, Inserts
+from headrace.extensions.sql.inserts import UPSERTS, Inserts, Merging
 from headrace.extensions.sql.loaders import loader_for
 from headrace.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from sqlalchemy.engine import Connection
@@ -73,6 +74,9 @@ _JSON_CHECKS = sa.text(
 )
 _JSON_CHECK = re.compile(r"json_valid\(`(.+)`\)", re.IGNORECASE)
 
+#: The columns whose values can be added.
+_SUMMED = (sa.Integer, sa.Numeric, sa.Float, sa.Interval, postgresql.INTERVAL)
+
 #: The dialects that say of an INSERT how they would carry it out, and do nothing.
 _EXPLAINING = frozenset({"postgresql", "sqlite"})
 
@@ -86,12 +90,26 @@ class WriteMode(Enum):
     UPSERT = "upsert"
     """It takes the place of the row with the same key, if there is one."""
 
+    MERGE = "merge"
+    """It is merged into the row with the same key, if there is one, column by column."""
+
+
+class Repeated(Enum):
+    """What becomes of a key that a result has in several rows."""
+
+    FAIL = "fail"
+    """The rows are refused: it is not clear which one should win."""
+
+    LAST = "last"
+    """The last of them is written."""
+
 
 class SqlTarget:
     """One table, as the database describes it.
 
     Raises:
-        ConfigError: the database cannot upsert, or the key does not go with the mode.
+        ConfigError: the database cannot upsert, or the key or another option does not go with the
+            mode.
     """
 
     def __init__(
@@ -101,21 +119,32 @@ class SqlTarget:
         mode: WriteMode,
         key: Sequence[str],
         *,
+        merge: Mapping[str, Merging] | None = None,
+        repeated: Repeated = Repeated.FAIL,
         origin: bool = False,
     ) -> None:
         self._database = database
         self._name = self._found = name
         self._key = tuple(key)
         self._origin = origin
-        self.upserts = mode is WriteMode.UPSERT
+        self._merge = dict(merge or {})
+        self._repeated = repeated
+        self.mode = mode
+        self.has_key = mode is not WriteMode.APPEND
         self.place = f"{name} in {database.name}"
-        if self.upserts and database.dialect not in UPSERTS:
+        if self.has_key and database.dialect not in UPSERTS:
             raise ConfigError(
-                [f"{self.place}: mode upsert takes {' or '.join(UPSERTS)}; use mode append"]
+                [f"{self.place}: mode {mode.value} takes {' or '.join(UPSERTS)}; use mode append"]
             )
-        if self.upserts != bool(self._key):
-            raise ConfigError([f"{self.place}: a key goes with mode upsert, and with no other"])
-        if self.upserts and origin:
+        if self.has_key != bool(self._key):
+            raise ConfigError([f"{self.place}: a key goes with mode upsert or merge alone"])
+        if (mode is WriteMode.MERGE) != bool(self._merge) or {*self._key} & {*self._merge}:
+            raise ConfigError(
+                [f"{self.place}: merge goes with mode merge alone, and has no column of the key"]
+            )
+        if repeated is not Repeated.FAIL and mode is not WriteMode.UPSERT:
+            raise ConfigError([f"{self.place}: repeated: last goes with mode upsert alone"])
+        if self.has_key and origin:
             raise ConfigError([f"{self.place}: origin goes with mode append, and with no other"])
         self._table: sa.Table | None = None
         self._inserts: Inserts | None = None
@@ -145,16 +174,34 @@ class SqlTarget:
                 ) from None
             self._database.require_transactions(connection, TableName(schema, name))
             self._note_json(connection)
-            self._inserts = Inserts(self.place, self._table, self._database.dialect, self._key)
+            self._inserts = Inserts(
+                self.place, self._table, self._database.dialect, self._key, self._merge
+            )
             self._loader = loader_for(self._database, connection, self._inserts)
             self._require_immediate(connection)
             self._alike = self._compared_otherwise(connection)
-            if self.upserts and set(self._key) not in self._unique(connection):
+            if self.has_key and set(self._key) not in self._unique(connection):
                 raise StartError(
                     f"{self.place}: no primary key or unique constraint is on exactly "
                     f"{', '.join(self._key)}; create one, or name its columns in key"
                 )
         self._check_origin()
+        self._check_merge()
+
+    def _check_merge(self) -> None:
+        """Raise if a column has no sum, or is none of the table's."""
+        for name, merging in self._merge.items():
+            if name not in self._loaded.c:
+                raise StartError(
+                    f"{self.place}: there is no column {name}, which merge names"
+                    f"{_twin(name, self._loaded.c.keys())}"
+                )
+            kind = self._loaded.c[name].type
+            if merging is Merging.SUM and not isinstance(kind, _SUMMED):
+                raise StartError(
+                    f"{self.place}: merge: {name}: sum takes a column of numbers, and {name} is "
+                    f"{_type_name(kind)}; use min, max or last"
+                )
 
     def _note_json(self, connection: Connection) -> None:
         """Set the type of the text columns that MariaDB keeps JSON in."""
@@ -182,7 +229,7 @@ class SqlTarget:
 
     def _require_immediate(self, connection: Connection) -> None:
         """Raise if PostgreSQL would refuse each upsert, as a constraint on the key may wait."""
-        if not self.upserts or self._database.dialect != "postgresql":
+        if not self.has_key or self._database.dialect != "postgresql":
             return
         found = connection.execute(_DEFERRABLE, {"schema": self._found[0], "table": self._found[1]})
         for name, columns in found:
@@ -195,7 +242,7 @@ class SqlTarget:
 
     def _compared_otherwise(self, connection: Connection) -> frozenset[str]:
         """Return the columns that a unique index compares by a rule of its own."""
-        query = _COMPARED_OTHERWISE.get(self._database.dialect) if self.upserts else None
+        query = _COMPARED_OTHERWISE.get(self._database.dialect) if self.has_key else None
         if query is None:
             return frozenset()
         schema, table = self._found
@@ -304,8 +351,15 @@ class SqlTarget:
             for n in columns
             if n not in known
         ]
-        needed = {column.name for column in known if _is_needed(column)} | {*self._key}
-        return problems + [f"column {n!r} is missing" for n in needed if n not in columns]
+        needed = {column.name for column in known if _is_needed(column)} | {
+            *self._key,
+            *self._merge,
+        }
+        problems += [f"column {n!r} is missing" for n in needed if n not in columns]
+        if self._merge:
+            unsaid = {*columns} & {*known.keys()} - {*self._key, *self._merge}
+            problems += [f"column {n!r} is neither in key nor in merge" for n in unsaid]
+        return problems
 
     @property
     def _loaded(self) -> sa.Table:
@@ -324,7 +378,7 @@ class SqlTarget:
                 with naming(self.place, field.name):
                     timestamps = rows.column(index).cast(pa.timestamp("us", tz=field.type.tz))
                 rows = rows.set_column(index, field.name, timestamps.cast(kind))
-        return self._by_key(rows) if self.upserts else rows
+        return self._by_key(rows) if self.has_key else rows
 
     def _timestamp(self, field: pa.Field) -> pa.DataType:
         """Return the type of a column of times as it is written: moments in UTC."""
@@ -338,13 +392,25 @@ class SqlTarget:
         keys = rows.select(list(self._key))
         distinct = keys.group_by(list(self._key)).aggregate([]).num_rows
         nulls = sum(column.null_count for column in keys.columns)
-        if distinct < rows.num_rows or nulls:
+        if nulls or (distinct < rows.num_rows and self._repeated is Repeated.FAIL):
             raise RowsRefusedError(
                 f"{self.place}: the result has {rows.num_rows} rows and {distinct} keys, {nulls} "
                 f"of them null in part; let the reducer make one row for each "
-                f"{', '.join(self._key)}"
+                f"{', '.join(self._key)}{self._advice}"
             )
-        return self._sorted(rows)
+        return self._sorted(self._last_of(rows) if distinct < rows.num_rows else rows)
+
+    @property
+    def _advice(self) -> str:
+        """Return how to write keys that are repeated, where that is possible."""
+        can_repeat = self.mode is WriteMode.UPSERT and self._repeated is Repeated.FAIL
+        return ", or set repeated: last in the sink for the last row of each" if can_repeat else ""
+
+    def _last_of(self, rows: pa.Table) -> pa.Table:
+        """Return the last row of each key, in the order of the rows."""
+        numbered = rows.select(list(self._key)).append_column("", pa.array(range(rows.num_rows)))
+        last = numbered.group_by(list(self._key)).aggregate([("", "max")]).column("_max")
+        return rows.take(last.sort())
 
     def _sorted(self, rows: pa.Table) -> pa.Table:
         """Sort by the columns of the key whose equality is the database's, the others' order kept.
@@ -373,17 +439,16 @@ class SqlTarget:
         Of rows with one key the last stays, and all are in the order of their keys, because locks
         are taken in one order then, as by writers that have one result. Where the database has an
         equality of its own, all are written in the order of the log. Results whose columns differ,
-        as after a change of the reducer, stay apart.
+        as after a change of the reducer, stay apart, and so do those that are merged: each adds its
+        own.
         """
         alike = all(each.schema.equals(results[0].schema) for each in results)
-        if not self.upserts or not alike:
+        if self.mode is not WriteMode.UPSERT or not alike:
             return results
         rows = pa.concat_tables(results)
         if not all(self._is_exact(name, rows.column(name)) for name in self._key):
             return [self._sorted(rows)]
-        numbered = rows.select(list(self._key)).append_column("", pa.array(range(rows.num_rows)))
-        last = numbered.group_by(list(self._key)).aggregate([("", "max")]).column("_max")
-        return [self._sorted(rows.take(last.sort()))]
+        return [self._sorted(self._last_of(rows))]
 
     def has_rows_without_origin(self, connection: Connection) -> bool:
         """Return whether some rows do not say which micro-batch they are of."""

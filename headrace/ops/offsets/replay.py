@@ -131,7 +131,7 @@ def _back(change: OffsetChange, offset: int | None) -> OffsetChange:
 
 def _output_again(sink: config.SinkConfig | None) -> str:
     """Return what becomes of what is made of the records again."""
-    return "results go there again" if sink is None else sink.repeated
+    return "results go there again" if sink is None else sink.replayed
 
 
 def _instead(sink: config.SinkConfig | None, sink_offsets: TransactionalOffsets | None) -> str:

@@ -72,6 +72,37 @@ def test_a_file_of_sqlite_starts_from_the_folder_of_the_configuration(
             "key: exists only with mode: upsert; write that, or leave the key out",
         ),
         (
+            "url: 'sqlite:////a', mode: merge, key: [k]",
+            ("merge: is missing; mode: merge takes sum, min, max or last for each other column"),
+        ),
+        (
+            "url: 'sqlite:////a', mode: merge, merge: {n: sum}",
+            "key: is missing; mode: merge takes the columns that make a row unique",
+        ),
+        (
+            "url: 'sqlite:////a', mode: merge, key: [k], merge: {k: sum, n: sum}",
+            "merge: names k, which is in key; leave it out of one of them",
+        ),
+        (
+            "url: 'sqlite:////a', mode: upsert, key: [k], merge: {n: sum}",
+            "merge: exists only with mode: merge; write that, or leave the key out",
+        ),
+        (
+            "url: 'sqlite:////a', mode: merge, key: [k], merge: {n: sum}, repeated: last",
+            "repeated: exists only with mode: upsert; write that, or leave the key out",
+        ),
+        (
+            "url: 'mysql://h/d', mode: merge, key: [k], merge: {n: sum}",
+            (
+                "mode: is merge, which takes postgresql or sqlite, and the url begins with mysql; "
+                "use mode: append"
+            ),
+        ),
+        (
+            "url: 'sqlite:////a', mode: merge, key: [k], merge: {n: avg}",
+            "n: 'avg' is not sum, min, max or last",
+        ),
+        (
             "url: 'sqlite:////a', mode: upsert",
             "key: is missing; mode: upsert takes the columns that make a row unique",
         ),
@@ -113,6 +144,19 @@ def test_a_fault_of_the_section_is_explained_without_the_url(
     assert found.startswith("channels.flights.sink.")
     assert found.partition(" (line ")[0].rpartition(".")[2] == problem.partition(":")[0]
     assert found.partition("): ")[2] == problem.partition(": ")[2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({}, "appended again"),
+        ({"mode": "upsert", "key": "k"}, "upserted again by their keys"),
+        ({"mode": "merge", "key": "k", "merge": {"n": "sum"}}, "sums have them twice"),
+    ],
+)
+def test_a_mode_says_what_a_replay_does(fields: dict[str, Any], says: str) -> None:
+    """Rows are there twice, take each other's place, or add up."""
+    assert says in _sink(**fields).replayed
 
 
 def test_a_url_in_place_of_the_sink_is_not_quoted(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from headrace.sinks.micro_batch import MicroBatch
 from tests.integration.extensions.spark.test_sql_postgres import copy_all, run
 from tests.integration.extensions.spark.test_sql_values import COLUMN_TYPES, OTHER_TYPES
 from tests.postgres import PostgresServer, postgres_server
+from tests.unit.extensions.sql import sql_merging
 from tests.unit.extensions.sql.sql_tables import share
 from tests.unit.extensions.sql.sql_values import VALUES
 
@@ -280,3 +282,59 @@ def test_more_rows_than_one_copy_takes_are_all_written(
             rows = pa.table({"id": range(1000), "n": [number] * 1000})
             sink.commit(sink.stage(MicroBatch("m", "c", ()), rows), [share(0, number, number + 1)])
     assert run(url, "SELECT count(*), sum(n), min(id), max(id) FROM t") == [(1000, 1000, 0, 999)]
+
+
+@pytest.fixture(scope="module")
+def counts_url(server: PostgresServer) -> str:
+    """A database with the table of counts."""
+    url = server.new_database()
+    run(url, sql_merging.CREATE)
+    return url
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(commits=sql_merging.COMMITS)
+def test_merged_micro_batches_are_one_count_of_all_events(
+    monkeypatch: pytest.MonkeyPatch,
+    counts_url: str,
+    *,
+    commits: list[list[list[sql_merging.Event]]],
+    copied: bool,
+) -> None:
+    """The table has the count of all events, however they are cut into commits."""
+    if copied:
+        copy_all(monkeypatch)
+    run(counts_url, "TRUNCATE counts", "DROP TABLE IF EXISTS headrace_offsets")
+    with closing(SqlSink(counts_url, "counts", **sql_merging.OPTIONS)) as sink:
+        sink.open()
+        sql_merging.commit(sink, commits)
+    events = [event for batches in commits for batch in batches for event in batch]
+    assert run(counts_url, sql_merging.READ) == sql_merging.reduced(events)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_members_that_merge_into_the_same_rows_lose_no_count(
+    monkeypatch: pytest.MonkeyPatch, url: str, *, copied: bool
+) -> None:
+    """Two at the same time, whose results lock the same rows in different orders."""
+    if copied:
+        copy_all(monkeypatch)
+    run(url, sql_merging.CREATE)
+    first = [sql_merging.Event("a", minute * 60, 1, "x") for minute in range(20)]
+    second = [sql_merging.Event("b", minute * 60, 1, "x") for minute in range(20)]
+
+    def work(number: int) -> None:
+        order = [first, second] if number else [second, first]
+        with closing(SqlSink(url, "counts", **sql_merging.OPTIONS)) as sink:
+            sink.open()
+            for turn in range(10):
+                staged = [sql_merging.staged(sink, events) for events in order]
+                sink.commit_all(staged, [share(number, turn, turn + 1)])
+
+    with ThreadPoolExecutor(2) as members:
+        for done in [members.submit(work, number) for number in (0, 1)]:
+            done.result(120)
+    assert run(url, "SELECT count(*), sum(events), min(events) FROM counts") == [(40, 800, 20)]
