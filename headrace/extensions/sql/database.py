@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -159,6 +160,7 @@ class Database:
             raise ConfigError([problem]) from None
         sa.event.listen(engine, "handle_error", _without_values)
         if self._driver == "psycopg":
+            logging.getLogger("psycopg").addFilter(_brief_record)
             sa.event.listen(engine, "connect", _prepare_if_direct)
             sa.event.listen(engine, "do_execute_no_params", _copy)
         if self.is_mysql:
@@ -385,6 +387,16 @@ def _without_values(context: sa.ExceptionContext) -> None:
         error.args = (f"({kind.__module__}.{kind.__name__}) {said}",)
     if isinstance(error, StatementError):
         error.statement = error.params = None
+
+
+def _brief_record(record: logging.LogRecord) -> bool:
+    """Strip the errors in a line of the driver's log, as :func:`_without_values` does."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            (_primary(each) or each) if isinstance(each, BaseException) else each
+            for each in record.args
+        )
+    return True
 
 
 def _primary(error: BaseException) -> str | None:

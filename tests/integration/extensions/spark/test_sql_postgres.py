@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import StartError
+from headrace.core.errors import RowsRefusedError, StartError
 from headrace.devstack.wait import wait_for
 from headrace.extensions.sql.database import Database, TableName, _transaction_settings
 from headrace.extensions.sql.loaders import copy
@@ -404,6 +404,19 @@ def test_a_row_that_the_server_refuses_is_shown_nowhere(
     assert "hunter2" not in shown
     assert "DETAIL" not in shown
     assert "INSERT INTO" not in shown
+
+
+def test_rows_that_are_refused_together_are_not_in_the_driver_s_log(
+    url: str, sinks: Callable[..., SqlSink], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The driver's warning of a row refused by the server says the rule, and not the row."""
+    run(url, "ALTER TABLE t ADD CONSTRAINT rule CHECK (id < 2)")
+    sink = sinks()
+    table = pa.table({"id": range(2, 4), "name": ["hunter2", "a\x00b"]})
+    with pytest.raises(RowsRefusedError):
+        sink.commit(staged_table(sink, table), [share(0, 0, 10)])
+    assert "rule" in caplog.text
+    assert "hunter2" not in caplog.text
 
 
 def test_a_server_that_restarts_leaves_no_outcome_unknown(
