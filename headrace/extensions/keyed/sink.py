@@ -244,11 +244,11 @@ class KeyedSink(Sink[StagedState]):
             self._transactions.require(topic)
 
     def stored_offset(self, identity: str) -> int | None:
-        """Return the offset that goes with the state, and begin a task of it alone. Blocks."""
+        """Return the offset that goes with the state, and start a task of it alone. Blocks."""
         return self.begin([identity]).get(identity)
 
     def begin(self, identities: Collection[str]) -> Mapping[str, int]:
-        """Begin a task with the offsets that go with its state, and return these. Blocks.
+        """Start a task with the offsets that go with its state, and return these. Blocks.
 
         ``identities`` are of its partitions, one of each topic. One that missed commits, or has no
         offset yet, has them counted as the others do from the next one on. A commit that is under
