@@ -60,7 +60,7 @@ from headrace.extensions.streams.operators import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from headrace.core.errors import PoisonRecordError
     from headrace.extensions.streams.inprocess.batch import Change
@@ -152,10 +152,12 @@ class StreamsTest:
             PoisonRecordError: a record cannot be processed, and ``on_poison`` is fail.
         """
         self._count = 0
-        for channel in self._channels:
-            records = self._take(channel)
-            if records:
-                _ChannelRun(self, channel, records).process()
+        # a channel may read by-key topics of its own: then it has records again
+        while any(self._waiting.get(topic) for each in self._channels for topic in each.topics):
+            for channel in self._channels:
+                records = self._take(channel)
+                if records:
+                    _ChannelRun(self, channel, records).process()
 
     def read(self, topic: str) -> list[OutRecord]:
         """Return the records of a topic that were written since it was read last."""
@@ -285,32 +287,41 @@ def _topics_in_code(plan: Plan, channel: Channel) -> list[str]:
 
 
 def _in_order(plan: Plan) -> list[Channel]:
-    """Return the channels so that each comes after those that write what it reads."""
+    """Return the channels so that each comes after others that write what it reads.
+
+    Of a circle, of changes of key, one comes first: it has its records the next time.
+    """
     found: list[Channel] = []
-    left = _joined(plan.channels)
+    left = _joined(plan)
     while left:
-        pending = {topic for each in left for topic in each.writes}
-        ready = [each for each in left if not pending.intersection(each.topics)]
-        assert ready, "a topology has no circle"
+        ready = [
+            each
+            for each in left
+            if not any({*each.topics}.intersection(other.writes) for other in left if other != each)
+        ] or left[:1]
         found += ready
         left = [each for each in left if each not in ready]
     return found
 
 
-def _joined(channels: Sequence[Channel]) -> list[Channel]:
-    """Return the channels; those that ask each other, for a join by a foreign key, as one."""
+def _joined(plan: Plan) -> list[Channel]:
+    """Return the channels; those that ask each other, for a join by a foreign key, as one.
+
+    Of what they write each other, the topics of changes of key alone are read.
+    """
     found: list[Channel] = []
-    for each in channels:
+    for each in plan.channels:
         together = [each, *(other for other in found if _ask(each, other))]
         found = [other for other in found if other not in together]
         writes = {topic for one in together for topic in one.writes}
         read = {topic for one in together for topic in one.topics}
+        asked = read.intersection(writes).difference(plan.by_key.values())
         found.append(
             replace(
                 each,
                 operators=tuple(sorted(place for one in together for place in one.operators)),
-                topics=tuple(sorted(read - writes)),
-                writes=tuple(sorted(writes - read)),
+                topics=tuple(sorted(read - asked)),
+                writes=tuple(sorted(writes - asked)),
                 shared=tuple(sorted({topic for one in together for topic in one.shared})),
             )
         )
