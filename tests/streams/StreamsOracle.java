@@ -247,7 +247,9 @@ public final class StreamsOracle {
               name, streams.get(text(node, "left")).merge(streams.get(text(node, "right"))));
       case "branch" -> {
         Map<String, KStream<String, JsonNode>> parts =
+            // else the last branch has the nulls, of which no condition is true
             of(node)
+                .filter((key, row) -> row != null)
                 .split(Named.as(name))
                 .branch((key, row) -> holds(node.get("where"), row), Branched.as(".yes"))
                 .defaultBranch(Branched.as(".no"));

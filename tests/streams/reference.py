@@ -939,7 +939,11 @@ def holds(where: Sequence[Any], row: Row | None) -> bool:
 
 
 def _branch(where: Sequence[Any], wanted: bool) -> Stateless:
-    return Stateless(lambda record: [record] * (holds(where, record.value) is wanted))
+    return Stateless(
+        lambda record: (
+            [record] * (record.value is not None and holds(where, record.value) is wanted)
+        )
+    )
 
 
 def _selected(node: Mapping[str, Any], record: Record) -> Row | None:

@@ -11,7 +11,7 @@ row is null or ``{"n": whole number, "s": words}``, in every stream and table. A
 ``select``     ``n * times + plus``, and ``s`` with a ``suffix``
 ``explode``    a row for each word of ``s``; none for a null
 ``key_by``     the key is ``s``, and the records go by a topic; nulls are dropped
-``branch``     two streams, ``NAME.yes`` where the condition holds, and ``NAME.no``
+``branch``     two streams, ``NAME.yes`` where the condition holds, and ``NAME.no``; without nulls
 ``merge``      both streams
 ``aggregate``  ``count``, ``total`` of ``n`` or the three best ``n`` (``top``), by key and by
                ``window``: null, tumbling, hopping, sliding or session
