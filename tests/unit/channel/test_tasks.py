@@ -122,7 +122,7 @@ class GateMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_of_a_task_is_delivered_before_it_is_whole(self) -> None:
-        """A held partition rests while another one of its task is missing or paused, and names it."""
+        """A held partition rests while another of its task is missing or paused, and names it."""
         held = self.claims.keys() - self.ending
         expected = {}
         for number in range(TASKS):
