@@ -126,9 +126,10 @@ class JoinBuffer:
         found = list(map(self._numbers.get, listed))
         if None in found:
             for place, name in enumerate(listed):
-                if found[place] is None:
-                    found[place] = self._numbers[name] = len(self._names)
+                if name not in self._numbers:
+                    self._numbers[name] = len(self._names)
                     self._names.append(name)
+                found[place] = self._numbers[name]
         return np.array(found, np.int64)
 
     @property

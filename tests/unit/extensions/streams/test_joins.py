@@ -76,6 +76,17 @@ def test_pairs_are_those_of_one_record_at_a_time(kind: JoinKind, data: st.DataOb
     assert found == slow.rows
 
 
+def test_a_loaded_buffer_has_one_number_for_the_records_of_a_key() -> None:
+    """Two records that wait under one key both join the next one of the other side."""
+    rows = [(0, b"a", 0, at, True, at) for at in range(2)]
+    buffer = JoinBuffer(pa.int64(), pa.int64())
+    buffer.load(rows)
+    assert (buffer.numbered, buffer.dump()) == (1, rows)
+    kernel = JoinKernel(JoinWindows(0, 0, 0), JoinKind.INNER, buffer, 0)
+    found = list_joined(process(kernel, [(1, Record("a", 0, 7))]), 0)
+    assert [(each.left, each.right) for each in found] == [(0, 7), (1, 7)]
+
+
 def test_a_buffer_forgets_records_values_and_keys() -> None:
     """A record that can join nothing any more has no row, no value and no number."""
     kernel = JoinKernel(JoinWindows(5, 5, 0), JoinKind.OUTER, JoinBuffer(pa.int64(), pa.int64()))
