@@ -160,7 +160,8 @@ class Rebalance:
     """The looking and moving part of ``GroupMembership``; same thread, same errors.
 
     ``keep_alive`` is called between steps that take a while. Where ``together`` is set, the member
-    works in tasks: it claims one when all of it can be had, and gives it back as a whole.
+    works in tasks: it claims one when all of it can be had, and gives it back as a whole. In a
+    mixed group it claims what parts it can have, but none while another one of the task ends.
     """
 
     def __init__(
@@ -406,7 +407,8 @@ class Rebalance:
         due = [p for p in due if self._not_before.get(p, now) <= now]
         held = {h.claim.partition for h in self._claim_table.in_state(ClaimState.HELD)}
         halves = {p.partition for p in set(whole).difference(due, held)}
-        due = [p for p in due if p.partition not in halves]
+        unfit = halves | self._ending_tasks()
+        due = [p for p in due if p.partition not in unfit]
         for start in range(0, len(due), AT_ONCE):
             self._keep_alive()
             if not lease.valid():
@@ -418,6 +420,19 @@ class Rebalance:
         for partition in due:
             if self._not_before.get(partition, now) > now:
                 self.release_rest(partition)
+
+    def _ending_tasks(self) -> set[int]:
+        """Return the tasks of which a claim is still to end, whether or not the group has tasks.
+
+        Its end asks for the rest: a part claimed before would be given back, and the next one too.
+        """
+        if not self.together:
+            return set()
+        return {
+            holding.claim.partition.partition
+            for holding in self._claim_table
+            if holding.state is not ClaimState.HELD
+        }
 
     def _handle_claim(self, partition: TopicPartition, result: Claim | ClaimRefusal) -> None:
         if isinstance(result, Claim):

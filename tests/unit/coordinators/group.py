@@ -37,7 +37,8 @@ class Channel:
 
     ``committed`` are the epochs that the group's offsets name, which all channels share: one that
     claims under no higher epoch has it raised, and begins only then. Where it works in tasks
-    (``together``), what is left of one that has lost a part has to end before the part comes back.
+    (``together``), what is left of one that has lost a part, or is asked for, has to end before any
+    part comes.
     """
 
     def __init__(self, committed: dict[TopicPartition, int], *, together: bool = False) -> None:
@@ -60,7 +61,8 @@ class Channel:
     def claimed(self, claim: Claim) -> None:
         """Hold it."""
         assert claim.partition not in self.held
-        assert not self.together or self.parted.isdisjoint(self._rest_of(claim.partition))
+        if self.together:
+            assert (self.parted | self.ending).isdisjoint(self._rest_of(claim.partition))
         self.held[claim.partition] = claim
         self.ending.discard(claim.partition)
         self.calls.append("claimed")

@@ -14,6 +14,9 @@ from tests.unit.coordinators.group import PATHS, Group, Participant, assignment_
 PAIR = ("orders", "payments")
 TOGETHER = MemberInfo(frozenset(PAIR), together=True)
 
+#: A member that makes the group a mixed one, and takes none of its partitions.
+OTHER = MemberInfo(frozenset({"returns"}))
+
 
 @pytest.fixture
 def group() -> Group:
@@ -83,6 +86,49 @@ def test_the_rest_of_a_task_is_given_back_with_a_lost_claim(
     assert claim.partition != lost
     renewed = {p for p, claim in a.channel.held.items() if claim.epoch > before[p].epoch}
     assert renewed == {orders(1), payments(1)}
+
+
+@pytest.mark.parametrize("others", [[], [OTHER]], ids=["in tasks", "mixed"])
+def test_a_lost_part_comes_back_after_the_rest_of_its_task_has_ended(
+    group: Group, others: list[MemberInfo]
+) -> None:
+    """A part is not claimed while the channel has not finished with another one of the task."""
+    a = group.join("a", TOGETHER)
+    for info in others:
+        group.join("b", info)
+    group.run()
+    a.channel.gives_back = False
+    group.zookeeper.remove(PATHS.owner(orders(1)))
+    group.run()
+    assert sorted(a.channel.held.keys() & {orders(1), payments(1)}) == [payments(1)]
+    [claim] = a.channel.asked
+    a.channel.release(claim)
+    group.run()
+    assert tasks(a) == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("others", [[], [OTHER]], ids=["in tasks", "mixed"])
+@pytest.mark.parametrize("lost", [orders(1), payments(1)])
+def test_a_channel_that_is_slow_to_finish_gives_a_task_back_once(
+    group: Group, others: list[MemberInfo], lost: TopicPartition
+) -> None:
+    """The parts of a task do not come and go in turn: each is claimed anew a single time."""
+    a = group.join("a", TOGETHER)
+    for info in others:
+        group.join("b", info)
+    group.run()
+    before = dict(a.channel.held)
+    a.channel.gives_back = False
+    group.zookeeper.remove(PATHS.owner(lost))
+    for _ in range(10):
+        # longer than the pause until the member looks at the group again
+        group.run(1.0)
+        for claim in a.channel.asked:
+            if a.channel.held.get(claim.partition) == claim:
+                a.channel.release(claim)
+    assert tasks(a) == [[0, 1, 2]]
+    renewed = {p: claim.epoch - before[p].epoch for p, claim in a.channel.held.items()}
+    assert {p: times for p, times in renewed.items() if times} == {orders(1): 1, payments(1): 1}
 
 
 @pytest.mark.parametrize("clean", [True, False])
