@@ -99,10 +99,17 @@ class Channel:
             self.late.append(partial(self.release, claim))
 
     def release(self, claim: Claim, *, clean: bool = True) -> None:
-        """Give a claim back."""
+        """Give a claim back, unless it was lost; what came after it is another one."""
         assert self.member is not None
-        if self._end(claim.partition) is not None:
+        if self.held.get(claim.partition) == self._newest(claim):
+            self._end(claim.partition)
             self.member.released(claim, clean=clean)
+
+    def _newest(self, claim: Claim) -> Claim:
+        """Return what a claim became, whose epoch may have been raised."""
+        for old, new in self.raised:
+            claim = new if old == claim else claim
+        return claim
 
     def abandon(self, partition: TopicPartition) -> None:
         """Give a claim up that could not be started, if it is there."""
