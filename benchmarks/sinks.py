@@ -16,6 +16,7 @@ import psutil
 import psycopg
 import pyarrow as pa
 
+from benchmarks.postgres import postgres_server
 from benchmarks.report import Report, say
 from benchmarks.rounds import SHORTEST, alternate, require_long
 from headrace.core.records import TopicPartition
@@ -24,7 +25,6 @@ from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import WriteMode
 from headrace.sinks import PartitionCommit
 from headrace.sinks.micro_batch import MicroBatch
-from tests.postgres import postgres_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

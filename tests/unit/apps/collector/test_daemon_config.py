@@ -143,7 +143,10 @@ def test_missing_brokers_are_said_as_the_original_says_it() -> None:
         (["--zookeeper", "x:y"], "--zookeeper 'x:y' is not a server"),
         (["--group", "a/b"], "--group 'a/b' is not a group name"),
         (["--group", "a b"], "--group is a b, and a topic cannot be called"),
-        (["-event-topic", "^a", "--outcome-topic", "b"], "--event-topic has ^a, and the keyed"),
+        (
+            ["-event-topic", "^a", "--outcome-topic", "b"],
+            "--event-topic has patterns (^a)",
+        ),
         (["-event-topic", "a b"], "--event-topic 'a b' is not a topic name"),
         (["--rejected-topic", "eventbus-collector"], "--rejected-topic is eventbus-collector"),
         (["--dead-letter-topic", "a b"], "--dead-letter-topic 'a b' is not a topic name"),
