@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.devstack import LocalStack
 
 #: Seconds beyond the steady input until all of it has to have come out.
-_PATIENCE = 15.0
+_PATIENCE = 40.0
 
 #: How long a query in real-time mode goes on between two of its checkpoints: Spark's own default.
 _CHECKPOINTS = "5 minutes"
