@@ -331,11 +331,10 @@ class Lookup(Named):
 
     @property
     def expressions(self) -> tuple[Node, ...]:
-        return (*self.fields.values(), *(() if self.on is None else (self.on,)))
+        return _match_expressions(self)
 
     def document(self) -> dict[str, Any]:
-        on = None if self.on is None else document_of(self.on)
-        return {"join": self.join.value, "on": on, "fields": _documents(self.fields)}
+        return _match_document(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,11 +348,10 @@ class TableJoin(Stateful):
 
     @property
     def expressions(self) -> tuple[Node, ...]:
-        return (*self.fields.values(), *(() if self.on is None else (self.on,)))
+        return _match_expressions(self)
 
     def document(self) -> dict[str, Any]:
-        on = None if self.on is None else document_of(self.on)
-        return {"join": self.join.value, "on": on, "fields": _documents(self.fields)}
+        return _match_document(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,6 +372,17 @@ class Sink(Operator):
 
     def document(self) -> dict[str, Any]:
         return {"topic": self.topic, "codec": self.codec}
+
+
+def _match_expressions(operator: Lookup | TableJoin) -> tuple[Node, ...]:
+    """Return the expressions of what finds a table's row by key or by a field."""
+    return (*operator.fields.values(), *(() if operator.on is None else (operator.on,)))
+
+
+def _match_document(operator: Lookup | TableJoin) -> dict[str, Any]:
+    """Return it as a plan has it."""
+    on = None if operator.on is None else document_of(operator.on)
+    return {"join": operator.join.value, "on": on, "fields": _documents(operator.fields)}
 
 
 def _documents(fields: Mapping[str, Node]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from headrace.extensions.streams import aggregates as agg
+from headrace.extensions.streams.kernels.errors import RowError
 from headrace.extensions.streams.kernels.layout import Layout
 from headrace.extensions.streams.kernels.partials import make_partial
 from headrace.extensions.streams.kernels.records import Records
@@ -202,3 +203,15 @@ def hand_over_keyed(layout: Layout, store: Any) -> MemoryKeyedWindows:
     other = MemoryKeyedWindows(layout)
     other.load((name, begin, end, json.loads(value)) for name, begin, end, value in text)
     return other
+
+
+def find_fault(kernel: Any, layout: Layout, batches: Sequence[Sequence[Record]]) -> list[int]:
+    """Return the number of the first record that a kernel of integers fails for; none is empty."""
+    before = 0
+    for batch in batches:
+        try:
+            kernel.process(make_records(layout, batch, pa.int64()))
+        except RowError as error:
+            return [error.at + before]
+        before += len(batch)
+    return []

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.extensions.streams import aggregates as agg
-from headrace.extensions.streams.kernels.errors import RowError
 from headrace.extensions.streams.kernels.rows import Emit
 from headrace.extensions.streams.kernels.sessions import SessionKernel
 from headrace.extensions.streams.kernels.stores import MemoryKeyedWindows
@@ -21,6 +20,7 @@ from tests.unit.extensions.streams.columns import (
     OF_SORTED,
     VALUE,
     cut,
+    find_fault,
     hand_over_keyed,
     list_rows,
     make_layout,
@@ -91,12 +91,4 @@ def test_a_sum_of_a_session_that_leaves_its_type_is_poison(data: st.DataObject) 
     poison = [row.at for row in slow.each if row.values and not -(2**63) <= row.values[0] < 2**63]
     layout = make_layout([agg.total(VALUE)], pa.int64())
     kernel = SessionKernel(windows, layout, MemoryKeyedWindows(layout), emits)
-    before, found = 0, []
-    for batch in cut(data, records):
-        try:
-            kernel.process(make_records(layout, batch, pa.int64()))
-        except RowError as error:
-            found.append(error.at + before)
-            break
-        before += len(batch)
-    assert found == poison[:1]
+    assert find_fault(kernel, layout, cut(data, records)) == poison[:1]

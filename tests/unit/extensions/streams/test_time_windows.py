@@ -22,6 +22,7 @@ from tests.unit.extensions.streams.columns import (
     OF_SORTED,
     VALUE,
     cut,
+    find_fault,
     hand_over,
     list_rows,
     make_layout,
@@ -231,15 +232,7 @@ def test_a_sum_that_leaves_its_type_is_poison_wherever_batches_are_cut(
     ]
     layout = make_layout([agg.total(VALUE)], pa.int64())
     kernel = TimeWindowKernel(windows, layout, MemoryStore(layout), emits)
-    before, found = 0, []
-    for batch in cut(data, records):
-        try:
-            kernel.process(make_records(layout, batch, pa.int64()))
-        except RowError as error:
-            found.append(error.at + before)
-            break
-        before += len(batch)
-    assert found == poison[:1]
+    assert find_fault(kernel, layout, cut(data, records)) == poison[:1]
 
 
 def test_a_store_forgets_keys_without_rows() -> None:
