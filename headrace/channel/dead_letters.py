@@ -11,7 +11,7 @@ import structlog
 from headrace.config import LimitedRejects
 from headrace.core.clock import Deadline
 from headrace.core.errors import ChannelFailedError, RetryableError, UndecodableRecordError
-from headrace.core.letter_headers import Failure, LetterHeaders, Stage, shortened
+from headrace.core.letter_headers import Failure, LetterHeaders, Stage, our_headers, shortened
 from headrace.core.record_runs import UnreadRecord
 from headrace.core.records import offset_of
 from headrace.core.undecodable import UndecodableRecord, code_of
@@ -66,7 +66,7 @@ class _Parts:
 
 
 class _LetterWriter:
-    """Makes the letters of one batch; what they all say is looked up once.
+    """Makes the letters of one batch; what they all say is looked up, and encoded, once.
 
     ``headers`` are the channel's, ``code`` is the processor.
     """
@@ -77,13 +77,17 @@ class _LetterWriter:
         self._partition = batch.partition
         self._traced = batch.span.headers()
         owned = cast("OwnedPartition", batch.assignment)
-        self._common = {
+        self._place = {
             "group": headers.group,
             "topic": self._partition.topic,
             "topic_id": owned.life.topic_id or "",
             "partition": str(self._partition.partition),
         }
-        self._attempt = str(batch.attempt)
+        self._attempt = {"attempt": str(batch.attempt)}
+        # objects that all letters share: each of their own has the garbage collector look at it
+        self._place_headers = our_headers(self._place)
+        self._error_headers = our_headers({"error": UndecodableRecordError.__name__})
+        self._attempt_headers = our_headers(self._attempt)
 
     def failed(self, record: _Parts, error: BaseException) -> DeadLetter:
         """Return the letter of a record that cannot be processed."""
@@ -92,22 +96,36 @@ class _LetterWriter:
     def undecodable(self, record: UndecodableRecord) -> DeadLetter:
         """Return the letter of a record that cannot be decoded."""
         error = UndecodableRecordError(self._partition, record.offset, record.reason)
-        return self._letter(record, error, Stage.VALUE)
+        if self._headers.names != "headrace":
+            return self._letter(record, error, Stage.VALUE)
+        headers = [
+            *record.headers,
+            *self._traced,
+            *self._place_headers,
+            *our_headers(_which(record)),
+            *self._error_headers,
+            *our_headers({"message": shortened(str(error))}),
+            *self._attempt_headers,
+        ]
+        return DeadLetter(record.key, record.value, headers)
 
     def _letter(
         self, record: _Parts | UndecodableRecord, error: BaseException, stage: Stage
     ) -> DeadLetter:
         message = str(error)
         said = {
-            **self._common,
-            "offset": str(record.offset),
-            "timestamp": str(record.timestamp),
+            **self._place,
+            **_which(record),
             "error": type(error).__name__,
             "message": shortened(message),
-            "attempt": self._attempt,
+            **self._attempt,
         }
         ours = self._headers.of(said, Failure(message, error, stage, self._code))
         return DeadLetter(record.key, record.value, [*record.headers, *self._traced, *ours])
+
+
+def _which(record: _Parts | UndecodableRecord) -> dict[str, str]:
+    return {"offset": str(record.offset), "timestamp": str(record.timestamp)}
 
 
 class DeadLetters:

@@ -66,11 +66,9 @@ class LetterHeaders:
 
     def of(self, said: Mapping[str, str], failure: Failure) -> list[tuple[str, bytes]]:
         """Return the headers of one. ``said`` is what ours say, by their names without prefix."""
-        is_ours = self.names == "headrace"
-        prefix, named = (
-            (PREFIX, said.items()) if is_ours else (CONNECT_PREFIX, self._connect(said, failure))
-        )
-        return [(prefix + name, text.encode("utf-8", "replace")) for name, text in named]
+        if self.names == "headrace":
+            return our_headers(said)
+        return _encoded(CONNECT_PREFIX, self._connect(said, failure))
 
     def _connect(self, said: Mapping[str, str], failure: Failure) -> Iterable[tuple[str, str]]:
         if "topic" in said:
@@ -89,6 +87,15 @@ class LetterHeaders:
         yield "exception.message", shortened(message_of(error))
         text = trace_of(error, _TRACEBACK_READ)
         yield "exception.stacktrace", shortened(text, TRACEBACK_LENGTH)
+
+
+def our_headers(said: Mapping[str, str]) -> list[tuple[str, bytes]]:
+    """Return headers under our names, which are given without prefix."""
+    return _encoded(PREFIX, said.items())
+
+
+def _encoded(prefix: str, named: Iterable[tuple[str, str]]) -> list[tuple[str, bytes]]:
+    return [(prefix + name, text.encode("utf-8", "replace")) for name, text in named]
 
 
 #: Headers under our names alone.

@@ -68,8 +68,7 @@ class KafkaDeadLetterStore:
         # the client gives up what waits in its queue for too long, so not all may wait there
         for some in _rounds(letters):
             receipts.clear()
-            for letter in some:
-                self._produce(producer, topic, letter, receipts)
+            self._produce(producer, topic, some, receipts)
             deadline, taken = Deadline.after(patience), 0
             while len(receipts) < len(some) and not deadline.expired:
                 producer.poll(deadline.at_most(_POLL_INTERVAL))
@@ -85,17 +84,23 @@ class KafkaDeadLetterStore:
 
     @staticmethod
     def _produce(
-        producer: Producer, topic: str, letter: DeadLetter, receipts: list[KafkaError | None]
+        producer: Producer,
+        topic: str,
+        letters: Sequence[DeadLetter],
+        receipts: list[KafkaError | None],
     ) -> None:
-        # the receipts of a round that failed, which may still come, do not count any more
+        def take_receipt(error: KafkaError | None, _: object) -> None:
+            receipts.append(error)
+
         try:
-            producer.produce(
-                topic,
-                letter.value,
-                letter.key,
-                headers=list(letter.headers),
-                on_delivery=lambda error, _: receipts.append(error),
-            )
+            for letter in letters:
+                producer.produce(
+                    topic,
+                    letter.value,
+                    letter.key,
+                    headers=list(letter.headers),
+                    on_delivery=take_receipt,
+                )
         except (BufferError, KafkaException) as error:
             raise _failed(topic, str(error)) from error
 
