@@ -26,7 +26,7 @@ from headrace.core.tables import (
     Timestamps,
     with_kafka_column,
 )
-from headrace.core.undecodable import undecodable_in
+from headrace.core.undecodable import UndecodableRows
 from headrace.extensions.arrow.json_types import as_read, made
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class ArrowDecoder:
         """Return the records at these positions, and why each is none."""
         positions = sorted(bad)
         said = [bad[position] for position in positions]
-        return undecodable_in(table.take(pa.array(positions, pa.int64())), said, self._of_value)
+        return UndecodableRows(table.take(pa.array(positions, pa.int64())), said, self._of_value)
 
     def _reason(self, table: pa.Table, position: int, said: str) -> str:
         return self._of_value(table.column("value")[position].as_py(), said)

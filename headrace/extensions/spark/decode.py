@@ -25,7 +25,7 @@ from headrace.core.tables import (
     Decoding,
     OnUndecodable,
 )
-from headrace.core.undecodable import undecodable_in
+from headrace.core.undecodable import UndecodableRows
 from headrace.extensions.spark.json_columns import CORRUPT, JsonColumns, refusals
 from headrace.extensions.spark.reducer import arrow_schema, send_by_value
 
@@ -136,7 +136,7 @@ class Decoder:
             # rows of Python's take twice the processor time, while no job runs
             rows = bad.selectExpr(*_DETAILS).toArrow()
             said = rows.column(_WHY).to_pylist()
-            return DecodedFrame(readable, rejected=undecodable_in(rows, said, self._reason))
+            return DecodedFrame(readable, rejected=UndecodableRows(rows, said, self._reason))
         first = bad.orderBy(*_PLACE).limit(1).selectExpr(*_PLACE, _VALUE, _WHY).collect()
         for topic, partition, offset, value, said in first:
             raise UndecodableRecordError(
