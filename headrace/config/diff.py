@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from headrace.config.errors import dotted
-from headrace.config.models.base import ReloadEffect, Section, effect_of
+from headrace.config.models.base import ReloadEffect, Section
 from headrace.config.show import document
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _sections(at: Steps, pair: _Pair) -> Iterator[ConfigChange]:
             pair.old.get(name),
             pair.new.get(name),
         )
-        yield from _values((*at, name), inner, effect_of(field))
+        yield from _values((*at, name), inner, pair.after.effect_of(attribute))
 
 
 def _values(at: Steps, pair: _Pair, effect: ReloadEffect) -> Iterator[ConfigChange]:

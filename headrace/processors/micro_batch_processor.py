@@ -161,7 +161,7 @@ class MicroBatchProcessor(BatchProcessor):
             self._open,
             context.clock,
             on_done=self._on_done,
-            on_enforced=lambda: None,
+            on_enforced=context.metrics.enforced.labels(context.channel).inc,
             hold=hold,
             fail=context.fail,
         )

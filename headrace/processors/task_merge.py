@@ -47,12 +47,12 @@ HOLD = 2.0
 SETTLE = 5.0
 
 #: Before the time of any record.
-_NEVER = np.iinfo(np.int64).min
+NEVER = np.iinfo(np.int64).min
 
 
 def record_times(table: pa.Table) -> Times:
     """Return the records' own times in milliseconds, those of records without one before all."""
-    micros = table.column("timestamp").cast(pa.int64()).fill_null(_NEVER)
+    micros = table.column("timestamp").cast(pa.int64()).fill_null(NEVER)
     found: Times = micros.to_numpy()
     return found // 1000
 
@@ -163,7 +163,7 @@ class _TopicQueue:
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
         self.waiting: deque[_Delivery] = deque()
-        self._reached = _NEVER
+        self._reached = NEVER
         self._idle_since: float | None = None
         self._refused: range | None = None
         # where the channel should be, and since when it is not
@@ -242,7 +242,7 @@ class _TopicQueue:
         if gone:
             first, last = gone[0].batch, gone[-1].batch
             self._refused = range(first.next_offset, last.next_offset + 1)
-            self._reached = _NEVER if since == 0 else int(self.waiting[since - 1].times[-1])
+            self._reached = NEVER if since == 0 else int(self.waiting[since - 1].times[-1])
             self._idle_since, self._expected = None, gone[0].stored
             for _ in gone:
                 self.waiting.pop()

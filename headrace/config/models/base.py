@@ -146,6 +146,10 @@ class Section(BaseModel):
         """Return what chooses this section among others that may stand in its place."""
         return str(cls.model_fields["type"].default) if "type" in cls.model_fields else ""
 
+    def effect_of(self, attribute: str) -> ReloadEffect:
+        """Return what a new value of a field touches, where this section has it."""
+        return effect_of(type(self).model_fields[attribute])
+
     def absent(self) -> Iterator[tuple[Steps, str]]:
         """Yield the places of keys that do not exist beside the other values, and where they do."""
         for place, conditions in self.only.items():

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo
+from typing_extensions import override
 
 from headrace.config.errors import FieldConflict, either
 from headrace.config.models.base import (
     Hot,
     OnlyWith,
+    ReloadEffect,
     Reshares,
     Restarts,
     Resubscribes,
@@ -286,6 +288,12 @@ class ChannelConfig(Section):
     def by_reference(self) -> bool:
         """Return whether Spark reads the records from Kafka."""
         return self.source == "by_reference"
+
+    @override
+    def effect_of(self, attribute: str) -> ReloadEffect:
+        effect = super().effect_of(attribute)
+        # the topics of a task are held, restored and committed together
+        return ReloadEffect.CHANNEL if attribute == "topics" and self.together else effect
 
     @property
     def together(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect, bisect_left
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
@@ -30,6 +30,7 @@ from headrace.extensions.keyed.tables import (
     OutputRow,
     named_tuples,
 )
+from headrace.processors.task_merge import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -268,6 +269,24 @@ def time_of_field(path: str) -> Callable[[bytes | None], Any]:
     """Return what finds a record's time in its JSON value, by a path such as ``value.at``."""
     steps = path.split(".")[1:]
     return lambda value: field_of(None if value is None else from_json(value), steps)
+
+
+def field_times(path: str) -> Callable[[pa.Table], npt.NDArray[np.int64]]:
+    """Return what finds the times of a table's records in their JSON values, in milliseconds.
+
+    One that has none there stays right behind the record before it.
+    """
+    time = time_of_field(path)
+
+    def find(table: pa.Table) -> npt.NDArray[np.int64]:
+        found = np.full(table.num_rows, NEVER, dtype=np.int64)
+        for index, value in enumerate(table.column("value").to_pylist()):
+            # what is wrong with it is said where it is reduced
+            with suppress(Exception):
+                found[index] = _whole(time(value))
+        return found
+
+    return find
 
 
 def _whole(value: Any) -> int:

@@ -50,6 +50,9 @@ _READ = ("json", "string", "bytes")
 #: Seconds that a partition has to be quiet at least: less than its end may be known too late.
 SHORTEST_IDLE = 1.0
 
+#: What ``max_task_idle`` is without a word of the user's.
+TASK_IDLE = 1.0
+
 
 class StateConfig(Section):
     """The local store of a channel with state."""
@@ -152,6 +155,11 @@ class KeyedProcessorConfig(MergingConfig):
     """How long a partition has to be quiet before its stream time follows the clock, so late by:
     1s or longer; null: only records move it."""
 
+    max_task_idle: Hot[PositiveSeconds] = TASK_IDLE
+    """How long a topic at its end is waited for, where the channel reads several: their records are
+    reduced in the order of their times, and one that comes later than that may be out of order; 1s
+    or longer."""
+
     grace: Hot[NonNegativeSeconds | None] = None
     """How late a fact may be; rejects.late says what becomes of a later one. null: as late as it
     is."""
@@ -221,11 +229,13 @@ class KeyedProcessorConfig(MergingConfig):
             )
 
     def conflicts_in(self, channel: ChannelConfig) -> Iterator[FieldConflict]:
-        if len(channel.subscription.names) > 1:
+        if len(channel.topics) > 1:
+            yield from self._conflicts_of_tasks(channel)
+        elif "max_task_idle" in self.model_fields_set:
             yield FieldConflict(
-                ("topics",),
-                f"has {', '.join(channel.topics)}, and the keyed processor reads one topic by its "
-                "name: its state has that topic's partitions",
+                ("processor", "max_task_idle"),
+                f"exists only where topics has several, and it has {channel.topics[0]}; leave the "
+                "key out",
             )
         for steps, sink in single_sinks(channel.sink).items():
             if not sink.writes_records:
@@ -251,6 +261,35 @@ class KeyedProcessorConfig(MergingConfig):
                 ("rejects", "late"),
                 "is missing; processor.grace needs what becomes of a later fact: late: skip, or "
                 "late: dead_letter",
+            )
+
+    def _conflicts_of_tasks(self, channel: ChannelConfig) -> Iterator[FieldConflict]:
+        """Yield what a channel with several topics does not have."""
+        several = f"topics has {', '.join(channel.topics)}"
+        if self.key not in OWN_KEYS:
+            yield FieldConflict(
+                ("processor", "key"),
+                f"is {self.key}, by which records are written again, and {several}; re-key each in "
+                "a channel of its own (type: rekey), and read what these write",
+            )
+        if self.time_function is not None:
+            yield FieldConflict(
+                ("processor", "time"),
+                f"is {self.time}, a function, and {several}, whose records are merged before any "
+                "code of yours runs; take record, or a field of the value (value.at)",
+            )
+        rejects = channel.rejects
+        if isinstance(rejects, KeyedRejects) and rejects.overflow != "wait":
+            yield FieldConflict(
+                ("rejects", "overflow"),
+                f"is {rejects.overflow}, and {several}: what is left out of one would have "
+                "the others wait for it; leave it out, so that the channel falls behind instead",
+            )
+        if self.max_task_idle < SHORTEST_IDLE:
+            yield FieldConflict(
+                ("processor", "max_task_idle"),
+                f"is {self.max_task_idle:g}s; take 1s or longer, because where a partition ends is "
+                "known half a second later",
             )
 
     @property

@@ -217,7 +217,7 @@ class StateReads:
                 for each in held
                 if (progress := restore_status(each)) is not None
             ],
-            elsewhere=max(0, sum(channel.topics.values()) - len(held)),
+            elsewhere=max(0, channel.topics.get(channel.config.topics[0], 0) - len(held)),
         )
 
     def tasks(self, channel: InboundKafkaChannel) -> Tasks:

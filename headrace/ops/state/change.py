@@ -35,9 +35,10 @@ from headrace.ops.offsets.reader import ANSWER_TIMEOUT
 from headrace.ops.state.changelog import ChangelogTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace.config import ChannelConfig, Config
+    from headrace.core.records import TopicPartition
     from headrace.extensions.keyed.row import KeyRow
     from headrace.ops.offsets.commands import Access
     from headrace.ops.offsets.hold import Hold
@@ -49,7 +50,7 @@ _TRANSACTION_TIMEOUT = 600.0
 
 @dataclass(frozen=True, slots=True)
 class StateOf:
-    """A channel with state. ``input`` is the topic that it reads."""
+    """A channel with state. ``input`` is the topic that it reads, of several the first."""
 
     name: str
     config: Config
@@ -77,6 +78,19 @@ class StateOf:
                 f"{chosen.processor.type}; " + choose(kept)
             )
         return cls(name, config, chosen, chosen.processor, chosen.topics[0])
+
+    def require_one_topic(self, command: str) -> None:
+        """Return if the channel reads one topic.
+
+        Raises:
+            UsageError: it reads several, whose offsets the command does not know together.
+        """
+        if len(self.channel.topics) > 1:
+            raise UsageError(
+                f"channel {self.name} reads {', '.join(self.channel.topics)}, and headrace state "
+                f"{command} goes with one topic; headrace state forget begins again with all of "
+                "them, and another group reads them beside this one"
+            )
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -165,14 +179,22 @@ class StateChange:
         state: StateOf,
         opened: Access,
         hold: Hold,
-        found: list[PartitionOffsets],
+        every: Sequence[PartitionOffsets],
         changelog: ChangelogTable,
     ) -> None:
+        self._every = every
         self._state = state
         self._opened = opened
         self._changelog = changelog
         self.hold = hold
-        self.found = found
+        #: The partitions of the input, in their order.
+        self.found = [each for each in every if each.partition.topic == state.input]
+
+    def of_task(self, found: PartitionOffsets) -> list[PartitionOffsets]:
+        """Return a partition of the input, and those of the other topics with its number."""
+        number = found.partition.partition
+        mine = [each for each in self._every if each.partition.partition == number]
+        return sorted(mine, key=lambda each: each is not found)
 
     def rows(self, changelog: ChangelogTable, found: PartitionOffsets) -> dict[bytes, KeyRow]:
         """Return what there is of a partition, while the group stays held."""
@@ -183,41 +205,46 @@ class StateChange:
         transactions: ResultTransactions,
         found: PartitionOffsets,
         rows: Iterable[tuple[bytes, KeyRow | None]],
-        offset: int | None,
+        starts: Mapping[TopicPartition, int],
         stream_time: int | None,
         *,
         whole: bool = True,
     ) -> None:
-        """Store rows and an offset of a partition, both or neither; None: it stays where it is.
+        """Store rows of a partition and where its task begins, both or neither.
 
-        ``whole``: the changelog has all rows with that, whatever became of it before.
+        What is missing in ``starts`` stays where it is. ``whole``: the changelog has all rows with
+        that, whatever became of it before.
         """
-        number = found.partition.partition
-        stored = transactions.stored_entry(found.identity)
-        start = (stored.offset if stored is not None else found.low) if offset is None else offset
-        written = list(rows)
-        move = CountedMove(
-            found.identity,
-            found.partition,
-            start if stored is None else stored.offset,
-            start,
-            None,
-            None,
-            0 if stored is None else stored.commits or 0,
-            stream_time,
-            stored.changelog
-            if stored is not None and not whole
-            else self.mark(number, written=bool(written)),
-        )
+        number, written = found.partition.partition, list(rows)
+        mark = self.mark(number, written=bool(written))
+        moved = [e for e in self.of_task(found) if e is found or e.partition in starts]
+        moves = []
+        for each in moved:
+            stored = transactions.stored_entry(each.identity)
+            at = None if stored is None else stored.offset
+            start = starts.get(each.partition, each.low if at is None else at)
+            move = CountedMove(
+                each.identity,
+                each.partition,
+                start if at is None else at,
+                start,
+                None,
+                None,
+                0 if stored is None else stored.commits or 0,
+                stream_time,
+                mark if whole or stored is None else stored.changelog,
+            )
+            moves.append(move)
         records = (record_of(self._state.topic, number, key, row) for key, row in written)
         self.hold.confirm()
-        conflicts = while_held(self.hold, lambda: transactions.commit([move], records))
+        conflicts = while_held(self.hold, lambda: transactions.commit(moves, records))
         if conflicts:
             raise HeadraceError(
                 f"{found.partition}: another client stored an offset meanwhile ({conflicts[0]}); "
                 "see who writes in the group, and run the command again"
             )
-        self.store_in_group(found, start)
+        for each, move in zip(moved, moves, strict=True):
+            self.store_in_group(each, move.next_offset)
 
     def mark(self, number: int, *, written: bool) -> ChangelogMark:
         """Return what says that the changelog, as it is now, has the state of a partition.
@@ -257,9 +284,9 @@ def changing(
         state.changelog() as changelog,
         closing(state.transactions()) as transactions,
     ):
-        cluster = opened.reader.cluster([state.input])
-        if state.input not in cluster.topics:
-            raise UsageError(f"topic {state.input} does not exist on the brokers")
+        cluster = opened.reader.cluster(state.channel.topics)
+        if missing := sorted(set(state.channel.topics) - cluster.topics.keys()):
+            raise UsageError(f"topic {missing[0]} does not exist on the brokers")
         if not may_differ:
             _require_as_many(state, cluster, changelog)
         partitions = cluster.partitions
@@ -290,9 +317,10 @@ def _create(state: StateOf, changelog: ChangelogTable) -> None:
 
 
 def _require_as_many(state: StateOf, cluster: Cluster, changelog: ChangelogTable) -> None:
-    count, there = len(cluster.partitions), changelog.partitions
-    if count != there:
-        raise UsageError(split_keys(state.input, count, there, state.topic))
+    there = changelog.partitions
+    for topic, info in cluster.topics.items():
+        if info.partitions != there:
+            raise UsageError(split_keys(topic, info.partitions, there, state.topic))
 
 
 def choose(names: list[str]) -> str:

@@ -133,6 +133,7 @@ def _described(state: StateOf, number: int, key: bytes, row: KeyRow) -> dict[str
 def export(config: Config, channel: str | None, file: Path, kind: str) -> None:
     """Write all rows and what goes with them to a file, or to standard output."""
     state = StateOf.of(config, channel)
+    state.require_one_topic("export")
     with state.changelog() as changelog, closing(state.transactions()) as stored:
         info = changelog.catalog.describe([state.input], Deadline.after(ANSWER_TIMEOUT))
         if state.input not in info:
@@ -215,6 +216,7 @@ def import_state(
 ) -> None:
     """Store the rows of a file, and the offsets that go with them, in place of the present ones."""
     state = StateOf.of(config, channel)
+    state.require_one_topic("import")
     file = StateFile.open(path)
     for _ in file.rows():
         pass  # all of it is read before anything is changed
@@ -245,7 +247,9 @@ def import_state(
                 following = next(by_partition, None)
             gone = dict.fromkeys(present[number] - rows.keys())
             offset, time = wanted[number]
-            change.commit(transactions, found, [*gone.items(), *rows.items()], offset, time)
+            change.commit(
+                transactions, found, [*gone.items(), *rows.items()], {found.partition: offset}, time
+            )
             typer.echo(f"{found.partition}: {len(rows)} keys, from offset {offset} on")
 
 
@@ -281,9 +285,16 @@ def forget(config: Config, channel: str | None, to: str | None, *, yes: bool) ->
     with changing(state) as (change, transactions, changelog):
         for found in change.found:
             keys = change.rows(changelog, found)
-            offset = found.low if where == "earliest" else found.high
-            change.commit(transactions, found, [(key, None) for key in keys], offset, None)
-            typer.echo(f"{found.partition}: {len(keys)} keys forgotten; begins at offset {offset}")
+            starts = {
+                each.partition: each.low if where == "earliest" else each.high
+                for each in change.of_task(found)
+            }
+            change.commit(transactions, found, [(key, None) for key in keys], starts, None)
+            begins = ", ".join(
+                f"offset {start}" if partition == found.partition else f"{start} of {partition}"
+                for partition, start in starts.items()
+            )
+            typer.echo(f"{found.partition}: {len(keys)} keys forgotten; begins at {begins}")
 
 
 def release(config: Config, channel: str | None, key: str, *, is_hex: bool) -> None:
@@ -301,7 +312,7 @@ def release(config: Config, channel: str | None, key: str, *, is_hex: bool) -> N
             free = without_quarantine(row)
             entry = transactions.stored_entry(found.identity)
             time = None if entry is None else entry.stream_time
-            change.commit(transactions, found, [(name, free)], None, time, whole=False)
+            change.commit(transactions, found, [(name, free)], {}, time, whole=False)
             typer.echo(f"{found.partition}: key {key} is released: {reason}")
             return
     raise UsageError(f"channel {state.name} has no key {key}; headrace state list shows them")

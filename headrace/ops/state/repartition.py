@@ -210,6 +210,7 @@ def repartition(
         UsageError: it cannot be told where keys belong, or something would be lost.
     """
     state = StateOf.of(config, channel)
+    state.require_one_topic("repartition")
     with (
         _re_keying_held(state),
         changing(state, may_differ=True) as (change, transactions, changelog),

@@ -57,6 +57,7 @@ def restore_from_store(config: Config, channel: str | None) -> int:
         HeadraceError: nothing was changed.
     """
     state = StateOf.of(config, channel)
+    state.require_one_topic("restore")
     with (
         changing(state, may_differ=True) as (change, transactions, changelog),
         closing(state.open_store()) as store,

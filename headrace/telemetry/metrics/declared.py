@@ -221,6 +221,12 @@ class Metrics:
         self.stalls = self._counter(
             "stalls", "Partitions found to stand still though their log grew.", "channel", "topic"
         )
+        self.enforced = self._counter(
+            "enforced_processing",
+            "Pieces of work of tasks that were taken while one of their topics had no records, and "
+            "was at its end for max_task_idle.",
+            "channel",
+        )
         self.truncations = self._counter(
             "log_truncations",
             "Logs found to have lost records before the partition's position; it rests then.",

@@ -9,6 +9,7 @@ from headrace.core.letter_headers import LetterHeaders
 from headrace.extensions.keyed.codecs import DECODERS
 from headrace.extensions.keyed.first_records import FirstRecords
 from headrace.extensions.keyed.phases import PhaseReader
+from headrace.extensions.keyed.rows import field_times
 from headrace.extensions.keyed.runtime.channel_fold import (
     ChannelFold,
     output_names,
@@ -24,9 +25,10 @@ from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.store import RocksStore
 from headrace.kafka.clients import client_properties
 from headrace.processors.micro_batch_processor import JOB_SHARE, merge_limits
+from headrace.processors.task_merge import MergeRules, record_times
 
 if TYPE_CHECKING:
-    from headrace.config import ProcessorSite
+    from headrace.config import ChannelConfig, ProcessorSite
     from headrace.extensions.keyed.section import KeyedProcessorConfig
 
 
@@ -71,4 +73,13 @@ def build_keyed(chosen: KeyedProcessorConfig, site: ProcessorSite) -> KeyedProce
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
         calls=watches.here,
+        tasks=_merge_rules(chosen, channel),
     )
+
+
+def _merge_rules(chosen: KeyedProcessorConfig, channel: ChannelConfig) -> MergeRules | None:
+    """Return how the topics of a task are merged, None of a channel with one topic."""
+    if len(channel.topics) == 1:
+        return None
+    times = record_times if chosen.time == "record" else field_times(chosen.time)
+    return MergeRules(channel.topics, chosen.max_task_idle, times)

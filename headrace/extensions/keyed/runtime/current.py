@@ -39,8 +39,13 @@ class CurrentChannel:
 
     @property
     def topic(self) -> str:
-        """Return the topic that is read."""
+        """Return the topic that is read; of several the first, which names the changelog."""
         return self._channel.topics[0]
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Return all topics that are read."""
+        return self._channel.topics
 
     @property
     def group(self) -> str:

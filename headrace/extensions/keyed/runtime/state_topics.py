@@ -98,18 +98,19 @@ class StateTopics:
         Raises:
             StartError: they are not, or no broker answered.
         """
-        topic, group = self._current.topic, self._current.group
-        info = self._catalog.describe([topic], deadline)[topic]
+        found = self._catalog.describe(self._current.topics, deadline)
         cluster = self._catalog.cluster_id(deadline)
-        names = [identity_of(cluster, group, info.topic_id, n) for n in range(info.partitions)]
-        stored = sink.last_stored(names, deadline)
-        marks = [each.changelog for each in stored.values() if each.changelog is not None]
-        if (key := facts_key(self._current.channel)) is not None:
-            require_key(marks, key, self.changelog.topic)
-        others = {each.partitions for each in marks} - {info.partitions}
-        if others and self._current.settings.key not in FIXED_KEYS:
-            words = split_keys(topic, info.partitions, min(others), self.changelog.topic)
-            raise StartError(words)
+        for topic, info in found.items():
+            group, numbers = self._current.group, range(info.partitions)
+            names = [identity_of(cluster, group, info.topic_id, n) for n in numbers]
+            stored = sink.last_stored(names, deadline)
+            marks = [each.changelog for each in stored.values() if each.changelog is not None]
+            if (key := facts_key(self._current.channel)) is not None:
+                require_key(marks, key, self.changelog.topic)
+            others = {each.partitions for each in marks} - {info.partitions}
+            if others and self._current.settings.key not in FIXED_KEYS:
+                words = split_keys(topic, info.partitions, min(others), self.changelog.topic)
+                raise StartError(words)
 
     # --- while it runs ----------------------------------------------------------------------
 
@@ -140,9 +141,11 @@ class StateTopics:
         Raises:
             KafkaUnavailableError: the brokers did not answer, or one of them knows less.
         """
-        changelog, topic, group = self.changelog, self._current.topic, self._current.group
-        found = self._catalog.describe([topic, changelog.topic], deadline)
-        there, read = found.get(changelog.topic), found.get(topic)
+        changelog, group, topics = self.changelog, self._current.group, self._current.topics
+        found = self._catalog.describe([*topics, changelog.topic], deadline)
+        there = found.get(changelog.topic)
+        inputs = [found[topic] for topic in topics if topic in found]
+        other = next((each for each in inputs if each.partitions != changelog.partitions), None)
         reason = None
         if there is None:
             # one broker may know less than the others
@@ -155,10 +158,12 @@ class StateTopics:
             if there.topic_id != changelog.topic_id:
                 reason = gone_changelog(changelog, there.topic_id)
             elif self._current.settings.key in FIXED_KEYS:
-                if closely:
-                    self._grow(there, read, deadline)
-            elif read is not None and read.partitions != changelog.partitions:
-                reason = split_keys(topic, read.partitions, changelog.partitions, changelog.topic)
+                if closely and other is not None:
+                    self._grow(there, other, deadline)
+            elif other is not None:
+                reason = split_keys(
+                    other.name, other.partitions, changelog.partitions, changelog.topic
+                )
             elif closely or self._blocked is not None:
                 try:
                     settings = self._catalog.settings(changelog.topic, deadline)
@@ -169,10 +174,10 @@ class StateTopics:
                     reason = str(error)
         self._block(reason)
 
-    def _grow(self, there: TopicInfo, read: TopicInfo | None, deadline: Deadline) -> None:
+    def _grow(self, there: TopicInfo, read: TopicInfo, deadline: Deadline) -> None:
         """Add partitions to a changelog whose keys follow the input's, as many as that has."""
         create = self._current.settings.internal.create
-        if read is None or there.partitions >= read.partitions or not create:
+        if there.partitions >= read.partitions or not create:
             return
         try:
             self._catalog.grow(there.name, read.partitions, deadline)
