@@ -8,12 +8,16 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
-from headrace.core.clock import Deadline
+from headrace.cli import app
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed.names import changelog_name
-from headrace.testing.records import TIMESTAMP, FakeRecord
+from headrace.testing.records import FakeRecord
+from tests.integration.daemon.test_offsets import quiet
+from tests.integration.daemon.test_reload import Changing
 from tests.integration.extensions.keyed.test_daemon import SPARK_WAIT, rows
 from tests.kafka_sinks import committed_records
 
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.integration.daemon.rig import Daemon, Site
+
+__all__ = ["quiet"]
 
 _REDUCER = """
 from headrace.keyed import Output
@@ -31,8 +37,8 @@ def follow(key, state, facts, now):
     return [*(state or []), *values], [Output(value) for value in values], {}
 """
 
-#: Milliseconds since the epoch of the first fact, after the time that stands for none.
-BEGIN = TIMESTAMP + 1
+#: Milliseconds since the epoch of the first fact: recent, or the brokers' retention drops them.
+BEGIN = int(SYSTEM_CLOCK.time() * 1000) - 3_600_000
 
 KEYS = range(12)
 
@@ -130,4 +136,84 @@ def test_a_killed_daemon_reduces_two_topics_once_in_the_order_of_their_times(
     assert second.wait() == 0
     wanted = expected([*sent, *more])
     assert by_key(site, output) == wanted
+    assert dict(rows(site, changelog_name(site.group, site.topic))) == wanted
+
+
+def test_each_fact_of_two_topics_counts_once_while_members_come_and_die(site: Site) -> None:
+    """A third member joins two, the first one is killed; facts of a topic stay in their order."""
+    topics = [site.topic, site.broker.create_topic(2)]
+    output = site.broker.create_topic(1)
+    document = tasks(site, output, topics)
+    members = {name: site.daemon({**document, "instance_id": name}) for name in ("one", "two")}
+    for daemon in members.values():
+        daemon.start()
+    for daemon in members.values():
+        daemon.wait_event("controller_started", SPARK_WAIT)
+    sent: list[tuple[str, int, int]] = []
+    for seed in range(3):
+        more = facts(topics, 200, seed, BEGIN + 1000 * seed)
+        produce(site, more)
+        sent += more
+        if seed == 0:
+            third = site.daemon({**document, "instance_id": "three"}).start()
+            third.wait_event("controller_started", SPARK_WAIT)
+        if seed == 1:
+            members["one"].signal(signal.SIGKILL)
+            members["one"].wait()
+    arrived(site, third, output, len(sent))
+    for daemon in (members["two"], third):
+        daemon.signal(signal.SIGTERM)
+        assert daemon.wait() == 0
+    got, wanted = by_key(site, output), expected(sent)
+    for topic in topics:
+        of_topic = {k: [v for v in values if v["of"] == topic] for k, values in got.items()}
+        assert of_topic == {k: [v for v in vs if v["of"] == topic] for k, vs in wanted.items()}
+    assert dict(rows(site, changelog_name(site.group, site.topic))) == got
+
+
+def test_a_topic_that_a_reload_adds_is_reduced_into_the_same_state(site: Site) -> None:
+    """The channel starts again; its changelog is that of the first topic, as before."""
+    topics = [site.topic, site.broker.create_topic(2)]
+    output = site.broker.create_topic(1)
+    first = facts(topics[:1], 100, 1, BEGIN)
+    produce(site, first)
+    document = tasks(site, output, topics[:1])
+    changing = Changing(site, **document["channels"]["main"])
+    arrived(site, changing.daemon, output, 100)
+    changing.document["channels"]["main"]["topics"] = topics
+    changing.reload()
+    second = facts(topics, 100, 2, BEGIN + 1000)
+    produce(site, second)
+    arrived(site, changing.daemon, output, 200)
+    changing.daemon.signal(signal.SIGTERM)
+    assert changing.daemon.wait() == 0
+    states = dict(rows(site, changelog_name(site.group, site.topic)))
+    assert sum(map(len, states.values())) == 200
+    assert {k: sorted(v["at"] for v in values) for k, values in states.items()} == {
+        k: [v["at"] for v in values] for k, values in expected([*first, *second]).items()
+    }
+
+
+def test_a_forgotten_state_begins_again_with_all_topics(site: Site) -> None:
+    """Their offsets are moved in the transaction that deletes the rows."""
+    topics = [site.topic, site.broker.create_topic(2)]
+    output = site.broker.create_topic(1)
+    sent = facts(topics, 100, 1, BEGIN)
+    produce(site, sent)
+    document = tasks(site, output, topics)
+    daemon = site.daemon(document).start()
+    arrived(site, daemon, output, 100)
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+    path = site.directory / "forget.yaml"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    done = CliRunner().invoke(app, ["state", "forget", "-c", str(path), "--yes"])
+    assert done.exit_code == 0, done.output
+    assert rows(site, changelog_name(site.group, site.topic))[-1][1] is None
+    again = site.daemon(document).start()
+    arrived(site, again, output, 200)
+    again.signal(signal.SIGTERM)
+    assert again.wait() == 0
+    wanted = expected(sent)
+    assert by_key(site, output) == {key: values * 2 for key, values in wanted.items()}
     assert dict(rows(site, changelog_name(site.group, site.topic))) == wanted
