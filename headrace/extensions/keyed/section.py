@@ -155,10 +155,10 @@ class KeyedProcessorConfig(MergingConfig):
     """How long a partition has to be quiet before its stream time follows the clock, so late by:
     1s or longer; null: only records move it."""
 
-    max_task_idle: Hot[PositiveSeconds] = TASK_IDLE
-    """How long a topic at its end is waited for, where the channel reads several: their records are
+    max_task_idle: Hot[PositiveSeconds | None] = None
+    """How long a topic at its end is waited for, where topics has several: their records are
     reduced in the order of their times, and one that comes later than that may be out of order; 1s
-    or longer."""
+    or longer, and 1s without a word (null)."""
 
     grace: Hot[NonNegativeSeconds | None] = None
     """How late a fact may be; rejects.late says what becomes of a later one. null: as late as it
@@ -187,6 +187,11 @@ class KeyedProcessorConfig(MergingConfig):
     def time_function(self) -> str | None:
         """Return the import path of the function that returns a fact's time, or None."""
         return self.time if ":" in self.time else None
+
+    @property
+    def task_idle(self) -> float:
+        """Return how long a topic of a task that is at its end is waited for, in seconds."""
+        return TASK_IDLE if self.max_task_idle is None else self.max_task_idle
 
     def keyword_arguments(self) -> dict[str, Any]:
         """Return ``options`` with the secrets in plain text, for the factory only."""
@@ -231,7 +236,7 @@ class KeyedProcessorConfig(MergingConfig):
     def conflicts_in(self, channel: ChannelConfig) -> Iterator[FieldConflict]:
         if len(channel.topics) > 1:
             yield from self._conflicts_of_tasks(channel)
-        elif "max_task_idle" in self.model_fields_set:
+        elif self.max_task_idle is not None:
             yield FieldConflict(
                 ("processor", "max_task_idle"),
                 f"exists only where topics has several, and it has {channel.topics[0]}; leave the "
@@ -285,7 +290,7 @@ class KeyedProcessorConfig(MergingConfig):
                 f"is {rejects.overflow}, and {several}: what is left out of one would have "
                 "the others wait for it; leave it out, so that the channel falls behind instead",
             )
-        if self.max_task_idle < SHORTEST_IDLE:
+        if self.max_task_idle is not None and self.max_task_idle < SHORTEST_IDLE:
             yield FieldConflict(
                 ("processor", "max_task_idle"),
                 f"is {self.max_task_idle:g}s; take 1s or longer, because where a partition ends is "

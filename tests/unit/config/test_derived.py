@@ -202,7 +202,7 @@ OTHER = """
             "internal.partitions",
             "does not go with a static coordinator",
         ),
-        (text().replace("[orders]", "[orders, more]"), "topics", "reads one topic"),
+        (text().replace("[orders]", "[orders, more]"), "processor.key", "re-key each"),
         (text().replace("[orders]", '["^orders"]'), "topics", "name each topic"),
     ],
 )

@@ -133,3 +133,20 @@ def test_a_channel_is_added_as_a_whole(tmp_path: Path) -> None:
         ReloadEffect.CHANNEL,
     )
     assert [c.kind for c in diff(other, one)] == [ChangeKind.REMOVED]
+
+
+@pytest.mark.parametrize(
+    ("kind", "effect"), [("arrow", ReloadEffect.TOPICS), ("keyed", ReloadEffect.CHANNEL)]
+)
+def test_other_topics_start_a_channel_again_that_works_in_tasks(
+    kind: str, effect: ReloadEffect
+) -> None:
+    """What it holds, restores and commits is of all topics together."""
+    processor, sink = {"type": kind, "reducer": "m:f"}, {"type": "kafka", "topic": "out"}
+    base = copy.deepcopy(BASE)
+    channel = {"topics": ["a"], "group": "g", "coordinator": "dynamic"}
+    base["channels"] = {"one": {**channel, "processor": processor, "sink": sink}}
+    other = copy.deepcopy(base)
+    other["channels"]["one"]["topics"] = ["a", "b"]
+    (change,) = diff(Config.model_validate(base), Config.model_validate(other))
+    assert (change.path, change.effect) == ("channels.one.topics", effect)

@@ -87,7 +87,19 @@ def test_a_channel_of_spark_sheds_where_that_can_be_stored(
 @pytest.mark.parametrize(
     ("processor", "channel", "words"),
     [
-        ({}, {"topics": ["in", "more"]}, "reads one topic"),
+        (
+            {"key": "value.id"},
+            {"topics": ["in", "more"]},
+            "re-key each in a channel of its own",
+        ),
+        ({"time": "m:f"}, {"topics": ["in", "more"]}, "are merged before any code of yours runs"),
+        (
+            {},
+            {"topics": ["in", "more"], "rejects": {"overflow": "skip", "max_pending": 5}},
+            "would have the others wait",
+        ),
+        ({"max_task_idle": "900ms"}, {"topics": ["in", "more"]}, "is 0.9s; take 1s or longer"),
+        ({"max_task_idle": "2s"}, {}, "exists only where topics has several"),
         ({}, {"topics": ["^in.*"]}, "name each topic"),
         ({}, {"sink": {"type": "jsonl", "path": "/x"}}, "does not fit the keyed processor"),
         (

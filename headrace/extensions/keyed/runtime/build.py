@@ -82,4 +82,4 @@ def _merge_rules(chosen: KeyedProcessorConfig, channel: ChannelConfig) -> MergeR
     if len(channel.topics) == 1:
         return None
     times = record_times if chosen.time == "record" else field_times(chosen.time)
-    return MergeRules(channel.topics, chosen.max_task_idle, times)
+    return MergeRules(channel.topics, chosen.task_idle, times)

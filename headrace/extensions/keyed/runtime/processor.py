@@ -156,7 +156,7 @@ class KeyedProcessor(MicroBatchProcessor):
         super().on_reconfigured(channel)
         self.current.follow(channel)
         if self.tasks is not None:
-            self.tasks.wait_for(self.current.settings.max_task_idle)
+            self.tasks.wait_for(self.current.settings.task_idle)
 
     def _run(self) -> None:
         """Tick, note and purge until the processor closes. On a thread of its own."""
