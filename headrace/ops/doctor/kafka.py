@@ -254,9 +254,10 @@ def _partitioner(
         low, high = clients.catalog.watermarks(partition, deadline)
         bounds[partition] = max(low, high - max(1, _SAMPLE // len(partitions))), high
     records = clients.reader.between(bounds, deadline)
-    yield from judge_partitioner(
-        f"keys of channel {name}", channel.topics[0], len(partitions), records
-    )
+    for topic in channel.topics:
+        count = sum(partition.topic == topic for partition in partitions)
+        own = [record for record in records if record.topic() == topic]
+        yield from judge_partitioner(f"keys of channel {name}", topic, count, own)
 
 
 def check_stamps(check: str, newest: float | None) -> Iterator[Finding]:

@@ -76,19 +76,23 @@ def check_state(
     chosen = channel.processor
     if not isinstance(chosen, KeyedProcessorConfig):
         return
-    topic, name_of_state = channel.topics[0], changelog_name(channel.group, channel.topics[0])
-    found = catalog.describe([topic, name_of_state], Deadline.after(TIMEOUT))
-    if topic not in found:
-        return
+    name_of_state = changelog_name(channel.group, channel.topics[0])
+    found = catalog.describe([*channel.topics, name_of_state], Deadline.after(TIMEOUT))
     there = found.get(name_of_state, TopicInfo(name_of_state, "", 0))
-    for problem in found_lost(
-        catalog,
-        Changelog(there.name, there.topic_id, 0.0, there.partitions),
-        channel.group,
-        topic,
-        partitions=None if chosen.key in FIXED_KEYS else found[topic].partitions,
-        stored=stored,
-    ):
+    counts = {topic: found[topic].partitions for topic in channel.topics if topic in found}
+    problems: dict[str, None] = {}
+    for topic, partitions in counts.items():
+        lost = found_lost(
+            catalog,
+            Changelog(there.name, there.topic_id, 0.0, there.partitions),
+            channel.group,
+            topic,
+            partitions=None if chosen.key in FIXED_KEYS else partitions,
+            stored=stored,
+        )
+        # what is lost of a changelog is said once, whichever topic's offsets tell of it
+        problems |= dict.fromkeys(lost)
+    for problem in problems:
         seen, _, advice = problem.partition(". ")
         yield error(f"state of channel {name}", seen, advice)
 

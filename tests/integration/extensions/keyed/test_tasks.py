@@ -90,8 +90,11 @@ def produce(site: Site, sent: Sequence[tuple[str, int, int]]) -> None:
 def arrived(site: Site, daemon: Daemon, output: str, count: int) -> None:
     """Wait until so many outputs can be read."""
     deadline = Deadline.after(SPARK_WAIT)
-    found = lambda: len(committed_records(site.broker.address, output))  # noqa: E731
-    assert wait_for(lambda: found() >= count, deadline), daemon.text()
+
+    def all_there() -> bool:
+        return len(committed_records(site.broker.address, output)) >= count
+
+    assert wait_for(all_there, deadline), daemon.text()
 
 
 def by_key(site: Site, output: str) -> dict[bytes, list[dict[str, Any]]]:
@@ -111,7 +114,7 @@ def expected(sent: Sequence[tuple[str, int, int]]) -> dict[bytes, list[dict[str,
     return found
 
 
-@pytest.mark.parametrize("time", ["record", "value.at"])
+@pytest.mark.parametrize("time", ["record", pytest.param("value.at", marks=pytest.mark.slow)])
 @pytest.mark.timeout(400)
 def test_a_killed_daemon_reduces_two_topics_once_in_the_order_of_their_times(
     site: Site, time: str
@@ -139,6 +142,7 @@ def test_a_killed_daemon_reduces_two_topics_once_in_the_order_of_their_times(
     assert dict(rows(site, changelog_name(site.group, site.topic))) == wanted
 
 
+@pytest.mark.slow
 def test_each_fact_of_two_topics_counts_once_while_members_come_and_die(site: Site) -> None:
     """A third member joins two, the first one is killed; facts of a topic stay in their order."""
     topics = [site.topic, site.broker.create_topic(2)]
@@ -217,3 +221,23 @@ def test_a_forgotten_state_begins_again_with_all_topics(site: Site) -> None:
     wanted = expected(sent)
     assert by_key(site, output) == {key: values * 2 for key, values in wanted.items()}
     assert dict(rows(site, changelog_name(site.group, site.topic))) == wanted
+
+
+def test_another_first_topic_begins_no_state_anew(site: Site) -> None:
+    """The changelog would be another one: nothing is delivered, and the event says it."""
+    topics = [site.topic, site.broker.create_topic(2)]
+    output = site.broker.create_topic(1)
+    produce(site, facts(topics, 40, 1, BEGIN))
+    document = tasks(site, output, topics)
+    daemon = site.daemon(document).start()
+    arrived(site, daemon, output, 40)
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+    document["channels"]["main"]["topics"] = topics[::-1]
+    again = site.daemon(document).start()
+    produce(site, facts(topics, 40, 2, BEGIN + 1000))
+    said = again.wait_event("state_at_risk", SPARK_WAIT)
+    assert "is another topic than the one with its rows" in said["reason"]
+    again.signal(signal.SIGTERM)
+    again.wait()
+    assert len(committed_records(site.broker.address, output)) == 40
