@@ -141,7 +141,7 @@ def test_a_channel_is_added_as_a_whole(tmp_path: Path) -> None:
 def test_other_topics_start_a_channel_again_that_works_in_tasks(
     kind: str, effect: ReloadEffect
 ) -> None:
-    """What it holds, restores and commits is of all topics together."""
+    """The channel starts again: the partitions of a task are held and restored together."""
     processor, sink = {"type": kind, "reducer": "m:f"}, {"type": "kafka", "topic": "out"}
     base = copy.deepcopy(BASE)
     channel = {"topics": ["a"], "group": "g", "coordinator": "dynamic"}

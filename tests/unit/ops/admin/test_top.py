@@ -77,6 +77,14 @@ def test_channels_and_the_partitions_with_most_lag_are_shown(scene: Scene) -> No
     assert lines[-1] == "and 1 partitions with less lag"
 
 
+def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Return the one channel of the document that was printed: the channel logs there as well."""
+    (line,) = (each for each in capsys.readouterr().out.splitlines() if each.startswith("{"))
+    (channel,) = json.loads(line)["channels"]
+    found: dict[str, Any] = channel
+    return found
+
+
 def test_rates_are_those_since_the_last_look(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,8 +96,7 @@ def test_rates_are_those_since_the_last_look(
 
     def rate() -> Any:
         once(top, status, as_json=True)
-        (channel,) = json.loads(capsys.readouterr().out)["channels"]
-        return channel["records_per_s"]
+        return said(capsys)["records_per_s"]
 
     assert rate() == 3.5
     clock.advance(2)
@@ -106,7 +113,7 @@ def test_json_has_the_lag_of_each_partition(
     """A line for a look, with every partition that is held."""
     top, _, _ = view()
     once(top, lagging(scene), as_json=True)
-    (channel,) = json.loads(capsys.readouterr().out.splitlines()[-1])["channels"]
+    channel = said(capsys)
     assert (channel["lag"], channel["held"], channel["partitions"]) == (8, 2, 2)
     names = [str(TopicPartition("events", number)) for number in (0, 1)]
     assert channel["lag_by_partition"] == dict(zip(names, (1, 7), strict=True))
