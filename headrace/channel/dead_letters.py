@@ -234,11 +234,11 @@ class DeadLetters:
         offsets = [[each.offset for each in records] for _, records in found]
         for (batch, records), each in zip(found, offsets, strict=True):
             self._require_room(batch, records, each, section)
-        letters = [
+        letters = (
             letter
             for batch, records in found
             for letter in map(self._writer(batch, section).undecodable, records)
-        ]
+        )
         try:
             self._store.store(section.topic, letters, STORE_TIMEOUT)
         except ProduceError as failure:

@@ -26,7 +26,7 @@ from headrace.kafka.result_transactions import produce_all
 from headrace.kafka.transactional_producer import TransactionalProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from headrace.core.records import ResultRecord
     from headrace.kafka.ports import DeadLetter
@@ -47,6 +47,10 @@ _SETTINGS = {
 _AT_ONCE = 1000
 _BYTES_AT_ONCE = 4 << 20
 
+#: Letters between two calls by which the client is served and other threads get their turn: to make
+#: and produce them is all in Python, and who waits for that, as Spark's planning, waits for 5 ms.
+_SERVE_EVERY = 50
+
 #: Seconds of one poll: one of more than 0.2 s lasts its whole time in confluent-kafka from 2.13 on.
 _POLL_INTERVAL = 0.1
 
@@ -62,38 +66,20 @@ class KafkaDeadLetterStore:
         self._lock = Lock()
         self._producer: Producer | None = None
 
-    def store(self, topic: str, letters: Sequence[DeadLetter], patience: float) -> None:
+    def store(self, topic: str, letters: Iterable[DeadLetter], patience: float) -> None:
         producer = self._open_producer()
         receipts: list[KafkaError | None] = []
-        # the client gives up what waits in its queue for too long, so not all may wait there
-        for some in _rounds(letters):
-            receipts.clear()
-            self._produce(producer, topic, some, receipts)
-            deadline, taken = Deadline.after(patience), 0
-            while len(receipts) < len(some) and not deadline.expired:
-                producer.poll(deadline.at_most(_POLL_INTERVAL))
-                if len(receipts) > taken:
-                    deadline, taken = Deadline.after(patience), len(receipts)
-            refused = next((each for each in receipts if each is not None), None)
-            if refused is not None:
-                if refused.fatal():
-                    self._discard_producer(producer)
-                raise _failed(topic, refused.str())
-            if len(receipts) < len(some):
-                raise _failed(topic, "no answer in time")
 
-    @staticmethod
-    def _produce(
-        producer: Producer,
-        topic: str,
-        letters: Sequence[DeadLetter],
-        receipts: list[KafkaError | None],
-    ) -> None:
         def take_receipt(error: KafkaError | None, _: object) -> None:
             receipts.append(error)
 
-        try:
-            for letter in letters:
+        # the client gives up what waits in its queue for too long, so not all may wait there
+        sent = size = 0
+        for letter in letters:
+            if sent - len(receipts) >= _AT_ONCE or size > _BYTES_AT_ONCE:
+                self._wait_for_receipts(producer, topic, receipts, sent, patience)
+                size = 0
+            try:
                 producer.produce(
                     topic,
                     letter.value,
@@ -101,8 +87,39 @@ class KafkaDeadLetterStore:
                     headers=list(letter.headers),
                     on_delivery=take_receipt,
                 )
-        except (BufferError, KafkaException) as error:
-            raise _failed(topic, str(error)) from error
+            except (BufferError, KafkaException) as error:
+                raise _failed(topic, str(error)) from error
+            sent += 1
+            size += len(letter.key or b"") + len(letter.value or b"")
+            if sent % _SERVE_EVERY == 0:
+                producer.poll(0)
+        self._wait_for_receipts(producer, topic, receipts, sent, patience)
+
+    def _wait_for_receipts(
+        self,
+        producer: Producer,
+        topic: str,
+        receipts: Sequence[KafkaError | None],
+        sent: int,
+        patience: float,
+    ) -> None:
+        """Return once the brokers have all that was sent.
+
+        Raises:
+            ProduceError: one was refused, or none was taken for ``patience`` seconds.
+        """
+        deadline, taken = Deadline.after(patience), len(receipts)
+        while len(receipts) < sent and not deadline.expired:
+            producer.poll(deadline.at_most(_POLL_INTERVAL))
+            if len(receipts) > taken:
+                deadline, taken = Deadline.after(patience), len(receipts)
+        refused = next((each for each in receipts if each is not None), None)
+        if refused is not None:
+            if refused.fatal():
+                self._discard_producer(producer)
+            raise _failed(topic, refused.str())
+        if len(receipts) < sent:
+            raise _failed(topic, "no answer in time")
 
     def _open_producer(self) -> Producer:
         with self._lock:
@@ -123,20 +140,6 @@ class KafkaDeadLetterStore:
             if self._producer is not None:
                 self._producer.purge()
                 self._producer = None
-
-
-def _rounds(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
-    """Yield the letters in their order, as many at a time as the client is given at once."""
-    some: list[DeadLetter] = []
-    size = 0
-    for letter in letters:
-        if some and (len(some) == _AT_ONCE or size > _BYTES_AT_ONCE):
-            yield some
-            some, size = [], 0
-        some.append(letter)
-        size += len(letter.key or b"") + len(letter.value or b"")
-    if some:
-        yield some
 
 
 def _failed(topic: str, reason: str) -> ProduceError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from headrace.kafka.errors import ProduceError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from headrace.core.clock import Deadline
@@ -325,7 +325,7 @@ class DeadLetter:
 class DeadLetterStore(Protocol):
     """What puts records into dead-letter topics. Any thread."""
 
-    def store(self, topic: str, letters: Sequence[DeadLetter], patience: float) -> None:
+    def store(self, topic: str, letters: Iterable[DeadLetter], patience: float) -> None:
         """Put records into a topic, and return when all in-sync replicas have them. Blocks.
 
         The brokers may take as long as they need, with no more than ``patience`` seconds between
@@ -356,7 +356,7 @@ class NoDeadLetters:
     Reads no records either.
     """
 
-    def store(self, topic: str, letters: Sequence[DeadLetter], patience: float) -> None:
+    def store(self, topic: str, letters: Iterable[DeadLetter], patience: float) -> None:
         del letters, patience
         raise ProduceError(f"this channel was built without a way to the topic {topic}")
 

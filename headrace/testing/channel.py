@@ -22,7 +22,7 @@ from headrace.telemetry.metrics import Metrics
 from headrace.testing.zookeeper import InMemoryRegistry, InMemoryZooKeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from headrace.channel.bounds import Until
     from headrace.channel.pauses import PauseFile
@@ -190,7 +190,7 @@ class InMemoryDeadLetters:
         self.closed = False
         self._changed = Condition()
 
-    def store(self, topic: str, letters: Sequence[DeadLetter], patience: float) -> None:
+    def store(self, topic: str, letters: Iterable[DeadLetter], patience: float) -> None:
         del patience
         with self._changed:
             if self.refuse is not None:

@@ -28,7 +28,7 @@ from tests.unit.channel.in_memory import P0, P1, committed, eventually
 from tests.unit.channel.recorder import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -56,10 +56,11 @@ class CountingLetters(InMemoryDeadLetters):
         self.calls: list[int] = []
 
     def store(  # noqa: D102 - as there
-        self, topic: str, letters: Sequence[DeadLetter], patience: float
+        self, topic: str, letters: Iterable[DeadLetter], patience: float
     ) -> None:
+        before = len(self.letters)
         super().store(topic, letters, patience)
-        self.calls.append(len(letters))
+        self.calls.append(len(self.letters) - before)
 
 
 class Stage:
