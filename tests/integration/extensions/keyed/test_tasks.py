@@ -16,6 +16,7 @@ from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed.names import changelog_name
 from headrace.testing.records import FakeRecord
+from tests.integration.daemon.rig import spark_section
 from tests.integration.daemon.test_offsets import quiet
 from tests.integration.daemon.test_reload import Changing
 from tests.integration.extensions.keyed.test_daemon import SPARK_WAIT, rows
@@ -114,15 +115,23 @@ def expected(sent: Sequence[tuple[str, int, int]]) -> dict[bytes, list[dict[str,
     return found
 
 
-@pytest.mark.parametrize("time", ["record", pytest.param("value.at", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("engine", "time"),
+    [
+        ("arrow", "record"),
+        pytest.param("arrow", "value.at", marks=pytest.mark.slow),
+        pytest.param("spark", "record", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.timeout(400)
 def test_a_killed_daemon_reduces_two_topics_once_in_the_order_of_their_times(
-    site: Site, time: str
+    site: Site, engine: str, time: str
 ) -> None:
     """Outputs and states, after SIGKILL in the middle; the topics come one after the other."""
     topics = [site.topic, site.broker.create_topic(2)]
     output = site.broker.create_topic(1)
-    document = tasks(site, output, topics, time=time, max_records=20)
+    document = tasks(site, output, topics, engine=engine, time=time, max_records=20)
+    document["spark"] = spark_section(2)
     document["channels"]["main"]["batch"] = {"max_records": 10, "linger": 0}
     sent = facts(topics, 600, 1, BEGIN)
     produce(site, sent)
