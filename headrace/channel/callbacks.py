@@ -106,7 +106,7 @@ class Callbacks:
         expected = isinstance(error, PartitionError)
         log.warning(
             "processor_error",
-            **owned.log_fields,
+            **owned.life.log_fields,
             first_offset=batch.first_offset if batch else None,
             attempt=batch.attempt if batch else None,
             error=owned.retries.last_error,

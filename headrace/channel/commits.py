@@ -147,7 +147,7 @@ class OffsetGuard:
         self._metrics.foreign_commits.labels(self._channel, topic, finding.value).inc()
         log.warning(
             "foreign_commit_found",
-            **{**owned.log_fields, "epoch": acknowledged.epoch},
+            **{**owned.life.log_fields, "epoch": acknowledged.epoch},
             finding=finding.value,
             offset=acknowledged.offset,
             stored_offset=None if stored is None else stored.offset,
@@ -404,7 +404,7 @@ class Committer(PeriodicThread):
         self._metrics.commit_failures.labels(self._channel, partition.partition.topic).inc()
         log.warning(
             "commit_failed",
-            **partition.log_fields,
+            **partition.life.log_fields,
             offset=staged.offset,
             reason=failure.reason,
             refusal=failure.refusal.value,

@@ -97,7 +97,7 @@ class SeekControl:
             self._fetcher.assign(owned)
         log.warning(
             "seek_applied",
-            **owned.log_fields,
+            **owned.life.log_fields,
             before=before,
             position=asked.offset,
             sink_offset=in_sink,

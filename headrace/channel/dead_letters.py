@@ -208,7 +208,7 @@ class DeadLetters:
         self._metrics.dead_lettered.labels(self._channel, topic).inc()
         log.error(
             "record_dead_lettered",
-            **owned.log_fields,
+            **owned.life.log_fields,
             offset=item.batch.first_offset,
             target=limits.topic,
             attempts=item.batch.attempt,

@@ -241,7 +241,7 @@ class Delivery:
         try:
             low, _ = self._catalog.watermarks(owned.partition, deadline)
         except HeadraceError as silence:
-            log.warning("watermarks_unknown", **owned.log_fields, error=str(silence))
+            log.warning("watermarks_unknown", **owned.life.log_fields, error=str(silence))
             return False
         return cut.records.start < low
 
@@ -288,7 +288,7 @@ class Delivery:
         self, owned: OwnedPartition, item: Outstanding, error: FencedError
     ) -> ResponseEffect:
         """Lose the partition, and have the member join again: the sink refuses its membership."""
-        log.warning("sink_fenced", **owned.log_fields, error=str(error))
+        log.warning("sink_fenced", **owned.life.log_fields, error=str(error))
         owned.life.end(EndReason.LOST)
         self._coordinator.rejoin(owned.life.claim)
         return self._retry_batch(item, 0.0)
@@ -309,7 +309,10 @@ class Delivery:
         if stored is None:
             return self._retry_batch(item, wait)
         log.warning(
-            "position_reset_to_sink", **owned.log_fields, position=item.batch.start, stored=stored
+            "position_reset_to_sink",
+            **owned.life.log_fields,
+            position=item.batch.start,
+            stored=stored,
         )
         return ResponseEffect(stored, stored, wait)
 
@@ -351,7 +354,7 @@ class Delivery:
         if effect.commit < owned.progress.processed_offset:
             log.warning(
                 "offset_moved_back",
-                **owned.log_fields,
+                **owned.life.log_fields,
                 before=owned.progress.processed_offset,
                 offset=effect.commit,
             )

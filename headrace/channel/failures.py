@@ -171,7 +171,7 @@ class ErrorPolicy:
         reason = describe_error(error)
         log.error(
             "partition_rests",
-            **owned.log_fields,
+            **owned.life.log_fields,
             offset=item.cut.start,
             attempts=owned.retries.attempts,
             reason=reason,
@@ -211,7 +211,7 @@ class ErrorPolicy:
         )
         log.error(
             "batch_skipped",
-            **owned.log_fields,
+            **owned.life.log_fields,
             first_offset=item.batch.first_offset,
             next_offset=item.batch.next_offset,
             records=len(item.batch),
@@ -235,7 +235,7 @@ class ErrorPolicy:
             owned.retries.note_error(str(failure))
             log.warning(
                 "dead_letter_failed",
-                **owned.log_fields,
+                **owned.life.log_fields,
                 offset=item.batch.first_offset,
                 error=str(failure),
             )
@@ -254,7 +254,7 @@ class ErrorPolicy:
         self._environment.metrics.bisections.labels(self._environment.name, topic).inc()
         log.warning(
             "batch_bisected",
-            **owned.log_fields,
+            **owned.life.log_fields,
             first_offset=batch.first_offset,
             next_offset=batch.next_offset,
             records=len(batch),

@@ -90,7 +90,7 @@ class OffsetReset:
             else:
                 self._reset(owned)
         except HeadraceError as silence:
-            log.warning("watermarks_unknown", **owned.log_fields, error=str(silence))
+            log.warning("watermarks_unknown", **owned.life.log_fields, error=str(silence))
             owned.retries.note_error(str(silence))
             asks_at = self._environment.clock.monotonic() + self._environment.backoff.seconds(1)
             owned.log_doubt.begin(doubt, asks_at)
@@ -175,7 +175,7 @@ class OffsetReset:
         self._environment.metrics.truncations.labels(self._environment.name, topic).inc()
         log.error(
             "log_truncated",
-            **owned.log_fields,
+            **owned.life.log_fields,
             position=error.position,
             first_offset=error.low,
             end=error.high,
@@ -213,7 +213,7 @@ class OffsetReset:
         )
         log.error(
             "offset_out_of_range",
-            **owned.log_fields,
+            **owned.life.log_fields,
             position=asked,
             target=target,
             lost_records=lost,

@@ -117,11 +117,6 @@ class OwnedPartition:
         return self.life.claim.transactional_id
 
     @property
-    def log_fields(self) -> dict[str, str | int]:
-        """Return the fields by which a line of the log says that it is about this claim."""
-        return self.life.log_fields
-
-    @property
     def leader_epoch(self) -> int | None:
         """Return a leader epoch under which the log was seen to lead to all that was fetched."""
         return self.progress.buffer.leader_epoch
@@ -135,6 +130,12 @@ class OwnedPartition:
     def high_watermark(self) -> int | None:
         """Return the end of the partition's log as last seen by the fetcher."""
         return self.progress.high_watermark
+
+    @property
+    def delivery_end(self) -> int | None:
+        """Return where delivery ends: the end of the log, or the bound of a run before that."""
+        end = self.progress.high_watermark
+        return None if end is None else int(min(end, self.progress.buffer.bound))
 
     @property
     def committed(self) -> int | None:

@@ -161,4 +161,4 @@ class Releases:
 
     @staticmethod
     def _log(event: str, owned: OwnedPartition, **facts: object) -> None:
-        log.info(event, **owned.log_fields, **facts)
+        log.info(event, **owned.life.log_fields, **facts)

@@ -330,7 +330,7 @@ class ChannelRuntime:
 
     def _drop_partition(self, owned: OwnedPartition, refusal: CommitRefusal) -> None:
         """Drop a partition that belongs to another member according to the offset store."""
-        log.warning("partition_superseded", **owned.log_fields, refusal=refusal.value)
+        log.warning("partition_superseded", **owned.life.log_fields, refusal=refusal.value)
         owned.life.end(EndReason.LOST)
         if refusal is CommitRefusal.MEMBERSHIP:
             self.coordinator.rejoin(owned.life.claim)

@@ -147,7 +147,7 @@ class PartitionStart:
             owned.retries.note_error(str(error))
             log.warning(
                 "start_position_unknown",
-                **owned.log_fields,
+                **owned.life.log_fields,
                 error=describe_error(error),
                 retry_in=round(wait, 1),
             )
@@ -165,7 +165,7 @@ class PartitionStart:
         owned.life.renew_claim(self._fencing.refence(owned.life.claim))
         log.warning(
             "start_offset_in_doubt",
-            **owned.log_fields,
+            **owned.life.log_fields,
             transactional_ids=list(owned.life.claim.unfenced),
         )
 
@@ -259,7 +259,7 @@ class PartitionStart:
             )
         log.warning(
             "offset_of_deleted_topic",
-            **owned.log_fields,
+            **owned.life.log_fields,
             offset=group.offset,
             before=group.topic_id,
             topic_id=owned.life.topic_id,
@@ -297,7 +297,7 @@ class PartitionStart:
         )
         log.info(
             "start_position_found",
-            **owned.log_fields,
+            **owned.life.log_fields,
             position=start,
             source=source,
             sink_offset=stored,

@@ -200,7 +200,7 @@ class LagWatchdog(PeriodicThread):
             held_by = f"who it is is not known: {error}"
         log.warning(
             "partition_held_back",
-            **owned.log_fields,
+            **owned.life.log_fields,
             position=owned.progress.buffer.fetch_offset,
             end=owned.high_watermark,
             held_by=held_by,
@@ -214,7 +214,7 @@ class LagWatchdog(PeriodicThread):
         log.log(
             logging.ERROR if seen.refetched else logging.WARNING,
             "partition_stalled",
-            **owned.log_fields,
+            **owned.life.log_fields,
             position=seen.position,
             end=seen.end,
             refetched=seen.refetched,

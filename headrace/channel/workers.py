@@ -381,7 +381,7 @@ class Workers:
             time.switch_to(ThreadActivity.PROCESS)
             holder = owned.hold.holder
             try:
-                with Bound(**owned.log_fields):
+                with Bound(**owned.life.log_fields):
                     self._run_once(owned)
             except WorkerAbandoned:
                 log.warning("abandoned_worker_returned", channel=self._channel)

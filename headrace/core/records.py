@@ -190,6 +190,10 @@ class Assignment(Protocol):
     def high_watermark(self) -> int | None:
         """Return the partition's end as the fetcher last saw it, None before the first fetch."""
 
+    @property
+    def delivery_end(self) -> int | None:
+        """Return where delivery ends: as ``high_watermark``, or the bound of a run before that."""
+
     def is_current(self) -> bool:
         """Return whether work for this assignment may still take effect (claim, lease, not
         abandoned).

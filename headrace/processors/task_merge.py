@@ -216,7 +216,8 @@ class _TopicQueue:
             return False
         # marks of transactions are passed by the group's offset, and by no batch
         reached = max(held.position, held.committed or 0)
-        if held.high_watermark is None or reached < held.high_watermark:
+        end = held.delivery_end
+        if end is None or reached < end:
             self._idle_since = None
             return False
         if self._idle_since is None:

@@ -74,6 +74,11 @@ class FakeAssignment:
     def __post_init__(self) -> None:
         self.identity = self.identity or f"cluster/group/id/{self.partition}"
 
+    @property
+    def delivery_end(self) -> int | None:
+        """Return the end of the log: it has no bound."""
+        return self.high_watermark
+
     def is_current(self) -> bool:
         """Return ``current``."""
         return self.current

@@ -216,6 +216,7 @@ class _NoAssignment:
     epoch: int = 0
     committed: int | None = None
     high_watermark: int | None = None
+    delivery_end: int | None = None
     transactional_id: str | None = None
     leader_epoch: int | None = None
 

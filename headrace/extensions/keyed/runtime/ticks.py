@@ -174,6 +174,6 @@ class Ticks:
 
 def _is_at_its_end(assignment: Assignment) -> bool:
     """Return whether all of a partition was delivered, as far as its end is known."""
-    end = assignment.high_watermark
+    end = assignment.delivery_end
     # marks of transactions are passed by the group's offset, and by no batch
     return end is not None and max(assignment.position, assignment.committed or 0) >= end

@@ -250,3 +250,16 @@ def test_another_first_topic_begins_no_state_anew(site: Site) -> None:
     again.signal(signal.SIGTERM)
     again.wait()
     assert len(committed_records(site.broker.address, output)) == 40
+
+
+def test_a_bounded_run_ends_while_a_topic_goes_on_behind_its_bound(site: Site) -> None:
+    """The other topic's records before its own bound wait for none behind a bound."""
+    topics = [site.topic, site.broker.create_topic(2)]
+    output = site.broker.create_topic(1)
+    sent = facts(topics[:1], 40, 1, BEGIN) + facts(topics[1:], 4, 2, BEGIN)
+    produce(site, sent)
+    daemon = site.daemon(tasks(site, output, topics)).start("--until", "latest")
+    daemon.wait_event("bounds_fixed", SPARK_WAIT)
+    produce(site, facts(topics[1:], 400, 3, BEGIN + 60_000))
+    assert daemon.wait() == 0, daemon.text()
+    assert len(committed_records(site.broker.address, output)) == len(sent)
