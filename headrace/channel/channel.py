@@ -66,7 +66,7 @@ class Reconfiguration:
             self._runtime.dead_letters.recheck(config, deadline)
             topics: AbstractContextManager[None] = nullcontext()
             if any(change.effect is ReloadEffect.TOPICS for change in changes):
-                topics = self._runtime.topic_watcher.follow(config.subscription, deadline)
+                topics = self._runtime.topic_watcher.resubscribe(config.subscription, deadline)
             self._take_over(config, [change.path for change in changes], topics)
 
     def set_assignor(self, coordinator: CoordinatorConfig) -> None:

@@ -1,4 +1,4 @@
-"""Offsets of a channel on their way into the store: enqueued, guarded, committed."""
+"""Offsets of a channel on their way into the store, which commits them to Kafka or ZooKeeper."""
 
 from __future__ import annotations
 

@@ -274,8 +274,10 @@ class TopicWatcher(PeriodicThread):
         self._publish(self._known.counts())
 
     @contextmanager
-    def follow(self, subscription: Subscription, deadline: Deadline) -> Iterator[None]:
-        """Run the block, then subscribe to the topics of ``subscription``; the block may refuse it.
+    def resubscribe(self, subscription: Subscription, deadline: Deadline) -> Iterator[None]:
+        """Run the block, then subscribe to the topics of a reloaded configuration.
+
+        The block may refuse them. Topics that the reload adds are claimed, others are given back.
 
         Any thread. Blocks until the deadline at most. While the block runs the watcher does not
         look.

@@ -1,4 +1,7 @@
-"""Until when a member may act on its claims, by its own clock."""
+"""The lease: until when a member may act on its claims, by its own clock.
+
+When it ends, claims stay where they are in ZooKeeper; ``zookeeper_registry`` deletes their nodes.
+"""
 
 from __future__ import annotations
 

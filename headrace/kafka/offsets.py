@@ -231,6 +231,7 @@ class KafkaOffsetStore(OffsetStore):
     def commit(
         self, offsets: Mapping[TopicPartition, StoredOffset], deadline: Deadline
     ) -> Mapping[TopicPartition, CommitFailure]:
+        """Commit offsets to Kafka, as those of the consumer group; see ``OffsetStore.commit``."""
         try:
             self._consumer.commit(
                 offsets=[entry(p, stored) for p, stored in offsets.items()], asynchronous=True

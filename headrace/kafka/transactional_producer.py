@@ -1,4 +1,4 @@
-"""The transactional producer of one member epoch."""
+"""The transactional producer of one member epoch: it commits offsets with what it produces."""
 
 from __future__ import annotations
 

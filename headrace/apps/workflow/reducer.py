@@ -275,7 +275,7 @@ class _Instance:
     # --- facts ------------------------------------------------------------------------------
 
     def fire(self, fired: Fired) -> None:
-        """Apply a timer."""
+        """Apply a timer: time out the calls that are late, and call what is due."""
         assert self.state is not None, "it has timers"
         self._ts = fired.due
         if fired.name == _GRAVE:

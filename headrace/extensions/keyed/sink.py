@@ -324,7 +324,7 @@ class KeyedSink(Sink[StagedState]):
         offsets: Sequence[PartitionCommit],
         records: Sequence[ResultRecord],
     ) -> None:
-        """Produce outputs and changed rows, and move the offsets, in one transaction; then write.
+        """Produce outputs and changelog rows, and commit offsets, in one transaction; then write.
 
         ``records`` are others, for the same transaction.
 
@@ -408,12 +408,12 @@ class KeyedSink(Sink[StagedState]):
 
     def _records(self, staged: Sequence[StagedState], others: Sequence[ResultRecord]) -> Results:
         """Return the last row of each changed key, then the outputs in the order of each topic."""
-        rows = self._rows(staged)
+        rows = self._changelog_rows(staged)
         if current_headers():
             return chain(rows, traced(chain(*(each.outputs for each in staged), others)))
         return chain(rows, *(each.outputs.by_topic() for each in staged), others)
 
-    def _rows(self, staged: Sequence[StagedState]) -> Iterator[ResultColumns]:
+    def _changelog_rows(self, staged: Sequence[StagedState]) -> Iterator[ResultColumns]:
         for at, each in enumerate(staged, 1):
             rows, later = each.rows, [other.layer.changes for other in staged[at:]]
             if rows is None or not rows.num_rows:

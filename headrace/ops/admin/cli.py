@@ -300,7 +300,9 @@ def resume(
     misfit: Annotated[
         bool,
         typer.Option(
-            "--misfit", help="Retry all partitions that rest because their result did not fit."
+            "--misfit",
+            help="Retry all partitions that are paused because the sink refuses the result's "
+            "columns.",
         ),
     ] = False,
     of: Annotated[

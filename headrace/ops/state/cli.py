@@ -197,8 +197,8 @@ def restore(
     Needs a stopped channel, on the machine that had the partitions last. Rows that the changelog
     has stay as they are.
 
-    Exit codes: 0 nothing is missing any more; 1 the store here is not of the last commit of some
-    partitions, which are named, or it failed; 2 the configuration cannot be used, or no state was
+    Exit codes: 0 nothing is missing any more; 1 the local store is behind the last commit of some
+    partitions (listed), or the restore failed; 2 the configuration cannot be used, or no state was
     kept here; 3 a process runs.
     """
     if not from_store:
@@ -259,8 +259,8 @@ def topics(
 ) -> None:
     """Check the changelog topics: partitions, compaction, how long deletions are kept, lost rows.
 
-    Exit codes: 0 they have what was committed; 1 they do not, or would lose it, with what to do; 2
-    the configuration cannot be used.
+    Exit codes: 0 nothing committed is missing; 1 rows are missing or would be lost, and the output
+    says what to do; 2 the configuration cannot be used.
     """
     _run(config, lambda loaded: _commands().topics(loaded, channel, create=create))
 

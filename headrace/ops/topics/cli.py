@@ -32,7 +32,7 @@ def create(
             metavar="N",
             min=1,
             help="Partitions of inputs, outputs and topics for letters; without it as many as the "
-            "brokers give. Topics by key and changelogs have as many as what they are made of.",
+            "brokers give. By-key topics and changelogs get as many as their input topic has.",
         ),
     ] = None,
     replication_factor: Annotated[

@@ -69,7 +69,7 @@ def abort(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json: _Json = False,
 ) -> None:
-    """Fence a producer, which ends its transaction: what was not decided is aborted.
+    """Fence a producer and abort its open transaction.
 
     The brokers refuse that producer from then on. Partitions that are still held back are named,
     with exit code 1.
@@ -105,7 +105,7 @@ def settle(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json: _Json = False,
 ) -> None:
-    """Finish a transaction that the brokers decided and did not mark everywhere.
+    """Finish a transaction that was decided, and whose markers are missing in some partitions.
 
     A commit is finished by a commit and an abort by an abort, in each partition that would be held
     back forever. Its producer is fenced. Without --as the brokers' log has to say which it was.
