@@ -23,24 +23,26 @@ if TYPE_CHECKING:
 
 
 class FoundKey(NamedTuple):
-    """A key with its row, and where its partition is with it."""
+    """A key with its row, and where its partition is with it: ``offsets`` are by topic."""
 
     partition: int
     key: bytes
     row: KeyRow
     progress: Progress
+    offsets: Mapping[str, int] = {}
 
 
 class StatePartition(NamedTuple):
     """One held partition. ``restoring`` is None where its state is there.
 
-    ``size`` is None while it is not counted: some moments more.
+    ``size`` is None while it is not counted: some moments more. ``offsets`` are by topic.
     """
 
     partition: int
     progress: Progress
     restoring: RestoreProgress | None = None
     size: StoreSize | None = None
+    offsets: Mapping[str, int] = {}
 
 
 class StateReader:
@@ -63,6 +65,7 @@ class StateReader:
         counts: Callable[[], KeyedCounts] = KeyedCounts,
         clock: Clock = SYSTEM_CLOCK,
         phases: Phases | None = None,
+        topics_of: Callable[[int], Mapping[str, str]] = lambda _: {},
     ) -> None:
         self._state = state
         self._store = store
@@ -71,6 +74,7 @@ class StateReader:
         self._counts = counts
         self._clock = clock
         self._phases = phases
+        self._topics_of = topics_of
 
     def partitions(self) -> list[StatePartition]:
         """Return the partitions that are held, by number. Does not block."""
@@ -78,13 +82,20 @@ class StateReader:
         return [
             StatePartition(
                 number,
-                self._state.progress(number),
+                found,
                 None if ready else progress.get(number, RestoreProgress()),
                 self._store.size(number) if ready else None,
+                self._offsets(number, found),
             )
             for number in held
             for ready in [self._state.is_ready(number)]
+            for found in [self._state.progress(number)]
         ]
+
+    def _offsets(self, number: int, progress: Progress) -> dict[str, int]:
+        """Return the offsets that a state is of, by topic."""
+        topics = self._topics_of(number)
+        return {topics[each]: at for each, at in progress.offsets.items() if each in topics}
 
     def snapshot(self) -> StateSnapshot:
         """Return all that the channel has here, in numbers. Does not block."""
@@ -130,7 +141,7 @@ class StateReader:
         """Return a key in each partition that has it, of those whose state is there."""
         wanted = [n for n in self._ready() if partition is None or n == partition]
         rows = ((n, *self._state.committed(PartitionKey(n, key))) for n in wanted)
-        return [_found_key(n, key, row, progress) for n, row, progress in rows if row is not None]
+        return [self._found(n, key, row, progress) for n, row, progress in rows if row is not None]
 
     def page(
         self, prefix: bytes, after: tuple[int, bytes] | None, limit: int, partition: int | None
@@ -149,7 +160,10 @@ class StateReader:
             last = after[1] if after is not None and number == after[0] else None
             rows, progress = self._state.committed_rows(number, prefix, last, limit)
             limit -= len(rows)
-            yield from (_found_key(number, key, row, progress) for key, row in rows)
+            yield from (self._found(number, key, row, progress) for key, row in rows)
+
+    def _found(self, number: int, key: bytes, row: KeyRow, progress: Progress) -> FoundKey:
+        return FoundKey(number, key, row, progress, self._offsets(number, progress))
 
     def _ready(self) -> list[int]:
         return [number for number in sorted(self._held()) if self._state.is_ready(number)]
@@ -165,7 +179,3 @@ def _phases(declared: Phases, totals: PhaseTotals, now: float) -> tuple[PhaseSna
         )
         for name in (*declared.names, *unknown)
     )
-
-
-def _found_key(partition: int, key: bytes, row: KeyRow, progress: Progress) -> FoundKey:
-    return FoundKey(partition, key, row, progress)

@@ -338,6 +338,9 @@ def print_key(found: dict[str, Any], *, as_json: bool) -> None:
     place = [f"partition {found['partition']}"]
     if found["offset"] is not None:
         place.append(f"of the records before offset {found['offset']}")
+    elif offsets := found["offsets"]:
+        before = " and ".join(f"{offset} of {topic}" for topic, offset in sorted(offsets.items()))
+        place.append(f"of the records before {before}")
     if found["stream_time"] is not None:
         place.append(f"stream time {found['stream_time']}")
     typer.echo(f"{found['key']} · {' · '.join(place)}")

@@ -29,6 +29,7 @@ from headrace.ops.admin.models import ApiError
 if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.extensions.keyed.row import KeyRow
+    from headrace.extensions.keyed.state import Progress
     from headrace.extensions.keyed.state_reader import FoundKey, StatePartition, StateReader
     from headrace.ops.admin.ports import Controller
 
@@ -68,7 +69,10 @@ class KeyedState(Document):
     stream_time: datetime | None
     """The stream time of its partition."""
     offset: Offset | None
-    """The state is of exactly the records of its partition before this offset."""
+    """The state is of exactly the records of its partition before this offset; null where the
+    channel reads several topics."""
+    offsets: dict[str, Offset]
+    """The same for each topic."""
     restored: bool
     """Whether the partition's state is all there. What is not restored is not shown."""
 
@@ -117,7 +121,10 @@ class Task(Document):
     quarantined: Number | None
     """Keys in quarantine, whose facts are rejected."""
     offset: Offset | None
-    """The state is of exactly the records before this offset."""
+    """The state is of exactly the records before this offset; null where the channel reads several
+    topics."""
+    offsets: dict[str, Offset]
+    """The same for each topic."""
     commits: Number
     """How many commits made it."""
     stream_time: datetime | None
@@ -424,10 +431,16 @@ def _task(topic: str, each: StatePartition) -> Task:
         bytes=None if size is None else size.bytes,
         timers=None if size is None else size.timers,
         quarantined=None if size is None else size.quarantined,
-        offset=progress.offset,
+        offset=_offset_of(progress),
+        offsets=dict(each.offsets),
         commits=progress.number,
         stream_time=_time_of(progress.time),
     )
+
+
+def _offset_of(progress: Progress) -> int | None:
+    """Return the offset of a state of one topic; None of several, and without any."""
+    return progress.offset if len(progress.offsets) <= 1 else None
 
 
 def described_key(found: FoundKey, config: KeyedProcessorConfig) -> KeyedState:
@@ -446,7 +459,8 @@ def described_key(found: FoundKey, config: KeyedProcessorConfig) -> KeyedState:
         quarantined=found.row.quarantined,
         problem=problem,
         stream_time=_time_of(found.progress.time),
-        offset=found.progress.offset,
+        offset=_offset_of(found.progress),
+        offsets=dict(found.offsets),
         restored=True,
     )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.core.records import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.core.records import Assignment
     from headrace.extensions.keyed.state import LayeredState
@@ -194,6 +194,11 @@ class HeldPartitions:
         """Return a partition, None where it is not held."""
         with self._guard:
             return self._held.get(number)
+
+    def topics_of(self, number: int) -> Mapping[str, str]:
+        """Return the topics of a number, by what their offsets are stored under."""
+        held = self.find(number)
+        return {} if held is None else {e.identity: e.partition.topic for e in held.assignments}
 
     # --- several ----------------------------------------------------------------------------
 

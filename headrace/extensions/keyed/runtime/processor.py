@@ -102,6 +102,7 @@ class KeyedProcessor(MicroBatchProcessor):
             self._restoring,
             counts=parts.sink.counts,
             phases=parts.phases,
+            topics_of=self.held.topics_of,
         )
 
     # --- the channel's life -----------------------------------------------------------------

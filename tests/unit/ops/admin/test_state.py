@@ -19,7 +19,7 @@ from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.phases import PhaseReader
 from headrace.extensions.keyed.restore import RestoreProgress
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
-from headrace.extensions.keyed.state import Layer, LayeredState
+from headrace.extensions.keyed.state import Layer, LayeredState, Progress
 from headrace.extensions.keyed.state_reader import StateReader
 from headrace.extensions.keyed.store import RocksStore
 from headrace.keyed import Phase, Phases, at_clock, at_event
@@ -63,7 +63,12 @@ class Kept:
     def __post_init__(self) -> None:
         self.state = LayeredState(self.store)
         self.reader = StateReader(
-            self.state, self.store, lambda: self.held, lambda: self.restoring, phases=self.phases
+            self.state,
+            self.store,
+            lambda: self.held,
+            lambda: self.restoring,
+            phases=self.phases,
+            topics_of=lambda number: {f"id/{number}": "events"},
         )
         for number in (0, 1):
             self.admit(number)
@@ -150,8 +155,25 @@ def test_a_key_has_its_committed_state_timers_and_offset(bare: Scene, kept: Kept
         "problem": None,
         "stream_time": "1970-01-01T00:00:05Z",
         "offset": 1,
+        "offsets": {"events": 1},
         "restored": True,
     }
+
+
+def test_a_key_of_two_topics_has_the_offset_of_each(bare: Scene, kept: Kept) -> None:
+    """A sum of both would be the offset of none."""
+    kept.reader = StateReader(
+        kept.state,
+        kept.store,
+        lambda: kept.held,
+        lambda: kept.restoring,
+        topics_of=lambda number: {f"id/{number}": "events", f"other/{number}": "more"},
+    )
+    layer = kept.stage(0, {b"a": KeyRow(b"1")})
+    kept.state.apply([layer], {0: Progress({"id/0": 10, "other/0": 7}, 1, 5_000)})
+    with with_state(bare, kept):
+        found = bare.get(f"{STATE}/a?partition=0").json()
+    assert (found["offset"], found["offsets"]) == (None, {"events": 10, "more": 7})
 
 
 def test_an_unwritten_commit_is_read_with_its_offset(
