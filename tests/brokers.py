@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -228,7 +232,32 @@ def _done(futures: Iterable[Future[object]]) -> None:
 
 @contextmanager
 def configured(address: str, name: str, value: str) -> Iterator[None]:
-    """Run the one broker at an address with another value of a property for a while."""
+    """Run the one broker at an address with another value of a property for a while.
+
+    One process of the tests at a time: they share the broker, and would put back each other's.
+    """
+    with _alone(name):
+        yield from _configured(address, name, value)
+
+
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Keep other processes of this user from a property of brokers meanwhile."""
+    path = Path(tempfile.gettempdir(), f"headrace-tests-{os.getuid()}-{name}.lock")
+    with path.open("a", encoding="utf-8") as file:
+
+        def is_locked() -> bool:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+        assert wait_for(is_locked, Deadline.after(2 * WAIT)), f"{path} stays locked"
+        yield
+
+
+def _configured(address: str, name: str, value: str) -> Iterator[None]:
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     (number,) = admin.list_topics(timeout=WAIT).brokers
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from headrace.devstack import Blueprint, LocalStack
 from headrace.telemetry.logs.levels import QUIET, forget_levels
 from tests.leftovers import watch
 from tests.surroundings import leave_behind
@@ -20,9 +19,11 @@ from tests.surroundings import leave_behind
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from tests.shared_stack import Addresses
+
 _TESTS = Path(__file__).parent
 
-pytest_plugins = ["tests.schedule"]
+pytest_plugins = ["tests.schedule", "tests.shared_stack"]
 
 pytest.register_assert_rewrite("headrace.testing.sinks")
 
@@ -90,14 +91,6 @@ def _logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    """One ZooKeeper and one broker for the whole run; a test that harms servers starts its own."""
-    directory, blueprint = tmp_path_factory.mktemp("stack"), Blueprint(short_lived=True)
-    with LocalStack.start(directory, blueprint=blueprint) as started:
-        yield started
-
-
-@pytest.fixture(scope="session")
 def bootstrap_servers(request: pytest.FixtureRequest) -> str:
     """Address of a broker, of the local stack unless containers are asked for."""
     if docker_wanted():
@@ -124,7 +117,6 @@ def docker_wanted() -> bool:
     return answer.returncode == 0
 
 
-def _local(request: pytest.FixtureRequest) -> LocalStack:
-    stack = request.getfixturevalue("stack")
-    assert isinstance(stack, LocalStack)
+def _local(request: pytest.FixtureRequest) -> Addresses:
+    stack: Addresses = request.getfixturevalue("stack")
     return stack
