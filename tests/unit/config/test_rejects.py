@@ -25,6 +25,9 @@ from headrace.config.problems import fields
 from headrace.config.reference import schema
 from tests.unit.config.support import loaded, refused
 
+#: Made once: it takes half a second.
+SCHEMA = schema()
+
 PACKAGE = Path(__file__).parents[3] / "headrace"
 
 #: A processor of each type, and the sink that it needs.
@@ -136,7 +139,7 @@ def refused_by_schema(file: Any) -> list[str]:
     # only what make test-all installs has it
     from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    return sorted(each.message for each in Draft202012Validator(schema()).iter_errors(file))
+    return sorted(each.message for each in Draft202012Validator(SCHEMA).iter_errors(file))
 
 
 @pytest.mark.slow
@@ -182,14 +185,14 @@ def test_the_schema_denies_keys_that_do_not_exist(
 @pytest.mark.parametrize("kind", KINDS.types)
 def test_the_schema_gives_each_type_its_rejects(kind: str) -> None:
     """An editor offers what a processor of that type knows, and denies a key without its value."""
-    channel = schema()["$defs"]["ChannelConfig"]
+    channel = SCHEMA["$defs"]["ChannelConfig"]
     (found,) = [
         each["then"]["properties"]["rejects"]["$ref"].rpartition("/")[2]
         for each in channel["allOf"]
         if kind in _types(each)
     ]
     assert found == KINDS[kind].rejects_section.__name__
-    own = schema()["$defs"][found]
+    own = SCHEMA["$defs"][found]
     assert set(own["properties"]) == {name for name, _ in fields(KINDS[kind].rejects_section)}
     denied = {key for each in own["allOf"] for key in each["then"]["properties"]}
     assert denied == set(KINDS[kind].rejects_section.only)
