@@ -24,9 +24,10 @@ def test_every_field_is_in_the_schema() -> None:
         own = SCHEMA if not chapter.path else DEFINITIONS[chapter.section.__name__]
         assert list(own["properties"]) == [name for name, _ in fields(chapter.section)]
         assert own["additionalProperties"] is False
+        known = meanings(chapter.section)
         for name, _ in fields(chapter.section):
             described = own["properties"][name]
-            assert described["description"] == meanings(chapter.section)[name]
+            assert described["description"] == known[name]
             assert isinstance(described["hot"], bool)
 
 
