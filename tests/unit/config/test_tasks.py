@@ -67,7 +67,7 @@ def test_the_list_of_the_first_topic_is_published_for_all() -> None:
         (("orders", "^pay"), None, "topics has patterns"),
     ],
 )
-def test_what_does_not_name_the_same_partitions_is_refused(
+def test_tasks_with_differing_partitions_or_patterns_are_refused(
     topics: tuple[str, ...], lists: dict[str, Any] | None, sentence: str
 ) -> None:
     """Lists that differ, that lack the first topic, and patterns have a message of their own."""

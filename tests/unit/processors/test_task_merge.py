@@ -101,7 +101,7 @@ def test_a_topic_at_its_end_is_waited_for_so_long(merge: Merge) -> None:
     assert merge.enforced == 1
 
 
-def test_what_may_still_be_passed_waits(merge: Merge) -> None:
+def test_records_above_the_lowest_last_time_wait(merge: Merge) -> None:
     """Records above the lowest last time stay, and of equal times those of later topics."""
     merge.put("b", 1, 5, 5, 9)
     merge.put("a", 3, 5)

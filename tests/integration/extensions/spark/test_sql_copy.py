@@ -234,7 +234,7 @@ _RULED = (
         _RULED,
     ],
 )
-def test_what_copy_would_pass_by_is_written_by_insert(
+def test_rows_are_inserted_where_copy_refuses_or_ignores_them(
     monkeypatch: pytest.MonkeyPatch, url: str, made: str
 ) -> None:
     """Rows for a view, or for a table with rules, are bound: COPY refuses or ignores them."""

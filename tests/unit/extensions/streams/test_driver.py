@@ -420,7 +420,7 @@ def test_a_time_of_the_row_is_that_of_the_record() -> None:
     ]
 
 
-def test_what_is_asked_of_a_test_is_named() -> None:
+def test_missing_topics_stores_and_windows_are_refused_with_those_there() -> None:
     """A topic and a store that are not there are refused with those that are."""
     test = StreamsTest(programs.settle())
     with pytest.raises(KeyError, match="does not read 'order'; it reads orders, payments"):
