@@ -13,7 +13,6 @@ from headrace.config import (
     ZooKeeperOffsetsConfig,
     single_sinks,
 )
-from headrace.config.derived import own_topics
 from headrace.coordinators.fencing_locks import FencingLocks
 from headrace.coordinators.offset_nodes import ZooKeeperOffsetStore
 from headrace.coordinators.znodes import producer_prefix
@@ -188,7 +187,7 @@ def open_offset_store(
                 channel.group,
                 produced_in=produced_in,
                 lock=lock,
-                changelogs=own_topics(channel),
+                changelogs=channel.processor.own_topics(channel),
             )
     return arranged(channel, kafka, nodes)
 

@@ -20,12 +20,8 @@ def written_topics(channel: ChannelConfig) -> frozenset[str]:
     sinks = single_sinks(channel.sink).values()
     topics = {sink.topic_written for sink in sinks}
     topics.add(channel.rejects.topic)
-    return own_topics(channel).union(topic for topic in topics if topic is not None)
-
-
-def own_topics(channel: ChannelConfig) -> frozenset[str]:
-    """Return the topics that only owners of a channel's partitions write to, with its state."""
-    return channel.processor.own_topics(channel)
+    own = channel.processor.own_topics(channel)
+    return own.union(topic for topic in topics if topic is not None)
 
 
 def by_key_topic_of(channel: ChannelConfig) -> str:

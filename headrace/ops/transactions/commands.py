@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.channel.offset_stores import sink_is_fenced
-from headrace.config.derived import own_topics, written_topics
+from headrace.config.derived import written_topics
 from headrace.coordinators.fencing_locks import FencingLocks
 from headrace.coordinators.group_nodes import group_names, read_nodes
 from headrace.coordinators.znodes import producer_prefix
@@ -176,7 +176,8 @@ class _TransactionSurvey:
         if not self.topics:
             raise UsageError(f"none of the topics {self.channel.subscription} exists")
         place = TopicPartition(min(self.topics), 0)
-        return GroupPartition(self.stored_in, place, own_topics(self.channel))
+        own = self.channel.processor.own_topics(self.channel)
+        return GroupPartition(self.stored_in, place, own)
 
 
 def is_of_group(transactional_id: str, group: str, groups: Collection[str]) -> bool:
