@@ -397,10 +397,18 @@ def test_a_change_made_during_the_start_is_taken_up(
 
 def test_a_stalled_watch_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, with the files and the calls that hang, and in the metrics; and so is its end."""
+    # one of an earlier test may still be ending
+    earlier = set(threading.enumerate())
+
+    def watches() -> bool:
+        new = set(threading.enumerate()) - earlier
+        own = [each.ident for each in new if each.name == "file-watcher"]
+        return any(ident in sys._current_frames() for ident in own)
+
     with running_world(tmp_path, monkeypatch, reload={"watch": True}) as world:
         metric = world.controller.metrics.config_watch_stalled
 
-        eventually(lambda: "file-watcher" in {each.name for each in threading.enumerate()})
+        eventually(watches)
         with capture_logs() as logs:
             monkeypatch.setattr("headrace.config.watch._STALL_TIMEOUT", -100.0)
             for _ in range(2):
