@@ -55,7 +55,7 @@ _PATIENCE = 250.0
 _START = 240.0
 
 #: Rounds that are not counted: Spark's become faster for as long, by half.
-_WARM_UP = 4
+_UNCOUNTED_ROUNDS = 4
 
 #: Ways in which a value is none of the schema's.
 _MALFORMED = (b"", b'{"id": 1, "carrier": "LH', b'{"id": "one", "carrier": "LH", "delay": 1.5}')
@@ -137,7 +137,7 @@ def _config(servers: LocalStack, plan: Plan, engine: str, policy: str) -> str:
             "group": "bench",
             "batch": {"max_records": plan.micro_batch // plan.partitions, "linger": "1s"},
             "buffer": {"max_bytes": "512MiB"},
-            # the end of a round is a commit: at one a second, a tenth more is not to be told
+            # a round ends with a commit: one each second would hide a difference of a tenth
             "commit_interval": "50ms",
             "processor": {
                 "type": engine,
@@ -174,7 +174,7 @@ def _compare(plan: Plan, servers: LocalStack, side: Side, bad: int) -> Rounds:
 
     sides = {policy: one(policy) for policy in _POLICIES}
     warm = f"warm-up of {side.name}, not counted: "
-    alternate(sides, _WARM_UP, say=lambda line: say(warm + line), shortest=0.0)
+    alternate(sides, _UNCOUNTED_ROUNDS, say=lambda line: say(warm + line), shortest=0.0)
     return alternate(
         sides, plan.rounds, say=lambda line: say(f"{side.name}: {line}"), shortest=plan.shortest
     )

@@ -56,7 +56,7 @@ class Servers(Protocol):
 
 
 class SharedStack:
-    """Servers that start when somebody asks where they are. Close it at the end."""
+    """Servers that start at the first question where they are. Close it at the end."""
 
     def __init__(self, start: Callable[[Path], Servers] | None = None) -> None:
         self._start = start or _start
@@ -90,7 +90,7 @@ class SharedStack:
                         return
                     connection.send(self._addresses())
                 except (EOFError, OSError):
-                    continue  # whoever asked is gone
+                    continue  # the process that asked has ended
 
     def _addresses(self) -> Addresses | str:
         """Return where the servers are, or why they did not start."""
@@ -128,14 +128,14 @@ class _Dividing:
     def pytest_configure_node(self, node: Any) -> None:
         """Tell a process whom to ask, before it starts."""
         if self._shared is None:
-            # nobody captures what this process prints: that a server is ready is not for the report
+            # the output of this process is not captured: the report does without the servers' lines
             level = structlog.make_filtering_bound_logger(logging.WARNING)
             structlog.configure(wrapper_class=level)
             self._shared = SharedStack()
         node.workerinput[_INPUT] = self._shared.asked_at
 
     def pytest_unconfigure(self) -> None:
-        """Stop the servers behind the last test."""
+        """Stop the servers after the last test."""
         if self._shared is not None:
             self._shared.close()
 

@@ -86,7 +86,6 @@ class _LetterWriter:
         self._attempt = {"attempt": str(batch.attempt)}
         # objects that all letters share: each of their own has the garbage collector look at it
         self._place_headers = our_headers(self._place)
-        self._error_headers = our_headers({"error": UndecodableRecordError.__name__})
         self._attempt_headers = our_headers(self._attempt)
 
     def failed(self, record: _Parts, error: BaseException) -> DeadLetter:
@@ -96,36 +95,24 @@ class _LetterWriter:
     def undecodable(self, record: UndecodableRecord) -> DeadLetter:
         """Return the letter of a record that cannot be decoded."""
         error = UndecodableRecordError(self._partition, record.offset, record.reason)
-        if self._headers.names != "headrace":
-            return self._letter(record, error, Stage.VALUE)
-        headers = [
-            *record.headers,
-            *self._traced,
-            *self._place_headers,
-            *our_headers(_which(record)),
-            *self._error_headers,
-            *our_headers({"message": shortened(str(error))}),
-            *self._attempt_headers,
-        ]
-        return DeadLetter(record.key, record.value, headers)
+        return self._letter(record, error, Stage.VALUE)
 
     def _letter(
         self, record: _Parts | UndecodableRecord, error: BaseException, stage: Stage
     ) -> DeadLetter:
         message = str(error)
-        said = {
-            **self._place,
-            **_which(record),
+        own = {
+            "offset": str(record.offset),
+            "timestamp": str(record.timestamp),
             "error": type(error).__name__,
             "message": shortened(message),
-            **self._attempt,
         }
-        ours = self._headers.of(said, Failure(message, error, stage, self._code))
+        if self._headers.are_ours:
+            ours = [*self._place_headers, *our_headers(own), *self._attempt_headers]
+        else:
+            failure = Failure(message, error, stage, self._code)
+            ours = self._headers.of({**self._place, **own, **self._attempt}, failure)
         return DeadLetter(record.key, record.value, [*record.headers, *self._traced, *ours])
-
-
-def _which(record: _Parts | UndecodableRecord) -> dict[str, str]:
-    return {"offset": str(record.offset), "timestamp": str(record.timestamp)}
 
 
 class DeadLetters:

@@ -112,11 +112,11 @@ class ErrorPolicy:
             self._environment.fail(error)
         if policy == "fail" or classify_error(error) is ErrorScope.ENVIRONMENT:
             if policy == "dead_letter" and self._is_to_divide_for_time(owned, item, error):
-                return self._divide(owned, item, error)
+                return self._bisect(owned, item, error)
             return self._retry_batch(owned, item, error)
         named = names_one_of(item.batch.records, error)
         if named and len(item.batch) > 1:
-            return self._divide(owned, item, error)
+            return self._bisect(owned, item, error)
         given_up = named or self._tried_enough(owned)
         if policy == "skip" and given_up:
             return self._skip(owned, item, error)
@@ -225,7 +225,7 @@ class ErrorPolicy:
     ) -> ResponseEffect:
         """Divide the batch, or part with the one record that it is."""
         if len(item.batch) > 1:
-            return self._divide(owned, item, error)
+            return self._bisect(owned, item, error)
         try:
             self._dead_letters.send(owned, item, error)
         except ChannelFailedError as limit:
@@ -245,7 +245,7 @@ class ErrorPolicy:
         owned.letters.note(item.cut, item.batch.first_offset)
         return ResponseEffect(commit=item.batch.next_offset)
 
-    def _divide(
+    def _bisect(
         self, owned: OwnedPartition, item: Outstanding, error: BaseException
     ) -> ResponseEffect:
         batch = item.batch

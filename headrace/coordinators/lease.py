@@ -1,6 +1,7 @@
 """The lease: until when a member may act on its claims, by its own clock.
 
-When it ends, claims stay where they are in ZooKeeper; ``zookeeper_registry`` deletes their nodes.
+When it ends, claims stay where they are in ZooKeeper. ``member.Member._keep_alive`` renews it and
+ends the claims that it no longer covers; ``zookeeper_registry`` deletes their nodes (``release``).
 """
 
 from __future__ import annotations

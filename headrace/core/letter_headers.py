@@ -64,9 +64,14 @@ class LetterHeaders:
     names: LetterNames = "headrace"
     group: str = ""
 
+    @property
+    def are_ours(self) -> bool:
+        """Return whether they are named by us."""
+        return self.names == "headrace"
+
     def of(self, said: Mapping[str, str], failure: Failure) -> list[tuple[str, bytes]]:
         """Return the headers of one. ``said`` is what ours say, by their names without prefix."""
-        if self.names == "headrace":
+        if self.are_ours:
             return our_headers(said)
         return _encoded(CONNECT_PREFIX, self._connect(said, failure))
 

@@ -192,7 +192,10 @@ class _Job:
         return self.call.instance, self.call.ref, self.call.attempt
 
     def lateness(self, clock: Clock) -> float:
-        """Return for how many seconds the reducer has not waited any more; negative: it does."""
+        """Return seconds since the call timed out, negative before.
+
+        The reducer decides the time-out by itself, by a timer: ``fire`` in reducer.py.
+        """
         return clock.time() - (self.call.issued + self.call.timeout) / 1000
 
 
@@ -268,7 +271,7 @@ class AssignmentProcessor(BatchProcessor):
         self._context = context
         for _ in range(self._count):
             self._start_caller()
-        for target in (self._publish, self._watch_leases):
+        for target in (self._publish, self._watch_limits):
             self._start(target)
 
     def _start_caller(self) -> None:
@@ -433,7 +436,7 @@ class AssignmentProcessor(BatchProcessor):
 
     # --- leases -----------------------------------------------------------------------------
 
-    def _watch_leases(self) -> None:
+    def _watch_limits(self) -> None:
         """Abandon threads whose calls exceed their limit. On a thread of its own.
 
         Calls that wait and that no caller waits for any more are ended: no thread may be free for

@@ -152,6 +152,8 @@ def _of_text(text: str) -> dict[str, Any]:
 
 
 #: The built-in sinks: the import path of each kind's section, by its type. A sink is added here.
+#: The smallest example is ``JsonLinesSinkConfig`` in sinks/sections.py, whose ``build`` makes the
+#: sink of sinks/jsonl.py.
 SINKS = KindTable(
     SinkConfig,
     PluginKind.SINK,

@@ -25,7 +25,10 @@ IN_TIME, LATE, TOO_LATE = range(3)
 
 
 def lateness_of(late_by: npt.NDArray[np.int64], settings: FoldSettings) -> npt.NDArray[np.int8]:
-    """Decide for each fact whether it is late, or too late, by how much it is late."""
+    """Decide for each fact whether it is late, or too late.
+
+    ``late_by`` is in milliseconds of stream time, as ``times`` in rows.py computes it.
+    """
     found = np.where(late_by > 0, np.int8(LATE), np.int8(IN_TIME))
     if settings.grace is not None:
         found[late_by > settings.grace] = TOO_LATE

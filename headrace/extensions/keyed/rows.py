@@ -274,7 +274,7 @@ def time_of_field(path: str) -> Callable[[bytes | None], Any]:
 def field_times(path: str) -> Callable[[pa.Table], npt.NDArray[np.int64]]:
     """Return what finds the times of a table's records in their JSON values, in milliseconds.
 
-    One that has none there stays right behind the record before it.
+    A record without one comes right after the record before it.
     """
     time = time_of_field(path)
 

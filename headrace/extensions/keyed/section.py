@@ -156,7 +156,7 @@ class KeyedProcessorConfig(MergingConfig):
     1s or longer; null: only records move it."""
 
     max_task_idle: Hot[PositiveSeconds | None] = None
-    """How long a topic at its end is waited for, where topics has several: their records are
+    """Longest wait for a topic at its end, where topics has several: their records are
     reduced in the order of their times, and one that comes later than that may be out of order; 1s
     or longer, and 1s without a word (null)."""
 

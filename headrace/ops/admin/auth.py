@@ -332,8 +332,8 @@ class Rules:
             next_step="send the request without an Origin, or from the API's own page",
         )
 
-    def proof(self, headers: Headers, subject: str | None) -> str | None:
-        """Return what lets the caller in, None where nothing does."""
+    def identify(self, headers: Headers, subject: str | None) -> str | None:
+        """Return the certificate or token that lets the caller in, None where nothing does."""
         if subject is not None:
             return f"certificate {subject}"
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -413,7 +413,7 @@ class Guard:
         headers = Headers(scope=scope)
         self._rules.check_host(headers)
         self._rules.check_origin(headers, scope["scheme"])
-        proof = self._rules.proof(headers, scope.get("state", {}).get("subject"))
+        proof = self._rules.identify(headers, scope.get("state", {}).get("subject"))
         if proof is None and self._rules.needs_proof(scope["method"], scope["path"]):
             raise _unauthorised(headers)
         client = scope.get("client")

@@ -79,12 +79,13 @@ def check_state(
     name_of_state = changelog_name(channel.group, channel.topics[0])
     found = catalog.describe([*channel.topics, name_of_state], Deadline.after(TIMEOUT))
     there = found.get(name_of_state, TopicInfo(name_of_state, "", 0))
+    changelog = Changelog(there.name, there.topic_id, 0.0, there.partitions)
     counts = {topic: found[topic].partitions for topic in channel.topics if topic in found}
     problems: dict[str, None] = {}
     for topic, partitions in counts.items():
         lost = found_lost(
             catalog,
-            Changelog(there.name, there.topic_id, 0.0, there.partitions),
+            changelog,
             channel.group,
             topic,
             partitions=None if chosen.key in FIXED_KEYS else partitions,

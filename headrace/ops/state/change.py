@@ -89,7 +89,7 @@ class StateOf:
             raise UsageError(
                 f"channel {self.name} reads {', '.join(self.channel.topics)}, and headrace state "
                 f"{command} goes with one topic; headrace state forget begins again with all of "
-                "them, and another group reads them beside this one"
+                "them, and a channel with another group reads them independently"
             )
 
     @property
@@ -194,7 +194,7 @@ class StateChange:
         """Return a partition of the input, and those of the other topics with its number."""
         number = found.partition.partition
         mine = [each for each in self._every if each.partition.partition == number]
-        return sorted(mine, key=lambda each: each is not found)
+        return [found, *(each for each in mine if each is not found)]
 
     def rows(self, changelog: ChangelogTable, found: PartitionOffsets) -> dict[bytes, KeyRow]:
         """Return what there is of a partition, while the group stays held."""

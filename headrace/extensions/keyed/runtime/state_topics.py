@@ -100,12 +100,13 @@ class StateTopics:
         """
         found = self._catalog.describe(self._current.topics, deadline)
         cluster = self._catalog.cluster_id(deadline)
+        group, key = self._current.group, facts_key(self._current.channel)
         for topic, info in found.items():
-            group, numbers = self._current.group, range(info.partitions)
+            numbers = range(info.partitions)
             names = [identity_of(cluster, group, info.topic_id, n) for n in numbers]
             stored = sink.last_stored(names, deadline)
             marks = [each.changelog for each in stored.values() if each.changelog is not None]
-            if (key := facts_key(self._current.channel)) is not None:
+            if key is not None:
                 require_key(marks, key, self.changelog.topic)
             others = {each.partitions for each in marks} - {info.partitions}
             if others and self._current.settings.key not in FIXED_KEYS:

@@ -11,21 +11,19 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.records import TopicPartition
-from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed.names import changelog_name
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.rig import spark_section
 from tests.integration.daemon.test_offsets import quiet
 from tests.integration.daemon.test_reload import Changing
-from tests.integration.extensions.keyed.test_daemon import SPARK_WAIT, rows
-from tests.kafka_sinks import committed_records
+from tests.integration.extensions.keyed.test_daemon import SPARK_WAIT, arrived, rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.integration.daemon.rig import Daemon, Site
+    from tests.integration.daemon.rig import Site
 
 __all__ = ["quiet"]
 
@@ -88,22 +86,11 @@ def produce(site: Site, sent: Sequence[tuple[str, int, int]]) -> None:
             site.broker.produce(TopicPartition(topic, number), *records)
 
 
-def arrived(site: Site, daemon: Daemon, output: str, count: int) -> None:
-    """Wait until so many outputs can be read."""
-    deadline = Deadline.after(SPARK_WAIT)
-
-    def all_there() -> bool:
-        return len(committed_records(site.broker.address, output)) >= count
-
-    assert wait_for(all_there, deadline), daemon.text()
-
-
 def by_key(site: Site, output: str) -> dict[bytes, list[dict[str, Any]]]:
     """Return the outputs of each key, in their order."""
     found: dict[bytes, list[dict[str, Any]]] = {}
-    for record in committed_records(site.broker.address, output):
-        value = json.loads(record.value() or b"null")
-        found.setdefault(record.key() or b"", []).append(value)
+    for key, value in rows(site, output):
+        found.setdefault(key, []).append(value)
     return found
 
 
@@ -249,11 +236,11 @@ def test_another_first_topic_begins_no_state_anew(site: Site) -> None:
     assert "is another topic than the one with its rows" in said["reason"]
     again.signal(signal.SIGTERM)
     again.wait()
-    assert len(committed_records(site.broker.address, output)) == 40
+    assert len(rows(site, output)) == 40
 
 
 def test_a_bounded_run_ends_while_a_topic_goes_on_behind_its_bound(site: Site) -> None:
-    """The other topic's records before its own bound wait for none behind a bound."""
+    """The other topic's records before its own bound wait for no record after a bound."""
     topics = [site.topic, site.broker.create_topic(2)]
     output = site.broker.create_topic(1)
     sent = facts(topics[:1], 40, 1, BEGIN) + facts(topics[1:], 4, 2, BEGIN)
@@ -262,4 +249,4 @@ def test_a_bounded_run_ends_while_a_topic_goes_on_behind_its_bound(site: Site) -
     daemon.wait_event("bounds_fixed", SPARK_WAIT)
     produce(site, facts(topics[1:], 400, 3, BEGIN + 60_000))
     assert daemon.wait() == 0, daemon.text()
-    assert len(committed_records(site.broker.address, output)) == len(sent)
+    assert len(rows(site, output)) == len(sent)
