@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import PoisonRecordError
 from headrace.extensions.streams.aggregates import collect, count, fold, last, total
 from headrace.extensions.streams.expressions import key, time, window_end, window_start
-from headrace.extensions.streams.inprocess.driver import OutRecord, StreamsTest
+from headrace.extensions.streams.inline.streams_test import OutRecord, StreamsTest
 from headrace.extensions.streams.rows import Field, Row
 from headrace.extensions.streams.topology import Topology
 from headrace.extensions.streams.windows import hopping, session, sliding, tumbling

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from headrace.extensions.streams.inprocess.driver import OutRecord, StreamsTest
+from headrace.extensions.streams.inline.streams_test import OutRecord, StreamsTest
 from headrace.extensions.streams.operators import Aggregate
 from tests.streams.program import write_topology
 from tests.streams.reference import Reference, Row

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.extensions.streams.aggregates import total
 from headrace.extensions.streams.expressions import key
-from headrace.extensions.streams.inprocess.driver import StreamsTest
+from headrace.extensions.streams.inline.streams_test import StreamsTest
 from headrace.extensions.streams.rows import Field, Row
 from headrace.extensions.streams.topology import Topology
 from headrace.extensions.streams.windows import hopping, session, sliding, tumbling

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from headrace.extensions.streams import aggregates as declared
 from headrace.extensions.streams.columns import evaluate
 from headrace.extensions.streams.expressions import Part, PartNode
-from headrace.extensions.streams.inprocess.batch import Batch, Change, key_columns
-from headrace.extensions.streams.inprocess.stateless import row_objects, split_by_key
-from headrace.extensions.streams.inprocess.tables import TableState
+from headrace.extensions.streams.inline.batch import Batch, Change, key_columns
+from headrace.extensions.streams.inline.stateless import row_objects, split_by_key
+from headrace.extensions.streams.inline.tables import TableState
 from headrace.extensions.streams.kernels.errors import RowError
 from headrace.extensions.streams.kernels.groups import Groups
 from headrace.extensions.streams.kernels.layout import Inputs, Layout, take_rows
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headrace.extensions.streams.expressions import Node
-    from headrace.extensions.streams.inprocess.batch import Poison
+    from headrace.extensions.streams.inline.batch import Poison
     from headrace.extensions.streams.kernels.partials import Parts
     from headrace.extensions.streams.kernels.records import Array
     from headrace.extensions.streams.operators import Aggregate, Output

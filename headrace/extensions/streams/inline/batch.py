@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.errors import PoisonRecordError
-from headrace.core.records import TopicPartition
 from headrace.extensions.streams.columns import evaluate
 from headrace.extensions.streams.expressions import FieldNode, KeyNode, Part, PartNode
 from headrace.extensions.streams.keys import decode_keys, encode_keys
@@ -26,38 +24,39 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class InRecord:
-    """A record of a topic, in bytes."""
+class TopicRecords:
+    """Records of a topic in columns, in the order of the task: bytes, and times in milliseconds.
+
+    ``at`` are their places in the micro-batch.
+    """
 
     topic: str
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    time: int
+    at: Array
+    keys: pa.Array
+    values: pa.Array
+    times: Array
 
 
-class Poison:
-    """Records that cannot be processed, of one micro-batch. They end the test, or are noted."""
-
-    def __init__(
-        self, records: Sequence[InRecord], found: list[PoisonRecordError], *, fails: bool
-    ) -> None:
-        self._records, self._found, self._fails = records, found, fails
-        self._noted: set[int] = set()
+class Poison(Protocol):
+    """The records of a micro-batch that cannot be processed."""
 
     def note(self, at: int, reason: str) -> None:
-        """Record why a record of the micro-batch is poison, the first time.
+        """Record why a record of the micro-batch is poison; the first reason counts.
 
         Raises:
-            PoisonRecordError: poison ends the test.
+            PoisonRecordError: poison is not left out.
         """
-        record = self._records[at]
-        error = PoisonRecordError(TopicPartition(record.topic, 0), record.offset, reason)
-        if self._fails:
-            raise error
-        if at not in self._noted:
-            self._noted.add(at)
-            self._found.append(error)
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Records that an operator writes: bytes, times, and the records that they come from."""
+
+    keys: pa.Array
+    values: pa.Array
+    times: Array
+    at: Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.extensions.streams.columns import evaluate
 from headrace.extensions.streams.expressions import FieldNode, Part, PartNode
-from headrace.extensions.streams.inprocess.batch import (
+from headrace.extensions.streams.inline.batch import (
     Batch,
     Change,
     batch_of,
@@ -19,7 +19,7 @@ from headrace.extensions.streams.inprocess.batch import (
     key_columns,
     mask_of,
 )
-from headrace.extensions.streams.inprocess.stateless import split_by_key
+from headrace.extensions.streams.inline.stateless import split_by_key
 from headrace.extensions.streams.kernels.rows import Emit
 from headrace.extensions.streams.keys import decode_keys, encode_keys
 from headrace.extensions.streams.operators import Join
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace.extensions.streams.expressions import Node
-    from headrace.extensions.streams.inprocess.batch import Poison
+    from headrace.extensions.streams.inline.batch import Poison
     from headrace.extensions.streams.operators import (
         Filter,
         Lookup,

@@ -14,13 +14,13 @@ from headrace.extensions.streams.columns import evaluate
 from headrace.extensions.streams.decode import decode_values
 from headrace.extensions.streams.encode import encode_rows
 from headrace.extensions.streams.expressions import FieldNode
-from headrace.extensions.streams.inprocess.batch import Batch, InRecord, mask_of
+from headrace.extensions.streams.inline.batch import Batch, Written, mask_of
 from headrace.extensions.streams.keys import decode_keys, encode_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace.extensions.streams.inprocess.batch import Poison
+    from headrace.extensions.streams.inline.batch import Poison, TopicRecords
     from headrace.extensions.streams.operators import (
         Apply,
         Filter,
@@ -38,20 +38,15 @@ _MICROSECONDS = 1000
 
 
 def read_records(
-    records: Sequence[tuple[int, InRecord]],
+    records: TopicRecords,
     output: Output,
     names: Sequence[str],
     codec: str,
     poison: Poison,
 ) -> Batch:
-    """Return records of a topic, with their places in the micro-batch, as rows.
-
-    A value that is null is a deletion.
-    """
-    values = pa.array([each.value for _, each in records], pa.binary())
-    keys = pa.array([each.key for _, each in records], pa.binary())
-    decoded = decode_values(values, output.row, names, codec)
-    found = decode_keys(keys, output.key)
+    """Return records of a topic as rows. A value that is null is a deletion."""
+    decoded = decode_values(records.values, output.row, names, codec)
+    found = decode_keys(records.keys, output.key)
     fields = {
         node.name: each for node, each in decoded.columns.items() if isinstance(node, FieldNode)
     }
@@ -59,13 +54,12 @@ def read_records(
         output.row,
         fields,
         found.parts,
-        np.array([each.time for _, each in records], np.int64),
-        np.array([at for at, _ in records], np.int64),
-        np.array([each.value is not None for _, each in records], np.bool_),
-        values,
+        records.times,
+        records.at,
+        mask_of(pc.is_valid(records.values)),
+        records.values,
     )
-    label = records[0][1].topic if records else ""
-    return batch.without({**found.faults, **decoded.faults}, poison, label)
+    return batch.without({**found.faults, **decoded.faults}, poison, records.topic)
 
 
 def with_time(source: Source, batch: Batch, poison: Poison) -> Batch:
@@ -211,11 +205,7 @@ def plain_value(value: Any) -> Any:
     return [plain_value(each) for each in value] if isinstance(value, list) else value
 
 
-#: What an operator writes: key, value, time, and the place of the record that it comes from.
-Written = tuple[bytes | None, bytes | None, int, int]
-
-
-def write_by_key(operator: KeyBy, batch: Batch, poison: Poison, *, as_read: bool) -> list[Written]:
+def write_by_key(operator: KeyBy, batch: Batch, poison: Poison, *, as_read: bool) -> Written:
     """Return records by another key; a deletion is left out, and a row without key is poison."""
     assert operator.output is not None, "rows come out"
     batch = batch.take(np.flatnonzero(batch.present))
@@ -229,9 +219,7 @@ def write_by_key(operator: KeyBy, batch: Batch, poison: Poison, *, as_read: bool
     )
 
 
-def write_sink(
-    operator: Sink, batch: Batch, types: Sequence[Type], poison: Poison
-) -> list[Written]:
+def write_sink(operator: Sink, batch: Batch, types: Sequence[Type], poison: Poison) -> Written:
     """Return records for a topic; a deletion is a tombstone."""
     keys = batch.keys(types)
     return _written(
@@ -254,7 +242,7 @@ def _written(  # noqa: PLR0917 - rows, and how they are written
     *,
     as_read: bool,
     codec: str = "json",
-) -> list[Written]:
+) -> Written:
     if as_read and batch.values is not None:
         values = batch.values
     else:
@@ -263,13 +251,7 @@ def _written(  # noqa: PLR0917 - rows, and how they are written
     keyed = replace(batch, parts=(keys,), values=values)
     keyed = keyed.without(faults, poison, label)
     assert keyed.values is not None, "these are the records' own"
-    columns = (keyed.parts[0].to_pylist(), keyed.values.to_pylist(), keyed.present.tolist())
-    return [
-        (key, value if present else None, time, at)
-        for key, value, present, time, at in zip(
-            *columns, keyed.times.tolist(), keyed.at.tolist(), strict=True
-        )
-    ]
+    return Written(keyed.parts[0], _where(keyed, keyed.values), keyed.times, keyed.at)
 
 
 def split_by_key(

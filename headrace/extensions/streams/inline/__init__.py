@@ -1,0 +1,1 @@
+"""Topologies in this process: the operators on micro-batches in columns."""

@@ -1,0 +1,283 @@
+"""A micro-batch of a channel on its way through the operators of a topology."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.extensions.streams.inline.aggregates import GroupState, filter_windows
+from headrace.extensions.streams.inline.batch import TopicRecords, merge_batches
+from headrace.extensions.streams.inline.stateless import (
+    apply,
+    keep,
+    read_records,
+    select,
+    show,
+    with_time,
+    write_by_key,
+    write_sink,
+)
+from headrace.extensions.streams.inline.tables import (
+    ForeignJoinState,
+    Held,
+    SourceTable,
+    TableJoinState,
+    View,
+    emit_changes,
+    filter_rows,
+    filter_table,
+)
+from headrace.extensions.streams.operators import (
+    Aggregate,
+    Apply,
+    Emitted,
+    Filter,
+    KeyBy,
+    Lookup,
+    Merge,
+    Peek,
+    Select,
+    Sink,
+    Source,
+    StreamJoin,
+    TableJoin,
+    TableSource,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace.extensions.streams.inline.batch import Batch, Change, Poison, Written
+    from headrace.extensions.streams.kernels.rows import Emit
+    from headrace.extensions.streams.operators import Operator
+    from headrace.extensions.streams.plan import Channel, Plan
+
+_NO_RECORDS = TopicRecords(
+    "",
+    np.empty(0, np.int64),
+    pa.array([], pa.binary()),
+    pa.array([], pa.binary()),
+    np.empty(0, np.int64),
+)
+
+
+class _Quiet:
+    """Poison that was noted before: of rows that were there before a micro-batch."""
+
+    def note(self, at: int, reason: str) -> None:
+        """Return at once."""
+
+
+def topics_in_code(plan: Plan, channel: Channel) -> list[str]:
+    """Return the topics of a channel in the order in which the code names them."""
+    found: dict[str, None] = {}
+    for place, operator in enumerate(plan.operators):
+        if isinstance(operator, (Source, TableSource)):
+            found[operator.topic] = None
+        elif place in plan.by_key:
+            found[plan.by_key[place]] = None
+    return [each for each in found if each in {*channel.topics, *channel.shared}]
+
+
+def emits_of(plan: Plan, place: int) -> frozenset[Emit]:
+    """Return in which ways the rows of a table come out."""
+    found: set[Emit] = set()
+    for at, operator in enumerate(plan.operators):
+        if place not in operator.inputs:
+            continue
+        if isinstance(operator, Emitted):
+            found.add(operator.emit)
+        elif isinstance(operator, Filter):
+            found |= emits_of(plan, at)
+    return frozenset(found)
+
+
+class ChannelRun:
+    """A micro-batch of a channel on its way through the operators."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        channel: Channel,
+        states: Mapping[int, Any],
+        records: Mapping[str, TopicRecords],
+        poison: Poison,
+    ) -> None:
+        """Start with the records of each topic that has any, and the operators' states."""
+        self._plan = plan
+        self._channel = channel
+        self._states = states
+        self._records = records
+        self._poison = poison
+        #: What is written, by topic and as it came; changes of key among them.
+        self.written: list[tuple[str, Written]] = []
+        self._rows: dict[int, Any] = {}
+        self._before: dict[int, Mapping[bytes, Held]] = {}
+
+    def process(self) -> None:
+        """Run each operator once, in the order of the code."""
+        shared = {
+            each
+            for place in self._channel.operators
+            for each in self._plan.operators[place].inputs
+            if isinstance(source := self._plan.operators[each], TableSource) and source.shared
+        }
+        for place in sorted({*self._channel.operators, *shared}):
+            self._rows[place] = self._run(place, self._plan.operators[place])
+
+    def _run(self, place: int, operator: Operator) -> Any:
+        state = self._states[place]
+        if isinstance(state, (SourceTable, GroupState, TableJoinState, ForeignJoinState)):
+            self._before[place] = dict(state.state.rows)
+        return _STEPS[type(operator)](self, place, operator)
+
+    def read_source(self, place: int, operator: Source) -> Batch:
+        """Return the records of a topic, at their times."""
+        return with_time(operator, self._read(operator.topic, place, operator.codec), self._poison)
+
+    def read_table(self, place: int, operator: TableSource) -> list[Change]:
+        """Return the changes of a table by the records of its topic."""
+        batch = self._read(operator.topic, place, operator.codec)
+        found: list[Change] = self._states[place].process(batch, operator.label, self._poison)
+        return found
+
+    def filter(self, place: int, operator: Filter) -> Any:
+        """Return the rows of a stream, or the changes of a table, of which a condition is true."""
+        del place
+        (source,) = operator.inputs
+        rows = self._rows.get(source)
+        if isinstance(rows, list):
+            return filter_table(operator, rows, self._poison)
+        if isinstance(rows, dict):
+            return {
+                emit: filter_windows(batch, operator.where, operator.label, self._poison, emit)
+                for emit, batch in rows.items()
+            }
+        return keep(operator, self._stream(source), self._poison)
+
+    def select(self, place: int, operator: Select) -> Batch:
+        """Return rows of other fields."""
+        del place
+        return select(operator, self._stream(operator.inputs[0]), self._poison)
+
+    def apply(self, place: int, operator: Apply) -> Batch:
+        """Return what a Python function makes of the rows."""
+        del place
+        return apply(operator, self._stream(operator.inputs[0]), self._poison)
+
+    def show(self, place: int, operator: Peek) -> Batch:
+        """Show the rows to a Python function."""
+        del place
+        return show(operator, self._stream(operator.inputs[0]))
+
+    def merge(self, place: int, operator: Merge) -> Batch:
+        """Return the rows of several streams."""
+        del place
+        return merge_batches([self._stream(each) for each in operator.inputs])
+
+    def aggregate(self, place: int, operator: Aggregate) -> Any:
+        """Return the changes of a table, or what its windows emit."""
+        return self._states[place].process(self._stream(operator.inputs[0]), self._poison)
+
+    def join_streams(self, place: int, operator: StreamJoin) -> Any:
+        """Return the pairs of two streams."""
+        left, right = map(self._stream, operator.inputs)
+        return self._states[place].process((left, right), self._poison)
+
+    def look_up(self, place: int, operator: Lookup) -> Any:
+        """Return the rows of a stream with those of a table."""
+        stream, table = operator.inputs
+        view = self._view(table)
+        return self._states[place].process(self._stream(stream), view, self._poison)
+
+    def join_tables(self, place: int, operator: TableJoin) -> Any:
+        """Return the changes of a table of two."""
+        left, right = operator.inputs
+        views = (self._view(left), self._view(right))
+        changes = (self._rows[left], self._rows[right])
+        return self._states[place].process(views, changes, self._poison)
+
+    def _read(self, topic: str, place: int, codec: str) -> Batch:
+        """Return the records of a topic as rows of the operator that names it."""
+        output = self._plan.operators[place].output
+        assert output is not None, "rows come out"
+        records = self._records.get(topic, _NO_RECORDS)
+        return read_records(records, output, self._plan.fields[place], codec, self._poison)
+
+    def _stream(self, place: int) -> Batch:
+        """Return the rows of a stream; those of a change of key are read from its topic."""
+        if place not in self._plan.by_key:
+            found: Batch = self._rows[place]
+            return found
+        topic = self._plan.by_key[place]
+        return self._read(topic, place, self._codec_of(place))
+
+    def _codec_of(self, place: int) -> str:
+        """Return how the values in the topic of a change of key are written."""
+        while place in self._plan.as_read or isinstance(
+            self._plan.operators[place], (Filter, Peek)
+        ):
+            (place,) = self._plan.operators[place].inputs
+        source = self._plan.operators[place]
+        return source.codec if isinstance(source, Source) else "json"
+
+    def _view(self, place: int) -> View:
+        """Return a table as it is before the micro-batch, and moves on with it."""
+        return View(self._held(place), self._rows[place])
+
+    def _held(self, place: int) -> Mapping[bytes, Held]:
+        operator = self._plan.operators[place]
+        if isinstance(operator, Filter):
+            # a row at fault was noted when it came
+            return filter_rows(operator, self._held(operator.inputs[0]), _Quiet())
+        return self._before[place]
+
+    def emit(self, place: int, operator: Emitted) -> Batch:
+        """Return the changes of a table as rows of a stream."""
+        del place
+        rows = self._rows[operator.inputs[0]]
+        if isinstance(rows, dict):
+            found: Batch = rows[operator.emit]
+            return found
+        assert operator.output is not None, "rows come out"
+        return emit_changes(operator.emit, rows, operator.output)
+
+    def write(self, place: int, operator: Sink) -> None:
+        """Write the rows to a topic."""
+        del place
+        (source,) = operator.inputs
+        output = self._plan.operators[source].output
+        assert output is not None, "rows come in"
+        records = write_sink(operator, self._stream(source), output.key, self._poison)
+        self.written.append((operator.topic, records))
+
+    def write_by_key(self, place: int, operator: KeyBy) -> None:
+        """Write the rows to the topic of a change of key."""
+        as_read = place in self._plan.as_read
+        batch = self._stream(operator.inputs[0])
+        records = write_by_key(operator, batch, self._poison, as_read=as_read)
+        self.written.append((self._plan.by_key[place], records))
+
+
+#: The step of a micro-batch that an operator is.
+_STEPS: dict[type[Operator], Callable[[ChannelRun, int, Any], Any]] = {
+    Source: ChannelRun.read_source,
+    TableSource: ChannelRun.read_table,
+    Filter: ChannelRun.filter,
+    Select: ChannelRun.select,
+    Apply: ChannelRun.apply,
+    Peek: ChannelRun.show,
+    Merge: ChannelRun.merge,
+    KeyBy: ChannelRun.write_by_key,
+    Aggregate: ChannelRun.aggregate,
+    Emitted: ChannelRun.emit,
+    StreamJoin: ChannelRun.join_streams,
+    Lookup: ChannelRun.look_up,
+    TableJoin: ChannelRun.join_tables,
+    Sink: ChannelRun.write,
+}
+
+
+__all__ = ["ChannelRun", "emits_of", "topics_in_code"]

@@ -1,0 +1,373 @@
+"""Run a topology on records of a test, without servers: :class:`StreamsTest`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.errors import ConfigError, PoisonRecordError
+from headrace.core.records import TopicPartition
+from headrace.extensions.streams.inline.aggregates import GroupState, WindowState
+from headrace.extensions.streams.inline.batch import TopicRecords
+from headrace.extensions.streams.inline.run import ChannelRun, emits_of, topics_in_code
+from headrace.extensions.streams.inline.stateless import plain_value
+from headrace.extensions.streams.inline.tables import (
+    ForeignJoinState,
+    LookupState,
+    SourceTable,
+    StreamJoinState,
+    TableJoinState,
+)
+from headrace.extensions.streams.operators import (
+    Aggregate,
+    Lookup,
+    Reduce,
+    Source,
+    StreamJoin,
+    TableJoin,
+    TableSource,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.extensions.streams.operators import Output
+    from headrace.extensions.streams.plan import Channel, Plan
+    from headrace.extensions.streams.rows import Row
+    from headrace.extensions.streams.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class InRecord:
+    """A record of a topic, in bytes."""
+
+    topic: str
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutRecord:
+    """A record that a topology wrote: its key as text, its value from JSON, its time."""
+
+    key: str | None
+    value: Any
+    time: int
+
+
+class StreamsTest:
+    """A topology in this process, with one partition a topic. One thread.
+
+    ``batch`` is how many records are processed together: 1 as if each was committed alone. Results
+    of ``each()`` and ``final()`` are the same for all.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        batch: int = 1,
+        on_poison: Literal["fail", "drop"] = "fail",
+    ) -> None:
+        """Plan a topology.
+
+        Raises:
+            ConfigError: the topology does not fit together, or has what runs on servers alone.
+        """
+        self.plan: Plan = topology.plan()
+        self.poison: list[PoisonRecordError] = []
+        self._batch = batch
+        self._fails = on_poison == "fail"
+        self._states = {
+            place: _state_of(self.plan, place) for place in range(len(self.plan.operators))
+        }
+        self._waiting: dict[str, list[InRecord]] = {}
+        self._written: dict[str, list[OutRecord]] = {}
+        self._offsets: dict[str, int] = {}
+        self._count = 0
+        self._channels = _in_order(self.plan)
+        self._inputs = {
+            each.topic for each in self.plan.operators if isinstance(each, (Source, TableSource))
+        }
+
+    def pipe(
+        self,
+        topic: str,
+        value: Row | Mapping[str, Any] | str | bytes | None,
+        *,
+        key: str | bytes | int | None = None,
+        time: int = 0,
+    ) -> None:
+        """Write a record to a topic that the topology reads, and process it once a batch is full.
+
+        Args:
+            topic: one that the topology reads.
+            value: a row, a mapping, text or bytes; None is a tombstone.
+            key: the record's key.
+            time: its time, in milliseconds.
+
+        Raises:
+            KeyError: the topology does not read the topic.
+            PoisonRecordError: a record cannot be processed, and ``on_poison`` is fail.
+        """
+        if topic not in self._inputs:
+            known = ", ".join(sorted(self._inputs))
+            raise KeyError(f"the topology does not read {topic!r}; it reads {known}")
+        found = str(key) if isinstance(key, int) else key
+        self._put(topic, (_in_bytes(found), _in_bytes(value), time))
+        self._count += 1
+        if self._count >= self._batch:
+            self.run()
+
+    def run(self) -> None:
+        """Process all records that wait.
+
+        Raises:
+            PoisonRecordError: a record cannot be processed, and ``on_poison`` is fail.
+        """
+        self._count = 0
+        # a channel may read by-key topics of its own: then it has records again
+        while any(self._waiting.get(topic) for each in self._channels for topic in each.topics):
+            for channel in self._channels:
+                records = self._take(channel)
+                if records:
+                    self._process(channel, records)
+
+    def read(self, topic: str) -> list[OutRecord]:
+        """Return the records of a topic that were written since it was read last."""
+        self.run()
+        return self._written.pop(topic, [])
+
+    def store(self, name: str) -> dict[Any, Any]:
+        """Return the rows of a store by key, of windows by key and begin.
+
+        Raises:
+            KeyError: there is no such store; or it is of a join, which :meth:`buffered` shows.
+        """
+        self.run()
+        state = self._state(name)
+        if isinstance(state, WindowState):
+            return {(key.decode(), begin): dict(row) for key, begin, row in state.stored()}
+        if isinstance(state, StreamJoinState):
+            raise KeyError(f"{name!r} has the buffers of a join; take buffered({name!r})")
+        return {key.decode(): dict(held.row) for key, held in sorted(state.state.rows.items())}
+
+    def buffered(self, name: str) -> list[tuple[str, int, dict[str, Any]]]:
+        """Return the records in the buffers of a join: key, time, fields.
+
+        Raises:
+            KeyError: there is no such join.
+        """
+        self.run()
+        state = self._state(name)
+        if not isinstance(state, StreamJoinState):
+            raise KeyError(f"{name!r} is no join of streams")
+        return [(key.decode(), time, dict(row)) for key, time, row in state.buffered()]
+
+    def time(self, name: str) -> int:
+        """Return the operator time of an aggregate in windows, or of a join; -1 before any record.
+
+        Raises:
+            KeyError: no operator of this name has one.
+        """
+        self.run()
+        state = self._state(name)
+        if isinstance(state, (WindowState, StreamJoinState)):
+            return state.time
+        raise KeyError(f"{name!r} has no windows, so no operator time")
+
+    def late(self, name: str) -> int:
+        """Return how many records came after their windows were over.
+
+        Raises:
+            KeyError: no aggregate in windows has this name.
+        """
+        self.run()
+        state = self._state(name)
+        if isinstance(state, WindowState):
+            return state.late
+        raise KeyError(f"{name!r} has no windows")
+
+    def _state(self, name: str) -> Any:
+        for each in self.plan.stores:
+            if each.name == name:
+                return self._states[each.operator]
+        known = ", ".join(each.name for each in self.plan.stores) or "none"
+        raise KeyError(f"there is no store {name!r}; there are {known}")
+
+    def _put(self, topic: str, record: tuple[bytes | None, bytes | None, int]) -> None:
+        offset = self._offsets.get(topic, 0)
+        self._offsets[topic] = offset + 1
+        self._waiting.setdefault(topic, []).append(InRecord(topic, offset, *record))
+
+    def _take(self, channel: Channel) -> list[InRecord]:
+        """Return the records that wait for a channel, in the order of its task."""
+        order = {topic: place for place, topic in enumerate(topics_in_code(self.plan, channel))}
+        found: list[tuple[int, int, int, InRecord]] = []
+        for topic, place in order.items():
+            highest = -1
+            for record in self._waiting.pop(topic, ()):
+                # a record out of order comes after those before it
+                highest = max(highest, record.time)
+                found.append((highest, place, record.offset, record))
+        return [each[-1] for each in sorted(found, key=lambda each: each[:3])]
+
+    def _process(self, channel: Channel, records: list[InRecord]) -> None:
+        """Run the operators of a channel on records in the order of its task."""
+        poison = _NotedPoison(records, self.poison, fails=self._fails)
+        run = ChannelRun(self.plan, channel, self._states, _by_topic(records), poison)
+        run.process()
+        own = {*self.plan.by_key.values()}
+        for topic, written in run.written:
+            columns = (written.keys, written.values, pa.array(written.times))
+            rows = zip(*(each.to_pylist() for each in columns), strict=True)
+            for row in rows:
+                if topic in own:
+                    self._put(topic, row)
+                else:
+                    self._written.setdefault(topic, []).append(_out_record(*row))
+
+
+class _NotedPoison:
+    """Records that cannot be processed. They end the test, or are noted."""
+
+    def __init__(
+        self, records: Sequence[InRecord], found: list[PoisonRecordError], *, fails: bool
+    ) -> None:
+        self._records, self._found, self._fails = records, found, fails
+        self._noted: set[int] = set()
+
+    def note(self, at: int, reason: str) -> None:
+        record = self._records[at]
+        error = PoisonRecordError(TopicPartition(record.topic, 0), record.offset, reason)
+        if self._fails:
+            raise error
+        if at not in self._noted:
+            self._noted.add(at)
+            self._found.append(error)
+
+
+def _by_topic(records: Sequence[InRecord]) -> dict[str, TopicRecords]:
+    """Return records in columns, by topic."""
+    places: dict[str, list[int]] = {}
+    for at, record in enumerate(records):
+        places.setdefault(record.topic, []).append(at)
+    return {
+        topic: TopicRecords(
+            topic,
+            np.array(at, np.int64),
+            pa.array([records[each].key for each in at], pa.binary()),
+            pa.array([records[each].value for each in at], pa.binary()),
+            np.array([records[each].time for each in at], np.int64),
+        )
+        for topic, at in places.items()
+    }
+
+
+def _out_record(key: bytes | None, value: bytes | None, time: int) -> OutRecord:
+    text = None if key is None else key.decode("utf-8", "replace")
+    return OutRecord(text, None if value is None else _from_bytes(value), time)
+
+
+def _in_bytes(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    fields = getattr(type(value), "__fields__", None)
+    if fields is not None:
+        value = {each.name: plain_value(getattr(value, name)) for name, each in fields.items()}
+    return json.dumps(value, ensure_ascii=False, default=str).encode()
+
+
+def _from_bytes(value: bytes) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _in_order(plan: Plan) -> list[Channel]:
+    """Return the channels so that each comes after others that write what it reads.
+
+    Of a circle, of changes of key, one comes first: it has its records the next time.
+    """
+    found: list[Channel] = []
+    left = _joined(plan)
+    while left:
+        ready = [
+            each
+            for each in left
+            if not any({*each.topics}.intersection(other.writes) for other in left if other != each)
+        ] or left[:1]
+        found += ready
+        left = [each for each in left if each not in ready]
+    return found
+
+
+def _joined(plan: Plan) -> list[Channel]:
+    """Return the channels; those that ask each other, for a join by a foreign key, as one.
+
+    Of what they write each other, the topics of changes of key alone are read.
+    """
+    found: list[Channel] = []
+    for each in plan.channels:
+        together = [each, *(other for other in found if _ask(each, other))]
+        found = [other for other in found if other not in together]
+        writes = {topic for one in together for topic in one.writes}
+        read = {topic for one in together for topic in one.topics}
+        asked = read.intersection(writes).difference(plan.by_key.values())
+        found.append(
+            replace(
+                each,
+                operators=tuple(sorted(place for one in together for place in one.operators)),
+                topics=tuple(sorted(read - asked)),
+                writes=tuple(sorted(writes - asked)),
+                shared=tuple(sorted({topic for one in together for topic in one.shared})),
+            )
+        )
+    return found
+
+
+def _ask(one: Channel, other: Channel) -> bool:
+    both = ({*one.topics}.intersection(other.writes), {*other.topics}.intersection(one.writes))
+    return all(both)
+
+
+def _state_of(plan: Plan, place: int) -> Any:
+    """Return a new state of an operator, None where it has none."""
+    operator = plan.operators[place]
+    sources = [plan.operators[each].output for each in operator.inputs]
+    outputs = [each for each in sources if each is not None]
+    made: Any = None
+    match operator:
+        case TableSource(output=output) if output is not None:
+            made = SourceTable(output)
+        case Aggregate():
+            made = _state_of_aggregate(plan, place, operator, outputs[0])
+        case StreamJoin():
+            made = StreamJoinState(operator, (outputs[0], outputs[1]))
+        case Lookup():
+            made = LookupState(operator, *outputs)
+        case TableJoin(on=None):
+            made = TableJoinState(operator, *outputs)
+        case TableJoin():
+            made = ForeignJoinState(operator, *outputs)
+        case Reduce():
+            raise ConfigError([f"{operator.label} does not run in a test; test it by KeyedTest"])
+    return made
+
+
+def _state_of_aggregate(plan: Plan, place: int, operator: Aggregate, source: Output) -> Any:
+    if operator.windows is None:
+        return GroupState(operator, source)
+    return WindowState(operator, operator.windows, source, emits_of(plan, place))
+
+
+__all__ = ["OutRecord", "StreamsTest"]

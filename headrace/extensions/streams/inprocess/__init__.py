@@ -1,1 +1,0 @@
-"""Topologies in this process, without servers: what tests of programs run."""
