@@ -63,17 +63,6 @@ def rekeys(channel: ChannelConfig) -> bool:
     return isinstance(chosen, KeyedProcessorConfig) and chosen.key not in OWN_KEYS
 
 
-def facts_key(channel: ChannelConfig) -> str | None:
-    """Return where a keyed channel's facts have their key from.
-
-    None for one that is written as the second of two: only the first says it then.
-    """
-    chosen = channel.processor
-    assert isinstance(chosen, KeyedProcessorConfig), "others have no facts"
-    is_second = is_by_key(channel.group, channel.topics[0]) and chosen.facts_key == "record"
-    return None if is_second else chosen.facts_key
-
-
 def _conflicts(
     name: str, channel: ChannelConfig, channels: Mapping[str, ChannelConfig]
 ) -> Iterator[FieldConflict]:

@@ -29,7 +29,7 @@ from headrace.config.types.scalars import (
 from headrace.config.types.secrets import Options, reveal_all
 from headrace.config.types.units import MIB, NonNegativeSeconds, PositiveSeconds, Size
 from headrace.core.extras import Extra
-from headrace.extensions.keyed.names import changelog_name
+from headrace.extensions.keyed.names import changelog_name, is_by_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,75 @@ class InternalTopicsConfig(ByKeyTopicConfig):
     For by-key topics, which only Headrace reads: they have 30s unless it is said, null too."""
 
 
-class KeyedProcessorConfig(MergingConfig):
+class StateProcessorConfig(MergingConfig):
+    """A processor whose rows by key, outputs and offsets are in one transaction.
+
+    The rows lie in a local store, and in the changelog that the first topic names.
+    """
+
+    together: ClassVar[bool] = True
+    needs_sink: ClassVar[bool] = False
+    writes_records: ClassVar[bool] = True
+
+    if TYPE_CHECKING:
+        state: StateConfig
+        internal: InternalTopicsConfig
+        max_task_idle: float | None
+
+    @property
+    def row_keys(self) -> str:
+        """Return what rows are by: record, for keys that a number of partitions places; else
+        partition or constant, for one of each partition.
+        """
+        return "record"
+
+    @property
+    def has_fixed_keys(self) -> bool:
+        """Return whether there is one key for each partition, so that more of them split none."""
+        return self.row_keys in FIXED_KEYS
+
+    @property
+    def shows_keys_as_text(self) -> bool:
+        """Return whether people see keys as text, where they are any."""
+        return True
+
+    @property
+    def row_encoding(self) -> Literal["json", "string", "bytes"]:
+        """Return how rows are encoded."""
+        return "json"
+
+    @property
+    def quiet_after(self) -> float | None:
+        """Return how long (s) a partition is quiet until its stream time follows the clock."""
+        return None
+
+    @property
+    def task_idle(self) -> float:
+        """Return how long a topic of a task that is at its end is waited for, in seconds."""
+        return TASK_IDLE if self.max_task_idle is None else self.max_task_idle
+
+    def state_key(self, channel: ChannelConfig) -> str | None:
+        """Return what the offsets say that rows depend on; None: they do not say it."""
+        del channel
+        return None
+
+    def refuse_state(self, former: str, channel: ChannelConfig) -> str | None:
+        """Return why rows cannot be gone on with that depend on something else; None: they can."""
+        del former, channel
+        return None
+
+    @override
+    def promise(self, channel: ChannelConfig) -> tuple[DeliveryGuarantee, str]:
+        return DeliveryGuarantee.EXACTLY_ONCE, (
+            "the brokers take outputs, state and offsets in one transaction, as readers with "
+            "isolation.level=read_committed see"
+        )
+
+    def own_topics(self, channel: ChannelConfig) -> frozenset[str]:
+        return frozenset({changelog_name(channel.group, channel.topics[0])})
+
+
+class KeyedProcessorConfig(StateProcessorConfig):
     """Facts are reduced by key, with a state for each key that is exactly once."""
 
     only: ClassVar = {
@@ -107,9 +175,6 @@ class KeyedProcessorConfig(MergingConfig):
 
     rejects_section: ClassVar[RejectsModel] = KeyedRejects
     fitting_sinks: ClassVar[tuple[str, ...] | None] = ("kafka", "several")
-    together: ClassVar[bool] = True
-    needs_sink: ClassVar[bool] = False
-    writes_records: ClassVar[bool] = True
     builder: ClassVar[str] = "headrace.extensions.keyed.runtime.build:build_keyed"
 
     type: Restarts[Literal["keyed"]] = "keyed"
@@ -189,9 +254,32 @@ class KeyedProcessorConfig(MergingConfig):
         return self.time if ":" in self.time else None
 
     @property
-    def task_idle(self) -> float:
-        """Return how long a topic of a task that is at its end is waited for, in seconds."""
-        return TASK_IDLE if self.max_task_idle is None else self.max_task_idle
+    def row_keys(self) -> str:
+        return self.key
+
+    @property
+    def shows_keys_as_text(self) -> bool:
+        return self.keys != "bytes"
+
+    @property
+    def row_encoding(self) -> Literal["json", "string", "bytes"]:
+        return self.encoding
+
+    @property
+    def quiet_after(self) -> float | None:
+        return self.idle
+
+    @override
+    def state_key(self, channel: ChannelConfig) -> str | None:
+        is_second = is_by_key(channel.group, channel.topics[0]) and self.facts_key == "record"
+        # of a channel that is written as the second of two only the first says it
+        return None if is_second else self.facts_key
+
+    @override
+    def refuse_state(self, former: str, channel: ChannelConfig) -> str | None:
+        key = self.state_key(channel)
+        changelog = changelog_name(channel.group, channel.topics[0])
+        return None if key is None else refuse_key(former, key, changelog)
 
     def keyword_arguments(self) -> dict[str, Any]:
         """Return ``options`` with the secrets in plain text, for the factory only."""
@@ -319,13 +407,6 @@ class KeyedProcessorConfig(MergingConfig):
         spark = ((("engine",), Extra.SPARK),) if self.on_spark else ()
         return ((("type",), Extra.KEYED), *spark)
 
-    @override
-    def promise(self, channel: ChannelConfig) -> tuple[DeliveryGuarantee, str]:
-        return DeliveryGuarantee.EXACTLY_ONCE, (
-            "the brokers take outputs, state and offsets in one transaction, as readers with "
-            "isolation.level=read_committed see"
-        )
-
     def left_out(self, channel: ChannelConfig) -> Iterator[str]:
         rejects = channel.rejects
         assert isinstance(rejects, KeyedRejects), "the configuration has the processor's"
@@ -352,15 +433,23 @@ class KeyedProcessorConfig(MergingConfig):
             "are, and the former state stays unused"
         )
 
-    def own_topics(self, channel: ChannelConfig) -> frozenset[str]:
-        return frozenset({changelog_name(channel.group, channel.topics[0])})
-
     def expanded(
         self, name: str, channel: ChannelConfig, channels: Mapping[str, ChannelConfig]
     ) -> Mapping[str, ChannelConfig]:
         from headrace.extensions.keyed.rekeyed import with_rekeyed  # noqa: PLC0415 - needs this
 
         return with_rekeyed(name, channel, channels)
+
+
+def refuse_key(former: str, key: str, changelog: str) -> str | None:
+    """Return why a state of facts by a former key cannot be gone on with; None: it is the same."""
+    if former == key:
+        return None
+    return (
+        f"the state in {changelog} is of key: {former}, and the channel has key: {key} now: "
+        "states and outputs of both would be mixed. Take another group, which begins from "
+        f"nothing, or set key back to {former}; headrace state forget deletes what there is"
+    )
 
 
 def _key_conflicts(key: str, value: str) -> Iterator[FieldConflict]:

@@ -81,19 +81,17 @@ def lost_rows(
     return f"{name} {lost}. States would begin from nothing; {_CURE}"
 
 
-def require_key(marks: Iterable[ChangelogMark], key: str, changelog: str) -> None:
-    """Return if a state is of facts by this key, as far as the offsets say it.
+def require_state(marks: Iterable[ChangelogMark], refuse: Callable[[str], str | None]) -> None:
+    """Return if rows can be gone on with, by what the offsets say that they depend on.
+
+    ``refuse`` returns why they cannot, None where they can.
 
     Raises:
-        StartError: it is of another one.
+        StartError: they cannot.
     """
-    former = sorted({mark.key for mark in marks if mark.key is not None} - {key})
-    if former:
-        raise StartError(
-            f"the state in {changelog} is of key: {former[0]}, and the channel has key: {key} now: "
-            "states and outputs of both would be mixed. Take another group, which begins from "
-            f"nothing, or set key back to {former[0]}; headrace state forget deletes what there is"
-        )
+    for former in sorted({mark.key for mark in marks if mark.key is not None}):
+        if (reason := refuse(former)) is not None:
+            raise StartError(reason)
 
 
 def found_lost(

@@ -13,7 +13,7 @@ from fastapi import Path, Query
 from headrace.coordinators.group_nodes import read_nodes
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.codecs import DECODERS, partition_of
-from headrace.extensions.keyed.section import KeyedProcessorConfig
+from headrace.extensions.keyed.section import StateProcessorConfig
 from headrace.ops.admin import models as d
 from headrace.ops.admin.document import (
     Document,
@@ -323,19 +323,19 @@ def reader_of(channel: InboundKafkaChannel) -> StateReader:
     return reader
 
 
-def _processor_of(channel: InboundKafkaChannel) -> KeyedProcessorConfig:
+def _processor_of(channel: InboundKafkaChannel) -> StateProcessorConfig:
     chosen = channel.config.processor
-    assert isinstance(chosen, KeyedProcessorConfig), "others have no reader"
+    assert isinstance(chosen, StateProcessorConfig), "others have no reader"
     return chosen
 
 
-def _bytes_of(key: str, config: KeyedProcessorConfig, *, is_hex: bool) -> bytes:
+def _bytes_of(key: str, config: StateProcessorConfig, *, is_hex: bool) -> bytes:
     """Return a key's bytes, of what a request says.
 
     Raises:
         ApiError: it is to be in hexadecimal digits, and is not.
     """
-    if not is_hex and config.keys != "bytes":
+    if not is_hex and config.shows_keys_as_text:
         return key.encode("utf-8", "surrogateescape")
     try:
         return bytes.fromhex(key)
@@ -370,7 +370,7 @@ def _cursor(after: str | None) -> tuple[int, bytes] | None:
 def _expected_in(channel: InboundKafkaChannel, key: bytes) -> int | None:
     """Return the partition in which a key has to be, None where it is in each."""
     config = _processor_of(channel)
-    match config.key:
+    match config.row_keys:
         case "constant":
             return None
         case "partition":
@@ -443,7 +443,7 @@ def _offset_of(progress: Progress) -> int | None:
     return progress.offset if len(progress.offsets) <= 1 else None
 
 
-def described_key(found: FoundKey, config: KeyedProcessorConfig) -> KeyedState:
+def described_key(found: FoundKey, config: StateProcessorConfig) -> KeyedState:
     """Return a key as the API has it."""
     key, is_hex = shown_key(found.key, config)
     state, problem = shown_state(found.row, config)
@@ -465,9 +465,9 @@ def described_key(found: FoundKey, config: KeyedProcessorConfig) -> KeyedState:
     )
 
 
-def shown_key(key: bytes, config: KeyedProcessorConfig) -> tuple[str, bool]:
+def shown_key(key: bytes, config: StateProcessorConfig) -> tuple[str, bool]:
     """Return a key as people see it, and whether that is in hexadecimal digits."""
-    if config.keys != "bytes":
+    if config.shows_keys_as_text:
         try:
             return key.decode(), False
         except UnicodeDecodeError:
@@ -475,14 +475,14 @@ def shown_key(key: bytes, config: KeyedProcessorConfig) -> tuple[str, bool]:
     return key.hex(), True
 
 
-def shown_state(row: KeyRow, config: KeyedProcessorConfig) -> tuple[Any, str | None]:
+def shown_state(row: KeyRow, config: StateProcessorConfig) -> tuple[Any, str | None]:
     """Return a state as JSON can have it, and what is wrong with it, if something is."""
     if row.state is None:
         return None, None
     try:
-        state = DECODERS[config.encoding](row.state)
+        state = DECODERS[config.row_encoding](row.state)
     except ValueError as error:
-        problem = f"it is not {config.encoding}: {error}"
+        problem = f"it is not {config.row_encoding}: {error}"
         return base64.b64encode(row.state).decode(), problem
     return _plain(state), None
 

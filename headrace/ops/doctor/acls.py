@@ -16,7 +16,7 @@ from headrace.config.derived import by_key_topic_of
 from headrace.config.subscription import is_pattern
 from headrace.coordinators.znodes import producer_prefix
 from headrace.extensions.keyed.names import changelog_name
-from headrace.extensions.keyed.section import FIXED_KEYS, KeyedProcessorConfig, RekeyProcessorConfig
+from headrace.extensions.keyed.section import RekeyProcessorConfig, StateProcessorConfig
 from headrace.kafka.result_transactions import sink_group
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ def _of_own_topics(channel: ChannelConfig) -> Iterator[Acl]:
     """Yield what a channel with state needs of its own topics, and one that re-keys."""
     chosen, create = channel.processor, ("Create",)
     match chosen:
-        case KeyedProcessorConfig():
+        case StateProcessorConfig():
             changelog = changelog_name(channel.group, channel.topics[0])
-            grows = ("Alter",) if chosen.key in FIXED_KEYS else ()
+            grows = ("Alter",) if chosen.has_fixed_keys else ()
             made = (*create, *grows) if chosen.internal.create else ()
             yield Acl("topic", changelog, (*made, "DescribeConfigs", "Read", "Write"))
             if chosen.internal.purge_input is not None:

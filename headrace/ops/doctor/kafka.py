@@ -21,7 +21,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.findings import error, ok, warning
 from headrace.core.hints import did_you_mean
 from headrace.core.records import TopicPartition
-from headrace.extensions.keyed.section import KeyedProcessorConfig, RekeyProcessorConfig
+from headrace.extensions.keyed.section import RekeyProcessorConfig, StateProcessorConfig
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.catalog import subscribers
 from headrace.kafka.clients import client_properties
@@ -245,7 +245,7 @@ def _partitioner(
 ) -> Iterator[Finding]:
     """Read the last records of what a channel keeps state of, by the records' own keys."""
     chosen = channel.processor
-    if not isinstance(chosen, KeyedProcessorConfig) or chosen.key != "record":
+    if not isinstance(chosen, StateProcessorConfig) or chosen.row_keys != "record":
         return
     if not partitions or set(channel.topics) <= set(clients.made):
         return

@@ -10,7 +10,7 @@ from headrace.core.errors import StartError
 from headrace.core.findings import error, ok, warning
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.extensions.keyed.names import changelog_name
-from headrace.extensions.keyed.section import FIXED_KEYS, KeyedProcessorConfig, RekeyProcessorConfig
+from headrace.extensions.keyed.section import RekeyProcessorConfig, StateProcessorConfig
 from headrace.extensions.keyed.topics import (
     Changelog,
     changelog_doubts,
@@ -37,7 +37,7 @@ def check_internal(
     """Check the internal topics of a channel, if they exist."""
     chosen = channel.processor
     match chosen:
-        case KeyedProcessorConfig():
+        case StateProcessorConfig():
             topic = changelog_name(channel.group, channel.topics[0])
             check = f"state of channel {name}"
         case RekeyProcessorConfig():
@@ -51,7 +51,7 @@ def check_internal(
         return
     settings = catalog.settings(topic, Deadline.after(TIMEOUT))
     doubts = list(replica_doubts(found.replicas, settings))
-    if isinstance(chosen, KeyedProcessorConfig):
+    if isinstance(chosen, StateProcessorConfig):
         try:
             check_changelog(topic, channel.group, settings)
         except StartError as problem:
@@ -74,7 +74,7 @@ def check_state(
 ) -> Iterator[Finding]:
     """Check for lost state of a channel, and for keys that more input partitions would split."""
     chosen = channel.processor
-    if not isinstance(chosen, KeyedProcessorConfig):
+    if not isinstance(chosen, StateProcessorConfig):
         return
     name_of_state = changelog_name(channel.group, channel.topics[0])
     found = catalog.describe([*channel.topics, name_of_state], Deadline.after(TIMEOUT))
@@ -88,7 +88,7 @@ def check_state(
             changelog,
             channel.group,
             topic,
-            partitions=None if chosen.key in FIXED_KEYS else partitions,
+            partitions=None if chosen.has_fixed_keys else partitions,
             stored=stored,
         )
         # what is lost of a changelog is said once, whichever topic's offsets tell of it

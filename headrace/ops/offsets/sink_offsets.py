@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from headrace.config.models.processor import MergingConfig
-from headrace.extensions.keyed.section import KeyedProcessorConfig
+from headrace.extensions.keyed.section import StateProcessorConfig
 from headrace.ops.offsets.hold import own_name
 from headrace.processors.contract import keeps_own_offsets
 from headrace.processors.sections import SimpleProcessorConfig
@@ -46,9 +46,9 @@ def start_precedence(
         StartError: the processor, or a custom sink, cannot be imported or built.
     """
     chosen = channel.processor
-    if isinstance(chosen, KeyedProcessorConfig):
+    if isinstance(chosen, StateProcessorConfig):
         moved_by = "which headrace state forget and import move,"
-        return StartPrecedence(out_of_reach=f"state of the keyed processor, {moved_by}")
+        return StartPrecedence(out_of_reach=f"state of the {chosen.type} processor, {moved_by}")
     if isinstance(chosen, MergingConfig):
         from headrace.sinks.factory import open_sink  # noqa: PLC0415 - pyspark takes a second
 

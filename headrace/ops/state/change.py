@@ -13,8 +13,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError, StartError, UsageError
 from headrace.extensions.keyed.changelog import record_of
 from headrace.extensions.keyed.names import changelog_name
-from headrace.extensions.keyed.rekeyed import facts_key
-from headrace.extensions.keyed.section import FIXED_KEYS, KeyedProcessorConfig
+from headrace.extensions.keyed.section import StateProcessorConfig
 from headrace.extensions.keyed.store import RocksStore
 from headrace.extensions.keyed.topics import open_changelog, split_keys
 from headrace.kafka import ResultTransactions
@@ -55,7 +54,7 @@ class StateOf:
     name: str
     config: Config
     channel: ChannelConfig
-    processor: KeyedProcessorConfig
+    processor: StateProcessorConfig
     input: str
 
     @classmethod
@@ -68,11 +67,11 @@ class StateOf:
         kept = [
             name
             for name, each in config.channels.items()
-            if isinstance(each.processor, KeyedProcessorConfig)
+            if isinstance(each.processor, StateProcessorConfig)
         ]
         name = kept[0] if channel is None and len(kept) == 1 else channel_name(config, channel)
         chosen = config.channels[name]
-        if not isinstance(chosen.processor, KeyedProcessorConfig):
+        if not isinstance(chosen.processor, StateProcessorConfig):
             raise UsageError(
                 f"channel {name} keeps no state: its processor is of type "
                 f"{chosen.processor.type}; " + choose(kept)
@@ -100,7 +99,7 @@ class StateOf:
     @property
     def has_fixed_keys(self) -> bool:
         """Return whether keys are those of partitions, so that more of them split none."""
-        return self.processor.key in FIXED_KEYS
+        return self.processor.has_fixed_keys
 
     @property
     def topic(self) -> str:
@@ -113,7 +112,7 @@ class StateOf:
         Raises:
             UsageError: it is to be in hexadecimal digits, and is not.
         """
-        if not is_hex and self.processor.keys != "bytes":
+        if not is_hex and self.processor.shows_keys_as_text:
             return text.encode("utf-8", "surrogateescape")
         try:
             return bytes.fromhex(text)
@@ -252,7 +251,7 @@ class StateChange:
         ``written``: rows are written with that.
         """
         info, (low, high) = self._changelog.info, self._changelog.ends(number)
-        key = facts_key(self._state.channel)
+        key = self._state.processor.state_key(self._state.channel)
         return ChangelogMark(info.topic_id, low, info.partitions, written or high > low, key)
 
     def store_in_group(self, found: PartitionOffsets, offset: int) -> None:

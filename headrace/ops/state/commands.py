@@ -16,7 +16,7 @@ from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition, identity_of
 from headrace.extensions.keyed.row import KeyRow
-from headrace.extensions.keyed.section import KeyedProcessorConfig
+from headrace.extensions.keyed.section import StateProcessorConfig
 from headrace.extensions.keyed.state import Progress
 from headrace.extensions.keyed.state_reader import FoundKey
 from headrace.extensions.keyed.topics import (
@@ -442,7 +442,7 @@ def _all(config: Config) -> list[str]:
     kept = [
         name
         for name, each in config.channels.items()
-        if isinstance(each.processor, KeyedProcessorConfig)
+        if isinstance(each.processor, StateProcessorConfig)
     ]
     if not kept:
         raise UsageError(choose(kept))

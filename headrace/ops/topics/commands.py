@@ -14,7 +14,7 @@ from headrace.config import single_sinks
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
 from headrace.extensions.keyed.names import changelog_name
-from headrace.extensions.keyed.section import KeyedProcessorConfig, RekeyProcessorConfig
+from headrace.extensions.keyed.section import RekeyProcessorConfig, StateProcessorConfig
 from headrace.extensions.keyed.topics import create_topic, open_by_key, open_changelog
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.catalog import NewTopic
@@ -93,7 +93,7 @@ def _needs_of(channel: ChannelConfig) -> Iterator[tuple[Use, str, str | None]]:
     chosen = channel.processor
     for topic in channel.subscription.names:
         yield Use.INPUT, topic, None
-    if isinstance(chosen, KeyedProcessorConfig):
+    if isinstance(chosen, StateProcessorConfig):
         read = channel.topics[0]
         yield Use.CHANGELOG, changelog_name(channel.group, read), read
     by_key = isinstance(chosen, RekeyProcessorConfig)
@@ -183,7 +183,7 @@ def _make(catalog: KafkaTopicCatalog, needed: NeededTopic, sizes: Sizes) -> None
 def _open_topic(catalog: KafkaTopicCatalog, needed: NeededTopic, sizes: Sizes | None) -> None:
     """Open a topic that Headrace has rules for, as the channel would; with sizes create it."""
     chosen, deadline = needed.channel.processor, Deadline.after(_PATIENCE)
-    assert isinstance(chosen, KeyedProcessorConfig | RekeyProcessorConfig), "others have none"
+    assert isinstance(chosen, StateProcessorConfig | RekeyProcessorConfig), "others have none"
     asked = None if sizes is None else sizes.replication_factor
     factor = chosen.internal.replication_factor or asked
     if needed.use is Use.CHANGELOG:

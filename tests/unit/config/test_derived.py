@@ -10,13 +10,14 @@ from headrace.config import CustomDecoding, RekeyRejects, diff, show
 from headrace.config.derived import rekeying_of
 from headrace.config.guarantee import guarantee
 from headrace.extensions.keyed.names import changelog_name
-from headrace.extensions.keyed.rekeyed import facts_key
 from headrace.extensions.keyed.section import KeyedProcessorConfig, RekeyProcessorConfig
 from headrace.sinks.sections import KafkaSinkConfig
 from tests.unit.config.support import loaded, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from headrace.config import ChannelConfig
 
 CHANNELS = """
 channels:
@@ -291,11 +292,16 @@ def test_null_means_that_nothing_is_purged(
     assert second.internal.purge_input == purge
 
 
+def _key_of(channel: ChannelConfig) -> str | None:
+    assert isinstance(channel.processor, KeyedProcessorConfig)
+    return channel.processor.state_key(channel)
+
+
 def test_a_second_channel_that_is_written_out_names_no_key_of_its_own(tmp_path: Path) -> None:
     """Made of one it has the key of that; where both are written, only the first one says it."""
     made = loaded(tmp_path, text())
     shown = loaded(tmp_path, show(made))
     keyed = [name for name in made.channels if not name.endswith(".rekey")]
-    found = [(facts_key(made.channels[name]), facts_key(shown.channels[name])) for name in keyed]
+    found = [tuple(_key_of(each.channels[name]) for each in (made, shown)) for name in keyed]
     assert all(first is not None and second is None for first, second in found)
     assert found

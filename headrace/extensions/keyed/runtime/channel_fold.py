@@ -11,7 +11,7 @@ from headrace.extensions.keyed.fold import fold_of
 from headrace.extensions.keyed.function import KeyedFunction
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.rows import RowSettings, time_of_field
-from headrace.extensions.keyed.runtime.current import keyed_settings
+from headrace.extensions.keyed.section import KeyedProcessorConfig
 from headrace.extensions.keyed.settings import FoldSettings
 from headrace.extensions.keyed.sink import SinkTopics
 from headrace.extensions.keyed.tables import DEAD_LETTERS
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from headrace.core.letter_headers import LetterHeaders
     from headrace.extensions.keyed.api import KeyedReducer
     from headrace.extensions.keyed.runtime.engines import CodeWatches
-    from headrace.extensions.keyed.section import KeyedProcessorConfig
     from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.keyed.tables import TableFunction
 
@@ -102,6 +101,13 @@ class ChannelFold:
         watched = None if chosen.time_function is None else self._watches.here
         rows = RowSettings(chosen.key, self._time, settings.unreadable, self._letters, watched)
         return fold_of(self._reducer, settings, self._watches.of_fold), rows
+
+
+def keyed_settings(channel: ChannelConfig) -> KeyedProcessorConfig:
+    """Return what the configuration of a keyed channel says of its processor."""
+    chosen = channel.processor
+    assert isinstance(chosen, KeyedProcessorConfig), "another processor is another class"
+    return chosen
 
 
 def _time_of(chosen: KeyedProcessorConfig) -> Callable[[bytes | None], Any] | None:

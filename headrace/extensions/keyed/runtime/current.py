@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.extensions.keyed.section import KeyedProcessorConfig
+from headrace.extensions.keyed.section import StateProcessorConfig
 
 if TYPE_CHECKING:
     from headrace.config import ChannelConfig
 
 
-def keyed_settings(channel: ChannelConfig) -> KeyedProcessorConfig:
+def state_settings(channel: ChannelConfig) -> StateProcessorConfig:
     """Return what the configuration of a channel with state says of its processor."""
     chosen = channel.processor
-    assert isinstance(chosen, KeyedProcessorConfig), "another processor is another class"
+    assert isinstance(chosen, StateProcessorConfig), "another processor is another class"
     return chosen
 
 
@@ -33,9 +33,9 @@ class CurrentChannel:
         return self._channel
 
     @property
-    def settings(self) -> KeyedProcessorConfig:
+    def settings(self) -> StateProcessorConfig:
         """Return the settings of the processor."""
-        return keyed_settings(self._channel)
+        return state_settings(self._channel)
 
     @property
     def topic(self) -> str:

@@ -14,8 +14,8 @@ from headrace.extensions.keyed.names import REKEY_SUFFIX, changelog_name, is_by_
 from headrace.extensions.keyed.rekey import Rekey, RekeyFunction, RekeySettings, RekeySink
 from headrace.extensions.keyed.runtime.engines import engine_of, watch_code
 from headrace.extensions.keyed.runtime.user_code import load_decoder
-from headrace.extensions.keyed.section import RekeyProcessorConfig
-from headrace.extensions.keyed.topics import open_by_key, require_key
+from headrace.extensions.keyed.section import RekeyProcessorConfig, refuse_key
+from headrace.extensions.keyed.topics import open_by_key, require_state
 from headrace.kafka import KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.clients import client_properties
 from headrace.processors.micro_batch_processor import (
@@ -102,4 +102,5 @@ def _require_key(
     with closing(ResultTransactions(properties, group, channel.group)) as transactions:
         stored = transactions.last_entries(names, deadline).values()
     marks = [each.changelog for each in stored if each.changelog is not None]
-    require_key(marks, chosen.key, changelog_name(group, topic))
+    key, changelog = chosen.key, changelog_name(group, topic)
+    require_state(marks, lambda former: refuse_key(former, key, changelog))

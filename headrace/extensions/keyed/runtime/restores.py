@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.extensions.keyed.rekeyed import facts_key
 from headrace.extensions.keyed.restore import Restorer
 from headrace.extensions.keyed.topics import lost_rows, truncated_rows
 from headrace.kafka.ports import ChangelogMark
@@ -229,7 +228,7 @@ class PartitionRestores:
             if reason is None and truncated is not None:
                 reason = truncated_rows(changelog, number, truncated)
         self._topics.strand(assignment, reason)
-        key = facts_key(self._current.channel)
+        key = self._current.settings.state_key(self._current.channel)
         if reason is None and mark is None:
             (low, high), count = bounds, changelog.partitions
             sink.set_mark(number, ChangelogMark(changelog.topic_id, low, count, high > low, key))

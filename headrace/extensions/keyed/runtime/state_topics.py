@@ -10,13 +10,11 @@ import structlog
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError, RetryableError, StartError
 from headrace.core.records import TopicPartition, identity_of
-from headrace.extensions.keyed.rekeyed import facts_key
-from headrace.extensions.keyed.section import FIXED_KEYS
 from headrace.extensions.keyed.topics import (
     check_changelog,
     gone_changelog,
     open_changelog,
-    require_key,
+    require_state,
     split_keys,
 )
 from headrace.kafka.errors import KafkaUnavailableError
@@ -86,7 +84,7 @@ class StateTopics:
             create=internal.create,
             replication_factor=internal.replication_factor,
             max_row=current.settings.state.max_row,
-            grows=current.settings.key in FIXED_KEYS,
+            grows=current.settings.has_fixed_keys,
         )
         topics = cls(current, catalog, changelog, context)
         topics._require_same(sink, Deadline.after(START_TIMEOUT, context.clock))
@@ -100,16 +98,16 @@ class StateTopics:
         """
         found = self._catalog.describe(self._current.topics, deadline)
         cluster = self._catalog.cluster_id(deadline)
-        group, key = self._current.group, facts_key(self._current.channel)
+        group, channel = self._current.group, self._current.channel
+        chosen = self._current.settings
         for topic, info in found.items():
             numbers = range(info.partitions)
             names = [identity_of(cluster, group, info.topic_id, n) for n in numbers]
             stored = sink.last_stored(names, deadline)
             marks = [each.changelog for each in stored.values() if each.changelog is not None]
-            if key is not None:
-                require_key(marks, key, self.changelog.topic)
+            require_state(marks, lambda former: chosen.refuse_state(former, channel))
             others = {each.partitions for each in marks} - {info.partitions}
-            if others and self._current.settings.key not in FIXED_KEYS:
+            if others and not chosen.has_fixed_keys:
                 words = split_keys(topic, info.partitions, min(others), self.changelog.topic)
                 raise StartError(words)
 
@@ -158,7 +156,7 @@ class StateTopics:
             self._misses = 0
             if there.topic_id != changelog.topic_id:
                 reason = gone_changelog(changelog, there.topic_id)
-            elif self._current.settings.key in FIXED_KEYS:
+            elif self._current.settings.has_fixed_keys:
                 if closely and other is not None:
                     self._grow(there, other, deadline)
             elif other is not None:

@@ -102,7 +102,7 @@ class Ticks:
 
     def quiet_time(self, held: HeldPartition, now: int) -> int | None:
         """Return what stream time may go on to in a partition whose end was reached, in ms."""
-        idle = self._current.settings.idle
+        idle = self._current.settings.quiet_after
         if idle is None or not all(map(_is_at_its_end, held.assignments)):
             return None
         quiet_for = self._context.clock.monotonic() - held.last_batch

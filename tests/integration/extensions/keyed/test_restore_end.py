@@ -11,7 +11,7 @@ from headrace.config import ChannelConfig, KafkaConfig, ProcessorSite
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.runtime.build import build_keyed
-from headrace.extensions.keyed.runtime.current import keyed_settings
+from headrace.extensions.keyed.runtime.channel_fold import keyed_settings
 from tests.brokers import Broker
 
 if TYPE_CHECKING:
