@@ -110,7 +110,7 @@ _NO_RECORD_TIME = Failure(
 )
 
 
-def _without_finishing(table: pa.Table) -> pa.Table:
+def without_finishing(table: pa.Table) -> pa.Table:
     """Return the records without the empty ones by which transactions were finished."""
     values = table.column("value")
     if values.null_count == 0:
@@ -125,7 +125,7 @@ class _Records:
 
     def __init__(self, table: pa.Table, settings: RowSettings) -> None:
         self._settings = settings
-        table = self._table = _without_finishing(table).combine_chunks()
+        table = self._table = without_finishing(table).combine_chunks()
         self._reasons: dict[int, Failure] = {}
         keys = self._keys()
         ts = self._own_times()

@@ -99,6 +99,7 @@ class LayeredState:
         self._ready: set[int] = set()
         self._wanted_times: dict[int, int] = {}
         self._stale: set[tuple[int, DueTimer]] = set()
+        self._last_applied: dict[int, str] = {}
 
     # --- partitions -------------------------------------------------------------------------
 
@@ -106,6 +107,7 @@ class LayeredState:
         """Set a partition's progress, before anything of it is staged."""
         with self._lock:
             self._progress[partition] = progress
+            self._last_applied.pop(partition, None)
 
     def admit(self, partition: int) -> None:
         """Mark a partition's state as complete."""
@@ -119,6 +121,7 @@ class LayeredState:
         """
         with self._lock:
             self._ready.discard(partition)
+            self._last_applied.pop(partition, None)
             self._wanted_times.pop(partition, None)
             self._stale = {each for each in self._stale if each[0] != partition}
 
@@ -180,6 +183,16 @@ class LayeredState:
         with self._lock:
             return any(partition in layer.times for layer in self._layers)
 
+    def last_layer(self, partition: int) -> str | None:
+        """Return the name of the layer that a partition's rows are of, with all that is staged.
+
+        None before the first one since its state is there. Another name than before says that rows
+        were restored, or that a layer was dropped.
+        """
+        with self._lock:
+            names = (each.name for each in reversed(self._layers) if partition in each.times)
+            return next(names, self._last_applied.get(partition))
+
     # --- rows -------------------------------------------------------------------------------
 
     def get_many(self, keys: Sequence[PartitionKey]) -> list[KeyRow | None]:
@@ -204,6 +217,29 @@ class LayeredState:
             return stored
         found.update(zip(left, stored, strict=True))
         return [found[key] for key in keys]
+
+    def rows_of(self, partition: int, prefix: bytes) -> dict[bytes, KeyRow]:
+        """Return the rows whose keys begin so, with all that is staged, in any order.
+
+        Raises:
+            StateStoreError: as of :meth:`get_many`.
+        """
+        self._require({partition})
+        with self._lock:
+            layers = [layer.changes for layer in self._layers if layer.changes]
+        stored = self._store.rows(partition, prefix)
+        found = dict(takewhile(lambda row: row[0].startswith(prefix), stored))
+        for changes in layers:
+            for key, (_, after) in changes.items():
+                if key.partition != partition or not key.key.startswith(prefix):
+                    continue
+                if after is None:
+                    found.pop(key.key, None)
+                else:
+                    found[key.key] = after
+        # the store may have been emptied meanwhile
+        self._require({partition})
+        return found
 
     def due_keys(
         self, partition: int, until: int | None, now: int, *, besides: set[bytes], most: int
@@ -335,6 +371,8 @@ class LayeredState:
         with self._lock:
             self._store.put(changes, commits)
             self._progress.update(progress)
+            for layer in layers:
+                self._last_applied.update(dict.fromkeys(layer.times, layer.name))
             self._layers = [layer for layer in self._layers if layer.name not in names]
 
     def flush(self) -> bool:

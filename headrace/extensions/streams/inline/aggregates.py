@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +14,12 @@ from headrace.extensions.streams.columns import evaluate
 from headrace.extensions.streams.expressions import Part, PartNode
 from headrace.extensions.streams.inline.batch import Batch, Change, key_columns
 from headrace.extensions.streams.inline.stateless import row_objects, split_by_key
-from headrace.extensions.streams.inline.tables import TableState
+from headrace.extensions.streams.inline.tables import Held, TableState
 from headrace.extensions.streams.kernels.errors import RowError
 from headrace.extensions.streams.kernels.groups import Groups
 from headrace.extensions.streams.kernels.layout import Inputs, Layout, take_rows
 from headrace.extensions.streams.kernels.partials import make_partial
-from headrace.extensions.streams.kernels.records import Records
+from headrace.extensions.streams.kernels.records import NO_TIME, Records
 from headrace.extensions.streams.kernels.rows import Emit
 from headrace.extensions.streams.kernels.sessions import SessionKernel
 from headrace.extensions.streams.kernels.sliding import SlidingKernel
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.inline.batch import Poison
     from headrace.extensions.streams.kernels.partials import Parts
     from headrace.extensions.streams.kernels.records import Array
+    from headrace.extensions.streams.kernels.stores import KeyedWindowStore, WindowStore
     from headrace.extensions.streams.operators import Aggregate, Output
     from headrace.extensions.streams.windows import Windows
 
@@ -124,14 +125,52 @@ def retried(
             records = Records(records.codes[kept], records.names, records.times[kept], columns)
 
 
-class GroupState:
-    """Aggregates by key, without windows."""
+class GroupRows(Protocol):
+    """Rows of groups by key. One thread."""
 
-    def __init__(self, operator: Aggregate, source: Output) -> None:
+    def read(self, names: pa.Array) -> Parts:
+        """Return the rows of keys, which are distinct; where there is none, that of no records."""
+        ...
+
+    def write(self, names: pa.Array, rows: Parts) -> None:
+        """Write the rows of keys, which are distinct."""
+        ...
+
+
+class MemoryRows:
+    """Rows of groups in this process, which end with it."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._store = MemoryStore(layout)
+
+    def read(self, names: pa.Array) -> Parts:
+        return self._store.read(0, self._store.number_keys(names))
+
+    def write(self, names: pa.Array, rows: Parts) -> None:
+        numbers = self._store.number_keys(names)
+        order = np.argsort(numbers)
+        self._store.write(0, numbers[order], take_rows(rows, order))
+
+
+class GroupState:
+    """Aggregates by key, without windows.
+
+    ``state`` has the table's rows; with ``keeps_rows`` off, those of the last micro-batch alone.
+    """
+
+    def __init__(
+        self,
+        operator: Aggregate,
+        source: Output,
+        rows: GroupRows | None = None,
+        *,
+        keeps_rows: bool = True,
+    ) -> None:
         self._operator = operator
         self._inflow = Inflow(operator, source)
         self._layout = layout_of(operator)
-        self._store = MemoryStore(self._layout)
+        self._rows = rows or MemoryRows(self._layout)
+        self._keeps_rows = keeps_rows
         self.state = TableState()
 
     def process(self, batch: Batch, poison: Poison) -> list[Change]:
@@ -157,9 +196,11 @@ class GroupState:
         """Return the key of each record, and the row of its group with it."""
         if not len(records):
             return None
-        numbers = self._store.number_keys(records.names)[records.codes]
-        groups = Groups(numbers, int(numbers.max()) + 1)
-        before = self._store.read(0, groups.numbers)
+        groups = Groups(records.codes.astype(np.int64), len(records.names))
+        names = records.names.take(pa.array(groups.numbers))
+        before = self._rows.read(names)
+        if not self._keeps_rows:
+            self._recall(names, before)
         ordered = self._layout.extend_scan(before, groups, Inputs(self._layout, records))
         rows = tuple(np.empty_like(part) for part in ordered)
         for part, values in zip(rows, ordered, strict=True):
@@ -167,31 +208,57 @@ class GroupState:
         over = np.flatnonzero(self._layout.overflows(rows))
         if len(over):
             raise RowError(int(over[0]), "an aggregate leaves the range of its type")
-        self._store.write(0, groups.numbers, take_rows(ordered, groups.starts + groups.sizes - 1))
+        self._rows.write(names, take_rows(ordered, groups.starts + groups.sizes - 1))
         return records.names.take(pa.array(records.codes)), rows
 
+    def _recall(self, names: pa.Array, rows: Parts) -> None:
+        """Have the table's rows be those of keys as they were before the micro-batch."""
+        there = np.flatnonzero(self._layout.present(rows))
+        keys, own = names.take(pa.array(there)), take_rows(rows, there)
+        none = np.zeros(len(there), np.int64)
+        found = Result(none, keys, own[0], self._layout.results(own), np.ones(len(there), np.bool_))
+        made = result_batch(self._operator, found)
+        self.state = TableState()
+        for key, row, time in zip(
+            keys.to_pylist(), made.to_rows(), made.times.tolist(), strict=True
+        ):
+            assert row is not None, "these rows are there"
+            self.state.rows[key] = Held(row, time)
 
-def _kernel_of(windows: Windows, layout: Layout, emits: frozenset[Emit]) -> Any:
-    """Return the kernel of windows, with a store in memory."""
-    match windows:
-        case TimeWindows():
-            return TimeWindowKernel(windows, layout, MemoryStore(layout), emits)
-        case SlidingWindows():
-            return SlidingKernel(windows, layout, MemoryKeyedWindows(layout), emits)
-    return SessionKernel(windows, layout, MemoryKeyedWindows(layout), emits)
+
+def _kernel_of(
+    windows: Windows, layout: Layout, emits: frozenset[Emit], store: Any, time: int
+) -> Any:
+    """Return the kernel of windows, with a store in memory where none is given."""
+    if isinstance(windows, TimeWindows):
+        panes = MemoryStore(layout) if store is None else store
+        return TimeWindowKernel(windows, layout, panes, emits, time)
+    own = MemoryKeyedWindows(layout) if store is None else store
+    if isinstance(windows, SlidingWindows):
+        return SlidingKernel(windows, layout, own, emits, time)
+    return SessionKernel(windows, layout, own, emits, time)
 
 
 class WindowState:
-    """Aggregates in windows, by the kernels that the daemon has."""
+    """Aggregates in windows. ``store`` is that of the windows' kind, ``time`` the operator time."""
 
     def __init__(
-        self, operator: Aggregate, windows: Windows, source: Output, emits: frozenset[Emit]
+        self,
+        operator: Aggregate,
+        windows: Windows,
+        source: Output,
+        emits: frozenset[Emit],
+        *,
+        store: WindowStore | KeyedWindowStore | None = None,
+        time: int = NO_TIME,
     ) -> None:
         self._operator, self._windows = operator, windows
         self._inflow = Inflow(operator, source)
         self._layout = layout_of(operator)
-        self._kernel = _kernel_of(windows, self._layout, emits)
+        self._kernel = _kernel_of(windows, self._layout, emits, store, time)
         self.late = 0
+        #: The late records of the last micro-batch, by their places.
+        self.late_at: Array = np.empty(0, np.int64)
 
     @property
     def time(self) -> int:
@@ -204,6 +271,7 @@ class WindowState:
         label = self._operator.label
         batch, result = retried(records, batch, self._kernel.process, poison, label)
         self.late += len(result.late)
+        self.late_at = batch.at[result.late]
         found = {}
         for emit, rows in result.rows.items():
             keys = rows.names.take(pa.array(rows.codes, pa.int64()))

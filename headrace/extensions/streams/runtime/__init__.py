@@ -1,0 +1,1 @@
+"""Topologies in channels: micro-batches of tasks, with stores that the changelog has too."""

@@ -1,0 +1,151 @@
+"""The function of a topology's channel: from records to the table that the state's sink takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.extensions.keyed.rows import without_finishing
+from headrace.extensions.keyed.sink import with_times
+from headrace.extensions.keyed.tables import OUTPUT, RESULT
+from headrace.extensions.streams.runtime.tasks import Task, TaskRecords
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headrace.extensions.keyed.state import LayeredState
+    from headrace.extensions.keyed.tables import OutputRow
+    from headrace.extensions.streams.inline.batch import Written
+    from headrace.extensions.streams.plan import Channel, Plan
+    from headrace.extensions.streams.runtime.stores import ChangedRow
+    from headrace.extensions.streams.runtime.tasks import RejectRules, TaskResult
+    from headrace.sinks.micro_batch import MicroBatch
+
+
+class TopologyFold:
+    """Runs the micro-batches of a channel through its operators, task by task.
+
+    One call at a time for a task; calls of different tasks may be on different threads.
+    """
+
+    def __init__(
+        self, plan: Plan, channel: Channel, state: LayeredState, rules: RejectRules, max_row: int
+    ) -> None:
+        self._plan, self._channel, self._state = plan, channel, state
+        self._rules = (rules, max_row)
+        self._tasks: dict[int, Task] = {}
+
+    def follow(self, rules: RejectRules, max_row: int) -> None:
+        """Set the rules of the next micro-batch. Any thread."""
+        self._rules = (rules, max_row)
+
+    def __call__(self, table: pa.Table, batch: MicroBatch) -> pa.Table:
+        """Return what became of the records. Blocks for the state.
+
+        Raises:
+            PoisonRecordError: a record cannot be processed, and the rules say ``fail``.
+            StateStoreError: the state cannot be read.
+        """
+        rules, max_row = self._rules
+        table = without_finishing(table)
+        partitions = table.column("partition").to_numpy()
+        results = [RESULT.empty_table()]
+        times: dict[int, int] = {}
+        for number in dict.fromkeys(part.partition for part in batch.ranges):
+            own = np.flatnonzero(partitions == number)
+            is_all = len(own) == table.num_rows
+            records = TaskRecords(number, table if is_all else table.take(pa.array(own)))
+            known = self._state.time(number)
+            time = int(records.times.max(initial=-1 if known is None else known))
+            task = self._task(number)
+            # what fails leaves the task's states as they are of no layer
+            task.last_layer = None
+            if len(records):
+                found = task.process(records, rules, max_row)
+                results += _result_tables(number, found)
+            if time >= 0:
+                times[number] = time
+                task.last_layer = batch.id
+        return with_times(pa.concat_tables(results), times)
+
+    def _task(self, number: int) -> Task:
+        """Return a task whose states are those of the rows as they are now."""
+        task, last = self._tasks.get(number), self._state.last_layer(number)
+        if task is None or last is None or task.last_layer != last:
+            task = self._tasks[number] = Task(self._plan, self._channel, self._state, number)
+        return task
+
+
+def _result_tables(number: int, found: TaskResult) -> Iterator[pa.Table]:
+    """Yield what became of a task: a row for all that is written, and one for each changed row."""
+    outputs = pa.concat_arrays(
+        [*(_outputs(topic, written) for topic, written in found.written), _letters(found.letters)]
+    )
+    counts = {
+        "late": found.late,
+        "dropped": found.late,
+        "rejected": found.rejected,
+    }
+    if len(outputs) or any(counts.values()):
+        lists = pa.ListArray.from_arrays(pa.array([0, len(outputs)], pa.int32()), outputs)
+        yield _table(1, {"outputs": lists, "partition": [number], **_each(counts)})
+    if found.rows:
+        yield _changed(number, found.rows)
+
+
+def _each(counts: dict[str, int]) -> dict[str, list[int]]:
+    return {name: [count] for name, count in counts.items()}
+
+
+def _changed(number: int, rows: Sequence[ChangedRow]) -> pa.Table:
+    keys, values = zip(*rows, strict=True)
+    size = len(rows)
+    none = pa.ListArray.from_arrays(pa.array(np.zeros(size + 1, np.int32)), pa.array([], OUTPUT))
+    return _table(
+        size,
+        {
+            "key": list(keys),
+            "state": list(values),
+            "partition": np.full(size, number, np.int32),
+            "changed": np.ones(size, np.bool_),
+            "outputs": none,
+        },
+    )
+
+
+def _table(size: int, given: dict[str, object]) -> pa.Table:
+    """Return rows of ``RESULT``; what is not given is null, false or 0."""
+    columns = []
+    for each in RESULT:
+        values = given.get(each.name)
+        if isinstance(values, pa.Array):
+            columns.append(values)
+        elif values is not None:
+            columns.append(pa.array(values, each.type))
+        elif pa.types.is_boolean(each.type) or pa.types.is_integer(each.type):
+            columns.append(pa.array(np.zeros(size, np.int32)).cast(each.type))
+        else:
+            columns.append(pa.nulls(size, each.type))
+    return pa.Table.from_arrays(columns, schema=RESULT)
+
+
+def _outputs(topic: str, written: Written) -> pa.Array:
+    size = len(written.times)
+    columns = {
+        "to": pa.repeat(pa.scalar(topic, pa.string()), size),
+        "key": written.keys,
+        "value": written.values,
+        "ts": pa.array(written.times, pa.int64()),
+    }
+    arrays = [
+        columns[each.name].cast(each.type) if each.name in columns else pa.nulls(size, each.type)
+        for each in OUTPUT
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(OUTPUT))
+
+
+def _letters(letters: Sequence[OutputRow]) -> pa.Array:
+    rows = [dict(zip(OUTPUT.names, each, strict=True)) for each in letters]
+    return pa.array(rows, OUTPUT)

@@ -1,0 +1,251 @@
+"""A task of a topology's channel: its operators' states, and a micro-batch on its way through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.core.errors import HeadraceError, PoisonRecordError
+from headrace.core.letter_headers import Failure, Stage
+from headrace.core.records import TopicPartition
+from headrace.extensions.keyed.letters import dead_letter
+from headrace.extensions.streams.inline.aggregates import GroupState, WindowState, layout_of
+from headrace.extensions.streams.inline.batch import TopicRecords
+from headrace.extensions.streams.inline.run import ChannelRun, emits_of
+from headrace.extensions.streams.operators import Aggregate
+from headrace.extensions.streams.runtime.stores import (
+    StoredGroups,
+    StoredPanes,
+    StoredWindowsByKey,
+    read_time,
+    rows_prefix,
+    time_key,
+)
+from headrace.extensions.streams.windows import TimeWindows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.core.letter_headers import LetterHeaders
+    from headrace.extensions.keyed.state import LayeredState
+    from headrace.extensions.keyed.tables import OutputRow
+    from headrace.extensions.streams.inline.batch import Written
+    from headrace.extensions.streams.plan import Channel, Plan
+    from headrace.extensions.streams.runtime.stores import ChangedRow, ChangingStore
+
+#: The time of a record that has none: before 1970, which is poison where it is asked for.
+_NO_TIME = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RejectRules:
+    """What becomes of records that an operator fails on, and of late ones.
+
+    ``failing`` is fail, skip or dead_letter, ``late`` skip or dead_letter.
+    """
+
+    letters: LetterHeaders
+    failing: str = "fail"
+    late: str = "skip"
+
+
+class TaskRecords:
+    """The records of a micro-batch that are of one task, in its order."""
+
+    def __init__(self, number: int, table: pa.Table) -> None:
+        """Take a table with the columns of every micro-batch, of one partition number."""
+        self.number = number
+        self._table = table.combine_chunks()
+        micros = self._table.column("timestamp").cast(pa.int64())
+        filled = pc.fill_null(micros, _NO_TIME).to_numpy()
+        self.times = np.where(filled < 0, np.int64(_NO_TIME), filled // 1000)
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def by_topic(self) -> dict[str, TopicRecords]:
+        """Return the records of each topic, in columns."""
+        topics = _column(self._table, "topic").dictionary_encode()
+        keys, values = _column(self._table, "key"), _column(self._table, "value")
+        codes = topics.indices.to_numpy()
+        found = {}
+        for code, topic in enumerate(topics.dictionary.to_pylist()):
+            at = np.flatnonzero(codes == code)
+            places = pa.array(at)
+            is_all = len(at) == len(codes)
+            found[topic] = TopicRecords(
+                topic,
+                at,
+                keys if is_all else keys.take(places),
+                values if is_all else values.take(places),
+                self.times[at],
+            )
+        return found
+
+    def describe(self, at: int) -> dict[str, Any]:
+        """Return one record with all of its columns."""
+        (row,) = self._table.slice(at, 1).to_pylist()
+        return dict(row)
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks else column.combine_chunks()
+
+
+class _Rejected:
+    """The records of a micro-batch that are left out, with the reasons. A ``Poison``."""
+
+    def __init__(self, records: TaskRecords, rules: RejectRules) -> None:
+        self._records, self._rules = records, rules
+        self.reasons: dict[int, str] = {}
+
+    def note(self, at: int, reason: str) -> None:
+        if self._rules.failing == "fail":
+            record = self._records.describe(at)
+            partition = TopicPartition(record["topic"], self._records.number)
+            raise PoisonRecordError(partition, record["offset"], reason)
+        self.reasons.setdefault(at, reason)
+
+    def letters(self) -> list[OutputRow]:
+        """Return the dead letters, in the order of the records; none where they are skipped."""
+        if self._rules.failing != "dead_letter":
+            return []
+        return [self._letter(at, text, "PoisonRecordError") for at, text in self._ordered()]
+
+    def _ordered(self) -> list[tuple[int, str]]:
+        return sorted(self.reasons.items())
+
+    def late_letters(self, late: Mapping[int, str]) -> list[OutputRow]:
+        """Return the dead letters of late records; none where they are skipped."""
+        if self._rules.late != "dead_letter":
+            return []
+        return [self._letter(at, text, "LateRecord") for at, text in sorted(late.items())]
+
+    def _letter(self, at: int, reason: str, kind: str) -> OutputRow:
+        record = self._records.describe(at)
+        said = {
+            "group": self._rules.letters.group,
+            "topic": record["topic"],
+            "partition": str(self._records.number),
+            "offset": str(record["offset"]),
+            "error": kind,
+        }
+        time = int(self._records.times[at])
+        failure = Failure(reason, stage=Stage.PROCESS)
+        return dead_letter(
+            self._rules.letters,
+            record["key"],
+            record["value"],
+            time,
+            failure,
+            said,
+            record["headers"],
+        )
+
+
+@dataclass(slots=True)
+class TaskResult:
+    """What a micro-batch made of a task.
+
+    ``written`` are records by topic, ``rows`` the rows that changed. ``late`` and ``rejected``
+    count records.
+    """
+
+    written: Sequence[tuple[str, Written]] = ()
+    letters: Sequence[OutputRow] = ()
+    rows: Sequence[ChangedRow] = field(default_factory=list)
+    late: int = 0
+    rejected: int = 0
+
+
+class Task:
+    """The states of a channel's operators in one partition number. One thread at a time.
+
+    ``last_layer`` names the layer of rows that the states are of: with another one they are read
+    again.
+    """
+
+    def __init__(self, plan: Plan, channel: Channel, state: LayeredState, number: int) -> None:
+        """Read the rows of all operators, with all that is staged.
+
+        Raises:
+            StateStoreError: they cannot be read.
+        """
+        self.last_layer: str | None = None
+        self._plan, self._channel, self._number = plan, channel, number
+        self._names = {each.operator: each.name for each in plan.stores}
+        self._states: dict[int, Any] = dict.fromkeys(range(len(plan.operators)))
+        self._stores: dict[int, ChangingStore] = {}
+        self._times: dict[int, int] = {}
+        for place in channel.operators:
+            operator = plan.operators[place]
+            if isinstance(operator, Aggregate):
+                self._open(place, operator, state)
+
+    def _open(self, place: int, operator: Aggregate, state: LayeredState) -> None:
+        """Make the state of an aggregate, with its rows."""
+        source = self._plan.operators[operator.inputs[0]].output
+        assert source is not None, "rows come in"
+        name, layout, windows = self._names[place], layout_of(operator), operator.windows
+        if windows is None:
+            groups = StoredGroups(name, layout, state, self._number)
+            self._stores[place] = groups
+            self._states[place] = GroupState(operator, source, groups, keeps_rows=False)
+            return
+        prefix = rows_prefix(name)
+        stored = state.rows_of(self._number, prefix).items()
+        rows = [(key[len(prefix) :], row.state or b"[]") for key, row in stored]
+        store: StoredPanes | StoredWindowsByKey
+        if isinstance(windows, TimeWindows):
+            store = StoredPanes(name, layout, windows.pane)
+        else:
+            store = StoredWindowsByKey(name, layout)
+        store.restore(rows)
+        time = read_time(state, self._number, name)
+        emits = emits_of(self._plan, place)
+        self._stores[place] = store
+        self._times[place] = time
+        self._states[place] = WindowState(operator, windows, source, emits, store=store, time=time)
+
+    def process(self, records: TaskRecords, rules: RejectRules, max_row: int) -> TaskResult:
+        """Run records through the operators, and return what came of them.
+
+        Raises:
+            PoisonRecordError: a record cannot be processed, and the rules say ``fail``.
+            StateStoreError: rows cannot be read.
+            HeadraceError: a row is too large.
+        """
+        rejected = _Rejected(records, rules)
+        run = ChannelRun(self._plan, self._channel, self._states, records.by_topic(), rejected)
+        run.process()
+        late: dict[int, str] = {}
+        for place, state in self._states.items():
+            if isinstance(state, WindowState):
+                text = f"{self._names[place]}: its windows were over when it came"
+                late |= dict.fromkeys(state.late_at.tolist(), text)
+        letters = [*rejected.letters(), *rejected.late_letters(late)]
+        rows = self._changed_rows(max_row)
+        return TaskResult(run.written, letters, rows, len(late), len(rejected.reasons))
+
+    def _changed_rows(self, max_row: int) -> list[ChangedRow]:
+        found: list[ChangedRow] = []
+        for place, store in self._stores.items():
+            for key, value in store.take_changes():
+                if value is not None and len(key) + len(value) > max_row:
+                    raise HeadraceError(
+                        f"the row {key.decode(errors='replace')!r} has {len(key) + len(value)} "
+                        f"bytes, and state.max_row is {max_row}; lower the limit of what the "
+                        "operator collects, or raise state.max_row and the changelog's "
+                        "max.message.bytes"
+                    )
+                found.append((key, value))
+            state = self._states[place]
+            if isinstance(state, WindowState) and state.time != self._times[place]:
+                self._times[place] = state.time
+                found.append((time_key(self._names[place]), str(state.time).encode()))
+        return found
