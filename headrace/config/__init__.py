@@ -39,6 +39,7 @@ from headrace.config.models.rejects import (
     RejectsConfig,
     RekeyRejects,
     RetryConfig,
+    StreamsRejects,
 )
 from headrace.config.models.root import Config, LoggingConfig, ReloadConfig
 from headrace.config.models.sink import (
@@ -86,6 +87,7 @@ __all__ = [
     "SinkSite",
     "SparkConfig",
     "StaticCoordinatorConfig",
+    "StreamsRejects",
     "TracingConfig",
     "ZooKeeperConfig",
     "ZooKeeperDigest",

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import PydanticCustomError
 
-from headrace.config.errors import conflict_in
+from headrace.config.errors import FieldConflict, conflict_in
 from headrace.config.models.sink import single_sinks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pydantic import ValidationInfo
 
     from headrace.config.models.channel import ChannelConfig
 
@@ -55,14 +57,24 @@ def rekeying_of(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, s
     return {topic: other for topic, other in written.items() if reads.covers(topic)}
 
 
-def expanded(channels: Mapping[str, ChannelConfig]) -> Mapping[str, ChannelConfig]:
-    """Return the channels, each as those that it becomes.
+def expanded(
+    channels: Mapping[str, ChannelConfig], info: ValidationInfo
+) -> Mapping[str, ChannelConfig]:
+    """Return the channels, each as those that it becomes, before them those of topologies.
 
     Raises:
-        PydanticCustomError: one of them cannot be made.
+        PydanticCustomError: one of them cannot be made, or there is none.
     """
     found: dict[str, ChannelConfig] = {}
-    conflicts = []
+    conflicts: list[FieldConflict] = []
+    # missing where something is wrong with them, which is told
+    topologies = info.data.get("topologies")
+    for section in (topologies or {}).values():
+        # one that is written out stands for what would be made
+        found |= {name: channels.get(name, made) for name, made in section.made_channels.items()}
+    if not channels and not found and topologies is not None:
+        conflicts.append(FieldConflict((), "is missing; give a mapping with at least one entry"))
+    channels = {name: each for name, each in channels.items() if name not in found}
     for name, channel in channels.items():
         try:
             found.update(channel.processor.expanded(name, channel, channels))

@@ -61,10 +61,10 @@ def diff(before: Section, after: Section, *, at: Steps = ()) -> tuple[ConfigChan
 
     The two are of one type, and stand at ``at`` in the file. A change is as deep as its place has
     a name: an item of a list has none, so a list changes as a whole, and so does a section that
-    becomes one of another type.
+    becomes one of another type. What differs in a topology shows in the channels that it becomes.
     """
     both = _Pair(before, after, document(before), document(after))
-    return tuple(_sections(at, both))
+    return tuple(each for each in _sections(at, both) if each.steps[0] != "topologies")
 
 
 @dataclass(frozen=True, slots=True)

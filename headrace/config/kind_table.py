@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import reduce
+from functools import cached_property, reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -189,6 +189,47 @@ class KindTable(Generic[S]):
         choices = {kind.tag(): kind.__pydantic_core_schema__ for kind in self.installed()}
         union = handler(core_schema.tagged_union_schema(dict(choices), discriminator="type"))
         return union if self._of_text is None else {"anyOf": [{"type": "string"}, union]}
+
+
+class OneKind(Generic[S]):
+    """The one kind of a place in the file. As an annotation of a field it reads the section there.
+
+    Its class derives from ``base``, and is imported from ``path`` when a file first has such a
+    section. Any thread.
+    """
+
+    def __init__(self, base: type[S], path: str) -> None:
+        self._base = base
+        self._path = path
+
+    def known(self) -> tuple[type[S], ...]:
+        """Import and return the kind."""
+        return (self._kind,)
+
+    @cached_property
+    def _kind(self) -> type[S]:
+        found: type[S] = load_own(self._path)
+        return found
+
+    @cached_property
+    def _validator(self) -> SchemaValidator:
+        return SchemaValidator(self._kind.__pydantic_core_schema__)
+
+    def _read(self, value: Any, info: ValidationInfo) -> S:
+        if isinstance(value, self._base):
+            return value
+        read: S = self._validator.validate_python(value, context=info.context)
+        return read
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.with_info_plain_validator_function(self._read)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return handler(self._kind.__pydantic_core_schema__)
 
 
 def _load(path: str) -> Any:

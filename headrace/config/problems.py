@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from headrace.config.errors import either, quoted, subject
 from headrace.config.expand import Expanded
 from headrace.config.former import of_former_key, of_former_value
-from headrace.config.kind_table import KindTable
+from headrace.config.kind_table import KindTable, OneKind
 from headrace.config.models.base import Section
 from headrace.config.types.scalars import FieldType
 from headrace.config.types.secrets import FreeMapping, has_password, looks_secret
@@ -75,7 +75,7 @@ class Shape:
     def sections(self) -> tuple[type[Section], ...]:
         """Return the sections that the value can be: one, several told apart by a tag, or none."""
         for each in self.metadata:
-            if isinstance(each, KindTable):
+            if isinstance(each, KindTable | OneKind):
                 return each.known()
         members = get_args(self.type) if is_union(self.type) else (self.type,)
         bare = (get_args(m)[0] if get_origin(m) is Annotated else m for m in members)

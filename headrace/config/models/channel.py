@@ -26,6 +26,7 @@ from headrace.config.models.rejects import (
     KeyedRejects,
     Rejects,
     RetryConfig,
+    StreamsRejects,
     no_rejects,
 )
 from headrace.config.models.sink import (
@@ -196,7 +197,10 @@ class ChannelConfig(Section):
             OnlyWith.none_of("processor.decode", "none", example="processor.decode: json"),
             OnlyWith.none_of("processor.type", "spark", "arrow", example=""),
         ),
-        "rejects.late": (OnlyWith.none_of("processor.grace", None, example="processor.grace"),),
+        "rejects.late": (
+            OnlyWith.none_of("processor.grace", None, example="processor.grace"),
+            OnlyWith(("processor", "type"), ("streams",)),
+        ),
     }
 
     enabled: Restarts[Flag] = True
@@ -309,10 +313,11 @@ class ChannelConfig(Section):
     def failing_batches(self) -> Literal["fail", "skip", "dead_letter"]:
         """Return the policy for failing batches; ``fail`` where the processor parts with records.
 
-        A keyed processor parts with facts itself. What else its batch fails for is no fact's.
+        Processors with state part with records themselves. What else a batch fails for is no
+        record's.
         """
         rejects = self.rejects
-        return "fail" if isinstance(rejects, KeyedRejects) else rejects.failing
+        return "fail" if isinstance(rejects, KeyedRejects | StreamsRejects) else rejects.failing
 
     @property
     def attempts(self) -> int | None:

@@ -338,6 +338,7 @@ PROCESSORS = KindTable(
         "arrow": "headrace.extensions.arrow.section:ArrowProcessorConfig",
         "keyed": "headrace.extensions.keyed.section:KeyedProcessorConfig",
         "rekey": "headrace.extensions.keyed.section:RekeyProcessorConfig",
+        "streams": "headrace.extensions.streams.section:StreamsProcessorConfig",
         "simple": "headrace.processors.sections:SimpleProcessorConfig",
         "custom": "headrace.processors.sections:CustomProcessorConfig",
     },

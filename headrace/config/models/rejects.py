@@ -204,6 +204,24 @@ class KeyedRejects(_Overflow, RejectsConfig):
         return self.failing if self.undecodable == "fail" else self.undecodable
 
 
+class StreamsRejects(RejectsConfig):
+    """What becomes of records that an operator of a topology fails on, or that are late. All that
+    goes to the topic is in the transaction with the state.
+    """
+
+    processors: ClassVar[tuple[str, ...]] = ("streams",)
+
+    only: ClassVar = {"topic": (_OF_FAILING, _OF_LATE), "headers": (_OF_FAILING, _OF_LATE)}
+
+    failing: Hot[Literal["fail", "skip", "dead_letter"]] = "fail"
+    """A record that cannot be read, or that an operator fails on. fail: its batch is delivered
+    again as retry says, and then the channel stops. skip, dead_letter: it is left out, or goes to
+    the topic."""
+
+    late: Hot[Literal["skip", "dead_letter"]] = "skip"
+    """A record whose windows were all over when it came: it is left out, or goes to the topic."""
+
+
 class RekeyRejects(LimitedRejects):
     """What becomes of records that have no such key, or that re-keying fails on."""
 
@@ -229,6 +247,7 @@ MODELS: tuple[RejectsModel, ...] = (
     DeliveredRejects,
     MicroBatchRejects,
     KeyedRejects,
+    StreamsRejects,
     RekeyRejects,
 )
 
@@ -263,6 +282,7 @@ Rejects = Annotated[
     Annotated[DeliveredRejects, Tag(DeliveredRejects.tag())]
     | Annotated[MicroBatchRejects, Tag(MicroBatchRejects.tag())]
     | Annotated[KeyedRejects, Tag(KeyedRejects.tag())]
+    | Annotated[StreamsRejects, Tag(StreamsRejects.tag())]
     | Annotated[RekeyRejects, Tag(RekeyRejects.tag())],
     Discriminator(_tag),
     BeforeValidator(_of_processor),

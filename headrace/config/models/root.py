@@ -29,6 +29,7 @@ from headrace.config.models.base import (
 from headrace.config.models.channel import ChannelConfig
 from headrace.config.models.kafka import KafkaConfig, unknown_to_java
 from headrace.config.models.processor import SparkConfig
+from headrace.config.models.topology import TOPOLOGY, TopologySection, with_channels
 from headrace.config.models.zookeeper import ZooKeeperConfig
 from headrace.config.types.scalars import Flag, FreeText, LocalPath, Name, OneOrMore, Port
 from headrace.config.types.units import Duration
@@ -122,11 +123,19 @@ class Config(Section):
     reload: Hot[ReloadConfig] = ReloadConfig()
     """Changes of the configuration while the process runs."""
 
-    channels: Restarts[
-        Annotated[Mapping[Name, ChannelConfig], Field(min_length=1), AfterValidator(expanded)]
-    ]
+    topologies: Restarts[
+        Annotated[
+            Mapping[Name, Annotated[TopologySection, TOPOLOGY]], AfterValidator(with_channels)
+        ]
+    ] = Field(default={})
+    """The topologies of streams by their names. Each becomes channels, one for each part between
+    two changes of key, which are called TOPOLOGY.PART."""
+
+    channels: Restarts[Annotated[Mapping[Name, ChannelConfig], AfterValidator(expanded)]] = Field(
+        default={}, validate_default=True
+    )
     """The channels by their names. A keyed one that re-keys has another one before it, which is
-    made of it."""
+    made of it. Without topologies there has to be one at least."""
 
     def conflicts(self) -> Iterator[FieldConflict]:
         yield from self._twice()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ConfigError
+from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.streams.expressions import FieldNode, value_document, walk
 from headrace.extensions.streams.operators import (
     Aggregate,
@@ -55,7 +56,8 @@ class Store:
     """State of an operator, and the topic that it is restored from.
 
     ``kind`` is rows, windows, sessions, join, subscriptions, table or keyed. ``fingerprint`` is of
-    what the stored rows depend on: a store with another cannot go on with them.
+    what the stored rows depend on: a store with another cannot go on with them. ``rows`` is what
+    their keys begin with: the name, and the version from the second one on.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Store:
     operator: int
     changelog: str
     fingerprint: str
+    rows: str
 
     def document(self) -> dict[str, Any]:
         """Return the store as the plan's document has it."""
@@ -269,12 +272,13 @@ class _Planner:
 
     def plan(self) -> Plan:
         channels = sorted(self._channels(), key=lambda each: each.name)
+        stores = sorted(self._stores(), key=lambda each: each.name)
         return Plan(
             name=self._name,
             group=self._group,
             operators=self._operators,
             channels=tuple(channels),
-            stores=tuple(sorted(self._stores(), key=lambda each: each.name)),
+            stores=tuple(self._with_changelog(each, channels) for each in stores),
             by_key=self._by_key,
             as_read=frozenset(place for place in self._by_key if self._is_as_read(place)),
             fields={
@@ -284,10 +288,19 @@ class _Planner:
             },
         )
 
+    def _with_changelog(self, store: Store, channels: Sequence[Channel]) -> Store:
+        """Return a store with its channel's changelog; a table's topic is its own."""
+        if isinstance(self._operators[store.operator], TableSource):
+            return store
+        (own,) = (each for each in channels if store.operator in each.operators)
+        return replace(store, changelog=changelog_name(own.group, own.topics[0]))
+
     def _topic(self, name: str, ending: str) -> str:
+        return f"{self._group}.{self._versioned(name)}.{ending}"
+
+    def _versioned(self, name: str) -> str:
         version = self._versions.get(name, 1)
-        middle = name if version == 1 else f"{name}.v{version}"
-        return f"{self._group}.{middle}.{ending}"
+        return name if version == 1 else f"{name}.v{version}"
 
     # --- what is wrong
 
@@ -471,7 +484,8 @@ class _Planner:
             if isinstance(operator, TableSource):
                 changelog = operator.topic
             fingerprint = _digest({"kind": kind, **self._kept(operator)})
-            yield Store(operator.name, kind, place, changelog, fingerprint)
+            rows = self._versioned(operator.name)
+            yield Store(operator.name, kind, place, changelog, fingerprint, rows)
 
     def _kept(self, operator: Operator) -> dict[str, Any]:
         """Return what the rows of a store depend on, and not its place or what comes of them."""

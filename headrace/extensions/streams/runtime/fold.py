@@ -41,6 +41,10 @@ class TopologyFold:
         """Set the rules of the next micro-batch. Any thread."""
         self._rules = (rules, max_row)
 
+    def forget(self, number: int) -> None:
+        """Remove the states of a task that goes to another member. Any thread."""
+        self._tasks.pop(number, None)
+
     def __call__(self, table: pa.Table, batch: MicroBatch) -> pa.Table:
         """Return what became of the records. Blocks for the state.
 

@@ -178,7 +178,7 @@ class Task:
         """
         self.last_layer: str | None = None
         self._plan, self._channel, self._number = plan, channel, number
-        self._names = {each.operator: each.name for each in plan.stores}
+        self._names = {each.operator: each.rows for each in plan.stores}
         self._states: dict[int, Any] = dict.fromkeys(range(len(plan.operators)))
         self._stores: dict[int, ChangingStore] = {}
         self._times: dict[int, int] = {}

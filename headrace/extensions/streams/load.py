@@ -1,0 +1,68 @@
+"""From a user's code to the plan of its topology."""
+
+from __future__ import annotations
+
+import sys
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.errors import ConfigError, ImportPathError
+from headrace.core.imports import load_factory
+from headrace.core.user_text import describe_error
+from headrace.extensions.streams.topology import Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from headrace.extensions.streams.plan import Plan
+
+#: Seconds in which the code has to return its topology: it makes expressions, and reads nothing.
+LIMIT = 5.0
+
+
+def load_plan(
+    code: str, options: Mapping[str, Any], name: str, group: str, folders: Iterable[Path | str] = ()
+) -> Plan:
+    """Return the plan of the topology that a function returns, called with ``options``. Imports.
+
+    ``folders`` are looked in first. It is a value: the same in each process for the same code.
+
+    Raises:
+        ConfigError: the function cannot be imported or called, returns something else or does not
+            return, or its operators do not fit together; each sentence goes on from the name of
+            the code.
+    """
+    sys.path[:0] = [each for each in map(str, folders) if each not in sys.path]
+    made = _call(code, options)
+    if not isinstance(made, Topology):
+        kind = type(made).__name__
+        raise ConfigError([f"returns a {kind}, and a headrace.streams.Topology is expected"])
+    return made.plan(name, group)
+
+
+def _call(code: str, options: Mapping[str, Any]) -> object:
+    """Return what the function returns, within the limit: a thread that hangs is left behind."""
+    found: list[object] = []
+    problems: list[str] = []
+
+    def run() -> None:
+        try:
+            found.append(load_factory(code, options)(**options))
+        except ImportPathError as error:
+            problems.append(f"cannot be used: {error}")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code
+            problems.append(f"fails: {describe_error(error)}")
+
+    thread = Thread(target=run, name="topology", daemon=True)
+    thread.start()
+    thread.join(LIMIT)
+    if problems:
+        raise ConfigError(problems)
+    if not found:
+        problem = (
+            f"has not returned its topology after {LIMIT:g} s; it is called whenever the "
+            "configuration is read, so have it make operators only, and read or write nothing"
+        )
+        raise ConfigError([problem])
+    return found[0]

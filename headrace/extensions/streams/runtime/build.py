@@ -1,0 +1,109 @@
+"""From the section of a topology's channel to its processor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.config import StreamsRejects
+from headrace.core.clock import SYSTEM_CLOCK
+from headrace.core.errors import ConfigError, StartError
+from headrace.core.letter_headers import LetterHeaders
+from headrace.extensions.arrow.engine import ArrowEngine
+from headrace.extensions.keyed.names import changelog_name
+from headrace.extensions.keyed.runtime.clients import ChannelClients
+from headrace.extensions.keyed.runtime.engines import watch_code
+from headrace.extensions.keyed.runtime.parts import KeyedParts
+from headrace.extensions.keyed.sink import KeyedSink, SinkTopics
+from headrace.extensions.keyed.state import LayeredState
+from headrace.extensions.keyed.store import RocksStore
+from headrace.extensions.keyed.tables import DEAD_LETTERS
+from headrace.extensions.streams.inline.run import topics_in_code
+from headrace.extensions.streams.runtime.fold import TopologyFold
+from headrace.extensions.streams.runtime.processor import StreamsProcessor
+from headrace.extensions.streams.runtime.tasks import RejectRules
+from headrace.extensions.streams.section import StreamsProcessorConfig, part_of
+from headrace.kafka.clients import client_properties
+from headrace.processors.micro_batch_processor import JOB_SHARE, merge_limits
+from headrace.processors.task_merge import MergeRules
+
+if TYPE_CHECKING:
+    from headrace.config import ChannelConfig, ProcessorSite
+    from headrace.extensions.streams.plan import Channel, Plan
+
+
+def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> StreamsProcessor:
+    """Build the processor of a part of a topology, whose store is in the channel's folder.
+
+    Raises:
+        StartError: the topology cannot be planned, or the channel is not what its part is.
+    """
+    channel, folder = site.channel, site.state
+    assert folder is not None, "a channel with state has a folder"
+    plan, part = _planned(chosen, channel)
+    clients = ChannelClients(client_properties(site.kafka), channel.group)
+    store = RocksStore(folder / "db", chosen.state.cache)
+    state = LayeredState(store)
+    fold = TopologyFold(plan, part, state, _rules(channel), chosen.state.max_row)
+
+    def follow(changed: ChannelConfig) -> None:
+        section = changed.processor
+        assert isinstance(section, StreamsProcessorConfig), "another processor starts again"
+        fold.follow(_rules(changed), section.state.max_row)
+
+    calls = watch_code("arrow", channel.group, folder).here
+    parts = KeyedParts(
+        follow,
+        KeyedSink(clients.transactions(site.member), state, _topics(channel, part), SYSTEM_CLOCK),
+        state,
+        store,
+        catalog=clients.catalog,
+        source=clients.changelog_source,
+        holder=clients.holder,
+    )
+    return StreamsProcessor(
+        ArrowEngine(fold, calls=calls),
+        parts,
+        channel,
+        fold=fold,
+        by_key=[plan.by_key[place] for place in part.operators if place in plan.by_key],
+        limits=merge_limits(channel),
+        job_timeout=channel.batch_timeout * JOB_SHARE,
+        calls=calls,
+        tasks=_merge_rules(chosen, plan, part),
+    )
+
+
+def _planned(chosen: StreamsProcessorConfig, channel: ChannelConfig) -> tuple[Plan, Channel]:
+    try:
+        plan = chosen.plan()
+        part = part_of(plan, chosen.part)
+    except ConfigError as error:
+        raise StartError(f"topology {chosen.topology}: {chosen.code} {error}") from error
+    if part.topics != channel.topics:
+        raise StartError(
+            f"topology {chosen.topology}: part {chosen.part} reads {', '.join(part.topics)}, and "
+            f"the channel has {', '.join(channel.topics)}; its code was changed since the "
+            "configuration was read: reload that"
+        )
+    return plan, part
+
+
+def _rules(channel: ChannelConfig) -> RejectRules:
+    rejects = channel.rejects
+    assert isinstance(rejects, StreamsRejects), "the configuration has the processor's"
+    letters = LetterHeaders(rejects.headers, channel.group)
+    return RejectRules(letters, rejects.failing, rejects.late)
+
+
+def _topics(channel: ChannelConfig, part: Channel) -> SinkTopics:
+    outputs = {topic: topic for topic in part.writes}
+    if channel.rejects.topic is not None:
+        outputs[DEAD_LETTERS] = channel.rejects.topic
+    return SinkTopics(changelog_name(channel.group, channel.topics[0]), outputs)
+
+
+def _merge_rules(chosen: StreamsProcessorConfig, plan: Plan, part: Channel) -> MergeRules | None:
+    """Return how the topics of a task are merged, None of a part that reads one."""
+    if len(part.topics) == 1:
+        return None
+    return MergeRules(tuple(topics_in_code(plan, part)), chosen.task_idle)

@@ -1,0 +1,314 @@
+"""The sections of topologies, and of the channels that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, ValidationError
+from typing_extensions import override
+
+from headrace.config.errors import FieldConflict, conflict_in
+from headrace.config.models.base import Hot, Restarts
+from headrace.config.models.channel import ChannelConfig
+from headrace.config.models.rejects import RejectsModel, StreamsRejects
+from headrace.config.models.topology import TopologySection
+from headrace.config.problems import problems
+from headrace.config.types.scalars import FreeText, GroupName, ImportPath, Name, PositiveNumber
+from headrace.config.types.secrets import FreeMapping, Options, reveal_all
+from headrace.config.types.units import PositiveSeconds
+from headrace.core.errors import ConfigError
+from headrace.core.extras import Extra
+from headrace.extensions.keyed.names import changelog_name
+from headrace.extensions.keyed.section import (
+    SHORTEST_IDLE,
+    InternalTopicsConfig,
+    StateConfig,
+    StateProcessorConfig,
+)
+from headrace.extensions.streams.load import load_plan
+from headrace.extensions.streams.operators import (
+    Lookup,
+    Reduce,
+    StreamJoin,
+    TableJoin,
+    TableSource,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic import ValidationInfo
+
+    from headrace.config.errors import Steps
+    from headrace.extensions.streams.plan import Channel, Plan
+
+#: Seconds between two deletions of what is processed of a by-key topic, as Kafka Streams has it.
+PURGE_INTERVAL = 30.0
+
+#: Operators that channels do not run.
+_IN_TESTS_ONLY = (Lookup, Reduce, StreamJoin, TableJoin, TableSource)
+
+#: Keys of a channel that its topology decides.
+_OF_TOPOLOGY = ("topics", "group", "sink", "source")
+
+
+class StreamsProcessorConfig(StateProcessorConfig):
+    """Operators of a topology, on the topics that one of its parts reads. Made by topologies."""
+
+    rejects_section: ClassVar[RejectsModel] = StreamsRejects
+    fitting_sinks: ClassVar[tuple[str, ...] | None] = ()
+    builder: ClassVar[str] = "headrace.extensions.streams.runtime.build:build_streams"
+
+    type: Restarts[Literal["streams"]] = "streams"
+    """This processor."""
+
+    code: Restarts[ImportPath]
+    """The function that returns the topology."""
+
+    options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    """What the function is called with, as keyword arguments."""
+
+    topology: Restarts[Name]
+    """The name of the topology."""
+
+    topology_group: Restarts[GroupName]
+    """The group of the topology, with which names of its topics begin."""
+
+    part: Restarts[FreeText]
+    """The part of the topology that the channel is."""
+
+    stores: Restarts[FreeText | None] = None
+    """The stores of the part, each with what its rows depend on; null: there is none."""
+
+    max_task_idle: Hot[PositiveSeconds | None] = None
+    """Longest wait for a topic at its end, where the part reads several: their records are
+    processed in the order of their times, and one that comes later than that may be out of order;
+    1s or longer, and 1s without a word (null)."""
+
+    state: Restarts[StateConfig] = StateConfig()
+    """The local store."""
+
+    internal: Restarts[InternalTopicsConfig] = InternalTopicsConfig()
+    """The topics that the channel keeps for itself."""
+
+    max_rate: Hot[Annotated[float, PositiveNumber()] | None] = None
+    """The most records a second for this member; null: no limit."""
+
+    def plan(self) -> Plan:
+        """Return the plan of the whole topology. Imports its code.
+
+        Raises:
+            ConfigError: it cannot be made.
+        """
+        options = reveal_all(self.options)
+        return load_plan(self.code, options, self.topology, self.topology_group)
+
+    @property
+    def code_paths(self) -> tuple[str, ...]:
+        return (self.code,)
+
+    @property
+    def rate_limit(self) -> float | None:
+        return self.max_rate
+
+    @property
+    def extras(self) -> tuple[tuple[Steps, Extra], ...]:
+        return ((("type",), Extra.KEYED),)
+
+    @property
+    def row_keys(self) -> str:
+        return "store"
+
+    @override
+    def state_key(self, channel: ChannelConfig) -> str | None:
+        return self.stores
+
+    @override
+    def refuse_state(self, former: str, channel: ChannelConfig) -> str | None:
+        known, now = _fingerprints(former), _fingerprints(self.stores or "")
+        changed = sorted(name for name in known.keys() & now.keys() if known[name] != now[name])
+        if not changed:
+            return None
+        changelog = changelog_name(channel.group, channel.topics[0])
+        return (
+            f"store {changed[0]} of topology {self.topology} was changed: its key, windows, "
+            f"aggregates or their order differ from those of the rows in {changelog}. Raise "
+            "version= of the operator, which begins from nothing, take another group, or set the "
+            "code back; headrace state forget deletes what there is"
+        )
+
+    def left_out(self, channel: ChannelConfig) -> Iterator[str]:
+        rejects = channel.rejects
+        assert isinstance(rejects, StreamsRejects), "the configuration has the processor's"
+        for records, policy in (
+            ("records that an operator fails on", rejects.failing),
+            ("records whose windows are over", rejects.late),
+        ):
+            if policy == "skip":
+                yield f"{records} are left out"
+            elif policy == "dead_letter":
+                yield f"{records} go to {rejects.topic}, once"
+
+    def notes(self, channel: ChannelConfig) -> Iterator[str]:
+        del channel
+        plan = self.plan()
+        part = part_of(plan, self.part)
+        for place in part.operators:
+            operator = plan.operators[place]
+            by_key = f", to {plan.by_key[place]}" if place in plan.by_key else ""
+            yield f"operator {operator.label}{by_key}"
+
+    @override
+    def conflicts_in(self, channel: ChannelConfig) -> Iterator[FieldConflict]:
+        idle = self.max_task_idle
+        if idle is not None and idle < SHORTEST_IDLE:
+            yield FieldConflict(
+                ("processor", "max_task_idle"),
+                f"is {idle:g}s; take 1s or longer, because where a partition ends is known half a "
+                "second later",
+            )
+
+
+def part_of(plan: Plan, part: str) -> Channel:
+    """Return a part of a plan by its name.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    found = {each.name.removeprefix(f"{plan.name}."): each for each in plan.channels}
+    if part not in found:
+        named = ", ".join(found)
+        raise ConfigError([f"topology {plan.name} has no part {part}; it has {named}"])
+    return found[part]
+
+
+def _fingerprints(stores: str) -> dict[str, str]:
+    pairs = (each.rpartition(":") for each in stores.split())
+    return {name: fingerprint for name, _, fingerprint in pairs}
+
+
+@dataclass(frozen=True, slots=True)
+class _ChannelKeys(FreeMapping):
+    """Keys of a channel, as a channel has them."""
+
+    description = "a mapping of a channel's keys"
+
+    def _refused(self, name: str, value: Any) -> str | None:
+        del value
+        return "is what the topology decides; leave it out" if name in _OF_TOPOLOGY else None
+
+
+class TopologyConfig(TopologySection):
+    """A topology of operators on streams, and how the channels run that it becomes."""
+
+    code: Restarts[ImportPath]
+    """The function that returns the topology (package.module:name). It is called whenever the
+    configuration is read."""
+
+    options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
+    """What the function is called with, as keyword arguments."""
+
+    group: Restarts[GroupName]
+    """What the groups of its channels, and the topics that it keeps for itself, begin with."""
+
+    channel: Restarts[Annotated[Mapping[str, Any], _ChannelKeys()]] = Field(default={})
+    """Keys that each of its channels has, as a channel has them: batch, rejects, workers, ...; in
+    processor those of type streams."""
+
+    channels: Restarts[Mapping[Name, Annotated[Mapping[str, Any], _ChannelKeys()]]] = Field(
+        default={}
+    )
+    """The same for single channels, by their names without that of the topology."""
+
+    def plan(self, name: str, folders: Any = ()) -> Plan:
+        """Return the plan of the topology of this name. Imports its code from ``folders``, too.
+
+        Raises:
+            ConfigError: it cannot be made.
+        """
+        return load_plan(self.code, reveal_all(self.options), name, self.group, folders)
+
+    @override
+    def make_channels(self, name: str, info: ValidationInfo) -> Mapping[str, ChannelConfig]:
+        try:
+            plan = self.plan(name, info.data.get("python_path") or ())
+        except ConfigError as error:
+            found = [FieldConflict(("code",), f"is {self.code}, which {e}") for e in error.problems]
+            raise conflict_in(found) from error
+        conflicts = list(self._conflicts(plan))
+        made: dict[str, ChannelConfig] = {}
+        for each in _in_order(plan):
+            part = each.name.removeprefix(f"{name}.")
+            try:
+                made[each.name] = ChannelConfig.model_validate(
+                    self._document(plan, each, part), context=info.context
+                )
+            except ValidationError as error:
+                conflicts += [
+                    FieldConflict((*self._origin(part, steps), *steps), sentence)
+                    for steps, sentence in problems(error, ChannelConfig)
+                ]
+        if conflicts:
+            raise conflict_in(list(dict.fromkeys(conflicts)))
+        return made
+
+    def _conflicts(self, plan: Plan) -> Iterator[FieldConflict]:
+        parts = [each.name.removeprefix(f"{plan.name}.") for each in plan.channels]
+        for part in self.channels:
+            if part not in parts:
+                yield FieldConflict(
+                    ("channels", part),
+                    f"is no channel of the topology, which becomes {', '.join(parts)}",
+                )
+        for operator in plan.operators:
+            if isinstance(operator, _IN_TESTS_ONLY):
+                yield FieldConflict(
+                    ("code",),
+                    f"is {self.code}, and {operator.label} runs in StreamsTest only, not in a "
+                    "channel yet; leave it out, or join in a keyed reducer (docs/keyed.md)",
+                )
+
+    def _origin(self, part: str, steps: Steps) -> Steps:
+        """Return where in this section a key of a channel stands."""
+        own = self.channels.get(part, {})
+        return ("channels", part) if steps and steps[0] in own else ("channel",)
+
+    def _document(self, plan: Plan, part: Channel, name: str) -> dict[str, Any]:
+        """Return the section of a channel."""
+        every, own = reveal_all(self.channel), reveal_all(self.channels.get(name, {}))
+        given = {**every, **own}
+        stores = {each.name: f"{each.rows}:{each.fingerprint}" for each in plan.stores}
+        by_key = {*plan.by_key.values()}
+        processor = {
+            **(every.get("processor") or {}),
+            **(own.get("processor") or {}),
+            "type": "streams",
+            "code": self.code,
+            "options": reveal_all(self.options),
+            "topology": plan.name,
+            "topology_group": plan.group,
+            "part": name,
+            "stores": " ".join(stores[each] for each in part.stores) or None,
+        }
+        internal = dict(processor.get("internal") or {})
+        if by_key.issuperset(part.topics):
+            internal.setdefault("purge_input", f"{PURGE_INTERVAL:g}s")
+        return {
+            **given,
+            "topics": list(part.topics),
+            "group": part.group,
+            "processor": {**processor, "internal": internal},
+        }
+
+
+def _in_order(plan: Plan) -> list[Channel]:
+    """Return the parts so that each comes after those that write what it reads, if that goes."""
+    left, found = list(plan.channels), []
+    while left:
+        written = {topic for each in left for topic in each.writes}
+        ready = [each for each in left if not written.intersection(each.topics)] or left[:1]
+        found += ready
+        left = [each for each in left if each not in ready]
+    return found

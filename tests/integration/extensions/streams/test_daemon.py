@@ -1,0 +1,291 @@
+"""Topologies in daemons on real servers, which are killed and started again."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+import sys
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.devstack.wait import wait_for
+from headrace.testing.records import FakeRecord
+from tests.integration.extensions.keyed.test_daemon import SPARK_WAIT, arrived, rows
+from tests.kafka_sinks import committed_records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+    from headrace.streams import StreamsTest
+    from tests.integration.daemon.rig import Daemon, Site
+
+_PROGRAM = """
+from headrace.streams import (
+    Field, Row, Topology, count, hopping, key, session, sliding, tumbling, window_start, total
+)
+
+
+class Click(Row):
+    url: Field[str]
+    n: Field[int]
+
+
+class Pages(Row):
+    url: Field[str]
+    begin: Field[int]
+    n: Field[int]
+    sum: Field[int]
+
+
+class Totals(Row):
+    url: Field[str]
+    n: Field[int]
+
+
+WINDOWS = {
+    "tumbling": tumbling("10s", grace="1h"),
+    "hopping": hopping("10s", every="2s", grace="1h"),
+    "sliding": sliding("3s", grace="1h"),
+    "session": session("2s", grace="1h"),
+}
+
+
+def windows(clicks, final, updates, kind, version=1):
+    app = Topology()
+    by_url = app.stream(clicks, Click).filter(Click.n >= 0).group_by(Click.url, name="pages")
+    pages = by_url.window(WINDOWS[kind]).agg(
+        Pages, version=version, url=key, begin=window_start, n=count(), sum=total(Click.n)
+    )
+    pages.final().to(final)
+    pages.updates().to(updates)
+    return app
+
+
+def totals(clicks, output):
+    app = Topology()
+    by_url = app.stream(clicks, Click).group_by(Click.url, name="totals")
+    by_url.agg(Totals, url=key, n=count()).updates().to(output)
+    return app
+"""
+
+#: Milliseconds since the epoch of the first click: recent, or the brokers' retention drops them.
+BEGIN = int(SYSTEM_CLOCK.time() * 1000) // 10_000 * 10_000 - 7_200_000
+
+URLS = [f"/{letter}" for letter in "abcdefgh"]
+
+Click = tuple[str, int, int]
+
+
+def program(site: Site) -> ModuleType:
+    """Write the program beside the configuration, and import it here as well."""
+    name = f"program_{site.group.replace('.', '_')}"
+    (site.directory / f"{name}.py").write_text(_PROGRAM, encoding="utf-8")
+    sys.path.insert(0, str(site.directory))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(site.directory))
+
+
+def topology(
+    site: Site, code: ModuleType, function: str, options: dict[str, Any], **channel: Any
+) -> dict[str, Any]:
+    """Return a configuration of a topology alone."""
+    document = site.document()
+    common = document.pop("channels")["main"]
+    kept = {name: common[name] for name in ("coordinator", "commit_interval")}
+    batch = {"max_records": 20, "linger": 0}
+    document["topologies"] = {
+        "shop": {
+            "code": f"{code.__name__}:{function}",
+            "group": site.group,
+            "options": options,
+            "channel": {**kept, "batch": batch, "processor": {"max_records": 40}, **channel},
+        }
+    }
+    return document
+
+
+def clicks(count: int, seed: int, begin: int = BEGIN) -> list[Click]:
+    """Return clicks: url, number, time; their times are half a second apart, about."""
+    random = Random(seed)
+    return [
+        (random.choice(URLS), random.randrange(100), begin + 100 * at + random.randrange(2_000))
+        for at in range(count)
+    ]
+
+
+def produce(site: Site, sent: Sequence[Click], partitions: int = 1) -> None:
+    """Produce clicks without keys; those of one partition stay in their order by key as well."""
+    for number in range(partitions):
+        records = [
+            FakeRecord(key_=None, value_=json.dumps({"url": url, "n": n}).encode(), timestamp_=time)
+            for url, n, time in sent[number::partitions]
+        ]
+        site.broker.produce(site.partition(number), *records)
+
+
+def end_windows(site: Site, after: int) -> list[Click]:
+    """Produce a click of each page that is much later, so that all windows before are over."""
+    late = after + 2 * 3_600_000
+    sent = [(url, 1, late) for url in URLS]
+    produce(site, sent)
+    return sent
+
+
+def run_in_process(made: Any, sent: Sequence[Click], topic: str) -> StreamsTest:
+    """Return the same topology in this process, with all clicks in the order of their times."""
+    from headrace.streams import StreamsTest  # noqa: PLC0415 - needs Arrow
+
+    test = StreamsTest(made, batch=10_000)
+    for url, n, time in sorted(sent, key=lambda each: each[2]):
+        test.pipe(topic, {"url": url, "n": n}, time=time)
+    return test
+
+
+def windows_in(site: Site, topic: str) -> list[tuple[str, int, int, int]]:
+    """Return the windows that a topic has, in its order."""
+    return [
+        (value["url"], value["begin"], value["n"], value["sum"])
+        for _, value in rows(site, topic)
+        if value is not None
+    ]
+
+
+def stop(*daemons: Daemon) -> None:
+    """End daemons as an operator does."""
+    for daemon in daemons:
+        daemon.signal(signal.SIGTERM)
+    for daemon in daemons:
+        assert daemon.wait() == 0, daemon.text()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "hopping",
+        pytest.param("tumbling", marks=pytest.mark.slow),
+        pytest.param("sliding", marks=pytest.mark.slow),
+        pytest.param("session", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.timeout(400)
+def test_windows_are_told_once_after_a_kill(site: Site, kind: str) -> None:
+    """Each final window of a topology with a change of key is that of all its records."""
+    code = program(site)
+    final, updates = site.broker.create_topic(1), site.broker.create_topic(1)
+    options = {"clicks": site.topic, "final": final, "updates": updates, "kind": kind}
+    document = topology(site, code, "windows", options)
+    sent = clicks(400, 1)
+    produce(site, sent)
+    first = site.daemon(document).start()
+    arrived(site, first, updates, 60)
+    first.signal(signal.SIGKILL)
+    first.wait()
+    more = clicks(300, 2, BEGIN + 20_000)
+    produce(site, more)
+    second = site.daemon(document).start()
+    arrived(site, second, updates, 200)
+    over = end_windows(site, BEGIN + 60_000)
+    test = run_in_process(code.windows(**options), [*sent, *more, *over], site.topic)
+    wanted = sorted(
+        (each.value["url"], each.value["begin"], each.value["n"], each.value["sum"])
+        for each in test.read(final)
+    )
+    # a window of another partition is over only with a record of that
+    deadline = Deadline.after(SPARK_WAIT)
+    wait_for(lambda: len(windows_in(site, final)) >= len(wanted), deadline)
+    stop(second)
+    assert sorted(windows_in(site, final)) == wanted
+
+
+@pytest.mark.slow
+def test_groups_are_counted_once_while_members_come_and_die(site: Site) -> None:
+    """A second member joins, the first is killed: the last count of each page is that of all."""
+    code = program(site)
+    output = site.broker.create_topic(1)
+    document = topology(site, code, "totals", {"clicks": site.topic, "output": output})
+    sent = clicks(300, 3)
+    produce(site, sent, 2)
+    first = site.daemon({**document, "instance_id": "one"}).start()
+    arrived(site, first, output, 20)
+    second = site.daemon({**document, "instance_id": "two"}).start()
+    second.wait_event("controller_started", SPARK_WAIT)
+    more = clicks(300, 4)
+    produce(site, more, 2)
+    first.signal(signal.SIGKILL)
+    first.wait()
+    wanted = {url: sum(each[0] == url for each in [*sent, *more]) for url in URLS}
+
+    def last() -> dict[str, int]:
+        found = committed_records(site.broker.address, output)
+        values = [json.loads(each.value() or b"{}") for each in found]
+        return {each["url"]: each["n"] for each in values}
+
+    wait_for(lambda: last() == wanted, Deadline.after(SPARK_WAIT))
+    stop(second)
+    assert last() == wanted
+    counts = [value["n"] for key, value in rows(site, output) if key == b"/a"]
+    assert counts == sorted(counts)
+
+
+def test_records_that_fail_and_late_ones_go_to_the_topic(site: Site) -> None:
+    """A value of another type, one without a field, and one whose windows are over."""
+    code = program(site)
+    final, updates = site.broker.create_topic(1), site.broker.create_topic(1)
+    letters = site.broker.create_topic(1)
+    options: dict[str, Any] = {
+        "clicks": site.topic,
+        "final": final,
+        "updates": updates,
+        "kind": "tumbling",
+    }
+    rejects = {"failing": "dead_letter", "late": "dead_letter", "topic": letters}
+    daemon = site.daemon(topology(site, code, "windows", options, rejects=rejects)).start()
+    values = [{"url": "/a", "n": 1}, {"url": "/a", "n": "x"}, {"n": 3}]
+    records = [
+        FakeRecord(key_=None, value_=json.dumps(each).encode(), timestamp_=BEGIN) for each in values
+    ]
+    site.broker.produce(site.partition(0), *records)
+    arrived(site, daemon, updates, 1)
+    over = end_windows(site, BEGIN)
+    arrived(site, daemon, updates, 1 + len(over))
+    site.broker.produce(site.partition(0), records[0])
+    arrived(site, daemon, letters, 3)
+    stop(daemon)
+    found = committed_records(site.broker.address, letters)
+    said = [dict(each.headers() or ()) for each in found]
+    assert [json.loads(each.value() or b"") for each in found] == [*values[1:], values[0]]
+    assert b"n" in (said[0]["headrace.message"] or b"")
+    assert said[2]["headrace.error"] == b"LateRecord"
+    assert windows_in(site, final) == [("/a", BEGIN, 1, 1)]
+
+
+def test_a_store_whose_window_changed_is_refused_until_it_has_another_version(site: Site) -> None:
+    """The start names the store; with version=2 it begins from nothing."""
+    code = program(site)
+    final, updates = site.broker.create_topic(1), site.broker.create_topic(1)
+    options: dict[str, Any] = {
+        "clicks": site.topic,
+        "final": final,
+        "updates": updates,
+        "kind": "tumbling",
+    }
+    produce(site, clicks(20, 1))
+    first = site.daemon(topology(site, code, "windows", options)).start()
+    arrived(site, first, updates, 5)
+    stop(first)
+    changed = site.daemon(topology(site, code, "windows", {**options, "kind": "session"})).start()
+    assert changed.wait() != 0
+    assert "store pages of topology shop was changed" in changed.text()
+    options |= {"kind": "session", "version": 2}
+    again = site.daemon(topology(site, code, "windows", options)).start()
+    before = len(committed_records(site.broker.address, updates))
+    produce(site, clicks(20, 2))
+    arrived(site, again, updates, before + 1)
+    stop(again)
