@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import PydanticCustomError
 
-from headrace.config.errors import FieldConflict, conflict_in
+from headrace.config.errors import conflict_in
 from headrace.config.models.sink import single_sinks
 
 if TYPE_CHECKING:
@@ -63,17 +63,14 @@ def expanded(
     """Return the channels, each as those that it becomes, before them those of topologies.
 
     Raises:
-        PydanticCustomError: one of them cannot be made, or there is none.
+        PydanticCustomError: one of them cannot be made.
     """
     found: dict[str, ChannelConfig] = {}
-    conflicts: list[FieldConflict] = []
+    conflicts = []
     # missing where something is wrong with them, which is told
-    topologies = info.data.get("topologies")
-    for section in (topologies or {}).values():
+    for section in (info.data.get("topologies") or {}).values():
         # one that is written out stands for what would be made
         found |= {name: channels.get(name, made) for name, made in section.made_channels.items()}
-    if not channels and not found and topologies is not None:
-        conflicts.append(FieldConflict((), "is missing; give a mapping with at least one entry"))
     channels = {name: each for name, each in channels.items() if name not in found}
     for name, channel in channels.items():
         try:

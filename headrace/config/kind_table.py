@@ -229,7 +229,8 @@ class OneKind(Generic[S]):
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return handler(self._kind.__pydantic_core_schema__)
+        # as a choice of one it becomes a definition of its own
+        return handler(core_schema.union_schema([self._kind.__pydantic_core_schema__]))
 
 
 def _load(path: str) -> Any:

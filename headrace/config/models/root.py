@@ -138,6 +138,10 @@ class Config(Section):
     made of it. Without topologies there has to be one at least."""
 
     def conflicts(self) -> Iterator[FieldConflict]:
+        if not self.channels:
+            given = "channels" in self.model_fields_set
+            said = "an empty mapping is not" if given else "is missing; give"
+            yield FieldConflict(("channels",), f"{said} a mapping with at least one entry")
         yield from self._twice()
         yield from self._letters_in_circles()
         reading = [name for name, channel in self.channels.items() if channel.by_reference]

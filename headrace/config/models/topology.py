@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 class TopologySection(Section):
     """A topology: an extension says what it has, and which channels it becomes."""
 
-    _channels: Mapping[str, Any] = PrivateAttr(default={})
+    _made: Mapping[str, Any] = PrivateAttr(default={})
 
     @property
     def made_channels(self) -> Mapping[str, ChannelConfig]:
         """Return the channels that the topology became when it was read, by their names."""
-        return self._channels
+        return self._made
+
+    def expand(self, name: str, info: ValidationInfo) -> None:
+        """Make the channels of a topology of this name; raises as :meth:`make_channels`."""
+        self._made = self.make_channels(name, info)
 
     def make_channels(self, name: str, info: ValidationInfo) -> Mapping[str, ChannelConfig]:
         """Return the channels that a topology of this name becomes, in the order of their start.
@@ -52,7 +56,7 @@ def with_channels(
     found: list[FieldConflict] = []
     for name, section in topologies.items():
         try:
-            section._channels = section.make_channels(name, info)  # noqa: SLF001 - this module's
+            section.expand(name, info)
         except PydanticCustomError as error:
             context = error.context or {}
             found += [FieldConflict((name, *at), text) for at, text in context["found"]]
@@ -60,5 +64,3 @@ def with_channels(
         raise conflict_in(found)
     return topologies
 
-
-__all__ = ["TOPOLOGY", "TopologySection", "with_channels"]

@@ -221,9 +221,9 @@ class KeyedProcessorConfig(StateProcessorConfig):
     1s or longer; null: only records move it."""
 
     max_task_idle: Hot[PositiveSeconds | None] = None
-    """Longest wait for a topic at its end, where topics has several: their records are
-    reduced in the order of their times, and one that comes later than that may be out of order; 1s
-    or longer, and 1s without a word (null)."""
+    """Longest wait for a topic at its end, where topics has several. Their records are reduced in
+    the order of their times; one that comes later than that may be out of order. 1s or longer;
+    null: 1s."""
 
     grace: Hot[NonNegativeSeconds | None] = None
     """How late a fact may be; rejects.late says what becomes of a later one. null: as late as it

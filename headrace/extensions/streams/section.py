@@ -83,9 +83,8 @@ class StreamsProcessorConfig(StateProcessorConfig):
     """The stores of the part, each with what its rows depend on; null: there is none."""
 
     max_task_idle: Hot[PositiveSeconds | None] = None
-    """Longest wait for a topic at its end, where the part reads several: their records are
-    processed in the order of their times, and one that comes later than that may be out of order;
-    1s or longer, and 1s without a word (null)."""
+    """Longest wait for a topic at its end, where the part reads several. Their records are
+    processed in the order of their times. 1s or longer; null: 1s."""
 
     state: Restarts[StateConfig] = StateConfig()
     """The local store."""

@@ -237,13 +237,13 @@ def test_every_field_is_described_and_declared(section: type[Section]) -> None:
 
 @pytest.mark.parametrize("chapter", list(chapters()), ids=lambda chapter: chapter.title)
 def test_a_field_s_reload_effect_fits_its_section(chapter: Chapter) -> None:
-    """A channel's fields affect the channel at most, and no shared one affects a channel alone."""
-    inside = chapter.path.startswith("channels.")
+    """A channel's fields, and a topology's, affect channels at most, and no shared one does so."""
+    inside = chapter.path.startswith(("channels.", "topologies."))
     alone = {ReloadEffect.SHARING, ReloadEffect.TOPICS, ReloadEffect.CHANNEL}
     for name, field in fields(chapter.section):
         effect = effect_of(field)
         assert effect is ReloadEffect.IN_PLACE or (effect in alone) == (
-            inside or name == "channels"
+            inside or name in {"channels", "topologies"}
         ), name
 
 

@@ -20,7 +20,7 @@ NAME = "a name of letters, digits, '.', '_' and '-', 249 at most"
 NULL_SECTION = "null is not a mapping; fill it in, or leave the key out"
 SECTIONS = (
     "instance_id, state_dir, shutdown_timeout, python_path, kafka, zookeeper, spark, logging, "
-    "admin, metrics, tracing, reload, channels"
+    "admin, metrics, tracing, reload, topologies, channels"
 )
 
 
@@ -187,8 +187,8 @@ def test_mistakes_in_sections_are_named(tmp_path: Path, line: str, problem: str)
             "channels: {}",
             "channels (line 1): an empty mapping is not a mapping with at least one entry",
         ),
-        ("channels:", "channels (line 1): null is not a mapping with at least one entry"),
-        ("channels: [a]", "channels (line 1): a list is not a mapping with at least one entry"),
+        ("channels:", "channels (line 1): null is not a mapping"),
+        ("channels: [a]", "channels (line 1): a list is not a mapping"),
         ("channels: {a: }", f"channels.a (line 1): {NULL_SECTION}"),
         ("channels: {a: b}", "channels.a (line 1): *** is not a mapping"),
     ],

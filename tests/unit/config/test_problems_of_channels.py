@@ -16,7 +16,7 @@ TOPIC = f"{NAME_ONLY} or a pattern that begins with '^'"
 NO_PATTERN = "is not a regular expression that can be used"
 COUNT = "a whole number from 1 to 1000000000"
 WORKERS = "a whole number from 1 to 256"
-TYPES = "spark, arrow, keyed, rekey, simple or custom"
+TYPES = "spark, arrow, keyed, rekey, streams, simple or custom"
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ class GroupState:
         return records.names.take(pa.array(records.codes)), rows
 
     def _recall(self, names: pa.Array, rows: Parts) -> None:
-        """Have the table's rows be those of keys as they were before the micro-batch."""
+        """Set the table's rows to those of keys as they were before the micro-batch."""
         there = np.flatnonzero(self._layout.present(rows))
         keys, own = names.take(pa.array(there)), take_rows(rows, there)
         none = np.zeros(len(there), np.int64)

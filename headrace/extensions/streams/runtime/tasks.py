@@ -57,7 +57,7 @@ class TaskRecords:
     """The records of a micro-batch that are of one task, in its order."""
 
     def __init__(self, number: int, table: pa.Table) -> None:
-        """Take a table with the columns of every micro-batch, of one partition number."""
+        """Read a table with the columns of every micro-batch, of one partition number."""
         self.number = number
         self._table = table.combine_chunks()
         micros = self._table.column("timestamp").cast(pa.int64())
