@@ -63,4 +63,3 @@ def with_channels(
     if found:
         raise conflict_in(found)
     return topologies
-

@@ -46,7 +46,7 @@ def check_codec(codec: str, row: type[Row], what: str) -> None:
     fields = row.__fields__
     if kind is None:
         for name, each in fields.items():
-            if _has_bytes(each.type):
+            if has_bytes(each.type):
                 raise TypeError(
                     f"{what}: {row.__name__}.{name} has bytes, which JSON does not; take a row of "
                     'one field of bytes and codec="bytes", or text'
@@ -58,11 +58,12 @@ def check_codec(codec: str, row: type[Row], what: str) -> None:
         )
 
 
-def _has_bytes(kind: Type) -> bool:
+def has_bytes(kind: Type) -> bool:
+    """Return whether values of a type have bytes, which JSON does not."""
     if kind.item is not None:
-        return _has_bytes(kind.item)
+        return has_bytes(kind.item)
     if kind.row is not None:
-        return any(_has_bytes(each.type) for each in kind.row.__fields__.values())
+        return any(has_bytes(each.type) for each in kind.row.__fields__.values())
     return kind.kind is Kind.BYTES
 
 

@@ -40,6 +40,14 @@ def encode_rows(
     return Evaluated(text.cast(pa.binary()), faults)
 
 
+def encode_structs(values: pa.Array, row: type[Row], faults: dict[int, str]) -> pa.Array:
+    """Return rows with some fields of a class, as structs by their attributes' names, in JSON."""
+    fields = [row.__fields__[each.name] for each in values.type]
+    columns = [pc.struct_field(values, [place]) for place in range(len(fields))]
+    names, types = [each.name for each in fields], [each.type for each in fields]
+    return _objects(names, columns, types, len(values), faults)
+
+
 def _objects(
     names: Sequence[str],
     arrays: Sequence[pa.Array],

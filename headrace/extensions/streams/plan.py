@@ -502,7 +502,12 @@ class _Planner:
             rows = [] if operator.output is None else row_document(operator.output.row)
             return {"codec": operator.codec, "rows": rows}
         if isinstance(operator, StreamJoin):
-            sides = [row_document(each.row) for each in inputs if each is not None]
+            sides = [
+                [row for row in row_document(output.row) if row["field"] in names]
+                for output, names in zip(
+                    filter(None, inputs), map(self._fields_in_use, operator.inputs), strict=True
+                )
+            ]
             return {"key": key, "rows": sides}
         return {"key": key}
 

@@ -27,6 +27,7 @@ from headrace.extensions.keyed.section import (
     StateConfig,
     StateProcessorConfig,
 )
+from headrace.extensions.streams.decode import has_bytes
 from headrace.extensions.streams.load import load_plan
 from headrace.extensions.streams.operators import (
     Lookup,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 PURGE_INTERVAL = 30.0
 
 #: Operators that channels do not run.
-_IN_TESTS_ONLY = (Lookup, Reduce, StreamJoin, TableJoin, TableSource)
+_IN_TESTS_ONLY = (Lookup, Reduce, TableJoin, TableSource)
 
 #: Keys of a channel that its topology decides.
 _OF_TOPOLOGY = ("topics", "group", "sink", "source")
@@ -262,12 +263,27 @@ class TopologyConfig(TopologySection):
                     f"is no channel of the topology, which becomes {', '.join(parts)}",
                 )
         for operator in plan.operators:
+            if isinstance(operator, StreamJoin):
+                yield from self._conflicts_of_join(plan, operator)
             if isinstance(operator, _IN_TESTS_ONLY):
                 yield FieldConflict(
                     ("code",),
                     f"is {self.code}, and {operator.label} runs in StreamsTest only, not in a "
                     "channel yet; leave it out, or join in a keyed reducer (docs/keyed.md)",
                 )
+
+    def _conflicts_of_join(self, plan: Plan, operator: StreamJoin) -> Iterator[FieldConflict]:
+        for place in operator.inputs:
+            output = plan.operators[place].output
+            assert output is not None, "rows come in"
+            for name in plan.fields[place]:
+                if has_bytes(output.row.__fields__[name].type):
+                    yield FieldConflict(
+                        ("code",),
+                        f"is {self.code}, and {operator.label} would keep "
+                        f"{output.row.__name__}.{name}, which has bytes; join without it, or "
+                        "select text in its place",
+                    )
 
     def _origin(self, part: str, steps: Steps) -> Steps:
         """Return where in this section a key of a channel stands."""

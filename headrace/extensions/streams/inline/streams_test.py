@@ -13,13 +13,13 @@ from headrace.core.errors import ConfigError, PoisonRecordError
 from headrace.core.records import TopicPartition
 from headrace.extensions.streams.inline.aggregates import GroupState, WindowState
 from headrace.extensions.streams.inline.batch import TopicRecords
+from headrace.extensions.streams.inline.joins import StreamJoinState
 from headrace.extensions.streams.inline.run import ChannelRun, emits_of, topics_in_code
 from headrace.extensions.streams.inline.stateless import plain_value
 from headrace.extensions.streams.inline.tables import (
     ForeignJoinState,
     LookupState,
     SourceTable,
-    StreamJoinState,
     TableJoinState,
 )
 from headrace.extensions.streams.operators import (
@@ -352,7 +352,8 @@ def _state_of(plan: Plan, place: int) -> Any:
         case Aggregate():
             made = _state_of_aggregate(plan, place, operator, outputs[0])
         case StreamJoin():
-            made = StreamJoinState(operator, (outputs[0], outputs[1]))
+            left, right = (plan.fields[each] for each in operator.inputs)
+            made = StreamJoinState(operator, (outputs[0], outputs[1]), (left, right))
         case Lookup():
             made = LookupState(operator, *outputs)
         case TableJoin(on=None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from headrace.extensions.streams.keys import decode_keys, encode_keys
 from headrace.extensions.streams.operators import Join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headrace.extensions.streams.expressions import Node
     from headrace.extensions.streams.inline.batch import Poison
@@ -33,10 +32,8 @@ if TYPE_CHECKING:
         Filter,
         Lookup,
         Output,
-        StreamJoin,
         TableJoin,
     )
-    from headrace.extensions.streams.types import Type
 
     Fields = Mapping[str, Any]
 
@@ -380,133 +377,3 @@ class ForeignJoinState:
             [Pair(at, key, left, right, time)], self._operator.label, poison
         )
         return tuple(self.state.put(at, key, row, time) for row in batch.to_rows())
-
-
-def _with_keys(
-    batch: Batch, types: Sequence[Type], label: str, poison: Poison
-) -> tuple[Batch, pa.Array]:
-    """Return the rows that have a key, and deletions, which move the time; and their keys."""
-    keys = batch.keys(types)
-    missing = mask_of(keys.is_null()) & batch.present
-    faults = dict.fromkeys(np.flatnonzero(missing).tolist(), "the row has no key")
-    batch = batch.without(faults, poison, label)
-    return batch, batch.keys(types) if faults else keys
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class _Buffered:
-    """A record in the buffer of a join; ``order`` is the place in which it came."""
-
-    time: int
-    order: int
-
-
-class StreamJoinState:
-    """Joins two streams by key and time, as their records come. A deletion moves the time only.
-
-    A partner is remembered while its time is at least the operator time less both reaches and the
-    grace. A record that finds none waits, and is alone once its reach and the grace are over.
-    """
-
-    def __init__(self, operator: StreamJoin, outputs: tuple[Output, Output]) -> None:
-        assert operator.output is not None, "rows come out"
-        self._operator, self._outputs = operator, outputs
-        windows = operator.windows
-        self._reach = (windows.after, windows.before)
-        self._grace = windows.grace
-        self._is_alone = {
-            Join.INNER: (False, False),
-            Join.LEFT: (True, False),
-            Join.OUTER: (True, True),
-        }[operator.join]
-        self._pairs = PairFields(operator.fields, *outputs, operator.output)
-        self._order = 0
-        self._buffers: tuple[dict[bytes, list[_Buffered]], dict[bytes, list[_Buffered]]] = ({}, {})
-        self._rows: dict[int, Fields] = {}
-        self._alone: dict[int, tuple[int, int, bytes, int]] = {}
-        self.time = -1
-
-    def process(self, batches: tuple[Batch, Batch], poison: Poison) -> Batch:
-        """Return the pairs, and what is alone."""
-        label = self._operator.label
-        merged = []
-        for side, batch in enumerate(batches):
-            kept, keys = _with_keys(batch, self._outputs[side].key, label, poison)
-            columns = (kept.at.tolist(), keys.to_pylist(), kept.to_rows(), kept.times.tolist())
-            rows = zip(*columns, strict=True)
-            merged += [(at, side, place, *row) for place, (at, *row) in enumerate(rows)]
-        merged.sort(key=lambda each: each[:3])
-        pairs: list[Pair] = []
-        for at, side, _, key, row, time in merged:
-            self.time = max(self.time, time)
-            if row is not None:
-                pairs += self._take(at, side, key, row, time)
-        self._forget()
-        return self._pairs.compute(pairs, label, poison)
-
-    def _take(self, at: int, side: int, key: bytes, row: Fields, time: int) -> Iterator[Pair]:
-        if time == self.time:
-            yield from self._due(at)
-        self._order += 1
-        own = _Buffered(time, self._order)
-        partners = list(self._partners(key, side, time))
-        for each in partners:
-            self._alone.pop(each.order, None)
-            yield self._pair(at, key, side, row, self._rows[each.order], max(time, each.time))
-        if not partners and self._is_alone[side]:
-            if self._is_over(time, side):
-                yield self._pair(at, key, side, row, None, time)
-            else:
-                # of the same time right ones come first
-                self._alone[own.order] = (time, 1 - side, key, own.order)
-        insort(self._buffers[side].setdefault(key, []), own)
-        self._rows[own.order] = row
-
-    def _partners(self, key: bytes, side: int, time: int) -> Iterator[_Buffered]:
-        first = max(time - self._reach[1 - side], self._remembered)
-        last = time + self._reach[side]
-        for each in self._buffers[1 - side].get(key, ()):
-            if first <= each.time <= last:
-                yield each
-
-    @property
-    def _remembered(self) -> int:
-        return self.time - sum(self._reach) - self._grace
-
-    def _is_over(self, time: int, side: int) -> bool:
-        return time + self._reach[side] + self._grace < self.time
-
-    def _due(self, at: int) -> Iterator[Pair]:
-        """Yield the records without a partner that can have none any more."""
-        for time, flag, key, order in sorted(self._alone.values()):
-            side = 1 - flag
-            if self._is_over(time, side):
-                del self._alone[order]
-                yield self._pair(at, key, side, self._rows[order], None, time)
-
-    @staticmethod
-    def _pair(  # noqa: PLR0917 - both rows, and where they come from
-        at: int, key: bytes, side: int, row: Fields, other: Fields | None, time: int
-    ) -> Pair:
-        left, right = (row, other) if side == 0 else (other, row)
-        return Pair(at, key, left, right, time)
-
-    def _forget(self) -> None:
-        """Drop what no record can join any more, and is not alone."""
-        for buffer in self._buffers:
-            for key in list(buffer):
-                kept = []
-                for each in buffer[key]:
-                    if each.time >= self._remembered:
-                        kept.append(each)
-                    elif each.order not in self._alone:
-                        del self._rows[each.order]
-                buffer[key] = kept
-                if not kept:
-                    del buffer[key]
-
-    def buffered(self) -> Iterator[tuple[bytes, int, Fields]]:
-        """Yield the records in both buffers: key, time, fields."""
-        for buffer in self._buffers:
-            for key, found in sorted(buffer.items()):
-                yield from ((key, each.time, self._rows[each.order]) for each in found)

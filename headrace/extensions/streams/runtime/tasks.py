@@ -15,8 +15,10 @@ from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.letters import dead_letter
 from headrace.extensions.streams.inline.aggregates import GroupState, WindowState, layout_of
 from headrace.extensions.streams.inline.batch import TopicRecords
+from headrace.extensions.streams.inline.joins import StreamJoinState
 from headrace.extensions.streams.inline.run import ChannelRun, emits_of
-from headrace.extensions.streams.operators import Aggregate
+from headrace.extensions.streams.operators import Aggregate, StreamJoin
+from headrace.extensions.streams.runtime.join_store import StoredJoin
 from headrace.extensions.streams.runtime.stores import (
     StoredGroups,
     StoredPanes,
@@ -28,7 +30,7 @@ from headrace.extensions.streams.runtime.stores import (
 from headrace.extensions.streams.windows import TimeWindows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.core.letter_headers import LetterHeaders
     from headrace.extensions.keyed.state import LayeredState
@@ -186,6 +188,8 @@ class Task:
             operator = plan.operators[place]
             if isinstance(operator, Aggregate):
                 self._open(place, operator, state)
+            elif isinstance(operator, StreamJoin):
+                self._open_join(place, operator, state)
 
     def _open(self, place: int, operator: Aggregate, state: LayeredState) -> None:
         """Make the state of an aggregate, with its rows."""
@@ -197,20 +201,44 @@ class Task:
             self._stores[place] = groups
             self._states[place] = GroupState(operator, source, groups, keeps_rows=False)
             return
-        prefix = rows_prefix(name)
-        stored = state.rows_of(self._number, prefix).items()
-        rows = [(key[len(prefix) :], row.state or b"[]") for key, row in stored]
         store: StoredPanes | StoredWindowsByKey
         if isinstance(windows, TimeWindows):
             store = StoredPanes(name, layout, windows.pane)
         else:
             store = StoredWindowsByKey(name, layout)
-        store.restore(rows)
+        store.restore(self._rows(name, state))
         time = read_time(state, self._number, name)
         emits = emits_of(self._plan, place)
         self._stores[place] = store
         self._times[place] = time
         self._states[place] = WindowState(operator, windows, source, emits, store=store, time=time)
+
+    def _open_join(self, place: int, operator: StreamJoin, state: LayeredState) -> None:
+        """Make the state of a join of streams, with its rows."""
+        left, right = (self._plan.operators[each].output for each in operator.inputs)
+        assert left is not None, "rows come in"
+        assert right is not None, "rows come in"
+        one, other = (self._plan.fields[each] for each in operator.inputs)
+        name = self._names[place]
+        store = StoredJoin(name, (left, right), (one, other))
+        store.restore(self._rows(name, state))
+        self._stores[place] = store
+        self._times[place] = read_time(state, self._number, name)
+        self._states[place] = StreamJoinState(
+            operator,
+            (left, right),
+            (one, other),
+            buffer=store,
+            time=self._times[place],
+            is_stored=True,
+        )
+
+    def _rows(self, store: str, state: LayeredState) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows of a store, by their keys without its prefix."""
+        prefix = rows_prefix(store)
+        for key, row in state.rows_of(self._number, prefix).items():
+            assert row.state is not None, "rows of stores have a state"
+            yield key[len(prefix) :], row.state
 
     def process(self, records: TaskRecords, rules: RejectRules, max_row: int) -> TaskResult:
         """Run records through the operators, and return what came of them.
@@ -245,7 +273,10 @@ class Task:
                     )
                 found.append((key, value))
             state = self._states[place]
-            if isinstance(state, WindowState) and state.time != self._times[place]:
+            if (
+                isinstance(state, WindowState | StreamJoinState)
+                and state.time != self._times[place]
+            ):
                 self._times[place] = state.time
                 found.append((time_key(self._names[place]), str(state.time).encode()))
         return found

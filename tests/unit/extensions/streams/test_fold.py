@@ -1,0 +1,395 @@
+"""Topologies as channels run them: micro-batches of tasks on a state, dropped and restored."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from headrace.core.errors import HeadraceError, PoisonRecordError
+from headrace.core.letter_headers import LetterHeaders
+from headrace.core.tables import SCHEMA
+from headrace.extensions.keyed.sink import staged_state
+from headrace.extensions.keyed.state import LayeredState, Progress
+from headrace.extensions.keyed.tables import DEAD_LETTERS
+from headrace.extensions.streams.runtime.fold import TopologyFold
+from headrace.extensions.streams.runtime.stores import rows_prefix
+from headrace.extensions.streams.runtime.tasks import RejectRules
+from headrace.sinks.micro_batch import MicroBatch, OffsetRange
+from headrace.streams import (
+    Field,
+    Row,
+    StreamsTest,
+    Topology,
+    collect,
+    count,
+    hopping,
+    key,
+    session,
+    sliding,
+    total,
+    tumbling,
+    window_start,
+)
+from headrace.testing.keyed import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.extensions.streams.plan import Channel, Plan
+
+#: A record: key, value, time.
+Record = tuple[bytes | None, bytes | None, int]
+
+RULES = RejectRules(LetterHeaders("headrace", "g"))
+
+
+class InMemory:
+    """A channel of a plan on one partition, whose state outlives each fold."""
+
+    def __init__(self, plan: Plan, channel: Channel, rules: RejectRules = RULES) -> None:
+        self.plan, self.channel, self.rules = plan, channel, rules
+        self.store = MemoryStore()
+        self.written: dict[str, list[Record]] = {}
+        self.counts: list[Any] = []
+        self._offset = self._number = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin again with what was committed."""
+        self.state = LayeredState(self.store)
+        self.state.begin(0, Progress({"in": self._offset}, self._number, None))
+        self.state.admit(0)
+        self.fold = TopologyFold(self.plan, self.channel, self.state, self.rules, 512 * 1024)
+
+    def run(
+        self, topic: str | Sequence[str], records: Sequence[Record], *, commits: bool = True
+    ) -> None:
+        """Run a micro-batch; commit what came of it, or drop it. ``topic`` may be each record's."""
+        self._number += 1
+        batch = MicroBatch(
+            f"m{self._number}",
+            "c",
+            (OffsetRange("in", 0, self._offset, self._offset + len(records), len(records)),),
+        )
+        result = self.fold(table_of(topic, records, self._offset), batch)
+        staged = staged_state(batch, result, self.state, str)
+        self.state.stage(staged.layer)
+        if not commits:
+            self.state.drop(batch.id)
+            return
+        self._offset += len(records)
+        self.state.apply([staged.layer], {0: Progress({"in": self._offset}, self._number, None)})
+        self.counts.append(staged.counts)
+        for each in staged.outputs:
+            record = (each.key, each.value, each.timestamp or 0)
+            self.written.setdefault(each.topic, []).append(record)
+
+    def rows(self, store: str) -> dict[bytes, bytes | None]:
+        """Return the committed rows of a store."""
+        found = self.state.rows_of(0, rows_prefix(store))
+        return {key: row.state for key, row in found.items()}
+
+
+def table_of(topic: str | Sequence[str], records: Sequence[Record], offset: int = 0) -> pa.Table:
+    """Return records with the columns of every micro-batch."""
+    topics = [topic] * len(records) if isinstance(topic, str) else topic
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    rows = [
+        {
+            "topic": topics[at],
+            "partition": 0,
+            "offset": offset + at,
+            "timestamp": epoch + timedelta(milliseconds=time),
+            "key": name,
+            "value": value,
+        }
+        for at, (name, value, time) in enumerate(records)
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+class Click(Row):
+    n: Field[int]
+
+
+class Sums(Row):
+    key: Field[str]
+    begin: Field[int | None]
+    n: Field[int]
+    sum: Field[int]
+
+
+KINDS: dict[str, Any] = {
+    "tumbling": tumbling("10s", grace="5s"),
+    "hopping": hopping("10s", every="4s", grace="5s"),
+    "sliding": sliding("4s", grace="5s"),
+    "session": session("3s", grace="5s"),
+    "groups": None,
+}
+
+
+def program(kind: str) -> Topology:
+    """Return a topology that aggregates clicks by their keys in windows of a kind, or without."""
+    app = Topology()
+    grouped = app.stream("clicks", Click).filter(Click.n >= 0).group_by(key, name="sums")
+    windows = KINDS[kind]
+    if windows is None:
+        table = grouped.agg(Sums, key=key, begin=None, n=count(), sum=total(Click.n))
+        table.each().to("each")
+        return app
+    windowed = grouped.window(windows)
+    found = windowed.agg(Sums, key=key, begin=window_start, n=count(), sum=total(Click.n))
+    if kind != "session":
+        found.each().to("each")
+    found.final().to("final")
+    return app
+
+
+def clicks(seed: int, size: int) -> list[Record]:
+    """Return clicks of few keys whose times go on, some of them late."""
+    random, now = Random(seed), 0
+    found: list[Record] = []
+    for _ in range(size):
+        now += random.randrange(1500)
+        late = random.choice([0, 0, 0, 2_000, 9_000])
+        value = b'{"n":%d}' % random.randrange(-1, 5)
+        found.append((b"%c" % random.choice(b"abc"), value, max(0, now - late)))
+    return found
+
+
+def expected(topology: Topology, records: Sequence[Record]) -> StreamsTest:
+    """Return the same topology in the test kit, with all records at once."""
+    test = StreamsTest(topology, batch=10_000)
+    for name, value, time in records:
+        test.pipe("clicks", value, key=name, time=time)
+    return test
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_channel_writes_what_the_test_kit_does_over_cuts_drops_and_restarts(
+    kind: str, data: st.DataObject
+) -> None:
+    """Each and final are the same, and so are the late records and the rows at the end."""
+    records = clicks(data.draw(st.integers(0, 999)), data.draw(st.integers(1, 60)))
+    plan = program(kind).plan("shop")
+    (channel,) = plan.channels
+    run, at = InMemory(plan, channel), 0
+    while at < len(records):
+        size = data.draw(st.integers(1, 12))
+        for _ in range(data.draw(st.sampled_from([0, 0, 0, 1]))):
+            run.run("clicks", records[at : at + data.draw(st.integers(1, 12))], commits=False)
+        if data.draw(st.sampled_from([False, False, True])):
+            run.restart()
+        run.run("clicks", records[at : at + size])
+        at += size
+    test = expected(program(kind), records)
+    for topic in ("each", "final"):
+        wanted = [(each.key, each.value, each.time) for each in test.read(topic)]
+        assert _read(run.written.get(topic, [])) == wanted
+    late = 0 if kind == "groups" else test.late("sums")
+    assert sum(each.late for each in run.counts) == late
+    stored = run.rows("sums")
+    run.restart()
+    assert run.rows("sums") == stored
+
+
+def _read(records: Sequence[Record]) -> list[tuple[str | None, Any, int]]:
+    return [
+        (None if key is None else key.decode(), None if value is None else json.loads(value), time)
+        for key, value, time in records
+    ]
+
+
+class Mark(Row):
+    m: Field[str]
+    ratio: Field[float | None]
+
+
+class Both(Row):
+    key: Field[str]
+    n: Field[int | None]
+    m: Field[str | None]
+    ratio: Field[float | None]
+
+
+def join(kind: Literal["inner", "left", "outer"]) -> Topology:
+    """Return a topology that joins clicks and marks within three seconds."""
+    app = Topology()
+    left, right = app.stream("clicks", Click), app.stream("marks", Mark)
+    joined = left.join(
+        right,
+        Both,
+        name="both",
+        kind=kind,
+        within="3s",
+        grace="2s",
+        key=key,
+        n=Click.n,
+        m=Mark.m,
+        ratio=Mark.ratio,
+    )
+    joined.to("both")
+    return app
+
+
+@pytest.mark.parametrize("kind", ["inner", "left", "outer"])
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_join_in_a_channel_writes_what_the_test_kit_does_over_cuts_drops_and_restarts(
+    kind: Literal["inner", "left", "outer"], data: st.DataObject
+) -> None:
+    """Pairs and what stayed alone are the same in the same order, and so are the buffers."""
+    random = Random(data.draw(st.integers(0, 999)))
+    both: list[tuple[str, Record]] = []
+    for name, value, time in clicks(random.randrange(999), data.draw(st.integers(1, 50))):
+        if random.random() < 0.5:
+            both.append(("clicks", (name, random.choice([value, value, None]), time)))
+        else:
+            ratio = random.choice([b"0.5", b"null", b"3"])
+            mark = b'{"m":"\\u00e9\\n%d","ratio":%s}' % (random.randrange(9), ratio)
+            both.append(("marks", (name, mark, time)))
+    plan = join(kind).plan("shop")
+    (channel,) = plan.channels
+    run, at = InMemory(plan, channel), 0
+    while at < len(both):
+        size = data.draw(st.integers(1, 12))
+        for _ in range(data.draw(st.sampled_from([0, 0, 0, 1]))):
+            some = both[at : at + data.draw(st.integers(1, 12))]
+            run.run([t for t, _ in some], [record for _, record in some], commits=False)
+        if data.draw(st.sampled_from([False, False, True])):
+            run.restart()
+        some = both[at : at + size]
+        run.run([t for t, _ in some], [record for _, record in some])
+        at += size
+    test = StreamsTest(join(kind))
+    for topic, (name, value, time) in both:
+        test.pipe(topic, value, key=name, time=time)
+    wanted = [(each.key, each.value, each.time) for each in test.read("both")]
+    assert _read(run.written.get("both", [])) == wanted
+    stored = [json.loads(value or b"") for value in run.rows("both").values()]
+    assert sorted((each["key"], each["time"]) for each in stored) == sorted(
+        (name, time) for name, time, _ in test.buffered("both")
+    )
+
+
+def test_a_row_that_a_join_cannot_keep_is_poison() -> None:
+    """JSON has no number for one that is not finite."""
+    plan = join("left").plan("shop")
+    (channel,) = plan.channels
+    run = InMemory(plan, channel, RejectRules(LetterHeaders("headrace", "g"), "skip"))
+    run.run("marks", [(b"a", b'{"m":"x","ratio":1e999}', 1), (b"a", b'{"m":"y","ratio":1}', 2)])
+    assert [json.loads(value or b"")["row"] for value in run.rows("both").values()] == [
+        {"m": "y", "ratio": 1.0}
+    ]
+
+
+@pytest.mark.parametrize("failing", ["fail", "skip", "dead_letter"])
+def test_a_record_that_fails_goes_where_the_rules_say(failing: str) -> None:
+    """It is left out, goes to the dead letters, or fails its micro-batch by its offset."""
+    plan = program("tumbling").plan("shop")
+    (channel,) = plan.channels
+    run = InMemory(plan, channel, RejectRules(LetterHeaders("headrace", "g"), failing))
+    records: list[Record] = [
+        (b"a", b'{"n":1}', 1),
+        (b"a", b'{"n":"x"}', 2),
+        (None, b'{"n":1}', 3),
+        (b"a", b'{"n":9223372036854775807}', 4),
+    ]
+    if failing == "fail":
+        with pytest.raises(PoisonRecordError) as caught:
+            run.run("clicks", records)
+        assert caught.value.offset == 1
+        return
+    run.run("clicks", records)
+    (counts,) = run.counts
+    assert counts.rejected == 3
+    letters = run.written.get(DEAD_LETTERS, [])
+    assert [value for _, value, _ in letters] == (
+        [value for _, value, _ in records[1:]] if failing == "dead_letter" else []
+    )
+    assert [each["n"] for _, each, _ in _read(run.written["each"])] == [1]
+
+
+def test_the_state_of_a_failed_micro_batch_is_not_gone_on_with() -> None:
+    """The next one counts what was committed, though a record failed after others were counted."""
+    plan = program("tumbling").plan("shop")
+    (channel,) = plan.channels
+    run = InMemory(plan, channel)
+    run.run("clicks", [(b"a", b'{"n":1}', 1)])
+    with pytest.raises(PoisonRecordError):
+        run.run("clicks", [(b"a", b'{"n":1}', 2), (b"a", b"{", 3)])
+    run.run("clicks", [(b"a", b'{"n":1}', 2)])
+    assert [each["n"] for _, each, _ in _read(run.written["each"])] == [1, 2]
+
+
+def test_a_row_above_the_limit_names_its_key_and_what_to_do() -> None:
+    """Nothing of its micro-batch is staged."""
+
+    class Texts(Row):
+        text: Field[str]
+
+    class Collected(Row):
+        texts: Field[list[str]]
+
+    app = Topology()
+    grouped = app.stream("texts", Texts).group_by(key, name="texts")
+    grouped.agg(Collected, texts=collect(Texts.text, limit=1000)).updates().to("out")
+    plan = app.plan("shop")
+    (channel,) = plan.channels
+    run = InMemory(plan, channel)
+    run.fold.follow(RULES, 1000)
+    with pytest.raises(HeadraceError, match=r"the row 'texts/a' has 1\d\d\d bytes.*state.max_row"):
+        run.run("texts", [(b"a", b'{"text":"%s"}' % (b"x" * 300), at) for at in range(4)])
+
+
+def test_rows_of_closed_windows_are_deleted() -> None:
+    """The state has those of open windows alone, and the operator time."""
+    plan = program("tumbling").plan("shop")
+    (channel,) = plan.channels
+    run = InMemory(plan, channel)
+    run.run("clicks", [(b"a", b'{"n":1}', 1_000), (b"b", b'{"n":1}', 12_000)])
+    assert list(run.rows("sums")) == [
+        b"sums/0000000000000000000/a",
+        b"sums/0000000000000010000/b",
+    ]
+    run.run("clicks", [(b"a", b'{"n":1}', 40_000)])
+    assert list(run.rows("sums")) == [b"sums/0000000000000040000/a"]
+
+
+@settings(max_examples=30)
+@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6), seed=st.integers(0, 99))
+def test_two_partitions_of_a_micro_batch_do_not_see_each_other(sizes: list[int], seed: int) -> None:
+    """What comes of both in one call is what comes of each alone."""
+    records = clicks(seed, sum(sizes))
+    assume(len(records) > 1)
+    plan = program("hopping").plan("shop")
+    (channel,) = plan.channels
+    alone = InMemory(plan, channel)
+    alone.run("clicks", records)
+    both = InMemory(plan, channel)
+    for number in (0, 1):
+        both.state.begin(number, Progress({"in": 0}, 0, None))
+        both.state.admit(number)
+    table = table_of("clicks", records)
+    other = table.set_column(
+        table.schema.get_field_index("partition"),
+        table.schema.field("partition"),
+        pa.array([1] * len(records), table.schema.field("partition").type),
+    )
+    ranges = tuple(OffsetRange("clicks", n, 0, len(records), len(records)) for n in (0, 1))
+    result = both.fold(pa.concat_tables([table, other]), MicroBatch("m", "c", ranges))
+    for number in (0, 1):
+        own = result.filter(pc.equal(result.column("partition"), number))
+        outputs = [out for row in own.column("outputs").to_pylist() for out in row or ()]
+        got = [(out["key"], out["value"], out["ts"]) for out in outputs if out["to"] == "each"]
+        assert got == alone.written.get("each", [])
