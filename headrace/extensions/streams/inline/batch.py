@@ -139,13 +139,19 @@ def key_columns(parts: Sequence[pa.Array]) -> dict[Node, pa.Array]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a table's row, with the rows before and after; None where there is none."""
+    """A change of a table's row, with the rows before and after; None where there is none.
+
+    ``time`` is that of the change, ``row_time`` that of the row after, ``former`` that of the row
+    before.
+    """
 
     at: int
     key: bytes
     row: Mapping[str, Any] | None
     before: Mapping[str, Any] | None
     time: int
+    row_time: int
+    former: int = -1
 
 
 def batch_of(changes: Sequence[Change], output: Output) -> Batch:

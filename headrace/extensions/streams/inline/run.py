@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.extensions.streams.inline.aggregates import GroupState, filter_windows
+from headrace.extensions.streams.inline.aggregates import filter_windows
 from headrace.extensions.streams.inline.batch import TopicRecords, merge_batches
 from headrace.extensions.streams.inline.stateless import (
     apply,
@@ -20,13 +20,8 @@ from headrace.extensions.streams.inline.stateless import (
     write_sink,
 )
 from headrace.extensions.streams.inline.tables import (
-    ForeignJoinState,
-    Held,
-    SourceTable,
-    TableJoinState,
     View,
     emit_changes,
-    filter_rows,
     filter_table,
 )
 from headrace.extensions.streams.operators import (
@@ -63,13 +58,6 @@ _NO_RECORDS = TopicRecords(
 )
 
 
-class _Quiet:
-    """Poison that was noted before: of rows that were there before a micro-batch."""
-
-    def note(self, at: int, reason: str) -> None:
-        """Return at once."""
-
-
 def topics_in_code(plan: Plan, channel: Channel) -> list[str]:
     """Return the topics of a channel in the order in which the code names them."""
     found: dict[str, None] = {}
@@ -94,6 +82,19 @@ def emits_of(plan: Plan, place: int) -> frozenset[Emit]:
     return frozenset(found)
 
 
+def is_looked_up(plan: Plan, place: int) -> bool:
+    """Return whether rows of a table are looked up by key, so that all of them are needed."""
+    for at, operator in enumerate(plan.operators):
+        if place not in operator.inputs:
+            continue
+        is_table = operator.inputs.index(place) == 1 or isinstance(operator, TableJoin)
+        if isinstance(operator, Lookup | TableJoin) and is_table:
+            return True
+        if isinstance(operator, Filter) and is_looked_up(plan, at):
+            return True
+    return False
+
+
 class ChannelRun:
     """A micro-batch of a channel on its way through the operators."""
 
@@ -114,7 +115,6 @@ class ChannelRun:
         #: What is written, by topic and as it came; changes of key among them.
         self.written: list[tuple[str, Written]] = []
         self._rows: dict[int, Any] = {}
-        self._before: dict[int, Mapping[bytes, Held]] = {}
 
     def process(self) -> None:
         """Run each operator once, in the order of the code."""
@@ -128,9 +128,6 @@ class ChannelRun:
             self._rows[place] = self._run(place, self._plan.operators[place])
 
     def _run(self, place: int, operator: Operator) -> Any:
-        state = self._states[place]
-        if isinstance(state, (SourceTable, GroupState, TableJoinState, ForeignJoinState)):
-            self._before[place] = dict(state.state.rows)
         return _STEPS[type(operator)](self, place, operator)
 
     def read_source(self, place: int, operator: Source) -> Batch:
@@ -145,11 +142,13 @@ class ChannelRun:
 
     def filter(self, place: int, operator: Filter) -> Any:
         """Return the rows of a stream, or the changes of a table, of which a condition is true."""
-        del place
         (source,) = operator.inputs
         rows = self._rows.get(source)
         if isinstance(rows, list):
-            return filter_table(operator, rows, self._poison)
+            changes = filter_table(operator, rows, self._poison)
+            if self._states[place] is not None:
+                self._states[place].follow(changes)
+            return changes
         if isinstance(rows, dict):
             return {
                 emit: filter_windows(batch, operator.where, operator.label, self._poison, emit)
@@ -225,14 +224,7 @@ class ChannelRun:
 
     def _view(self, place: int) -> View:
         """Return a table as it is before the micro-batch, and moves on with it."""
-        return View(self._held(place), self._rows[place])
-
-    def _held(self, place: int) -> Mapping[bytes, Held]:
-        operator = self._plan.operators[place]
-        if isinstance(operator, Filter):
-            # a row at fault was noted when it came
-            return filter_rows(operator, self._held(operator.inputs[0]), _Quiet())
-        return self._before[place]
+        return View(self._states[place].state.rows, self._rows[place])
 
     def emit(self, place: int, operator: Emitted) -> Batch:
         """Return the changes of a table as rows of a stream."""

@@ -14,9 +14,15 @@ from headrace.core.records import TopicPartition
 from headrace.extensions.streams.inline.aggregates import GroupState, WindowState
 from headrace.extensions.streams.inline.batch import TopicRecords
 from headrace.extensions.streams.inline.joins import StreamJoinState
-from headrace.extensions.streams.inline.run import ChannelRun, emits_of, topics_in_code
+from headrace.extensions.streams.inline.run import (
+    ChannelRun,
+    emits_of,
+    is_looked_up,
+    topics_in_code,
+)
 from headrace.extensions.streams.inline.stateless import plain_value
 from headrace.extensions.streams.inline.tables import (
+    FilteredTable,
     ForeignJoinState,
     LookupState,
     SourceTable,
@@ -24,6 +30,7 @@ from headrace.extensions.streams.inline.tables import (
 )
 from headrace.extensions.streams.operators import (
     Aggregate,
+    Filter,
     Lookup,
     Reduce,
     Source,
@@ -354,10 +361,12 @@ def _state_of(plan: Plan, place: int) -> Any:
         case StreamJoin():
             left, right = (plan.fields[each] for each in operator.inputs)
             made = StreamJoinState(operator, (outputs[0], outputs[1]), (left, right))
+        case Filter() if outputs[0].is_table and is_looked_up(plan, place):
+            made = FilteredTable(operator, {})
         case Lookup():
             made = LookupState(operator, *outputs)
         case TableJoin(on=None):
-            made = TableJoinState(operator, *outputs)
+            made = TableJoinState(operator, outputs[0], outputs[1])
         case TableJoin():
             made = ForeignJoinState(operator, *outputs)
         case Reduce():

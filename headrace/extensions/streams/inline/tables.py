@@ -50,23 +50,28 @@ class View:
     """A table as it is in the middle of a micro-batch: each change is seen from its place on."""
 
     def __init__(self, rows: Mapping[bytes, Held], changes: Sequence[Change]) -> None:
-        """Start with the rows before the changes, which follow in their order."""
-        self._rows = dict(rows)
+        """Start before the changes, which follow in their order; ``rows`` are those after them."""
+        self._rows = rows
         self._changes = changes
         self._next = 0
+        self._changed: dict[bytes, Held | None] = {}
+        for change in reversed(changes):
+            self._changed[change.key] = _held(change.before, change.former)
 
     def advance(self, at: int) -> None:
         """Apply the changes of records up to a place, that one included."""
         while self._next < len(self._changes) and self._changes[self._next].at <= at:
             change = self._changes[self._next]
             self._next += 1
-            self._rows.pop(change.key, None)
-            if change.row is not None:
-                self._rows[change.key] = Held(change.row, change.time)
+            self._changed[change.key] = _held(change.row, change.row_time)
 
     def get(self, key: bytes) -> Held | None:
         """Return the row of a key."""
-        return self._rows.get(key)
+        return self._changed[key] if key in self._changed else self._rows.get(key)
+
+
+def _held(row: Fields | None, time: int) -> Held | None:
+    return None if row is None else Held(row, time)
 
 
 class TableState:
@@ -75,20 +80,38 @@ class TableState:
     def __init__(self) -> None:
         self.rows: dict[bytes, Held] = {}
 
-    def put(self, at: int, key: bytes, row: Fields | None, time: int) -> Change:
-        """Store a row, or delete it, and return the change."""
+    def put(
+        self, at: int, key: bytes, row: Fields | None, time: int, row_time: int | None = None
+    ) -> Change:
+        """Store a row, or delete it, and return the change; ``row_time`` is the row's own time."""
+        own = time if row_time is None else row_time
         before = self.rows.pop(key, None)
         if row is not None:
-            self.rows[key] = Held(row, time)
-        return Change(at, key, row, None if before is None else before.row, time)
+            self.rows[key] = Held(row, own)
+        former = (None, -1) if before is None else (before.row, before.time)
+        return Change(at, key, row, former[0], time, own, former[1])
+
+
+class FilteredTable:
+    """The rows of a table of which a condition is true."""
+
+    def __init__(self, operator: Filter, rows: Mapping[bytes, Held]) -> None:
+        """Start with the rows of the whole table; one at fault was noted when it came."""
+        self.state = TableState()
+        self.state.rows = filter_rows(operator, rows)
+
+    def follow(self, changes: Sequence[Change]) -> None:
+        """Apply changes of the rows that are there."""
+        for change in changes:
+            self.state.put(change.at, change.key, change.row, change.time, change.row_time)
 
 
 class SourceTable:
     """A topic as a table: the last record of a key in its order, whatever its time."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, state: TableState | None = None) -> None:
         self._output = output
-        self.state = TableState()
+        self.state = state or TableState()
 
     def process(self, batch: Batch, label: str, poison: Poison) -> list[Change]:
         """Return the changes of records; one without a key is poison."""
@@ -237,17 +260,26 @@ class LookupState:
         return self._pairs.compute(pairs, operator.label, poison)
 
 
-def filter_rows(operator: Filter, rows: Mapping[bytes, Held], poison: Poison) -> dict[bytes, Held]:
+class _Quiet:
+    """Poison that was noted before."""
+
+    def note(self, at: int, reason: str) -> None:
+        """Return at once."""
+
+
+def filter_rows(operator: Filter, rows: Mapping[bytes, Held]) -> dict[bytes, Held]:
     """Return the rows of a table of which a condition is true."""
-    changes = [Change(0, key, held.row, None, held.time) for key, held in rows.items()]
-    kept = {change.key for change in filter_table(operator, changes, poison)}
+    changes = [Change(0, key, held.row, None, held.time, held.time) for key, held in rows.items()]
+    kept = {change.key for change in filter_table(operator, changes, _Quiet())}
     return {key: held for key, held in rows.items() if key in kept}
 
 
 class TableJoinState:
     """Joins two tables by key: each change of either side is a change, with the later time."""
 
-    def __init__(self, operator: TableJoin, left: Output, right: Output) -> None:
+    def __init__(
+        self, operator: TableJoin, left: Output, right: Output, state: TableState | None = None
+    ) -> None:
         assert operator.output is not None, "rows come out"
         self._operator = operator
         self._pairs = PairFields(operator.fields, left, right, operator.output)
@@ -256,7 +288,7 @@ class TableJoinState:
             Join.LEFT: (True, False),
             Join.OUTER: (False, False),
         }[operator.join]
-        self.state = TableState()
+        self.state = state or TableState()
 
     def process(
         self, views: tuple[View, View], changes: tuple[list[Change], list[Change]], poison: Poison
@@ -264,7 +296,7 @@ class TableJoinState:
         """Return the changes of the result."""
         merged = _in_task_order(changes)
         pairs: list[Pair] = []
-        made: list[tuple[int, bytes, int, int | None]] = []
+        made: list[tuple[int, bytes, int, int, int | None]] = []
         for at, side, place in merged:
             change = changes[side][place]
             views[1 - side].advance(at if side else at - 1)
@@ -273,18 +305,21 @@ class TableJoinState:
             if other is None and (self._needed[1 - side] or nothing):
                 continue
             time = change.time if other is None else max(change.time, other.time)
+            # of a row that lost its partner it is the later one of those that are left
+            there = (_held(change.row, change.row_time), other)
+            row_time = max((each.time for each in there if each is not None), default=time)
             own = (change.row, None if other is None else other.row)
             left, right = own if side == 0 else own[::-1]
             if self._is_gone(left, right):
-                made.append((at, change.key, time, None))
+                made.append((at, change.key, time, row_time, None))
             else:
-                made.append((at, change.key, time, len(pairs)))
+                made.append((at, change.key, time, row_time, len(pairs)))
                 pairs.append(Pair(at, change.key, left, right, time))
         batch, kept = self._pairs.compute_kept(pairs, self._operator.label, poison)
         rows = dict(zip(kept, batch.to_rows(), strict=True))
         return [
-            self.state.put(at, key, None if pair is None else rows[pair], time)
-            for at, key, time, pair in made
+            self.state.put(at, key, None if pair is None else rows[pair], time, row_time)
+            for at, key, time, row_time, pair in made
             if pair is None or pair in rows
         ]
 

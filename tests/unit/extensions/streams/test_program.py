@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from headrace.extensions.streams.inline.streams_test import OutRecord, StreamsTest
@@ -41,6 +41,7 @@ def _is_read(node: dict[str, str], nodes: list[dict[str, str]]) -> bool:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("sliding")])
 @settings(max_examples=10)
+@example(seed=883)  # a row of a joined table that lost its partner has its own time again
 @given(seed=st.integers(0, 10**9))
 def test_a_topology_in_this_process_gives_the_outputs_of_the_reference(
     kind: str, seed: int
