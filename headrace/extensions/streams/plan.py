@@ -289,8 +289,8 @@ class _Planner:
         )
 
     def _with_changelog(self, store: Store, channels: Sequence[Channel]) -> Store:
-        """Return a store with its channel's changelog; a table's topic is its own."""
-        if isinstance(self._operators[store.operator], TableSource):
+        """Return a store with its channel's changelog; a shared table's topic is its own."""
+        if _is_shared(self._operators[store.operator]):
             return store
         (own,) = (each for each in channels if store.operator in each.operators)
         return replace(store, changelog=changelog_name(own.group, own.topics[0]))

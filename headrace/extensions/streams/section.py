@@ -38,18 +38,16 @@ from headrace.extensions.streams.operators import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pydantic import ValidationInfo
 
     from headrace.config.errors import Steps
+    from headrace.extensions.streams.operators import Operator, Output
     from headrace.extensions.streams.plan import Channel, Plan
 
 #: Seconds between two deletions of what is processed of a by-key topic, as Kafka Streams has it.
 PURGE_INTERVAL = 30.0
-
-#: Operators that channels do not run.
-_IN_TESTS_ONLY = (Lookup, Reduce, TableJoin, TableSource)
 
 #: Keys of a channel that its topology decides.
 _OF_TOPOLOGY = ("topics", "group", "sink", "source")
@@ -265,7 +263,9 @@ class TopologyConfig(TopologySection):
         for operator in plan.operators:
             if isinstance(operator, StreamJoin):
                 yield from self._conflicts_of_join(plan, operator)
-            if isinstance(operator, _IN_TESTS_ONLY):
+            if isinstance(operator, TableSource):
+                yield from self._conflicts_of_rows(operator, operator.output, None)
+            if runs_in_tests_only(operator):
                 yield FieldConflict(
                     ("code",),
                     f"is {self.code}, and {operator.label} runs in StreamsTest only, not in a "
@@ -275,15 +275,22 @@ class TopologyConfig(TopologySection):
     def _conflicts_of_join(self, plan: Plan, operator: StreamJoin) -> Iterator[FieldConflict]:
         for place in operator.inputs:
             output = plan.operators[place].output
-            assert output is not None, "rows come in"
-            for name in plan.fields[place]:
-                if has_bytes(output.row.__fields__[name].type):
-                    yield FieldConflict(
-                        ("code",),
-                        f"is {self.code}, and {operator.label} would keep "
-                        f"{output.row.__name__}.{name}, which has bytes; join without it, or "
-                        "select text in its place",
-                    )
+            yield from self._conflicts_of_rows(operator, output, plan.fields[place])
+
+    def _conflicts_of_rows(
+        self, operator: Operator, output: Output | None, names: Sequence[str] | None
+    ) -> Iterator[FieldConflict]:
+        """Yield which fields of rows cannot be kept in a state."""
+        assert output is not None, "there are rows"
+        fields = output.row.__fields__
+        for name in fields if names is None else names:
+            if has_bytes(fields[name].type):
+                yield FieldConflict(
+                    ("code",),
+                    f"is {self.code}, and {operator.label} would keep "
+                    f"{output.row.__name__}.{name}, which has bytes; leave the field out, or "
+                    "have text in its place",
+                )
 
     def _origin(self, part: str, steps: Steps) -> Steps:
         """Return where in this section a key of a channel stands."""
@@ -316,6 +323,16 @@ class TopologyConfig(TopologySection):
             "group": part.group,
             "processor": {**processor, "internal": internal},
         }
+
+
+def runs_in_tests_only(operator: Operator) -> bool:
+    """Return whether channels do not run an operator."""
+    match operator:
+        case Reduce() | TableSource(shared=True):
+            return True
+        case TableJoin() | Lookup():
+            return operator.on is not None
+    return False
 
 
 def _in_order(plan: Plan) -> list[Channel]:

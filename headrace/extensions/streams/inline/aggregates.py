@@ -200,7 +200,7 @@ class GroupState:
         names = records.names.take(pa.array(groups.numbers))
         before = self._rows.read(names)
         if not self._keeps_rows:
-            self._recall(names, before)
+            self.recall(names, before)
         ordered = self._layout.extend_scan(before, groups, Inputs(self._layout, records))
         rows = tuple(np.empty_like(part) for part in ordered)
         for part, values in zip(rows, ordered, strict=True):
@@ -211,8 +211,8 @@ class GroupState:
         self._rows.write(names, take_rows(ordered, groups.starts + groups.sizes - 1))
         return records.names.take(pa.array(records.codes)), rows
 
-    def _recall(self, names: pa.Array, rows: Parts) -> None:
-        """Set the table's rows to those of keys as they were before the micro-batch."""
+    def recall(self, names: pa.Array, rows: Parts) -> None:
+        """Set the table's rows to those of keys; where there is none, it has none."""
         there = np.flatnonzero(self._layout.present(rows))
         keys, own = names.take(pa.array(there)), take_rows(rows, there)
         none = np.zeros(len(there), np.int64)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.extensions.streams.columns import evaluate
+from headrace.extensions.streams.encode import encode_structs
 from headrace.extensions.streams.expressions import FieldNode, Part, PartNode
 from headrace.extensions.streams.inline.batch import (
     Batch,
@@ -107,14 +108,26 @@ class FilteredTable:
 
 
 class SourceTable:
-    """A topic as a table: the last record of a key in its order, whatever its time."""
+    """A topic as a table: the last record of a key in its order, whatever its time.
 
-    def __init__(self, output: Output, state: TableState | None = None) -> None:
+    With ``is_stored`` a row is poison that JSON cannot have: one with a number that is not finite.
+    """
+
+    def __init__(
+        self, output: Output, state: TableState | None = None, *, is_stored: bool = False
+    ) -> None:
         self._output = output
-        self.state = state or TableState()
+        self.state = TableState() if state is None else state
+        self._is_stored = is_stored
 
     def process(self, batch: Batch, label: str, poison: Poison) -> list[Change]:
         """Return the changes of records; one without a key is poison."""
+        if self._is_stored:
+            faults: dict[int, str] = {}
+            kinds = [pa.field(name, each.type) for name, each in batch.fields.items()]
+            rows_in = pa.StructArray.from_arrays(list(batch.fields.values()), fields=kinds)
+            encode_structs(rows_in, batch.row, faults)
+            batch = batch.without(faults, poison, label)
         keys = batch.keys(self._output.key).to_pylist()
         changes = []
         rows = zip(keys, batch.to_rows(), batch.at.tolist(), batch.times.tolist(), strict=True)
@@ -277,9 +290,7 @@ def filter_rows(operator: Filter, rows: Mapping[bytes, Held]) -> dict[bytes, Hel
 class TableJoinState:
     """Joins two tables by key: each change of either side is a change, with the later time."""
 
-    def __init__(
-        self, operator: TableJoin, left: Output, right: Output, state: TableState | None = None
-    ) -> None:
+    def __init__(self, operator: TableJoin, left: Output, right: Output) -> None:
         assert operator.output is not None, "rows come out"
         self._operator = operator
         self._pairs = PairFields(operator.fields, left, right, operator.output)
@@ -288,7 +299,21 @@ class TableJoinState:
             Join.LEFT: (True, False),
             Join.OUTER: (False, False),
         }[operator.join]
-        self.state = state or TableState()
+        self.state = TableState()
+
+    def fill(self, left: Mapping[bytes, Held], right: Mapping[bytes, Held]) -> None:
+        """Set the rows to those of two tables; a pair at fault was noted when it came."""
+        pairs: list[Pair] = []
+        for key in {**left, **right}:
+            both = (left.get(key), right.get(key))
+            one, other = (None if each is None else each.row for each in both)
+            if not self._is_gone(one, other):
+                time = max(each.time for each in both if each is not None)
+                pairs.append(Pair(0, key, one, other, time))
+        batch, kept = self._pairs.compute_kept(pairs, self._operator.label, _Quiet())
+        for place, row in zip(kept, batch.to_rows(), strict=True):
+            pair = pairs[place]
+            self.state.put(0, pair.key, row, pair.time)
 
     def process(
         self, views: tuple[View, View], changes: tuple[list[Change], list[Change]], poison: Poison

@@ -33,12 +33,13 @@ class StreamsProcessor(KeyedProcessor):
     @override
     def open(self, context: ChannelContext) -> None:
         internal = self.current.settings.internal
+        sources = [topic for topic in self.current.topics if topic not in self._by_key]
         with closing(self.parts.catalog()) as catalog:
             for topic in self._by_key:
                 open_by_key(
                     catalog,
                     topic,
-                    self.current.topics,
+                    sources,
                     Deadline.after(START_TIMEOUT, context.clock),
                     create=internal.create,
                     replication_factor=internal.replication_factor,

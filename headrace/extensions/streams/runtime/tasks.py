@@ -13,31 +13,19 @@ from headrace.core.errors import HeadraceError, PoisonRecordError
 from headrace.core.letter_headers import Failure, Stage
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.letters import dead_letter
-from headrace.extensions.streams.inline.aggregates import GroupState, WindowState, layout_of
 from headrace.extensions.streams.inline.batch import TopicRecords
-from headrace.extensions.streams.inline.joins import StreamJoinState
-from headrace.extensions.streams.inline.run import ChannelRun, emits_of
-from headrace.extensions.streams.operators import Aggregate, StreamJoin
-from headrace.extensions.streams.runtime.join_store import StoredJoin
-from headrace.extensions.streams.runtime.stores import (
-    StoredGroups,
-    StoredPanes,
-    StoredWindowsByKey,
-    read_time,
-    rows_prefix,
-    time_key,
-)
-from headrace.extensions.streams.windows import TimeWindows
+from headrace.extensions.streams.inline.run import ChannelRun
+from headrace.extensions.streams.runtime.states import TaskStates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.core.letter_headers import LetterHeaders
     from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.keyed.tables import OutputRow
     from headrace.extensions.streams.inline.batch import Written
     from headrace.extensions.streams.plan import Channel, Plan
-    from headrace.extensions.streams.runtime.stores import ChangedRow, ChangingStore
+    from headrace.extensions.streams.runtime.stores import ChangedRow
 
 #: The time of a record that has none: before 1970, which is poison where it is asked for.
 _NO_TIME = -1
@@ -166,7 +154,7 @@ class TaskResult:
 
 
 class Task:
-    """The states of a channel's operators in one partition number. One thread at a time.
+    """A channel's operators in one partition number, with their states. One thread at a time.
 
     ``last_layer`` names the layer of rows that the states are of: with another one they are read
     again.
@@ -179,66 +167,8 @@ class Task:
             StateStoreError: they cannot be read.
         """
         self.last_layer: str | None = None
-        self._plan, self._channel, self._number = plan, channel, number
-        self._names = {each.operator: each.rows for each in plan.stores}
-        self._states: dict[int, Any] = dict.fromkeys(range(len(plan.operators)))
-        self._stores: dict[int, ChangingStore] = {}
-        self._times: dict[int, int] = {}
-        for place in channel.operators:
-            operator = plan.operators[place]
-            if isinstance(operator, Aggregate):
-                self._open(place, operator, state)
-            elif isinstance(operator, StreamJoin):
-                self._open_join(place, operator, state)
-
-    def _open(self, place: int, operator: Aggregate, state: LayeredState) -> None:
-        """Make the state of an aggregate, with its rows."""
-        source = self._plan.operators[operator.inputs[0]].output
-        assert source is not None, "rows come in"
-        name, layout, windows = self._names[place], layout_of(operator), operator.windows
-        if windows is None:
-            groups = StoredGroups(name, layout, state, self._number)
-            self._stores[place] = groups
-            self._states[place] = GroupState(operator, source, groups, keeps_rows=False)
-            return
-        store: StoredPanes | StoredWindowsByKey
-        if isinstance(windows, TimeWindows):
-            store = StoredPanes(name, layout, windows.pane)
-        else:
-            store = StoredWindowsByKey(name, layout)
-        store.restore(self._rows(name, state))
-        time = read_time(state, self._number, name)
-        emits = emits_of(self._plan, place)
-        self._stores[place] = store
-        self._times[place] = time
-        self._states[place] = WindowState(operator, windows, source, emits, store=store, time=time)
-
-    def _open_join(self, place: int, operator: StreamJoin, state: LayeredState) -> None:
-        """Make the state of a join of streams, with its rows."""
-        left, right = (self._plan.operators[each].output for each in operator.inputs)
-        assert left is not None, "rows come in"
-        assert right is not None, "rows come in"
-        one, other = (self._plan.fields[each] for each in operator.inputs)
-        name = self._names[place]
-        store = StoredJoin(name, (left, right), (one, other))
-        store.restore(self._rows(name, state))
-        self._stores[place] = store
-        self._times[place] = read_time(state, self._number, name)
-        self._states[place] = StreamJoinState(
-            operator,
-            (left, right),
-            (one, other),
-            buffer=store,
-            time=self._times[place],
-            is_stored=True,
-        )
-
-    def _rows(self, store: str, state: LayeredState) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a store, by their keys without its prefix."""
-        prefix = rows_prefix(store)
-        for key, row in state.rows_of(self._number, prefix).items():
-            assert row.state is not None, "rows of stores have a state"
-            yield key[len(prefix) :], row.state
+        self._plan, self._channel = plan, channel
+        self._states = TaskStates(plan, channel, state, number)
 
     def process(self, records: TaskRecords, rules: RejectRules, max_row: int) -> TaskResult:
         """Run records through the operators, and return what came of them.
@@ -249,34 +179,17 @@ class Task:
             HeadraceError: a row is too large.
         """
         rejected = _Rejected(records, rules)
-        run = ChannelRun(self._plan, self._channel, self._states, records.by_topic(), rejected)
+        states = self._states.by_place
+        run = ChannelRun(self._plan, self._channel, states, records.by_topic(), rejected)
         run.process()
-        late: dict[int, str] = {}
-        for place, state in self._states.items():
-            if isinstance(state, WindowState):
-                text = f"{self._names[place]}: its windows were over when it came"
-                late |= dict.fromkeys(state.late_at.tolist(), text)
+        late = self._states.late()
         letters = [*rejected.letters(), *rejected.late_letters(late)]
-        rows = self._changed_rows(max_row)
+        rows = list(self._states.take_changes())
+        for key, value in rows:
+            if value is not None and len(key) + len(value) > max_row:
+                raise HeadraceError(
+                    f"the row {key.decode(errors='replace')!r} has {len(key) + len(value)} bytes, "
+                    f"and state.max_row is {max_row}; lower the limit of what the operator "
+                    "collects, or raise state.max_row and the changelog's max.message.bytes"
+                )
         return TaskResult(run.written, letters, rows, len(late), len(rejected.reasons))
-
-    def _changed_rows(self, max_row: int) -> list[ChangedRow]:
-        found: list[ChangedRow] = []
-        for place, store in self._stores.items():
-            for key, value in store.take_changes():
-                if value is not None and len(key) + len(value) > max_row:
-                    raise HeadraceError(
-                        f"the row {key.decode(errors='replace')!r} has {len(key) + len(value)} "
-                        f"bytes, and state.max_row is {max_row}; lower the limit of what the "
-                        "operator collects, or raise state.max_row and the changelog's "
-                        "max.message.bytes"
-                    )
-                found.append((key, value))
-            state = self._states[place]
-            if (
-                isinstance(state, WindowState | StreamJoinState)
-                and state.time != self._times[place]
-            ):
-                self._times[place] = state.time
-                found.append((time_key(self._names[place]), str(state.time).encode()))
-        return found

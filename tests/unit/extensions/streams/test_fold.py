@@ -22,6 +22,7 @@ from headrace.extensions.keyed.tables import DEAD_LETTERS
 from headrace.extensions.streams.runtime.fold import TopologyFold
 from headrace.extensions.streams.runtime.stores import rows_prefix
 from headrace.extensions.streams.runtime.tasks import RejectRules
+from headrace.extensions.streams.section import runs_in_tests_only
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.streams import (
     Field,
@@ -39,6 +40,9 @@ from headrace.streams import (
     window_start,
 )
 from headrace.testing.keyed import MemoryStore
+from tests.streams.program import write_topology
+from tests.streams.scenario import KINDS as ALL_KINDS
+from tests.streams.scenario import scenario
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,7 +178,7 @@ def expected(topology: Topology, records: Sequence[Record]) -> StreamsTest:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_a_channel_writes_what_the_test_kit_does_over_cuts_drops_and_restarts(
     kind: str, data: st.DataObject
@@ -243,7 +247,7 @@ def join(kind: Literal["inner", "left", "outer"]) -> Topology:
 
 
 @pytest.mark.parametrize("kind", ["inner", "left", "outer"])
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_a_join_in_a_channel_writes_what_the_test_kit_does_over_cuts_drops_and_restarts(
     kind: Literal["inner", "left", "outer"], data: st.DataObject
@@ -280,6 +284,53 @@ def test_a_join_in_a_channel_writes_what_the_test_kit_does_over_cuts_drops_and_r
     assert sorted((each["key"], each["time"]) for each in stored) == sorted(
         (name, time) for name, time, _ in test.buffered("both")
     )
+
+
+#: Kinds of scenarios that may be one channel, of operators that keep rows by key.
+SCENARIOS = [
+    *(kind for kind in ALL_KINDS if kind.startswith(("stream_table", "table_table", "join"))),
+    "mixed",
+    "stateless",
+]
+
+
+@pytest.mark.parametrize("kind", SCENARIOS)
+@settings(max_examples=6)
+@given(data=st.data())
+def test_a_scenario_in_a_channel_writes_what_the_test_kit_does(
+    kind: str, data: st.DataObject
+) -> None:
+    """Tables, lookups and joins, over cuts, drops and restarts; updates by the last of a key."""
+    found = scenario(data.draw(st.integers(0, 10**9)), kind)
+    plan = write_topology(found).plan("shop")
+    assume(len(plan.channels) == 1 and not plan.by_key)
+    assume(not any(runs_in_tests_only(each) for each in plan.operators))
+    (channel,) = plan.channels
+    records = [
+        (topic, (key.encode(), None if row is None else json.dumps(row).encode(), time))
+        for topic, key, row, time in found["records"]
+    ]
+    run, at = InMemory(plan, channel, RejectRules(LetterHeaders("headrace", "g"), "skip")), 0
+    while at < len(records):
+        size = data.draw(st.integers(1, 20))
+        if data.draw(st.sampled_from([False, False, True])):
+            some = records[at : at + 5]
+            run.run([t for t, _ in some], [record for _, record in some], commits=False)
+        if data.draw(st.sampled_from([False, False, True])):
+            run.restart()
+        some = records[at : at + size]
+        run.run([t for t, _ in some], [record for _, record in some])
+        at += size
+    test = StreamsTest(write_topology(found), on_poison="drop")
+    for topic, (name, value, time) in records:
+        test.pipe(topic, value, key=name, time=time)
+    for topic in channel.writes:
+        wanted = [(each.key, each.value, each.time) for each in test.read(topic)]
+        got = _read(run.written.get(topic, []))
+        if "updates" in topic:
+            assert {each[0]: each for each in got} == {each[0]: each for each in wanted}
+        else:
+            assert got == wanted
 
 
 def test_a_row_that_a_join_cannot_keep_is_poison() -> None:

@@ -1,0 +1,169 @@
+"""The states of a channel's operators in one task, read from the rows of the channel's state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.extensions.streams.inline.aggregates import GroupState, WindowState, layout_of
+from headrace.extensions.streams.inline.joins import StreamJoinState
+from headrace.extensions.streams.inline.run import emits_of, is_looked_up
+from headrace.extensions.streams.inline.tables import (
+    FilteredTable,
+    LookupState,
+    SourceTable,
+    TableJoinState,
+)
+from headrace.extensions.streams.operators import (
+    Aggregate,
+    Filter,
+    Lookup,
+    StreamJoin,
+    TableJoin,
+    TableSource,
+)
+from headrace.extensions.streams.runtime.join_store import StoredJoin
+from headrace.extensions.streams.runtime.stores import (
+    StoredGroups,
+    StoredPanes,
+    StoredWindowsByKey,
+    read_time,
+    rows_prefix,
+    time_key,
+)
+from headrace.extensions.streams.runtime.table_store import StoredTable
+from headrace.extensions.streams.windows import TimeWindows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.extensions.keyed.state import LayeredState
+    from headrace.extensions.streams.operators import Operator, Output
+    from headrace.extensions.streams.plan import Channel, Plan
+    from headrace.extensions.streams.runtime.stores import ChangedRow, ChangingStore
+
+
+class TaskStates:
+    """The states of operators by their places, and what of their rows changed. One thread.
+
+    What is in memory is read once; rows of groups by key are read as a micro-batch needs them.
+    """
+
+    def __init__(self, plan: Plan, channel: Channel, state: LayeredState, number: int) -> None:
+        """Read the rows of a task, with all that is staged.
+
+        Raises:
+            StateStoreError: they cannot be read.
+        """
+        self._plan, self._state, self._number = plan, state, number
+        self._names = {each.operator: each.rows for each in plan.stores}
+        self._stores: dict[int, ChangingStore] = {}
+        self._times: dict[int, int] = {}
+        #: The state of each operator, None where it has none.
+        self.by_place: dict[int, Any] = dict.fromkeys(range(len(plan.operators)))
+        for place in channel.operators:
+            self.by_place[place] = self._open(place, plan.operators[place])
+
+    def _open(self, place: int, operator: Operator) -> Any:
+        """Return the state of an operator, with its rows."""
+        outputs = [self._output(each) for each in operator.inputs]
+        made: Any = None
+        match operator:
+            case Aggregate(windows=None):
+                made = self._open_groups(place, operator, outputs[0])
+            case Aggregate():
+                made = self._open_windows(place, operator, outputs[0])
+            case StreamJoin():
+                made = self._open_join(place, operator, (outputs[0], outputs[1]))
+            case TableSource():
+                made = self._open_table(place)
+            case Filter() if outputs[0].is_table and is_looked_up(self._plan, place):
+                made = FilteredTable(operator, self._table(operator.inputs[0]))
+            case Lookup():
+                made = LookupState(operator, *outputs)
+            case TableJoin():
+                made = TableJoinState(operator, outputs[0], outputs[1])
+                made.fill(*map(self._table, operator.inputs))
+        return made
+
+    def _open_table(self, place: int) -> SourceTable:
+        output, name = self._output(place), self._names[place]
+        table = self._stores[place] = StoredTable(name, output.row)
+        table.restore(self._rows(name))
+        return SourceTable(output, table, is_stored=True)
+
+    def _output(self, place: int) -> Output:
+        output = self._plan.operators[place].output
+        assert output is not None, "rows come out"
+        return output
+
+    def _table(self, place: int) -> Any:
+        """Return the rows of a table that was opened before."""
+        return self.by_place[place].state.rows
+
+    def _open_groups(self, place: int, operator: Aggregate, source: Output) -> GroupState:
+        name, layout = self._names[place], layout_of(operator)
+        groups = self._stores[place] = StoredGroups(name, layout, self._state, self._number)
+        keeps_rows = is_looked_up(self._plan, place)
+        made = GroupState(operator, source, groups, keeps_rows=keeps_rows)
+        if keeps_rows:
+            keys = pa.array([key for key, _ in self._rows(name)], pa.binary())
+            made.recall(keys, groups.read(keys))
+        return made
+
+    def _open_windows(self, place: int, operator: Aggregate, source: Output) -> WindowState:
+        name, layout, windows = self._names[place], layout_of(operator), operator.windows
+        assert windows is not None, "groups without windows are opened elsewhere"
+        store: StoredPanes | StoredWindowsByKey
+        if isinstance(windows, TimeWindows):
+            store = StoredPanes(name, layout, windows.pane)
+        else:
+            store = StoredWindowsByKey(name, layout)
+        store.restore(self._rows(name))
+        self._stores[place] = store
+        time = self._read_time(place)
+        emits = emits_of(self._plan, place)
+        return WindowState(operator, windows, source, emits, store=store, time=time)
+
+    def _open_join(
+        self, place: int, operator: StreamJoin, outputs: tuple[Output, Output]
+    ) -> StreamJoinState:
+        one, other = (self._plan.fields[each] for each in operator.inputs)
+        store = StoredJoin(self._names[place], outputs, (one, other))
+        store.restore(self._rows(self._names[place]))
+        self._stores[place] = store
+        time = self._read_time(place)
+        return StreamJoinState(
+            operator, outputs, (one, other), buffer=store, time=time, is_stored=True
+        )
+
+    def _read_time(self, place: int) -> int:
+        time = read_time(self._state, self._number, self._names[place])
+        self._times[place] = time
+        return time
+
+    def _rows(self, store: str) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows of a store, by their keys without its prefix."""
+        prefix = rows_prefix(store)
+        for key, row in self._state.rows_of(self._number, prefix).items():
+            assert row.state is not None, "rows of stores have a state"
+            yield key[len(prefix) :], row.state
+
+    def late(self) -> dict[int, str]:
+        """Return the records of the last micro-batch that were late, each with where it was."""
+        found: dict[int, str] = {}
+        for place, state in self.by_place.items():
+            if isinstance(state, WindowState) and len(state.late_at):
+                text = f"{self._names[place]}: its windows were over when it came"
+                found |= dict.fromkeys(np.unique(state.late_at).tolist(), text)
+        return found
+
+    def take_changes(self) -> Iterator[ChangedRow]:
+        """Yield the rows that changed since the last call, operator times among them."""
+        for place, store in self._stores.items():
+            yield from store.take_changes()
+            if place in self._times and self.by_place[place].time != self._times[place]:
+                time = self._times[place] = self.by_place[place].time
+                yield time_key(self._names[place]), str(time).encode()
