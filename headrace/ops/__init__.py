@@ -1,1 +1,1 @@
-"""What operators use beside the data path: the API and its page, and the commands."""
+"""Operators' tools beside the data path: the API and its page, and the commands."""

@@ -1,4 +1,4 @@
-"""What commands print: tables whose columns say what they show, once or again and again."""
+"""Output of commands: tables whose columns say what they show, once or again and again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may use the API: tokens, certificates, and rules by address.
+"""Access to the API: tokens, certificates, and rules by address.
 
 In ``<state_dir>/<instance_id>/`` lie ``admin.json`` with the address, while the API is served, and
 ``admin-token``, readable by its owner alone, where the configuration names no token. That one is
@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an API is served, and by which process."""
+    """The URL of an API, and the id of the process that serves it."""
 
     url: str
     pid: int
@@ -151,7 +151,7 @@ class Folder:
 
 
 class Certificate:
-    """What ``admin.tls`` names, as a context that connections are made with.
+    """The TLS context of connections, made from the files that ``admin.tls`` names.
 
     Raises:
         StartError: a file cannot be used.
@@ -248,7 +248,7 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. ``proof`` is what they showed: nothing, the token, or a certificate's subject."""
+    """The sender of a request. ``proof`` is nothing, the token, or a certificate's subject."""
 
     address: str
     proof: str
@@ -261,7 +261,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Who may ask for what. ``open_reads``: reading takes no token.
+    """The rules of access. ``open_reads``: reading takes no token.
 
     ``hosts`` are the names, in lower case, under which the API may be asked besides addresses.
     ``run_token`` lets in as ``token`` does, for as long as the process runs: its commands have it.

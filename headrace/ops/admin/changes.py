@@ -47,8 +47,8 @@ class PauseAnswer(Document):
     pause: PauseStatus
     """The pause."""
     acknowledged: bool | None
-    """Whether all pauses of the channel had their effect by the end of the wait: nothing is being
-    processed, what was answered is committed. Null: the request did not wait."""
+    """True if all pauses of the channel had taken effect by the end of the wait: nothing is being
+    processed, and what was answered is committed. Null: the request did not wait."""
     replaced: PauseStatus | None
     """The pause of the same person and scope that this one came in the place of; null: none."""
     others: list[PauseStatus]
@@ -72,9 +72,9 @@ class SeekAnswer(Document):
     partition: Number
     """Its number."""
     before: Offset
-    """Where it would have gone on."""
+    """The offset at which it would have gone on."""
     offset: Offset
-    """Where it goes on."""
+    """The offset at which it goes on."""
 
 
 class ResetAnswer(Document):
@@ -92,7 +92,7 @@ class SkipAnswer(SkipStatus):
     batch_end: Offset | None
     """The offset after that batch."""
     attempts: Number
-    """How often in a row it had failed."""
+    """The number of times in a row that the batch had failed."""
     last_error: SendableText | None
     """The last error of the partition."""
 
@@ -101,25 +101,25 @@ class AcknowledgeAnswer(Document):
     """Records that an operator has taken care of, or has seen."""
 
     acknowledged: dict[str, Number]
-    """How many of each kind were acknowledged just now."""
+    """Records acknowledged by this request, by kind."""
     rejects: RejectsStatus
-    """What is left, and who acknowledged last."""
+    """Records that are still not acknowledged, and who acknowledged last."""
 
 
 class LogLevelAnswer(Document):
-    """How much is logged now."""
+    """The log levels that now apply."""
 
     levels: dict[str, str]
     """By logger the least severity that is logged; "" stands for all others."""
     reverts_at: datetime | None
-    """When it goes back to what it was."""
+    """The time at which the level goes back to what it was; null: it stays."""
 
 
 class StopAnswer(Document):
     """A stop that was asked for."""
 
     phase: ProcessPhase
-    """Where the process is in its life: the stop begins within a second."""
+    """The phase of the process: the stop begins within a second."""
 
 
 log = structlog.get_logger(__name__)
@@ -211,12 +211,12 @@ Length = Annotated[float, Field(strict=True, gt=0, le=LONGEST_PAUSE, allow_inf_n
 
 
 class Change(Described):
-    """What every change may say."""
+    """The base of all changes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     by: Who | None = None
-    """Who wants it, as the log and the status have it; null: what the caller showed."""
+    """The name of the requester, for the log and the status; null: what the caller showed."""
 
 
 class ScopedChange(Change):
@@ -225,7 +225,7 @@ class ScopedChange(Change):
     topic: Topic | None = None
     """The topic of the one partition that is meant; null: the whole channel."""
     partition: Partition | None = None
-    """That partition's number."""
+    """The number of that partition."""
 
     @model_validator(mode="after")
     def _both_or_neither(self) -> Self:
@@ -238,17 +238,17 @@ class PauseRequest(ScopedChange):
     """A pause. The one that the same person began of the same scope is replaced, others go on."""
 
     mode: PauseMode = PauseMode.HOLD
-    """What to do with partitions."""
+    """The pause's effect on partitions."""
     reason: Reason = ""
-    """Why; the pause has it as its note."""
+    """The reason, which becomes the note of the pause."""
     until: Moment | None = None
-    """When it ends by itself."""
+    """The time at which it ends by itself."""
     for_s: Length | None = None
-    """After how many seconds it ends by itself, in place of until."""
+    """Seconds after which it ends by itself, in place of until."""
     shorten: Annotated[bool, Field(strict=True)] = False
-    """Also if the one that is replaced would have ended later, or not by itself."""
+    """True if it may replace a pause that would have ended later, or not by itself."""
     wait_s: Wait = 0.0
-    """For how long to wait until it is true that nothing is being processed."""
+    """Seconds to wait until nothing is being processed."""
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
@@ -261,8 +261,8 @@ class ResumeRequest(ScopedChange):
     """The end of a pause. Pauses of other reasons and other scopes go on."""
 
     pause_reason: Literal["operator", "downstream", "misfit"] = "operator"
-    """Which pause ends: an operator's, the processor's, or that of partitions whose results fit
-    nowhere, which are tried again."""
+    """The reason for the pause that ends: an operator's, the processor's (downstream), or that of
+    partitions whose results fit nowhere (misfit), which are tried again."""
     of: Who | None = None
     """The operator whose pause ends, as the status has it; null: who asks."""
 
@@ -277,12 +277,12 @@ class Replayed(Change):
     """A change that may have records read again."""
 
     replay: Replay | None = None
-    """What becomes of the sink's output of them, where the sink keeps offsets: append keeps it, and
-    has results go there again. To have it replaced takes a stopped channel."""
+    """The treatment of the sink's output of those records, where the sink keeps offsets: append
+    keeps it and writes the results again. Replacing it takes a stopped channel."""
 
 
 class SeekRequest(Replayed):
-    """Where one partition of a paused channel goes on."""
+    """A new position for one partition of a paused channel."""
 
     topic: Topic
     """The topic."""
@@ -291,16 +291,16 @@ class SeekRequest(Replayed):
     offset: SeekOffset
     """The next record to deliver."""
     wait_s: Wait = 30.0
-    """For how long to wait until it is done and committed."""
+    """Seconds to wait until it is done and committed."""
 
 
 class ResetRequest(ScopedChange, Replayed):
-    """Where the partitions of a paused channel go on that this process holds, or one of them."""
+    """New positions for one or all partitions of a paused channel that this process holds."""
 
     to: Annotated[str, Field(min_length=1, max_length=100, pattern=_PRINTABLE)]
     """earliest, latest, datetime:TIME, offset:N or shift-by:N, as for headrace offsets reset."""
     wait_s: Wait = 60.0
-    """For how long to wait until it is done and committed."""
+    """Seconds to wait until it is done and committed."""
 
 
 class SkipRequest(Change):
@@ -315,13 +315,13 @@ class SkipRequest(Change):
     reason: Annotated[str, Field(min_length=1, max_length=1000, pattern=_PRINTABLE)]
     """The reason, for the log."""
     force: Annotated[bool, Field(strict=True)] = False
-    """Whether it may be a record that is not in the batch that is out or fails."""
+    """True if the record may be outside of the batch that is out or fails."""
 
 
 class AcknowledgeRequest(Change):
-    """What was skipped or rejected, as an operator has seen it; what came later stays open.
+    """The skipped or rejected records that an operator has seen; later ones stay open.
 
-    Without any count all that there is at this moment.
+    Without a count, all that there are at this moment.
     """
 
     dead_letters: RecordCount | None = None
@@ -333,14 +333,14 @@ class AcknowledgeRequest(Change):
 
 
 class LogLevelRequest(Change):
-    """How much is logged."""
+    """A change of the log level."""
 
     level: Literal["debug", "info", "warning", "error"] | None
     """The least severity that is logged; null: a logger goes by the process's level again."""
     logger: Logger | None = None
     """The module or library that is meant, such as headrace.channel; null: the process."""
     for_s: Length | None = None
-    """After how many seconds the level goes back to what it was; null: it stays."""
+    """Seconds after which the level goes back to what it was; null: it stays."""
 
     @model_validator(mode="after")
     def _somebody_elses(self) -> Self:
@@ -355,14 +355,14 @@ class ReloadRequest(Change):
     """The configuration file is read again."""
 
     wait_s: Wait = 60.0
-    """For how long to wait until all of it is in effect."""
+    """Seconds to wait until all of it is in effect."""
 
 
 class StopRequest(Change):
     """The process stops, as by SIGTERM."""
 
     reason: Reason = ""
-    """Why."""
+    """The reason."""
 
 
 #: Requests that may wait at a time: each keeps a thread, and others have to be answered too.
@@ -370,7 +370,7 @@ MOST_WAITING = 16
 
 
 class Changes:
-    """What each endpoint does. Its functions run on a pool of threads, and may block."""
+    """The endpoints that change something. They run on a pool of threads, and may block."""
 
     def __init__(
         self,

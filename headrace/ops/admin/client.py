@@ -194,7 +194,7 @@ URL, TOKEN, TOKEN_FILE = "HEADRACE_URL", "HEADRACE_TOKEN", "HEADRACE_TOKEN_FILE"
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """What a command was told about its process, by options or the variables that replace them."""
+    """Options that tell a command how to reach its process, or the variables that replace them."""
 
     config: Path | None = None
     url: str | None = None

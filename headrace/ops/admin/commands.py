@@ -1,4 +1,4 @@
-"""What the commands do, from options to an exit code."""
+"""The commands that use the API, from options to an exit code."""
 
 from __future__ import annotations
 

@@ -18,43 +18,43 @@ class ChangeStatus(Document):
     """One setting that is different. Secrets are masked."""
 
     path: str
-    """Where it stands, as channels.flights.batch.linger."""
+    """The path of the setting, such as channels.flights.batch.linger."""
     kind: ChangeKind
-    """What became of it."""
+    """The kind of change."""
     effect: ReloadEffect
-    """What has to be touched for it."""
+    """The effect of the change on what runs."""
     before: Any
-    """What ran before."""
+    """The value before."""
     after: Any
-    """What the file says."""
+    """The value in the file."""
 
 
 class PendingStatus(Document):
     """A setting of the file that does not run yet."""
 
     path: str
-    """Where it stands."""
+    """The path of the setting."""
     effect: ReloadEffect
-    """What has to be touched for it."""
+    """The effect of the change on what runs."""
     reason: SendableText
-    """Why it does not run."""
+    """The reason why it does not run."""
     since: datetime
-    """Since when it is wanted."""
+    """The time at which it was first wanted."""
 
 
 class ConfigSummary(Document):
-    """How desired and applied configuration compare."""
+    """A comparison of desired and applied configuration."""
 
     pending: list[PendingStatus]
-    """What the file says and does not run yet."""
+    """Settings of the file that do not run yet."""
     problems: list[SendableText]
-    """Why the file as it was last read cannot be used; what ran before goes on."""
+    """Reasons why the file as it was last read cannot be used; what ran before goes on."""
     last_at: datetime | None
-    """When the last reload ended; null: there was none."""
+    """The time at which the last reload ended; null: there was none."""
     last_by: str | None
-    """Who wanted it."""
+    """The name of its requester."""
     last_outcome: ReloadOutcome | None
-    """What came of it."""
+    """The outcome of that reload."""
 
 
 class ConfigDocument(Document):
@@ -63,26 +63,26 @@ class ConfigDocument(Document):
     file: str
     """The file it came from."""
     applied: dict[str, Any]
-    """What is in effect."""
+    """The configuration that is in effect."""
     desired: dict[str, Any]
-    """What the file says, as it was last read and could be used."""
+    """The configuration in the file, as it was last read and could be used."""
     summary: ConfigSummary | None
-    """How the two compare; null: this process takes up no changes."""
+    """The comparison of the two; null: this process takes up no changes."""
 
 
 class ReloadAnswer(Document):
-    """What a reload brought."""
+    """The result of a reload."""
 
     outcome: ReloadOutcome
-    """How it ended."""
+    """The outcome of the reload."""
     at: datetime
-    """When."""
+    """The time at which it ended."""
     problems: list[SendableText]
-    """Why the file was rejected; nothing was changed then."""
+    """Reasons why the file was rejected; nothing was changed then."""
     applied: list[ChangeStatus]
-    """What is different and runs now."""
+    """Changes that are now in effect."""
     pending: list[PendingStatus]
-    """What does not run yet, and why."""
+    """Changes that do not run yet, with the reasons."""
 
 
 def summary(status: ConfigStatus) -> ConfigSummary:

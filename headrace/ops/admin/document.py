@@ -1,4 +1,4 @@
-"""What all documents of the API have in common."""
+"""The base class, types and functions that all documents of the API share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a process makes progress, and whether it does its work."""
+"""Liveness and readiness of a process: it makes progress, and it does its work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the channels did in the last hour, and the last events."""
+"""The last hour of the channels in figures, and the last events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HistoryPoint(Document):
     lag: Number
     """Records between the committed offsets and the ends."""
     lag_s: Seconds
-    """For how long the next record has been waiting to be answered, the longest of all partitions
+    """Seconds that the next record has been waiting to be answered, the longest of all partitions
     that are not paused."""
     batches_per_s: Seconds
     """Batches ended a second since the point before."""
@@ -52,31 +52,31 @@ class History(Document):
 
 
 class EventStatus(Document):
-    """What happened, once or several times in short succession."""
+    """An event that happened once, or several times in short succession."""
 
     number: Number
     """Its number in the process; rises whenever it happens again."""
     event: str
     """The event's name, as in the log."""
     level: str
-    """How much it matters, as in the log."""
+    """Its level in the log."""
     subject: Subject
-    """What it is about."""
+    """The subject that it belongs to."""
     first: datetime
-    """When it happened first."""
+    """The time of its first occurrence."""
     last: datetime
-    """When it happened last."""
+    """The time of its last occurrence."""
     count: Number
-    """How often."""
+    """The number of occurrences."""
     fields: dict[str, str | int | float | bool | None]
-    """What the log has with it, long values cut, of the last time."""
+    """The fields of the last occurrence as in the log, long values cut."""
 
 
 class Events(Document):
     """The recent log events."""
 
     at: datetime
-    """When that was."""
+    """The time of this answer."""
     pid: Number
     """The process; another one counts again."""
     events: list[EventStatus]
@@ -127,10 +127,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How a channel's lag moves. ``per_s`` is in records a second: below 0 it gets less.
+    """The trend of a channel's lag. ``per_s`` is in records a second: below 0 the lag shrinks.
 
-    ``catch_up`` is the seconds until none is left, if it goes on so; None where it does not get
-    less.
+    ``catch_up`` is the seconds until no lag is left, if it goes on so; None where it does not
+    shrink.
     """
 
     per_s: float
@@ -139,7 +139,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class StageTotals:
-    """What is kept of a channel for a minute only."""
+    """Totals of a channel that are kept for a minute only."""
 
     at: float
     stages: dict[str, StageTotal]

@@ -1,4 +1,4 @@
-"""What the API answers, as models: the OpenAPI document is made of them.
+"""Models of the API's answers, from which the OpenAPI document is made.
 
 Keys are stable; later versions may add some. Times are UTC, durations seconds (``_s``), sizes
 bytes. Offsets mean the next record. Null stands for what is not known or not there.
@@ -43,7 +43,7 @@ class ProcessStatus(Document):
     instance_id: str
     """Its name in its groups."""
     phase: ProcessPhase
-    """Where it is in its life."""
+    """Its phase."""
     version: str
     """The version of Headrace."""
     python: str
@@ -55,16 +55,16 @@ class ProcessStatus(Document):
     config_file: str
     """The file it was configured by."""
     started_at: datetime
-    """When it started."""
+    """The time at which it started."""
     uptime_s: Seconds
-    """For how long it has been running."""
+    """Seconds since it started."""
 
 
 class ZooKeeperStatus(Document):
     """The ZooKeeper session."""
 
     state: SessionState
-    """What the client knows of it."""
+    """The state of the session, as the client knows it."""
     hosts: list[str]
     """The servers."""
     session_id: str | None
@@ -77,49 +77,49 @@ class SparkStatus(Document):
     """The Spark session, which all channels share."""
 
     running: bool
-    """Whether its JVM runs."""
+    """True if its JVM runs."""
     master: str
-    """Where jobs run."""
+    """The master that runs its jobs."""
     pid: int | None
     """The process id of the JVM."""
     generation: Number
-    """How many JVMs there have been."""
+    """The number of JVMs started so far."""
     cores: Number
-    """How many tasks run at once."""
+    """The number of tasks that run at once."""
 
 
 class PauseStatus(Document):
     """A pause of a channel, or of one partition."""
 
     reason: PauseReason
-    """Whose it is."""
+    """The reason for the pause."""
     mode: PauseMode
-    """What it does with partitions."""
+    """Its effect on partitions."""
     by: SendableText
-    """Who asked for it."""
+    """The name of the requester."""
     since: datetime
-    """When it began."""
+    """The time at which it began."""
     until: datetime | None
-    """When it ends by itself."""
+    """The time at which it ends by itself; null: it does not."""
     topic: str | None
     """The topic of the one partition that it is of; null: it is of the whole channel."""
     partition: Number | None
-    """That partition's number."""
+    """The number of that partition."""
     note: SendableText
-    """Why."""
+    """The reason in words."""
 
 
 class RestoreStatus(Document):
-    """How far a partition is whose state is not there yet. Counts are offsets of its changelog."""
+    """The progress of restoring a partition's state. Counts are offsets of its changelog."""
 
     done: Number
-    """What was read."""
+    """Offsets read so far."""
     total: Number | None
-    """What there is to read; null while that is not known."""
+    """Offsets to read; null while that is not known."""
     percent: Seconds | None
     """The part that was read, in percent."""
     left_s: Seconds | None
-    """How long the rest takes, if it goes on as before."""
+    """Seconds until the rest is read, if it goes on as before."""
 
 
 class PartitionStatus(Document):
@@ -130,7 +130,7 @@ class PartitionStatus(Document):
     partition: Number
     """Its number."""
     state: PartitionState
-    """What it is doing."""
+    """Its state."""
     epoch: Number
     """The epoch of the claim."""
     position: Offset
@@ -149,7 +149,7 @@ class PartitionStatus(Document):
     outstanding_batches: Number
     """Batches delivered and not yet answered."""
     attempts: Number
-    """How often in a row the batch at batch_offset has failed."""
+    """The number of times in a row that the batch at batch_offset has failed."""
     dead_letters: Number
     """Records put into the dead-letter topic since the partition was claimed."""
     last_error: SendableText | None
@@ -159,35 +159,36 @@ class PartitionStatus(Document):
     lag: Number | None
     """Records between the committed offset and the end."""
     lag_s: Seconds | None
-    """For how long the next record has been waiting to be answered."""
+    """Seconds that the next record has been waiting to be answered."""
     sink_age_s: Seconds | None
     """The age of the newest record that was answered for good. It rises where nothing comes."""
     records_per_s: Seconds
-    """How fast the position moved in the last minute."""
+    """The rate at which the position moved in the last minute, in records a second."""
     suspect_records: Number
     """Records of a batch that was given up, among which those that fail are being looked for."""
     held_back_until: datetime | None
-    """When it is delivered again, after an error or because the processor asked for a wait."""
+    """The time at which it is delivered again, after an error or because the processor asked for a
+    wait."""
     callback_s: Seconds | None
-    """For how long its running callback has been running."""
+    """Seconds since its running callback began."""
     restoring: RestoreStatus | None = None
-    """How far its state is on the way to be there; null: it is, or there is none."""
+    """The progress of restoring its state; null: it is there, or there is none."""
 
 
 class MemberStatus(Document):
-    """Where this process stands in the channel's group."""
+    """This process as a member of the channel's group."""
 
     state: MemberState
-    """Whether it is in the group."""
+    """The state of its membership in the group."""
     assignment: AssignmentState
-    """How far it has come to what the group's map gives it: none says that it rightly has nothing,
-    overdue that partitions could not be taken in a minute."""
+    """The progress in taking the partitions that the group's map gives it: none means that it
+    rightly has nothing, overdue that partitions could not be taken in a minute."""
     epoch: Number | None
     """The epoch of this membership; null without a claim."""
     claims: Number
     """The partitions it has claimed."""
     lease_s: Seconds | None
-    """For how long it may act on its claims until ZooKeeper has to confirm them."""
+    """Seconds for which it may act on its claims until ZooKeeper has to confirm them."""
 
 
 class SkipStatus(Document):
@@ -200,9 +201,9 @@ class SkipStatus(Document):
     offset: Offset
     """Its own offset."""
     reason: SendableText
-    """Why."""
+    """The reason."""
     by: SendableText
-    """Who wants it."""
+    """The name of the requester."""
 
 
 class Totals(Document):
@@ -227,8 +228,7 @@ class Totals(Document):
     lag: Number
     """Records between the committed offsets and the ends, of all partitions held."""
     lag_per_s: float = 0.0
-    """By how many records a second that changed over the last five minutes; below 0: it got
-    less."""
+    """Records a second by which the lag grew over the last five minutes; below 0: it shrank."""
     catch_up_s: Seconds | None = None
     """The seconds until none is left, if it goes on so; 0: it has caught up, null: it does not."""
     held_bytes: Number
@@ -243,9 +243,9 @@ class StageStatus(Document):
     stage: str
     """Its name, as in headrace_stage_seconds."""
     per_s: Seconds
-    """How often a second it was done."""
+    """The number of times a second that it was done."""
     mean_s: Seconds | None
-    """For how long on average; null if it was not done."""
+    """Seconds that it took on average; null if it was not done."""
     busy: Seconds
     """The seconds a second that it took; more than 1 where several do it at once."""
 
@@ -254,9 +254,9 @@ class ThreadsStatus(Document):
     """The channel's threads of one role, over the last minute."""
 
     role: ThreadRole
-    """What they are there for."""
+    """Their role."""
     parts: dict[Doing, Seconds]
-    """What they spent which part of their time on."""
+    """The part of their time that each activity took."""
 
 
 class PhaseStatus(Document):
@@ -299,13 +299,13 @@ class StateTotals(Document):
     unwritten_bytes: Number
     """Bytes of memory that rows take which are committed and not in the store's files yet."""
     stream_time_lag_s: Seconds | None
-    """By how much the oldest stream time is behind the clock."""
+    """Seconds by which the oldest stream time is behind the clock."""
     phases: list[PhaseStatus]
     """Keys by phase, as the reducer declares them; none while they are counted."""
     amounts: dict[str, Number]
     """Sums over all keys, as the reducer declares them; none while they are counted."""
     counts: dict[str, Number]
-    """What commits have added to the counts that the reducer declares."""
+    """Sums of what commits added to the counts that the reducer declares."""
 
 
 class PoolStatus(Document):
@@ -329,9 +329,9 @@ class ChannelStatus(Document):
     name: str
     """Its name in the configuration."""
     state: ChannelState
-    """What it is doing."""
+    """Its state."""
     failure: SendableText | None
-    """Why it failed."""
+    """The reason for its failure; null: it has not failed."""
     group: str
     """Its group."""
     topics: dict[str, Number]
@@ -341,35 +341,35 @@ class ChannelStatus(Document):
     sink: str | None
     """The type of its sink."""
     delivery: DeliveryGuarantee
-    """What it guarantees."""
+    """Its delivery guarantee."""
     member: MemberStatus
-    """Where this process stands in the group."""
+    """This process as a member of the group."""
     paused: bool
-    """Whether the whole channel is paused."""
+    """True if the whole channel is paused."""
     pauses: list[PauseStatus]
     """All pauses, the oldest first."""
     skips: list[SkipStatus]
     """Records that are to be left out and that no commit is past yet."""
     totals: Totals
-    """It in numbers."""
+    """Its totals."""
     rejects: RejectsStatus | None = None
     """Records that were skipped or rejected, and are not acknowledged yet."""
     stages: list[StageStatus]
-    """What its batches' time goes into."""
+    """The time of its batches, by stage."""
     threads: list[ThreadsStatus]
-    """What its threads spend their time on."""
+    """The time of its threads, by role."""
     conditions: dict[str, Number]
     """Partitions of the group that need attention, by what is wrong with them, as this
     member sees it: unowned, pending, contended, missing or foreign."""
     state_by_key: StateTotals | None = None
     """The state that it keeps by key; null: none."""
     pool: PoolStatus | None = None
-    """What its processor's own threads are doing; null: none."""
+    """The threads that its processor has of its own; null: none."""
     partitions: list[PartitionStatus]
     """The partitions it holds, by topic and number."""
 
 
-#: Where it stands what to do about what is wrong.
+#: The page that says what to do about what is wrong.
 RUNBOOKS = "https://github.com/headrace/headrace/blob/main/docs/runbooks.md"
 
 
@@ -385,11 +385,11 @@ class Status(Document):
     spark: SparkStatus | None
     """The Spark session; null where no channel uses it."""
     ready: bool
-    """Whether it is ready, as /health/ready says."""
+    """True if it is ready, as /health/ready says."""
     not_ready_because: list[SendableText]
-    """Why it is not."""
+    """Reasons why it is not ready."""
     config: ConfigSummary | None = None
-    """How the file and what runs compare; null: this process takes up no changes."""
+    """The comparison of the file with what runs; null: this process takes up no changes."""
     runbooks: str = RUNBOOKS
     """The page that says what to do."""
     channels: list[ChannelStatus]
@@ -400,7 +400,7 @@ class Channels(Document):
     """The channels."""
 
     at: datetime
-    """When that was."""
+    """The time of this answer."""
     channels: list[ChannelStatus]
     """The channels, by name."""
 
@@ -409,7 +409,7 @@ class Partitions(Document):
     """The partitions of one channel that this process holds."""
 
     at: datetime
-    """When that was."""
+    """The time of this answer."""
     channel: str
     """The channel."""
     partitions: list[PartitionStatus]
@@ -417,25 +417,25 @@ class Partitions(Document):
 
 
 class Health(Document):
-    """Whether all is well."""
+    """The result of a health check."""
 
     ok: bool
-    """Whether it is."""
+    """True if all is well."""
     reasons: list[SendableText]
-    """Why it is not."""
+    """Reasons why it is not."""
 
 
 class Problem(Document):
-    """Why something was refused, and what to do."""
+    """The reason why something was refused, and the next step."""
 
     error: str
     """The name of the error; stable."""
     message: SendableText
-    """What is wrong, in words."""
+    """The fault in words."""
     value: SendableText | None
     """The value that is wrong."""
     next_step: str
-    """What to do."""
+    """The next step."""
 
 
 log = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""What the API needs of the process that it serves, and the process as its main thread tells it."""
+"""Protocols of the process that the API serves, and the process as its main thread reports it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ProcessPhase(Enum):
-    """Where a process is in its life."""
+    """The phase of a process."""
 
     STARTING = "starting"
     """It connects, and starts its channels one after the other."""
@@ -34,7 +34,7 @@ class ProcessPhase(Enum):
 
 
 class SessionReader(SessionView, NodeReader, Protocol):
-    """What is read of the ZooKeeper session, and of the nodes through it."""
+    """A reader of the ZooKeeper session's state, and of nodes through it."""
 
 
 class Controller(Protocol):
@@ -66,7 +66,9 @@ class Controller(Protocol):
 
 
 class Deployment(Protocol):
-    """What takes up new configuration. Safe on any thread; only ``reload`` blocks."""
+    """The part of a process that takes up new configuration. Safe on any thread; only ``reload``
+    blocks.
+    """
 
     def reload(self, by: str, deadline: Deadline) -> ReloadReport:
         """Reload the file, and return a report by the deadline."""

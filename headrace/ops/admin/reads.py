@@ -64,14 +64,14 @@ ChannelName = Annotated[str, Path(description="The channel's name in the configu
 #: Said of an endpoint that answers no single document.
 _PLAIN = {"response_class": Response}
 
-_UNHEALTHY: _Responses = {503: {"model": d.Health, "description": "It is not; reasons says why"}}
+_UNHEALTHY: _Responses = {503: {"model": d.Health, "description": "It does not; reasons says why"}}
 _LINES: _Responses = {200: {"content": {MEDIA_TYPE: {}}, "model": TapLine}}
 _TEXT: _Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """What is got at a path: who answers, and what the document says of it.
+    """A path to read from: the function that answers, and what the document says of it.
 
     ``statuses`` are refusals that are described everywhere in the same way; ``more`` is for
     FastAPI.
@@ -98,7 +98,7 @@ def find_channel(controller: Controller, name: str) -> InboundKafkaChannel:
 
 
 class Reads:
-    """What each endpoint answers. Plain functions run on a pool of threads, and may block."""
+    """The endpoints that read. Plain functions run on a pool of threads, and may block."""
 
     def __init__(
         self, controller: Controller, process: Process, builder: StatusBuilder, clock: Clock
@@ -225,11 +225,13 @@ class Reads:
         yield _Endpoint(f"{channel}/tap", self.tap, title, (404, 409, 422), _LINES, _PLAIN)
         yield _Endpoint("/api/v1/members", look.members, "The members of each group", (503,))
         yield _Endpoint("/api/v1/history", self.history, "The last hour in numbers", (422,))
-        yield _Endpoint("/api/v1/events", self.events, "What happened lately", (422,))
+        yield _Endpoint("/api/v1/events", self.events, "The recent log events", (422,))
         yield _Endpoint("/api/v1/config", look.config, "The configuration, secrets masked")
-        yield _Endpoint("/api/v1/stacks", look.stacks, "What every thread and partition is doing")
-        yield _Endpoint("/health/live", self.live, "Whether it makes progress", (), _UNHEALTHY)
-        yield _Endpoint("/health/ready", self.ready, "Whether it does its work", (), _UNHEALTHY)
+        yield _Endpoint(
+            "/api/v1/stacks", look.stacks, "The calls that every thread and partition is in"
+        )
+        yield _Endpoint("/health/live", self.live, "Liveness: it makes progress", (), _UNHEALTHY)
+        yield _Endpoint("/health/ready", self.ready, "Readiness: it does its work", (), _UNHEALTHY)
         title = "The metrics for Prometheus"
         yield _Endpoint("/metrics", self.metrics, title, (), _TEXT, _PLAIN)
 

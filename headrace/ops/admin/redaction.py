@@ -1,4 +1,4 @@
-"""What is not shown of records to anybody: ``admin.redact``."""
+"""Masking of the parts of records that are not to be shown: ``admin.redact``."""
 
 from __future__ import annotations
 

@@ -44,11 +44,11 @@ class RejectsStatus(Document):
     rejected_facts: Number
     """Facts, records and timers, that a channel with state by key rejected."""
     acknowledged: Number
-    """How many of all kinds were acknowledged, since the process's folder exists."""
+    """Records of all kinds acknowledged since the process's folder was made."""
     acknowledged_by: SendableText | None
-    """Who acknowledged last; null: not acknowledged."""
+    """The name of the last to acknowledge; null: not acknowledged."""
     acknowledged_at: datetime | None
-    """When that was."""
+    """The time at which they were acknowledged last; null: never."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What the API shows of the state that a channel keeps by key."""
+"""Documents and endpoints of the state that a channel keeps by key."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class TimerStatus(Document):
     name: SendableText
     """Its name."""
     due: datetime
-    """When it fires."""
+    """The time at which it fires."""
     clock: str
-    """Whose time that is: event or clock."""
+    """The clock of that time: event or clock."""
 
 
 class KeyedState(Document):
@@ -55,7 +55,7 @@ class KeyedState(Document):
     """The key; where its bytes are no UTF-8, or the channel's keys are bytes, in hexadecimal
     digits."""
     hex: bool
-    """Whether key is in hexadecimal digits."""
+    """True if key is in hexadecimal digits."""
     partition: Number
     """Its partition's number."""
     state: Any
@@ -63,9 +63,9 @@ class KeyedState(Document):
     timers: list[TimerStatus]
     """Its timers, by name."""
     quarantined: SendableText | None
-    """Why its facts are rejected, if they are."""
+    """The reason why its facts are rejected; null: they are not."""
     problem: SendableText | None
-    """Why its state cannot be decoded, which is in base64 then."""
+    """The reason why its state, in base64 then, cannot be decoded; null: it can."""
     stream_time: datetime | None
     """The stream time of its partition."""
     offset: Offset | None
@@ -74,7 +74,7 @@ class KeyedState(Document):
     offsets: dict[str, Offset]
     """The same for each topic."""
     restored: bool
-    """Whether the partition's state is all there. What is not restored is not shown."""
+    """True if all of the partition's state is there. What is not restored is not shown."""
 
 
 class RestoringPartition(Document):
@@ -83,7 +83,7 @@ class RestoringPartition(Document):
     partition: Number
     """Its number."""
     progress: d.RestoreStatus
-    """How far it is."""
+    """The progress of restoring it."""
 
 
 class KeysPage(Document):
@@ -94,7 +94,7 @@ class KeysPage(Document):
     keys: list[KeyedState]
     """The keys, by partition, and within one by their bytes."""
     next: str | None
-    """What after is to be for the next page; null: there is none."""
+    """The value of after for the next page; null: there is none."""
     restoring: list[RestoringPartition]
     """Partitions of this process that are not in it, because their state is not there yet."""
     elsewhere: Number
@@ -109,11 +109,11 @@ class Task(Document):
     partition: Number
     """Its number."""
     restored: bool
-    """Whether its state is all there."""
+    """True if all of its state is there."""
     restoring: d.RestoreStatus | None
-    """How far it is, while it is not."""
+    """The progress of restoring it; null: it is restored."""
     rows: Number | None
-    """How many keys have a row; null while they are counted, some moments after restoring."""
+    """Keys that have a row; null while they are counted, some moments after restoring."""
     bytes: Number | None
     """Bytes of keys and rows."""
     timers: Number | None
@@ -126,7 +126,7 @@ class Task(Document):
     offsets: dict[str, Offset]
     """The same for each topic."""
     commits: Number
-    """How many commits made it."""
+    """The number of commits that made it."""
     stream_time: datetime | None
     """The latest time of a record so far."""
 
@@ -163,7 +163,7 @@ _FIRST = datetime(1, 1, 1, tzinfo=UTC).timestamp()
 
 
 class StateReads:
-    """What the endpoints of state answer. Every method may block."""
+    """The endpoints of state. Every method may block."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller

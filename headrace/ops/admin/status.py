@@ -50,10 +50,10 @@ class PartitionActivity(d.PartitionStatus):
 
 
 class Stacks(Document):
-    """What every thread and every held partition is doing."""
+    """The calls that every thread and every held partition is in."""
 
     at: datetime
-    """When that was."""
+    """The time of this answer."""
     threads: dict[str, list[str]]
     """By thread the calls it is in, the outermost first."""
     partitions: list[PartitionActivity]
@@ -66,7 +66,7 @@ class GroupMember(Document):
     name: str
     """Its name."""
     this: bool
-    """Whether it is this process."""
+    """True if it is this process."""
     host: str | None
     """The machine it runs on."""
     pid: int | None
@@ -74,15 +74,15 @@ class GroupMember(Document):
     software: str | None
     """The version of what it runs."""
     since: datetime | None
-    """When it joined."""
+    """The time at which it joined."""
     mode: AssignmentMode | None
-    """How it chooses its partitions."""
+    """Its way of choosing partitions."""
     draining: bool | None
-    """Whether it gives everything back."""
+    """True if it is giving all partitions back."""
     owned: Number
-    """How many partitions it owns."""
+    """The number of partitions that it owns."""
     problem: str | None
-    """Why its node cannot be read."""
+    """The reason why its node cannot be read; null: it can."""
 
 
 class Group(Document):
@@ -102,13 +102,13 @@ class Members(Document):
     """The groups of all channels."""
 
     at: datetime
-    """When that was."""
+    """The time of this answer."""
     groups: list[Group]
     """The groups, by channel."""
 
 
 class StatusBuilder:
-    """What there is to see. Every method describes the moment at which it is called."""
+    """The builder of status documents. Every method describes the moment at which it is called."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class TapLine(Document):
     """A line of a tap: a record, counts now and then, or the end. Of others the fields are null."""
 
     kind: Literal["record", "counts", "end"]
-    """What it is."""
+    """The kind of line."""
     topic: str | None = None
     """The record's topic."""
     partition: Number | None = None
@@ -94,19 +94,19 @@ class TapLine(Document):
     headers: list[list[str | None]] | None = None
     """Its headers, each a name and a value."""
     attempt: Number | None = None
-    """How often it was delivered, in the batches around it as well."""
+    """The number of times that it was delivered, in the batches around it as well."""
     passed: Number | None = None
-    """Of counts and the end: how many records of the channel, or of the partition, passed."""
+    """Of counts and the end: records of the channel, or of the partition, that passed."""
     shown: Number | None = None
-    """How many were sent."""
+    """Records that were sent."""
     unseen: Number | None = None
-    """How many were not looked at for their key: a batch's first thousand are."""
+    """Records that were not checked for their key: only the first thousand of a batch are."""
     over_rate: Number | None = None
-    """How many were not sent because of the rate."""
+    """Records that were not sent because of the rate."""
     dropped: Number | None = None
-    """How many were not sent because lines were not read fast enough."""
+    """Records that were not sent because lines were not read fast enough."""
     elapsed_s: Seconds | None = None
-    """For how long the tap has been open."""
+    """Seconds since the tap was opened."""
     reason: str | None = None
     """Of the end: limit, time, channel_ended or process_stopping."""
 
@@ -126,7 +126,7 @@ class _TapResponse(StreamingResponse):
 
 
 class TapReads:
-    """What the endpoint of taps answers. ``redaction`` says what is masked of the next records."""
+    """The endpoint of taps. ``redaction`` says what is masked of the next records."""
 
     def __init__(self, process: Process, redaction: Callable[[], Redaction], clock: Clock) -> None:
         self._process = process

@@ -70,7 +70,7 @@ _Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only letters b
 
 
 class Grouping(Enum):
-    """What letters are counted by."""
+    """The property by which letters are counted."""
 
     ERROR = "error"
     """The error's class, and the code that its message has."""

@@ -1,4 +1,4 @@
-"""What the commands do with dead letters, from a configuration to what is printed."""
+"""The commands for dead letters, from a configuration to what is printed."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def parse_offsets(text: str) -> range:
 
 
 class LetterState(Enum):
-    """What a replay does with a letter."""
+    """The outcome of a replay for a letter."""
 
     PENDING = "pending"
     """It would be replayed."""
@@ -202,9 +202,10 @@ def _text(data: bytes | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """Which letters are meant; what is empty or None leaves none out.
+    """The letters that are meant; what is empty or None leaves none out.
 
-    ``since`` and ``until`` are in milliseconds, and of letters, the others of the records' origins.
+    ``since`` and ``until`` are in milliseconds, and times of letters; the others are of the
+    records' origins.
     """
 
     letters: frozenset[tuple[int, int]] = frozenset()
@@ -519,7 +520,7 @@ def _replay(reader: _LetterReader, chosen: Sequence[Letter], plan: _Plan) -> Non
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Where letters go. ``partitions`` has how many each topic has."""
+    """The topics that letters go to. ``partitions`` has how many each topic has."""
 
     topic: str
     to: str | None

@@ -114,7 +114,7 @@ def _keeps_in_kafka(channel: ChannelConfig) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Clients:
-    """What the brokers are asked with, and the name of the member that will run.
+    """The clients that ask the brokers, and the name of the member that will run.
 
     ``made`` are topics that channels create at the start.
     """

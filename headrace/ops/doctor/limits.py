@@ -1,4 +1,4 @@
-"""How long the checks wait for servers."""
+"""The limits on how long the checks wait for servers."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PreflightContext:
-    """What is checked: a configuration, its file, the files it read, the environment."""
+    """The input of a check: a configuration, its file, the files it read, the environment."""
 
     config: Config
     file: Path

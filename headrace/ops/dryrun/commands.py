@@ -1,4 +1,4 @@
-"""What ``headrace reduce`` does, from the command line to an exit code."""
+"""The command ``headrace reduce``, from the command line to an exit code."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ _OURS = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class DryrunOptions:
-    """What the command line says of the reducer, and of where to look for the rest."""
+    """The options that say which reducer to try, and where to look for the rest."""
 
     reducer: str | None = None
     sql: str | None = None

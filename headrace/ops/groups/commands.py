@@ -1,4 +1,4 @@
-"""What ``headrace group`` does, from a configuration to an exit code."""
+"""The command ``headrace group``, from a configuration to an exit code."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def read_positions(reader: Reader, group: str, topics: Collection[str], clock: C
 
 
 class GroupActivity(Enum):
-    """Whether the channel runs anywhere."""
+    """The activity of a channel's group."""
 
     RUNNING = "running"
     """The group has members."""
@@ -93,7 +93,7 @@ class GroupActivity(Enum):
 
 
 class OwnershipState(Enum):
-    """Who has a partition, compared with who is to have it."""
+    """The owner of a partition, compared with the member that is to have it."""
 
     OWNED = "owned"
     """Its owner is who is to have it."""
@@ -110,7 +110,7 @@ class OwnershipState(Enum):
 
 
 class OffsetPlace(Enum):
-    """Where the offset is kept that counts."""
+    """The place of the offset that counts."""
 
     KAFKA = "kafka"
     """The group's offset in Kafka."""
@@ -150,7 +150,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """What is known of one channel's group.
+    """A snapshot of one channel's group.
 
     ``taken_at`` is in seconds since the epoch. ``errors`` says what did not answer, ``notes``
     what else is to be known. ``contended``, ``missing``, ``modes`` and ``without_tasks`` are as in
@@ -186,7 +186,7 @@ class GroupSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look found; None for what did not answer, and ``errors`` says why.
+    """The findings of one look; None for what did not answer, and ``errors`` says why.
 
     ``notes`` says what else a reader of the report should know.
     """

@@ -1,4 +1,4 @@
-"""What the commands do, from a file's name to an exit code."""
+"""The commands for offsets, from a file's name to an exit code."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _CLOSE_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What there is to read and change of one channel."""
+    """The access to one channel's offsets, to read and change them."""
 
     channel: ChannelConfig
     precedence: StartPrecedence

@@ -1,4 +1,4 @@
-"""What a command that changes offsets or state tells apart."""
+"""The errors of commands that change offsets or state."""
 
 from __future__ import annotations
 

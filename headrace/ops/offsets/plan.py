@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """What becomes of one partition. ``after`` is None where it is left as it is."""
+    """The change of one partition's offset. ``after`` is None where it is left as it is."""
 
     found: PartitionOffsets
     after: int | None

@@ -1,4 +1,4 @@
-"""What is known of a partition's offsets: the log's, the group's and the sink's."""
+"""The known offsets of a partition: the log's, the group's and the sink's."""
 
 from __future__ import annotations
 

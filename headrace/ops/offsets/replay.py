@@ -1,4 +1,4 @@
-"""What a move back does to a sink's output of the records that are read again."""
+"""The effect of a move back on a sink's output of the records that are read again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Settled:
 
 
 class ReplayRun:
-    """What one command does to the output of a channel. ``choice`` is the operator's."""
+    """The handling of a channel's output by one command. ``choice`` is the operator's."""
 
     def __init__(
         self,

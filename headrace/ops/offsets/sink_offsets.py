@@ -1,4 +1,4 @@
-"""Which of a channel's offsets live outside of the group: those that its sink keeps."""
+"""The offsets of a channel that live outside of the group: those that its sink keeps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StartPrecedence:
-    """What wins over the group's offsets at the start.
+    """The keeper of offsets that win over the group's at the start.
 
     ``sink_offsets`` is a sink that can be asked and changed. ``out_of_reach`` names a processor or
     a sink that keeps offsets where only its own code finds them.

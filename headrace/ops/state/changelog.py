@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Logged(NamedTuple):
-    """What the changelog says of a key: a row or a deletion, in the record at an offset."""
+    """A key's entry in the changelog: a row or a deletion, in the record at an offset."""
 
     offset: int
     row: KeyRow | None
@@ -121,7 +121,7 @@ _PARQUET = b"PAR1"
 
 @dataclass(frozen=True, slots=True)
 class PartitionEnd:
-    """What goes with the rows of a partition.
+    """The data that goes with the rows of a partition.
 
     The state is of the records before ``offset``, which is None where the channel was writing.
     """
@@ -133,7 +133,7 @@ class PartitionEnd:
 
 @dataclass(frozen=True, slots=True)
 class FileHead:
-    """Where an export comes from. ``topic_id`` is that of the input."""
+    """The origin of an export. ``topic_id`` is that of the input."""
 
     channel: str
     group: str

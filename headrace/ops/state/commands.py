@@ -1,4 +1,4 @@
-"""What the commands do with a changelog, from a configuration to an exit code."""
+"""The commands for a changelog, from a configuration to an exit code."""
 
 from __future__ import annotations
 

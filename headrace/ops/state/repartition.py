@@ -55,7 +55,7 @@ _SHOWN = 5
 
 @dataclass(slots=True)
 class Seen:
-    """What a partitioner says of rows and unread records.
+    """The answers of a partitioner about rows and unread records.
 
     ``misfits`` are where it puts none by either number of partitions, ``strays`` unread records
     that are where they belonged before; of both the first one is named. ``early`` has of each
@@ -89,7 +89,8 @@ class Numbers(NamedTuple):
 
 
 class Repartition:
-    """What there is to move of one channel. Every method but ``ends`` blocks, perhaps for long.
+    """The move of one channel's rows to another number of partitions. Every method but ``ends``
+    blocks, perhaps for long.
 
     ``unread`` has the first unread offset of each partition of the input, and its end.
     """

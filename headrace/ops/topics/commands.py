@@ -1,4 +1,4 @@
-"""Which topics a configuration needs, which are there, and creating the others."""
+"""The topics that a configuration needs, those that are there, and the creation of the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BROKERS_DEFAULT = -1
 
 
 class Use(Enum):
-    """What a channel has a topic for. Those that others are made of come first."""
+    """The use that a channel has for a topic. Those that others are made of come first."""
 
     INPUT = "input"
     BY_KEY = "records by key"
@@ -48,7 +48,7 @@ class Use(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is asked for; None: the brokers' default."""
+    """The sizes that are asked for; None: the brokers' default."""
 
     partitions: int | None
     replication_factor: int | None

@@ -1,4 +1,4 @@
-"""What the commands do with transactions, from a configuration to what is printed."""
+"""The commands for transactions, from a configuration to what is printed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class FoundTransaction:
 
 
 class _TransactionSurvey:
-    """What the brokers and ZooKeeper have of one channel's transactions."""
+    """The transactions of one channel, as the brokers and ZooKeeper have them."""
 
     def __init__(self, config: Config, channel: ChannelConfig) -> None:
         self._config = config

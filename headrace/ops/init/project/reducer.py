@@ -1,4 +1,4 @@
-"""What becomes of the records of one micro-batch."""
+"""The reducer for the records of one micro-batch."""
 
 from __future__ import annotations
 
