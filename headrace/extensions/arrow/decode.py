@@ -179,7 +179,7 @@ _STRICT_FRAME = b'{"v":', b',"list":[', b"]}"
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What the reducer gets, and what it does not: offsets, or records for the dead letters."""
+    """The reducer's table, and what it leaves out: offsets, or records for the dead letters."""
 
     table: pa.Table
     skipped: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What Arrow's reader of JSON is told to read for a column, and the column made of that."""
+"""The types that Arrow's JSON reader is given for columns, and the columns made of what it read."""
 
 from __future__ import annotations
 

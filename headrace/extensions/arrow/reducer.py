@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ArrowReducer(Protocol):
-    """What users write: the records of one micro-batch in, the rows for the sink out.
+    """A user's reducer: the records of one micro-batch in, the rows for the sink out.
 
     Runs on a lane's thread, one micro-batch of a channel at a time. It may be run again on the
     same records after a failure, so what it does beside its result should bear repetition. The

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ArrowReducerConfig(Section):
-    """What turns the micro-batches of the arrow processor into rows."""
+    """The reducer, which turns the micro-batches of the arrow processor into rows."""
 
     reducer: Restarts[ImportPath]
     """The function reduce(table, batch), which returns a pyarrow.Table or None."""

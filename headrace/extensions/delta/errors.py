@@ -1,4 +1,4 @@
-"""What the Delta sink tells apart of its own table."""
+"""The errors of the Delta sink about its own table."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ _PROCESS_POLL_S = 0.5
 
 
 class MaintenanceTask(Enum):
-    """What there is to do."""
+    """A maintenance task."""
 
     PROPERTIES = "properties"
     """Give the table the properties that the configuration has."""
@@ -309,7 +309,7 @@ _REST = 9
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceConfig:
-    """How a table is kept.
+    """The settings of a table's maintenance.
 
     ``compact_every`` counts commits, 0 for never. ``log_retention`` is for how many seconds entries
     of the log stay that a checkpoint made superfluous, ``file_retention`` for how many files stay

@@ -46,7 +46,7 @@ _Counts: TypeAlias = "Counter[str | None]"
 
 @dataclass(frozen=True, slots=True)
 class AffectedOutput:
-    """What a table has of records from some offsets on: whole micro-batches, by their origins."""
+    """A table's output of records from some offsets on: whole micro-batches, by their origins."""
 
     replacement: Replacement
     origins: Collection[str]

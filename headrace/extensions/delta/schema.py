@@ -1,4 +1,4 @@
-"""Whether a result fits a table, told from the two schemas before anything is committed."""
+"""The check of a result's schema against the table's, before anything is committed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _HARMLESS = frozenset(
 
 
 class SchemaChanges(Enum):
-    """What follows when a result's columns are not those of the table."""
+    """The policy for a result whose columns are not those of the table."""
 
     REFUSE = "refuse"
     """The micro-batch fails."""

@@ -42,19 +42,19 @@ class DeltaSinkConfig(SinkConfig):
     """The columns that a new table is partitioned by."""
 
     schema_changes: Restarts[Literal["refuse", "add_columns"]] = "refuse"
-    """What to do with a result whose columns are not the table's: fail, or add them."""
+    """The policy for a result whose columns are not the table's: fail, or add them."""
 
     origin: Restarts[Flag] = False
-    """Whether each row says in a column which records it is of, for replays that replace."""
+    """True if each row says in a column which records it is of, for replays that replace."""
 
     compact_every: Restarts[Annotated[int, WholeNumber(0, 1_000_000)]] = 500
     """Commits after which small files are made into larger ones; 0 leaves that to others."""
 
     log_retention: Restarts[Annotated[float, Duration(minimum=10)] | None] = None
-    """How long entries of the table's log are kept after a checkpoint; a new table gets 1h."""
+    """Time that entries of the table's log are kept after a checkpoint; a new table gets 1h."""
 
     file_retention: Restarts[Annotated[float, Duration(minimum=60)] | None] = None
-    """How long files are kept that compaction replaced; a new table gets 1d."""
+    """Time that files replaced by compaction are kept; a new table gets 1d."""
 
     @property
     def exactly_once(self) -> str:

@@ -327,7 +327,7 @@ def local_folder(path: str | Path) -> Path:
 
 
 class Placement(Enum):
-    """How far a result's files got into the table's folder."""
+    """The progress of a result's files on the way into the table's folder."""
 
     WAITS = "waits"
     """They are in the staging folder."""

@@ -1,4 +1,4 @@
-"""What a keyed reducer is called with, and what it returns.
+"""The types that a keyed reducer is called with, and those that it returns.
 
 A reducer is a pure function of its arguments: no clock but ``now``, no random numbers, no input or
 output. Then what is run again after a failure gives what it gave before.
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class TimerClock(Enum):
-    """What a timer's due time is compared with."""
+    """The clock that a timer's due time is compared with."""
 
     EVENT = "event"
     """The partition's stream time: the latest time of its records so far."""
@@ -28,7 +28,7 @@ class TimerClock(Enum):
 
 
 class Timer(NamedTuple):
-    """When a key wants to be called again. Made by :func:`at_event` and :func:`at_clock`.
+    """A call that a key wants later. Made by :func:`at_event` and :func:`at_clock`.
 
     ``due`` is in milliseconds since the Unix epoch.
     """
@@ -87,7 +87,7 @@ class Output(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """What one key's state counts as in metrics and status; see :class:`Phases`.
+    """The phase of one key's state in metrics and status; see :class:`Phases`.
 
     ``since`` (ms) is from when its age counts, None where it has none. ``amounts`` and ``counts``
     are numbers in the order of their names there.
@@ -101,7 +101,7 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """How a reducer's states are counted in metrics and status: its attribute ``phases``.
+    """The phases by which metrics and status count a reducer's states: its attribute ``phases``.
 
     ``of`` returns the phase of a state, one of ``names``; as pure a function as the reducer. It is
     called in the daemon, with each state before and after a commit. ``amounts`` names the numbers

@@ -1,4 +1,4 @@
-"""What a keyed channel tells apart of its store and of its reducer."""
+"""The errors of a keyed channel's store and of its reducer."""
 
 from __future__ import annotations
 

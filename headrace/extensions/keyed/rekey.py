@@ -47,7 +47,7 @@ REKEYED = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RekeySettings:
-    """Where records get their key from, and where they go.
+    """The source of records' new keys, and the topics that they go to.
 
     ``key`` is ``key``, ``value.<field>``, ``headers.<name>`` or an import path, whose function
     comes with it. ``dead_letters`` is the topic for ``undecodable: dead_letter``, and ``letters``

@@ -61,7 +61,7 @@ _CHECKPOINT = 5.0
 
 
 class RestoreProgress(NamedTuple):
-    """How far a partition is. ``done`` and ``total`` count offsets of its changelog.
+    """The progress of a partition's restore. ``done`` and ``total`` count offsets of its changelog.
 
     ``total`` is None while it is not known where the changelog ends; ``left`` are the seconds that
     the rest takes if it goes on so, None while nothing can be told.

@@ -1,4 +1,4 @@
-"""What became of keys, as a table."""
+"""The results of folding keys, as a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Folded:
-    """What became of one key."""
+    """The result of folding one key."""
 
     row: KeyRow
     outputs: list[OutputRow] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Folded:
 
 
 class FoldResults:
-    """What became of keys, in the order in which they are added."""
+    """The results of folding keys, in the order in which they are added."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, ...]] = []

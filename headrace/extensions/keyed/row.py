@@ -25,7 +25,7 @@ class PartitionKey(NamedTuple):
 
 
 class RowExtra(NamedTuple):
-    """What a row has beside the state. ``quarantined`` says why the key's facts are set aside."""
+    """The rest of a row beside the state. ``quarantined`` says why its facts are set aside."""
 
     timers: Mapping[str, Timer]
     quarantined: str | None = None

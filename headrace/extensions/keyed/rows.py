@@ -49,7 +49,7 @@ _NO_TIME = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class RowSettings:
-    """How records are grouped.
+    """The settings by which records are grouped.
 
     ``key`` is ``record``, ``partition`` or ``constant``; ``time`` makes the time of a record, in
     milliseconds, of its value's bytes, None for the record's own. ``letters`` says what headers
@@ -66,7 +66,7 @@ class RowSettings:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """What a micro-batch is for the fold.
+    """A micro-batch as the fold takes it.
 
     ``rows`` is a table of :data:`ROWS`, ``times`` the stream time that each partition comes to.
     ``undecodable`` has what cannot be grouped, by partition; None for each record that is dropped.

@@ -65,15 +65,15 @@ class StateConfig(Section):
     changelog's max.message.bytes has to allow for it."""
 
     checkpoint: Hot[PositiveSeconds] = 10.0
-    """How often what was committed is written to the store's files, and noted how far these follow
-    the changelog. What came since is read again after a crash."""
+    """Time between two checkpoints, which write what was committed to the store's files and note
+    how far these follow the changelog. What came since is read again after a crash."""
 
 
 class ByKeyTopicConfig(Section):
     """The topic that re-keyed records go to."""
 
     create: Restarts[Flag] = True
-    """Whether it is created where it does not exist."""
+    """True if it is created where it does not exist."""
 
     replication_factor: Restarts[Count | None] = None
     """Its replication factor; null: the brokers' default."""
@@ -88,8 +88,8 @@ class InternalTopicsConfig(ByKeyTopicConfig):
     """
 
     purge_input: Restarts[PositiveSeconds | None] = None
-    """How often records that are processed are deleted from the topic that is read; null: never.
-    For by-key topics, which only Headrace reads: they have 30s unless it is said, null too."""
+    """Time between two deletions of processed records from the topic that is read; null: never. For
+    by-key topics, which only Headrace reads: they have 30s unless it is set, null too."""
 
 
 class StateProcessorConfig(MergingConfig):
@@ -187,29 +187,29 @@ class KeyedProcessorConfig(StateProcessorConfig):
     """The class or function that returns the reducer."""
 
     options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """What the factory is called with, as keyword arguments."""
+    """The keyword arguments of the factory."""
 
     engine: Restarts[Literal["spark", "arrow"]] = "spark"
-    """Where the reducer runs: in Spark's workers, or in this process."""
+    """The engine that runs the reducer: Spark's workers, or this process."""
 
     key: Restarts[FactKey] = "record"
-    """What the key of a fact is: the record's own (record), one for each partition (partition,
-    constant), or one by which records are written again first: a field of the value
-    (value.customer.id), a header (headers.tenant), what a function says of the Event
-    (package.module:function), or the record's own where producers partition otherwise (key)."""
+    """The key of a fact: the record's own (record), one for each partition (partition, constant),
+    or one by which records are written again first: a field of the value (value.customer.id), a
+    header (headers.tenant), what a function says of the Event (package.module:function), or the
+    record's own where producers partition otherwise (key)."""
 
     keys: Restarts[Literal["string", "bytes"]] = "string"
-    """How the reducer sees keys."""
+    """The form in which the reducer gets keys."""
 
     value: Restarts[ValueDecoder] = "json"
-    """How the reducer sees values: decoded from JSON, as text, as bytes, or by a decoder of your
-    own: its factory, or the name of a plug-in."""
+    """The form in which the reducer gets values: decoded from JSON, as text, as bytes, or by a
+    decoder of your own: its factory, or the name of a plug-in."""
 
     decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """What the decoder's factory is called with, as keyword arguments."""
+    """The keyword arguments of the decoder's factory."""
 
     encoding: Restarts[Literal["json", "string", "bytes"]] = "json"
-    """How states are stored."""
+    """The form in which states are stored."""
 
     time: Restarts[FactTime] = "record"
     """The time of a fact: the record's own (record), a field of its JSON value (value.at), or what
@@ -217,8 +217,8 @@ class KeyedProcessorConfig(StateProcessorConfig):
     epoch."""
 
     idle: Hot[PositiveSeconds | None] = None
-    """How long a partition has to be quiet before its stream time follows the clock, so late by:
-    1s or longer; null: only records move it."""
+    """Time that a partition has to be quiet before its stream time follows the clock, with that
+    delay: 1s or longer; null: only records move it."""
 
     max_task_idle: Hot[PositiveSeconds | None] = None
     """Longest wait for a topic at its end, where topics has several. Their records are reduced in
@@ -226,11 +226,10 @@ class KeyedProcessorConfig(StateProcessorConfig):
     null: 1s."""
 
     grace: Hot[NonNegativeSeconds | None] = None
-    """How late a fact may be; rejects.late says what becomes of a later one. null: as late as it
-    is."""
+    """Longest lateness of a fact; rejects.late says what becomes of a later one. null: any."""
 
     ttl: Restarts[PositiveSeconds | None] = None
-    """How long a key without facts is kept, in stream time; null: forever."""
+    """Time for which a key without facts is kept, in stream time; null: forever."""
 
     state: Restarts[StateConfig] = StateConfig()
     """The local store."""
@@ -483,18 +482,18 @@ class RekeyProcessorConfig(MergingConfig):
     """This processor."""
 
     key: Restarts[KeySource]
-    """What the new key is: a field of the value (value.customer.id), a header (headers.tenant),
-    what a function says of the Event (package.module:function), or the record's own (key)."""
+    """The new key: a field of the value (value.customer.id), a header (headers.tenant), what a
+    function says of the Event (package.module:function), or the record's own (key)."""
 
     value: Restarts[ValueDecoder] = "json"
-    """How values are read to find the key: as in a channel with state. They are written as they
-    are."""
+    """The form in which values are read to find the key: as in a channel with state. They are
+    written as they are."""
 
     decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """What the decoder's factory is called with, as keyword arguments."""
+    """The keyword arguments of the decoder's factory."""
 
     engine: Restarts[Literal["spark", "arrow"]] = "spark"
-    """Where the key is found: in Spark's workers, or in this process."""
+    """The engine that finds the key: Spark's workers, or this process."""
 
     internal: Restarts[ByKeyTopicConfig] = ByKeyTopicConfig()
     """The topic that records go to."""

@@ -1,4 +1,4 @@
-"""How a keyed reducer is called, and what becomes of what it cannot be called with."""
+"""The settings of a fold: calls of the reducer, and policies for what it cannot be called with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FoldSettings:
-    """How values are read, and what becomes of what cannot be reduced. Sizes are in bytes.
+    """The form of values, and the policies for what cannot be reduced. Sizes are in bytes.
 
     ``grace`` and ``ttl`` are in milliseconds. ``outputs`` are the names that an output may go to,
     ``letters`` says what headers dead letters have. ``decoder`` reads values in place of what

@@ -45,7 +45,7 @@ _END_TIMEOUT = 1.0
 
 
 class Transactions(Protocol):
-    """What produces records and keeps offsets, as ``headrace.kafka.ResultTransactions``."""
+    """A producer of records that keeps offsets, as ``headrace.kafka.ResultTransactions``."""
 
     def require(self, topic: str) -> None:
         """Return if a topic exists; a StartError says that it does not."""
@@ -73,7 +73,7 @@ class Transactions(Protocol):
 
 
 class Ends(Protocol):
-    """Who knows where the partitions of a topic end, as ``headrace.kafka.KafkaTopicCatalog``."""
+    """A source of the ends of a topic's partitions, as ``headrace.kafka.KafkaTopicCatalog``."""
 
     def watermarks(self, partition: TopicPartition, deadline: Deadline) -> tuple[int, int]:
         """Return the first offset and the end of a partition."""
@@ -86,7 +86,7 @@ class Ends(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyedCounts:
-    """What the fold did, over some micro-batches."""
+    """The counts of the fold over some micro-batches."""
 
     touched: int = 0
     changed: int = 0
@@ -103,7 +103,7 @@ class KeyedCounts:
 
 
 class OutputColumns:
-    """The outputs of a micro-batch, as columns: a record is named_tuples when it is asked for.
+    """The outputs of a micro-batch, as columns: a record is made when it is asked for.
 
     There may be as many as records, and the objects would live until the commit.
     """
@@ -152,7 +152,7 @@ class StagedState:
 
 @dataclass(frozen=True, slots=True)
 class SinkTopics:
-    """Where a channel with state writes to. ``outputs`` has a topic for each output's name."""
+    """The topics a channel with state writes to. ``outputs`` has one for each output's name."""
 
     changelog: str
     outputs: Mapping[str, str]

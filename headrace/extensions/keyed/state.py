@@ -32,7 +32,7 @@ _AT_A_TIME = 100
 
 
 class Progress(NamedTuple):
-    """Where a task is with its commits, as the brokers store it with the offsets of its inputs.
+    """A task's position after its commits, as the brokers store it with its inputs' offsets.
 
     A task is one partition of each topic that the channel reads, with the same number; ``offsets``
     has those by the partitions' identities. ``number`` counts the commits, so that one without
@@ -63,7 +63,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Layer:
-    """What one micro-batch made of the keys that it touched, before it is committed.
+    """The changes that one micro-batch made to the keys that it touched, before the commit.
 
     ``times`` has the stream time that each of its partitions came to.
     """

@@ -56,7 +56,7 @@ _CORRUPTION = re.compile(r"corrupt|checksum|bad (table magic|block)", re.IGNOREC
 
 
 class Position(NamedTuple):
-    """How far a partition's state follows its changelog. ``at`` is in seconds since the epoch.
+    """A state's position in its changelog partition. ``at`` is in seconds since the epoch.
 
     ``leader_epoch`` is one under which the log was seen to lead there, None: it is not known.
     """
@@ -87,7 +87,7 @@ class DueTimer(NamedTuple):
 
 
 class StoreSize(NamedTuple):
-    """What there is of a partition. ``bytes`` are those of keys and rows, as they are stored."""
+    """The size of a partition's state. ``bytes`` are those of keys and rows, as they are stored."""
 
     rows: int = 0
     bytes: int = 0
@@ -316,7 +316,7 @@ def _put_loaded(
 
 
 class _Count:
-    """What there is of a partition, or what is added to it."""
+    """The counts of a partition, or of what is added to it."""
 
     __slots__ = ("bytes", "quarantined", "rows", "tally", "timers")
 

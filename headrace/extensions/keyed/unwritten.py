@@ -29,7 +29,7 @@ ABSENT: Final = _Absent()
 
 
 class Unwritten(NamedTuple):
-    """How much is committed and not in the database yet: rows, and entries of the index."""
+    """The amount that is committed and not in the database yet: rows, and entries of the index."""
 
     entries: int = 0
     bytes: int = 0

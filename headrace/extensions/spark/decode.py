@@ -54,9 +54,9 @@ _DETAILS = (*(f"{KAFKA_COLUMN}.{name}" for name in KAFKA_FIELDS), f"{_VALUE} as 
 
 @dataclass(frozen=True, slots=True)
 class DecodedFrame:
-    """What the reducer gets of a micro-batch, and what it does not.
+    """The decoded frame for the reducer, and what it leaves out.
 
-    That are offsets, or records for the dead-letter topic.
+    These are offsets, or records for the dead-letter topic.
     """
 
     frame: DataFrame

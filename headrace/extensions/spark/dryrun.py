@@ -38,7 +38,7 @@ _ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class SparkCheck:
-    """What a session could do: its version, its tasks at once, the seconds until the answer."""
+    """The findings of a trial session: its version, its tasks at once, the seconds to an answer."""
 
     version: str
     cores: int

@@ -106,7 +106,7 @@ log = structlog.get_logger(__name__)
 
 
 class SparkJobs:
-    """What a lane has of Spark.
+    """The part of Spark that belongs to one lane.
 
     pyspark pins each Python thread to one of the JVM's, so job group, scheduler pool and active
     session belong to the lane for good: :meth:`admitted`, :meth:`job` and :meth:`revive` are for

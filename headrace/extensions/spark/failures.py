@@ -1,4 +1,4 @@
-"""How a Spark job fails, and how a reducer's own errors are told apart."""
+"""Failures of Spark jobs, with a reducer's own errors told apart."""
 
 from __future__ import annotations
 

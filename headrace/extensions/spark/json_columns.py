@@ -64,7 +64,7 @@ _MICROSECONDS = {
 
 
 class JsonColumns:
-    """How the columns of a schema are read: ``steps`` of SQL, from ``value`` to a struct.
+    """The reading of a schema's columns: ``steps`` of SQL, from ``value`` to a struct.
 
     Each step is a set of columns to select beside those that are there; the last one's is the
     struct, with the schema's columns and :data:`CORRUPT`.

@@ -136,7 +136,7 @@ def _to_bytes(table: pa.Table) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """Why a chunk was not folded, as it comes from a worker.
+    """The reason why a chunk was not folded, as it comes from a worker.
 
     ``record`` is topic, partition and offset of the one at fault, ``call`` the one that hung.
     """

@@ -1,4 +1,4 @@
-"""What a reducer persists in Spark, let go once its micro-batch is over."""
+"""Data that a reducer persists in Spark, let go once its micro-batch is over."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GUARD = threading.Lock()
 
 
 class Persisted:
-    """What one job's reducer persisted and nothing had persisted before.
+    """Data that one job's reducer persisted and nothing had persisted before.
 
     What it persists by ``cache`` and ``persist`` of a DataFrame or an RDD, on the lane's thread, is
     known for sure. What comes otherwise, as by ``CACHE TABLE`` or within a library, is told by the

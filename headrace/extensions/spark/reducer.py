@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Reducer(Protocol):
-    """What users write: plain PySpark on the records of one micro-batch.
+    """A user's reducer: plain PySpark on the records of one micro-batch.
 
     Runs on a lane's thread. It may run any Spark action of its own, and may be run again on the
     same records after a failure, so what it does beside its result should bear repetition. The

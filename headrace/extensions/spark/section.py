@@ -26,7 +26,7 @@ _LIMITED_TEXT = re.compile(r"\b(?:VAR)?CHAR(?:ACTER)?\s*\(\s*\d+\s*\)", re.IGNOR
 
 
 class SparkReducerConfig(Section):
-    """What turns the micro-batches of the spark processor into rows."""
+    """The reducer, which turns the micro-batches of the spark processor into rows."""
 
     only: ClassVar = {"result": (OnlyWith.none_of("arrow", None, example="arrow"),)}
 

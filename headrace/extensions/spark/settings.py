@@ -1,4 +1,4 @@
-"""Which Spark to run: the settings that suit small batch jobs, under those of the user.
+"""The settings of Spark that suit small batch jobs, under those of the user.
 
 The reasons and measurements are in docs/spark.md; the times below are of a count by key on two
 cores, as measured before and after the one change.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many tasks a job may have at once; with ``is_limit`` any more are others' to have."""
+    """The tasks that a job may have at once; with ``is_limit`` any more are others' to have."""
 
     tasks: int
     is_limit: bool = False
@@ -222,7 +222,7 @@ _BASE = {
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """How to start Spark.
+    """The settings with which Spark is started.
 
     ``properties`` are Spark's own and win over the recommended ones. ``warm_up`` counts dummy
     micro-batches, ``start_timeout`` is in seconds, ``log_level`` is a log4j level for the JVM.

@@ -1,4 +1,4 @@
-"""What the columns of a table take: how values are bound, and whose fault a refusal is.
+"""The columns of a table: how values are bound to them, and whose fault a refusal is.
 
 What no value of a type can change is told by the types, before anything is written; whatever else
 is refused is the fault of a row.

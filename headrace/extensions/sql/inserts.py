@@ -24,7 +24,7 @@ UPSERTS: dict[str, Callable[[sa.TableClause], postgresql.Insert | sqlite.Insert]
 
 
 class Merging(Enum):
-    """What becomes of a column's value where a row with the key is there."""
+    """The value that a column gets where a row with the key is there."""
 
     SUM = "sum"
     """The new value is added to it; a null adds nothing."""

@@ -58,25 +58,25 @@ class SqlSinkConfig(SinkConfig):
     """The table that rows go to, which is there already."""
 
     mode: Restarts[Literal["append", "upsert", "merge"]] = "append"
-    """Whether rows are added, take the place of those with the same key, or are merged into
-    them."""
+    """The way of writing: rows are added (append), take the place of those with the same key
+    (upsert), or are merged into them (merge)."""
 
     key: Restarts[Annotated[tuple[FreeText, ...], Distinct, OneOrMore]] = ()
     """The columns of a primary key or unique constraint."""
 
     merge: Restarts[Mapping[FreeText, Literal["sum", "min", "max", "last"]]] = Field(default={})
-    """What becomes of each other column where a row with the key is there: the values are added,
+    """The treatment of each other column where a row with the key is there: the values are added,
     the smaller or the larger one stays, or the new one takes its place."""
 
     repeated: Restarts[Literal["fail", "last"]] = "fail"
-    """What becomes of a key that a result has in several rows: refused, or the last row is
+    """The policy for a key that a result has in several rows: refused, or the last row is
     written."""
 
     offsets_table: Restarts[SqlTable] = "headrace_offsets"
     """The table that offsets go to, made where it is missing."""
 
     origin: Restarts[Flag] = False
-    """Whether each row says in a column which micro-batch it is of, for replays that replace."""
+    """True if each row says in a column which micro-batch it is of, for replays that replace."""
 
     origins_table: Restarts[SqlTable] = "headrace_origins"
     """The table that says what each micro-batch was made of, made where it is missing."""

@@ -82,7 +82,7 @@ _EXPLAINING = frozenset({"postgresql", "sqlite"})
 
 
 class WriteMode(Enum):
-    """What becomes of a row of the result."""
+    """The way in which a row of the result is written."""
 
     APPEND = "append"
     """It is inserted."""
@@ -95,7 +95,7 @@ class WriteMode(Enum):
 
 
 class Repeated(Enum):
-    """What becomes of a key that a result has in several rows."""
+    """The policy for a key that a result has in several rows."""
 
     FAIL = "fail"
     """The rows are refused: it is not clear which one should win."""

@@ -1,4 +1,4 @@
-"""How a channel's micro-batches are grouped and folded, as its configuration says."""
+"""The grouping and folding of a channel's micro-batches, as its configuration says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is noted of a state beside its commits: how far the store follows the changelog."""
+"""Checkpoints of a state beside its commits: how far the store follows the changelog."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ REFRESH_INTERVAL, FIRST_REFRESH = 3600.0, 60.0
 
 @dataclass(slots=True)
 class HeldPartition:
-    """What is ours of one number, by topic; ``attempt`` counts its restores.
+    """Our partitions of one number, by topic; ``attempt`` counts their restores.
 
     Times are of the monotonic clock.
     """

@@ -1,4 +1,4 @@
-"""What the processor of a channel with state is made of."""
+"""The parts of the processor of a channel with state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeyedParts:
-    """What a channel with state is made of. Its clients are opened with the processor.
+    """The parts of a channel with state. Its clients are opened with the processor.
 
     ``follow`` has the next micro-batch folded as a configuration says.
     """

@@ -51,7 +51,7 @@ PURGE_TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class OpenedParts:
-    """What there is of a processor from when it is opened until it is closed."""
+    """The parts of a processor that exist while it is open."""
 
     catalog: KafkaTopicCatalog
     topics: StateTopics

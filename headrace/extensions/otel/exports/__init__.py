@@ -1,4 +1,4 @@
-"""What the process says, sent to a collector of OpenTelemetry's: logs, metrics, and the queue.
+"""The process's own telemetry, sent to an OpenTelemetry collector: logs, metrics, and the queue.
 
 Nothing of OpenTelemetry is imported unless it is asked for.
 """

@@ -31,7 +31,7 @@ CLOSE_TIMEOUT = 2.0
 
 
 class Signal(Enum):
-    """What is sent."""
+    """A kind of telemetry that is sent."""
 
     TRACES = "traces"
     """Spans."""

@@ -1,4 +1,4 @@
-"""How rows get into a table: one loader for each way that a database has."""
+"""Loaders of rows into a table: one for each way that a database has."""
 
 from __future__ import annotations
 

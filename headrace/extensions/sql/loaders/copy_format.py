@@ -71,7 +71,7 @@ _ELEMENTS: dict[type[sa.types.TypeEngine[Any]], int] = {
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How values of an Arrow type are sent, and the type of what is sent.
+    """The encoding of an Arrow type's values, and the type of what is sent.
 
     ``sent_as`` is a type's name in SQL where the server has to make the column's type of it, and
     None where it is the column's own. ``encode`` raises ValueError for a value that has no form.
