@@ -10,7 +10,7 @@ import typer
 
 
 class EngineName(Enum):
-    """Where an application's reducer runs."""
+    """The engine that runs an application's reducer."""
 
     SPARK = "spark"
     """In Spark's workers."""

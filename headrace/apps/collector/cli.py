@@ -63,7 +63,7 @@ _Outcomes = Annotated[
 
 
 class CollectorMode(Enum):
-    """How a collector takes events that come twice, late or out of order."""
+    """The collector's treatment of events that come twice, late or out of order."""
 
     STRICT = "strict"
     """One outcome for each group."""

@@ -1,4 +1,4 @@
-"""What the collector's commands do: produce events to its topic, and read outcomes there."""
+"""The collector's commands: produce events to its topic, and read outcomes there."""
 
 from __future__ import annotations
 

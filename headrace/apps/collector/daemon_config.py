@@ -56,7 +56,7 @@ _OPTIONS: Mapping[Steps, str] = {
 
 @dataclass(frozen=True, slots=True)
 class CollectorOptions:
-    """What a command line says of a collector.
+    """The options of a collector, from a command line.
 
     ``state_dir`` None: the user's own folder for such data. ``create``: the partitions of topics
     that are not there; None: they have to be there.

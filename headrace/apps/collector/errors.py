@@ -1,4 +1,4 @@
-"""What the collector refuses."""
+"""The error for events that the collector refuses."""
 
 from __future__ import annotations
 

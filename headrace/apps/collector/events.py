@@ -48,7 +48,7 @@ _CYCLE_YEARS, _CYCLE_SECONDS = 400, 12_622_780_800
 
 
 class Times(Enum):
-    """How moments are written in outcomes, always in UTC."""
+    """The format of moments in outcomes, always in UTC."""
 
     RFC3339 = "rfc3339"
     """Whole seconds, as the original does: ``2020-07-17T23:38:21Z``."""
@@ -79,7 +79,7 @@ class Times(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where outcomes and rejections go, by the names of the channel's outputs.
+    """The destinations of outcomes and rejections, by the names of the channel's outputs.
 
     ``outcomes`` is None where the channel has one output, ``rejected`` where they are not wanted.
     """
@@ -141,7 +141,7 @@ def fits(group: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a group ended. Moments are in milliseconds; ``error`` is None for a success."""
+    """The outcome of a group. Moments are in milliseconds; ``error`` is None for a success."""
 
     group: str
     created: int

@@ -84,7 +84,7 @@ class Stream:
 
 @dataclass(slots=True)
 class _Call:
-    """What an element may know while one of its methods runs, and what it has done."""
+    """A running call of an element's method: what the element may know, and what it has done."""
 
     key: Key
     now: int
@@ -199,7 +199,7 @@ _RESERVED = frozenset(name for name in vars(Element) if not name.startswith("__"
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """When methods are called besides events. Times are in milliseconds."""
+    """The rules by which methods are called besides events. Times are in milliseconds."""
 
     every: int | None
     gap: int | None
@@ -209,7 +209,7 @@ class _Rules:
 
 @dataclass(slots=True)
 class _Marks:
-    """What is stored of an instance besides its fields; times are in milliseconds.
+    """The marks that are stored of an instance besides its fields; times are in milliseconds.
 
     ``events`` were taken since the last firing, which was at ``since``. ``last`` is the latest time
     of an event, ``due`` that of the next ``on_time``.

@@ -52,7 +52,7 @@ _Timeout = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How lon
 
 
 class NodeRole(Enum):
-    """What a process does for workflows."""
+    """The role of a process that runs workflows."""
 
     BOTH = "both"
     """It reduces instances, and makes calls."""

@@ -1,4 +1,4 @@
-"""What the workflow executor's commands do."""
+"""The commands of the workflow executor."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _FAILED, _UNUSABLE, _NO_OUTCOME = 1, 2, 4
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the topics of an executor are, as a command line says it."""
+    """The location of an executor's topics, as a command line gives it."""
 
     brokers: str
     name: str

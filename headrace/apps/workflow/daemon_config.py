@@ -28,7 +28,7 @@ _RELEASE_TIMEOUT = "5m"
 
 
 class NodeRole(Enum):
-    """What a process does for workflows."""
+    """The role of a process that runs workflows."""
 
     BOTH = "both"
     """It reduces instances, and makes calls."""

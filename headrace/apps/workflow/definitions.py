@@ -59,7 +59,7 @@ MOST_ID = 500
 
 
 class FailurePolicy(Enum):
-    """What becomes of the calls that are open when another one has failed for good."""
+    """The policy for the calls that are open when another one has failed for good."""
 
     WAIT_ALL = "wait_all"
     """The instance opens no more, waits for all of them, and fails then."""

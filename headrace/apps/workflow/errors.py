@@ -1,4 +1,4 @@
-"""What users of workflows meet, and what a process may say of a call."""
+"""The errors that users of workflows meet, and those that a process may raise for a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the nodes of a workflow executor say to each other, and to those who listen."""
+"""The messages of a workflow executor's nodes to each other, and to listeners."""
 
 from __future__ import annotations
 
