@@ -93,7 +93,7 @@ CHANGING = frozenset(
 
 @dataclass(frozen=True)
 class Effects:
-    """What others can see of a process: calls of compiled clients, and of functions of ours.
+    """The effects of a process on others: calls of compiled clients, and of functions of ours.
 
     ``clients`` are the classes of compiled clients, and ``methods`` those of them that change
     something; ``functions`` are those of ours that change something on a server or a disk.

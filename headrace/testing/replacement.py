@@ -1,4 +1,4 @@
-"""What a sink has to do whose output of a range can be replaced, beside :mod:`.sinks`."""
+"""Contract tests for sinks whose output of a range can be replaced, beside :mod:`.sinks`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OutputReplacerContract(TransactionalOffsetsContract):
-    """What a sink does beyond that which can replace: the sinks of ``place`` are set to.
+    """The contract of a sink that can replace its output: the sinks of ``place`` are set to.
 
     Each micro-batch has rows whose ``id`` says which it is.
     """
@@ -48,7 +48,7 @@ class OutputReplacerContract(TransactionalOffsetsContract):
     def test_output_is_removed_with_the_move(
         self, replacer: OutputReplacer, bench: SinkBench
     ) -> None:
-        """What is of the range is gone, what is not stays, and what follows begins there."""
+        """Output of the range is gone, other output stays, and what follows begins there."""
         other = bench.place.sink()
         assert isinstance(other, OutputReplacer)
 
@@ -118,7 +118,7 @@ class OutputReplacerContract(TransactionalOffsetsContract):
 
 
 class GroupedReplacerContract(BatchCommitContract, OutputReplacerContract):
-    """What a sink does that takes several results in one transaction, and can replace."""
+    """The contract of a sink that takes several results in one transaction, and can replace."""
 
     def test_micro_batches_that_were_committed_at_once_are_replaced_apart(
         self, bench: SinkBench

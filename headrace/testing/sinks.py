@@ -1,4 +1,4 @@
-"""What every sink has to do, wherever its results go: test classes to derive from, for pytest.
+"""Contract tests for sinks, wherever their results go: classes to derive from, for pytest.
 
 docs/sinks/custom.md shows how a custom sink is put to them. They call for the fixture ``place`` and
 nothing else with :class:`TablesOfArrow`; without it results are DataFrames, and the fixture
@@ -66,7 +66,7 @@ def spark_runtime() -> Iterator[SparkRuntime]:
 
 
 class SinkPlace(Protocol):
-    """Where a sink writes to: several sinks can be opened on it, and its content be read."""
+    """The place a sink writes to: several sinks can be opened on it, and its content be read."""
 
     def sink(self) -> Sink[Any]:
         """Return a new sink, not opened yet."""
@@ -129,7 +129,7 @@ class SinkBench:
 
 
 class SinkContract:
-    """What every sink does. Subclasses provide the fixture ``place`` and say the guarantee."""
+    """The contract of all sinks. Subclasses provide the fixture ``place`` and say the guarantee."""
 
     guarantee: Guarantee
 
@@ -176,7 +176,7 @@ class SinkContract:
         assert self.stored(bench, 1) == [None]
 
     def test_rows_are_there_once_they_are_committed(self, bench: SinkBench) -> None:
-        """What is staged is not visible, and what is committed is, every row once."""
+        """A staged result is not visible, and a committed one is, every row once."""
         staged = bench.stage("one", ROWS)
         assert bench.rows == []
 
@@ -213,7 +213,7 @@ class SinkContract:
 
 
 class ExactlyOnceContract(SinkContract):
-    """What a sink that keeps offsets does beyond that."""
+    """The contract of a sink that keeps offsets, beyond that of every sink."""
 
     guarantee = Guarantee.EXACTLY_ONCE
 
@@ -272,12 +272,12 @@ class ExactlyOnceContract(SinkContract):
         assert [row["id"] for row in bench.rows] == list(range(6))
 
     def test_a_sink_that_groups_is_put_to_that_contract_as_well(self, bench: SinkBench) -> None:
-        """Who has ``commit_all`` has it called: derive from :class:`BatchCommitContract`."""
+        """The tests of a sink that has ``commit_all`` derive from :class:`BatchCommitContract`."""
         assert isinstance(bench.sink, BatchCommitSink) == isinstance(self, BatchCommitContract)
 
 
 class BatchCommitContract(ExactlyOnceContract):
-    """What a sink does beyond that which takes several results in one transaction."""
+    """The contract of an exactly-once sink that takes several results in one transaction."""
 
     def commit_all(self, sink: Sink[Any], staged: list[Any], shares: list[PartitionCommit]) -> None:
         """Commit them at once."""
@@ -337,7 +337,7 @@ class BatchCommitContract(ExactlyOnceContract):
 
 
 class TransactionalOffsetsContract(ExactlyOnceContract):
-    """What a sink does beyond that whose offsets an operator can move."""
+    """The contract of an exactly-once sink whose offsets an operator can move."""
 
     def move(self, number: int, start: int, target: int) -> OffsetMove:
         """Return the move of one partition's offset."""
