@@ -1,4 +1,4 @@
-"""What can go wrong with the local stack; every message ends with the next step."""
+"""The errors of the local stack; every message ends with the next step."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _NOT_FOUND = re.compile(r":: (\S+: not found)$")
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """What Maven calls an artifact: where it stands, its name and its version."""
+    """A Maven artifact's coordinate: its organisation, its name and its version."""
 
     organisation: str
     module: str

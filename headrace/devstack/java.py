@@ -1,4 +1,4 @@
-"""Where this machine keeps Java. Only the standard library, so that set-up scripts can load it."""
+"""The search for Java on this machine. Only the standard library, so set-up scripts can load it."""
 
 from __future__ import annotations
 

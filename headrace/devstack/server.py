@@ -1,4 +1,4 @@
-"""What the servers of the local stack have in common: process, ports, identity."""
+"""The common base of the local stack's servers: process, ports, identity."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _refusal(port: int) -> OSError | None:
 
 
 class ProcessState(Enum):
-    """What a process is doing, as far as signals are concerned."""
+    """The state of a process, as far as signals are concerned."""
 
     RUNNING = "running"
     """It runs or could run."""

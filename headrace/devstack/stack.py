@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """How many servers of each kind there are, and ``properties`` that every broker gets.
+    """The number of servers of each kind, and ``properties`` that every broker gets.
 
     Several ZooKeeper servers form an ensemble. Several brokers form a cluster in which each one is
     a controller as well, and which keeps its own topics on up to three of them. ``short_lived``
