@@ -193,10 +193,10 @@ class KeyedProcessorConfig(StateProcessorConfig):
     """The engine that runs the reducer: Spark's workers, or this process."""
 
     key: Restarts[FactKey] = "record"
-    """The key of a fact: the record's own (record), one for each partition (partition, constant),
-    or one by which records are written again first: a field of the value (value.customer.id), a
-    header (headers.tenant), what a function says of the Event (package.module:function), or the
-    record's own where producers partition otherwise (key)."""
+    """The key of a fact: the record's own (record), or one for each partition (partition,
+    constant). By any other key records are written again first: a field of the value
+    (value.customer.id), a header (headers.tenant), what a function says of the Event
+    (package.module:function), or the record's own where producers partition otherwise (key)."""
 
     keys: Restarts[Literal["string", "bytes"]] = "string"
     """The form in which the reducer gets keys."""
