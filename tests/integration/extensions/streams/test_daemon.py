@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
+from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
+from headrace.streams import StreamsTest
 from headrace.testing.records import FakeRecord
 from tests.integration.extensions.keyed.test_daemon import SPARK_WAIT, arrived, rows
 from tests.kafka_sinks import committed_records
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-    from headrace.streams import StreamsTest
     from tests.integration.daemon.rig import Daemon, Site
 
 _PROGRAM = """
@@ -63,6 +64,44 @@ def windows(clicks, final, updates, kind, version=1):
     )
     pages.final().to(final)
     pages.updates().to(updates)
+    return app
+
+
+class User(Row):
+    name: Field[str]
+
+
+class Order(Row):
+    order: Field[int]
+
+
+class Payment(Row):
+    paid: Field[int]
+
+
+class Settled(Row):
+    key: Field[str]
+    order: Field[int | None]
+    paid: Field[int | None]
+
+
+class Named(Row):
+    order: Field[int | None]
+    paid: Field[int | None]
+    who: Field[str | None]
+
+
+def settled(orders, payments, users, output):
+    app = Topology()
+    pairs = app.stream(orders, Order).join(
+        app.stream(payments, Payment), Settled, name="settled", kind="outer", within="2s",
+        grace="1s", key=key, order=Order.order, paid=Payment.paid,
+    )
+    people = app.table(users, User, name="people")
+    pairs.lookup(
+        people, Named, name="named", kind="left",
+        order=Settled.order, paid=Settled.paid, who=User.name,
+    ).to(output)
     return app
 
 
@@ -140,8 +179,6 @@ def end_windows(site: Site, after: int) -> list[Click]:
 
 def run_in_process(made: Any, sent: Sequence[Click], topic: str) -> StreamsTest:
     """Return the same topology in this process, with all clicks in the order of their times."""
-    from headrace.streams import StreamsTest  # noqa: PLC0415 - needs Arrow
-
     test = StreamsTest(made, batch=10_000)
     for url, n, time in sorted(sent, key=lambda each: each[2]):
         test.pipe(topic, {"url": url, "n": n}, time=time)
@@ -202,6 +239,60 @@ def test_windows_are_told_once_after_a_kill(site: Site, kind: str) -> None:
     wait_for(lambda: len(windows_in(site, final)) >= len(wanted), deadline)
     stop(second)
     assert sorted(windows_in(site, final)) == wanted
+
+
+@pytest.mark.timeout(400)
+def test_a_join_of_two_topics_and_a_table_is_exact_after_a_kill(site: Site) -> None:
+    """Each pair, and each order or payment alone, is told once, as the test kit tells it."""
+    code = program(site)
+    topics = [site.topic, site.broker.create_topic(2), site.broker.create_topic(2)]
+    output = site.broker.create_topic(1)
+    names = dict(zip(("orders", "payments", "users"), topics, strict=True))
+    document = topology(site, code, "settled", {**names, "output": output})
+    tests = [StreamsTest(code.settled(**names, output=output), batch=100_000) for _ in (0, 1)]
+
+    def send(sent: Sequence[tuple[str, int, dict[str, Any], int]]) -> None:
+        for topic, number, value, time in sent:
+            tests[number % 2].pipe(topic, value, key=str(number), time=time)
+        for topic in topics:
+            for part in (0, 1):
+                records = [
+                    FakeRecord(
+                        key_=b"%d" % number, value_=json.dumps(value).encode(), timestamp_=time
+                    )
+                    for of, number, value, time in sent
+                    if of == topic and number % 2 == part
+                ]
+                site.broker.produce(TopicPartition(topic, part), *records)
+
+    def facts(seed: int, begin: int) -> list[tuple[str, int, dict[str, Any], int]]:
+        random = Random(seed)
+        values = ("order", "paid", "name")
+        made = []
+        for at in range(300):
+            kind = random.choice([0, 0, 1, 1, 2])
+            value = {values[kind]: f"u{at}" if kind == 2 else at}
+            made.append((topics[kind], random.randrange(10), value, begin + 37 * at))
+        return made
+
+    send(facts(1, BEGIN))
+    first = site.daemon(document).start()
+    arrived(site, first, output, 40)
+    first.signal(signal.SIGKILL)
+    first.wait()
+    send(facts(2, BEGIN + 12_000))
+    # what is alone is told once a record is later
+    send([(topics[0], number, {"order": -1}, BEGIN + 60_000) for number in (0, 1)])
+    second = site.daemon(document).start()
+    wanted: dict[bytes, list[Any]] = {}
+    for each in (out for test in tests for out in test.read(output)):
+        wanted.setdefault((each.key or "").encode(), []).append(each.value)
+    arrived(site, second, output, sum(map(len, wanted.values())))
+    stop(second)
+    got: dict[bytes, list[Any]] = {}
+    for key, value in rows(site, output):
+        got.setdefault(key, []).append(value)
+    assert got == wanted
 
 
 @pytest.mark.slow
