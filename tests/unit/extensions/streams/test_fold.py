@@ -383,8 +383,7 @@ def test_the_state_of_a_failed_micro_batch_is_not_gone_on_with() -> None:
     assert [each["n"] for _, each, _ in _read(run.written["each"])] == [1, 2]
 
 
-    """The limit fails the micro-batch before anything is staged."""
-    """Nothing of its micro-batch is staged."""
+    """The limit fails its micro-batch before anything is staged."""
 
     class Texts(Row):
         text: Field[str]
@@ -420,7 +419,7 @@ def test_rows_of_closed_windows_are_deleted() -> None:
 @settings(max_examples=30)
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6), seed=st.integers(0, 99))
 def test_two_partitions_of_a_micro_batch_do_not_see_each_other(sizes: list[int], seed: int) -> None:
-    """What comes of both in one call is what comes of each alone."""
+    """A call with both partitions gives what calls with each alone give."""
     records = clicks(seed, sum(sizes))
     assume(len(records) > 1)
     plan = program("hopping").plan("shop")
