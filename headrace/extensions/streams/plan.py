@@ -39,6 +39,7 @@ from headrace.extensions.streams.windows import SessionWindows
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from headrace.extensions.streams.operators import Aggregated
     from headrace.extensions.streams.rows import Row
 
 #: The version of the document; a program that reads another one cannot rely on its members.
@@ -494,9 +495,9 @@ class _Planner:
         if isinstance(operator, Aggregate):
             windows = windows_document(operator.windows) or {}
             windows.pop("grace", None)
-            made = [_without_rows(each) for each in operator.document()["aggregates"].values()]
             group = _without_rows(operator.document()["group"])
-            ordered = sorted(made, key=_canonical)
+            made = [_stored_document(each) for each in operator.aggregates.values()]
+            ordered = [made[place] for place in stored_order(operator)]
             return {"key": key, "group": group, "windows": windows, "aggregates": ordered}
         if isinstance(operator, TableSource):
             rows = [] if operator.output is None else row_document(operator.output.row)
@@ -624,6 +625,16 @@ def row_document(row: type[Row]) -> list[dict[str, Any]]:
             document["default"] = value_document(each.default)
         found.append(document)
     return found
+
+
+def stored_order(operator: Aggregate) -> list[int]:
+    """Return the order in which the values of aggregates are stored, whatever that of the code."""
+    found = [_canonical(_stored_document(each)) for each in operator.aggregates.values()]
+    return sorted(range(len(found)), key=found.__getitem__)
+
+
+def _stored_document(aggregated: Aggregated) -> Any:
+    return _without_rows(aggregated.document())
 
 
 def _without_rows(document: Any) -> Any:

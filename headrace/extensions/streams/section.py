@@ -13,6 +13,7 @@ from headrace.config.errors import FieldConflict, conflict_in
 from headrace.config.models.base import Hot, Restarts
 from headrace.config.models.channel import ChannelConfig
 from headrace.config.models.rejects import RejectsModel, StreamsRejects
+from headrace.config.models.sink import SINKS, SinkConfig
 from headrace.config.models.topology import TopologySection
 from headrace.config.problems import problems
 from headrace.config.types.scalars import FreeText, GroupName, ImportPath, Name, PositiveNumber
@@ -28,6 +29,7 @@ from headrace.extensions.keyed.section import (
     StateProcessorConfig,
 )
 from headrace.extensions.streams.decode import has_bytes
+from headrace.extensions.streams.kernels.rows import Emit
 from headrace.extensions.streams.load import load_plan
 from headrace.extensions.streams.operators import (
     Lookup,
@@ -35,6 +37,12 @@ from headrace.extensions.streams.operators import (
     StreamJoin,
     TableJoin,
     TableSource,
+)
+from headrace.extensions.streams.tables import (
+    find_aggregate,
+    table_channel,
+    table_rows,
+    table_topic,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +86,9 @@ class StreamsProcessorConfig(StateProcessorConfig):
     part: Restarts[FreeText]
     """The part of the topology that the channel is."""
 
+    tables: Restarts[Mapping[Name, Literal["updates", "final"]]] = Field(default={})
+    """The aggregates of the topology whose rows go to tables, and which of their rows."""
+
     stores: Restarts[FreeText | None] = None
     """The stores of the part, each with what its rows depend on; null: there is none."""
 
@@ -100,8 +111,10 @@ class StreamsProcessorConfig(StateProcessorConfig):
         Raises:
             ConfigError: it cannot be made.
         """
-        options = reveal_all(self.options)
-        return load_plan(self.code, options, self.topology, self.topology_group)
+        tables = {name: Emit(emit) for name, emit in self.tables.items()}
+        return load_plan(
+            self.code, reveal_all(self.options), self.topology, self.topology_group, tables
+        )
 
     @property
     def code_paths(self) -> tuple[str, ...]:
@@ -220,13 +233,26 @@ class TopologyConfig(TopologySection):
     )
     """The same for single channels, by their names without that of the topology."""
 
+    tables: Restarts[Mapping[Name, Annotated[SinkConfig, SINKS]]] = Field(default={})
+    """Tables of aggregates by their names, each a sink of a channel that is made for it. With mode:
+    upsert a table has the row of each key and window as it is, else each window once it is over."""
+
+    @property
+    def _emits(self) -> dict[str, Emit]:
+        """Return which rows go to the tables."""
+        return {
+            name: Emit.UPDATES if getattr(sink, "mode", "append") == "upsert" else Emit.FINAL
+            for name, sink in self.tables.items()
+        }
+
     def plan(self, name: str, folders: Any = ()) -> Plan:
         """Return the plan of the topology of this name. Imports its code from ``folders``, too.
 
         Raises:
             ConfigError: it cannot be made.
         """
-        return load_plan(self.code, reveal_all(self.options), name, self.group, folders)
+        options = reveal_all(self.options)
+        return load_plan(self.code, options, name, self.group, self._emits, folders)
 
     @override
     def make_channels(self, name: str, info: ValidationInfo) -> Mapping[str, ChannelConfig]:
@@ -236,16 +262,20 @@ class TopologyConfig(TopologySection):
             found = [FieldConflict(("code",), f"is {self.code}, which {e}") for e in error.problems]
             raise conflict_in(found) from error
         conflicts = list(self._conflicts(plan))
-        made: dict[str, ChannelConfig] = {}
+        documents: dict[str, dict[str, Any]] = {}
         for each in _in_order(plan):
             part = each.name.removeprefix(f"{name}.")
+            documents[part] = self._document(plan, each, part)
+        for table in self.tables:
+            documents[table_channel(table)] = self._table_document(plan, table)
+        made: dict[str, ChannelConfig] = {}
+        for part, document in documents.items():
             try:
-                made[each.name] = ChannelConfig.model_validate(
-                    self._document(plan, each, part), context=info.context
-                )
+                channel = ChannelConfig.model_validate(document, context=info.context)
+                made[f"{name}.{part}"] = channel
             except ValidationError as error:
                 conflicts += [
-                    FieldConflict((*self._origin(part, steps), *steps), sentence)
+                    FieldConflict(self._origin(part, steps), sentence)
                     for steps, sentence in problems(error, ChannelConfig)
                 ]
         if conflicts:
@@ -254,11 +284,21 @@ class TopologyConfig(TopologySection):
 
     def _conflicts(self, plan: Plan) -> Iterator[FieldConflict]:
         parts = [each.name.removeprefix(f"{plan.name}.") for each in plan.channels]
+        parts += map(table_channel, self.tables)
         for part in self.channels:
             if part not in parts:
                 yield FieldConflict(
                     ("channels", part),
                     f"is no channel of the topology, which becomes {', '.join(parts)}",
+                )
+        for name, sink in self.tables.items():
+            found, key = find_aggregate(plan.operators, name), set(getattr(sink, "key", ()))
+            assert found is not None, "the plan has it"
+            if self._emits[name] is Emit.UPDATES and key != (own := set(table_rows(found[1]).key)):
+                yield FieldConflict(
+                    ("tables", name, "key"),
+                    f"is {', '.join(sorted(key))}, and a row of {name} is told from others by "
+                    f"{', '.join(sorted(own))}; write that",
                 )
         for operator in plan.operators:
             if isinstance(operator, StreamJoin):
@@ -294,8 +334,38 @@ class TopologyConfig(TopologySection):
 
     def _origin(self, part: str, steps: Steps) -> Steps:
         """Return where in this section a key of a channel stands."""
+        tables = {table_channel(name): name for name in self.tables}
+        if part in tables and steps and steps[0] == "sink":
+            return ("tables", tables[part], *steps[1:])
         own = self.channels.get(part, {})
-        return ("channels", part) if steps and steps[0] in own else ("channel",)
+        return ("channels", part, *steps) if steps and steps[0] in own else ("channel", *steps)
+
+    def _table_document(self, plan: Plan, name: str) -> dict[str, Any]:
+        """Return the section of the channel that writes the table of an aggregate."""
+        found = find_aggregate(plan.operators, name)
+        assert found is not None, "the plan has it"
+        rows, sink = table_rows(found[1]), self.tables[name]
+        if "repeated" in type(sink).model_fields and self._emits[name] is Emit.UPDATES:
+            # of several updates of a row in one micro-batch the last one counts
+            sink = sink.model_copy(update={"repeated": "last"})
+        every = reveal_all(self.channel)
+        own = reveal_all(self.channels.get(table_channel(name), {}))
+        processor = {
+            **(own.get("processor") or {}),
+            "type": "arrow",
+            "reducer": "headrace.extensions.streams.tables:rows_of",
+            "decode": "json",
+            "schema": rows.ddl,
+        }
+        return {
+            **{key: value for key, value in every.items() if key not in {"rejects", "processor"}},
+            **own,
+            **_READS_ALL,
+            "topics": [table_topic(self.group, name)],
+            "group": f"{self.group}.{table_channel(name)}",
+            "processor": processor,
+            "sink": sink,
+        }
 
     def _document(self, plan: Plan, part: Channel, name: str) -> dict[str, Any]:
         """Return the section of a channel."""
@@ -312,6 +382,7 @@ class TopologyConfig(TopologySection):
             "topology": plan.name,
             "topology_group": plan.group,
             "part": name,
+            "tables": {table: emit.value for table, emit in self._emits.items()},
             "stores": " ".join(stores[each] for each in part.stores) or None,
         }
         internal = dict(processor.get("internal") or {})
@@ -323,6 +394,9 @@ class TopologyConfig(TopologySection):
             "group": part.group,
             "processor": {**processor, "internal": internal},
         }
+
+
+_READS_ALL = {"initial_offset": "earliest", "offset_out_of_range": "stop"}
 
 
 def runs_in_tests_only(operator: Operator) -> bool:

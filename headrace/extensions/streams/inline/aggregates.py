@@ -26,6 +26,7 @@ from headrace.extensions.streams.kernels.sliding import SlidingKernel
 from headrace.extensions.streams.kernels.stores import MemoryKeyedWindows, MemoryStore
 from headrace.extensions.streams.kernels.time_windows import TimeWindowKernel
 from headrace.extensions.streams.keys import decode_keys
+from headrace.extensions.streams.plan import stored_order
 from headrace.extensions.streams.windows import SessionWindows, SlidingWindows, TimeWindows
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def layout_of(operator: Aggregate) -> Layout:
         [
             make_partial(each.aggregate, [kind.arrow() for kind in each.types], each.result.arrow())
             for each in operator.aggregates.values()
-        ]
+        ],
+        stored_order(operator),
     )
 
 

@@ -32,9 +32,14 @@ class Inputs:
 
 
 class Layout:
-    """The parts of a row: first the latest time, then those of each aggregate."""
+    """The parts of a row: first the latest time, then those of each aggregate.
 
-    def __init__(self, aggregates: Sequence[Partial]) -> None:
+    ``stored`` is the order in which the aggregates are encoded, by their places.
+    """
+
+    def __init__(self, aggregates: Sequence[Partial], stored: Sequence[int] | None = None) -> None:
+        places = range(len(aggregates)) if stored is None else stored
+        self._stored = [0, *(place + 1 for place in places)]
         self.partials: tuple[Partial, ...] = (LatestTime(), *aggregates)
         self._slices: list[slice] = []
         position = 0
@@ -111,14 +116,13 @@ class Layout:
             [partial.encode(row) for row in zip(*(each.tolist() for each in part), strict=True)]
             for partial, (part,) in self._each(rows)
         ]
-        return [list(row) for row in zip(*columns, strict=True)]
+        return [list(row) for row in zip(*(columns[at] for at in self._stored), strict=True)]
 
     def decode(self, values: Sequence[Sequence[Any]]) -> Parts:
         """Return the rows that :meth:`encode` wrote."""
         rows = self.empty(len(values))
-        for partial, part, column in zip(
-            self.partials, self._slices, range(len(self.partials)), strict=True
-        ):
+        for column, place in enumerate(self._stored):
+            partial, part = self.partials[place], self._slices[place]
             decoded = [partial.decode(value[column]) for value in values]
             for array, items in zip(rows[part], zip(*decoded, strict=True), strict=False):
                 array[:] = items

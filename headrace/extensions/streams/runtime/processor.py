@@ -10,7 +10,8 @@ from typing_extensions import override
 from headrace.core.clock import Deadline
 from headrace.extensions.keyed.runtime.processor import KeyedProcessor
 from headrace.extensions.keyed.runtime.state_topics import START_TIMEOUT
-from headrace.extensions.keyed.topics import open_by_key
+from headrace.extensions.keyed.topics import create_topic, open_by_key
+from headrace.kafka.catalog import NewTopic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,15 +21,32 @@ if TYPE_CHECKING:
     from headrace.processors.contract import BatchResponse, ChannelContext
 
 
+#: Settings of a topic by which rows go to a table: a week is by the clock, not by records' times.
+TABLE_SETTINGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(7 * 24 * 3600 * 1000),
+    "message.timestamp.type": "LogAppendTime",
+}
+
+
 class StreamsProcessor(KeyedProcessor):
-    """Runs a part of a topology. ``by_key`` are the topics of its changes of key."""
+    """Runs a part of a topology.
+
+    ``by_key`` are the topics of its changes of key, ``tables`` those by which rows go to tables.
+    """
 
     def __init__(
-        self, *parts: Any, fold: TopologyFold, by_key: Sequence[str], **others: Any
+        self,
+        *parts: Any,
+        fold: TopologyFold,
+        by_key: Sequence[str],
+        tables: Sequence[str],
+        **others: Any,
     ) -> None:
         super().__init__(*parts, **others)
         self._fold = fold
         self._by_key = by_key
+        self._tables = tables
 
     @override
     def open(self, context: ChannelContext) -> None:
@@ -45,6 +63,14 @@ class StreamsProcessor(KeyedProcessor):
                     replication_factor=internal.replication_factor,
                     partitions=internal.partitions,
                 )
+            for topic in self._tables:
+                deadline = Deadline.after(START_TIMEOUT, context.clock)
+                found = catalog.describe([topic, *sources], deadline)
+                if topic in found or not internal.create:
+                    continue
+                count = max(info.partitions for info in found.values())
+                wanted = NewTopic(topic, count, TABLE_SETTINGS, internal.replication_factor)
+                create_topic(catalog, wanted, deadline)
         super().open(context)
 
     @override

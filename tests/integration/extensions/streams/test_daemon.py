@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import signal
+import sqlite3
 import sys
+from contextlib import closing
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -239,6 +241,49 @@ def test_windows_are_told_once_after_a_kill(site: Site, kind: str) -> None:
     wait_for(lambda: len(windows_in(site, final)) >= len(wanted), deadline)
     stop(second)
     assert sorted(windows_in(site, final)) == wanted
+
+
+@pytest.mark.parametrize("mode", ["upsert", pytest.param("append", marks=pytest.mark.slow)])
+@pytest.mark.timeout(400)
+def test_a_table_has_each_window_once_after_a_kill(site: Site, mode: str) -> None:
+    """The rows of an aggregate are in a database, as they are, or once they are final."""
+    code = program(site)
+    final, updates = site.broker.create_topic(1), site.broker.create_topic(1)
+    options = {"clicks": site.topic, "final": final, "updates": updates, "kind": "tumbling"}
+    document = topology(site, code, "windows", options)
+    database = site.directory / "shop.db"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute(
+            "CREATE TABLE pages (url TEXT, begin BIGINT, n BIGINT, sum BIGINT, UNIQUE (url, begin))"
+        )
+    sink: dict[str, Any] = {"type": "sql", "url": f"sqlite:///{database}", "table": "pages"}
+    if mode == "upsert":
+        sink |= {"mode": "upsert", "key": ["url", "begin"]}
+    document["topologies"]["shop"]["tables"] = {"pages": sink}
+    sent = clicks(400, 1)
+    produce(site, sent)
+    first = site.daemon(document).start()
+    arrived(site, first, updates, 60)
+    first.signal(signal.SIGKILL)
+    first.wait()
+    more = clicks(300, 2, BEGIN + 20_000)
+    over = [(url, 1, BEGIN + 7_260_000) for url in URLS]
+    produce(site, [*more, *over])
+    second = site.daemon(document).start()
+    made = code.windows(**options)
+    test = run_in_process(made, [*sent, *more, *over], site.topic)
+    wanted = {(each.value["url"], each.value["begin"]): each.value for each in test.read(final)}
+    if mode == "upsert":
+        wanted |= {(url, begin): row for (url, begin), row in test.store("pages").items()}
+    expected = sorted(tuple(row.values()) for row in wanted.values())
+
+    def stored() -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(database)) as connection:
+            return sorted(connection.execute("SELECT url, begin, n, sum FROM pages").fetchall())
+
+    wait_for(lambda: stored() == expected, Deadline.after(SPARK_WAIT))
+    stop(second)
+    assert stored() == expected
 
 
 @pytest.mark.timeout(400)

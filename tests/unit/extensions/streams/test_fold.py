@@ -382,7 +382,6 @@ def test_the_state_of_a_failed_micro_batch_is_not_gone_on_with() -> None:
     run.run("clicks", [(b"a", b'{"n":1}', 2)])
     assert [each["n"] for _, each, _ in _read(run.written["each"])] == [1, 2]
 
-
     """The limit fails its micro-batch before anything is staged."""
 
     class Texts(Row):
@@ -400,6 +399,34 @@ def test_the_state_of_a_failed_micro_batch_is_not_gone_on_with() -> None:
     run.fold.follow(RULES, 1000)
     with pytest.raises(HeadraceError, match=r"the row 'texts/a' has 1\d\d\d bytes.*state.max_row"):
         run.run("texts", [(b"a", b'{"text":"%s"}' % (b"x" * 300), at) for at in range(4)])
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "session", "groups"])
+def test_rows_are_gone_on_with_where_fields_are_written_in_another_order(kind: str) -> None:
+    """Each aggregate has its own value again."""
+
+    class Other(Row):
+        sum: Field[int]
+        n: Field[int]
+
+    def written(*, sum_first: bool) -> Plan:
+        app = Topology()
+        grouped: Any = app.stream("clicks", Click).group_by(key, name="sums")
+        if KINDS[kind] is not None:
+            grouped = grouped.window(KINDS[kind])
+        fields = {"sum": total(Click.n), "n": count()}
+        ordered = dict(fields if sum_first else reversed(fields.items()))
+        grouped.agg(Other, **ordered).updates().to("updates")
+        return app.plan("shop")
+
+    first = written(sum_first=True)
+    run = InMemory(first, first.channels[0])
+    run.run("clicks", [(b"a", b'{"n":5}', 1), (b"a", b'{"n":6}', 2)])
+    run.plan = written(sum_first=False)
+    assert [each.fingerprint for each in run.plan.stores] == [s.fingerprint for s in first.stores]
+    run.restart()
+    run.run("clicks", [(b"a", b'{"n":7}', 3)])
+    assert _read(run.written["updates"])[-1][1] == {"sum": 18, "n": 3}
 
 
 def test_rows_of_closed_windows_are_deleted() -> None:

@@ -200,4 +200,4 @@ def test_another_version_has_other_topics() -> None:
     """A new version begins with an empty store, and the topics of the old one are left alone."""
     app = Topology()
     app.stream("orders", Order).group_by(Order.id, name="x").agg(Sum, version=2, id=key, n=count())
-    assert app.plan("t").internal_topics == ("t.x.v2.by-key", "t.x.v2.state")
+    assert app.plan("t").internal_topics == ("t.x.v2.by-key", "t.x.v2.by-key.state")
