@@ -6,7 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.core.clock import Deadline
-from headrace.kafka.broker_lines import is_of_4_3, warn_of_lost_marks
+from headrace.kafka.broker_lines import LOSING_MARKS, is_of_4_3, warn_of_lost_marks
+from tests.pages import ROOT
 
 _LINE = "APIVERSION [rdkafka#consumer-5] [thrd:h:1/1]: h:1/1:   ApiKey {} Versions {}"
 
@@ -27,3 +28,9 @@ def test_silent_brokers_cause_no_warning() -> None:
         nowhere = {"bootstrap.servers": "127.0.0.1:1"}
         assert not warn_of_lost_marks(nowhere, Deadline.after(0.2))
     assert logs == []
+
+
+def test_releases_that_lose_marks_are_told_on_the_page_on_the_installation() -> None:
+    """Brokers are chosen there, before anything can warn at a start."""
+    text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    assert f"Kafka {LOSING_MARKS} lose" in " ".join(text.split())
