@@ -236,8 +236,8 @@ def refusal_together(config: KafkaConfig, prefetch: int) -> str | None:
     if reason is None:
         return None
     for name, value in config.properties.items():
-        if is_secret(value):
-            reason = reason.replace(str(given.get(name)), MASK)
+        if is_secret(value) and (text := str(given.get(name, ""))):
+            reason = reason.replace(text, MASK)
     return reason.removeprefix(_NOT_CREATED)
 
 

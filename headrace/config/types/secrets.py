@@ -131,12 +131,17 @@ Refusal = Callable[[str], "str | None"]
 """Says why a property may not be set here, None where it may."""
 
 
+#: How names end whose values are one line.
+_OF_ONE_LINE = ("password", "secret", "token")
+
+
 def _fault(name: str, value: Any) -> str | None:
     """Return what is wrong with a value whose name says that it is a secret."""
     if not isinstance(value, str) or not looks_secret(name):
         return None
-    # some secrets, as of JAAS, have several lines
-    return invisible_fault(value) if value.startswith(_MARK) or "\r" in value else None
+    # other secrets, as of JAAS, may have several lines
+    of_one_line = name.lower().endswith(_OF_ONE_LINE)
+    return invisible_fault(value if of_one_line else value.replace("\n", ""))
 
 
 class FreeMapping(FieldType):

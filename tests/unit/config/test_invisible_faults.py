@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config.types.secrets import invisible_fault
-from tests.unit.config.support import CHANNELS, refused
+from tests.unit.config.support import CHANNELS, loaded, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,13 +40,19 @@ def test_a_secret_with_invisible_characters_is_refused_by_name(
     assert not any("hunter2" in each for each in problems)
 
 
-@pytest.mark.parametrize("text", ["\ufeffhunter2", "hunter2\r"])
+@pytest.mark.parametrize("text", FAULTS)
 def test_a_property_that_is_a_secret_is_refused_by_name(tmp_path: Path, text: str) -> None:
     """Also in kafka.properties, whose names are not ours."""
     section = 'kafka: {properties: {sasl.password: "${SECRET}"}}'
     (problem,) = refused(tmp_path, CHANNELS + section, {"SECRET": text})
     assert FAULTS[text] in problem
     assert "hunter2" not in problem
+
+
+def test_a_property_of_several_lines_is_taken(tmp_path: Path) -> None:
+    """What is neither password nor token may have them, as a login of JAAS has."""
+    section = 'kafka: {properties: {sasl.jaas.config: "${SECRET}"}}'
+    loaded(tmp_path, CHANNELS + section, {"SECRET": "a required\n b=c;\n"})
 
 
 @given(st.text(st.characters(exclude_characters="\r\n\0\ufeff", exclude_categories=["Cs"])))

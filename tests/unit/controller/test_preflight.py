@@ -92,6 +92,15 @@ def test_no_secret_is_told(tmp_path: Path) -> None:
     assert "hunter2" not in problem
 
 
+def test_an_empty_secret_leaves_the_message_as_it_is(tmp_path: Path) -> None:
+    """Nothing is masked for it, least of all between all letters."""
+    (tmp_path / "secret").write_text("\n")
+    login = "security.protocol: sasl_plaintext, sasl.mechanism: PLAIN, sasl.username: u"
+    properties = f"{{{login}, sasl.password: '${{file:secret}}'}}"
+    (problem,) = _refused(tmp_path, f"kafka: {{properties: {properties}}}\n{CHANNELS}")
+    assert problem.endswith("librdkafka says sasl.username and sasl.password must be set")
+
+
 def test_files_may_be_on_another_machine(tmp_path: Path) -> None:
     """A check runs where the certificates are not, and a plugin has properties of its own."""
     file = tmp_path / "headrace.yaml"
