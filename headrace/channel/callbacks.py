@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from headrace.channel.partition import RunningCallback
-from headrace.core.errors import PartitionError
+from headrace.core.errors import PartitionError, ReducerError
 from headrace.core.user_text import describe_error, kind_of, plain_error
 from headrace.processors import BatchProcessor
 from headrace.telemetry.logs import Bound
@@ -63,6 +63,25 @@ class Callbacks:
             if owned.hold.holder is not holder:
                 raise WorkerAbandoned
             owned.hold.end_callback()
+
+    def require(self, owned: OwnedPartition, function: Callable[[], ReturnT]) -> ReturnT:
+        """Run a callback without whose answer a partition cannot go on.
+
+        Raises:
+            WorkerAbandoned: as :meth:`call` does.
+            Exception: what the callback raised, as an error that can be shown and tried again.
+        """
+        try:
+            return self.call(owned, function)
+        except WorkerAbandoned:
+            raise
+        except BaseException as error:
+            shown = plain_error(error)
+            if shown is error and isinstance(error, Exception):
+                raise
+            if not isinstance(shown, Exception):  # it exits, which ends no worker either
+                shown = ReducerError(describe_error(error))
+            raise shown from None
 
     def ask(self, owned: OwnedPartition, function: Callable[[], ReturnT]) -> ReturnT | None:
         """Run a callback that concerns no batch; what it raises goes to ``on_exception``."""

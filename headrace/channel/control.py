@@ -138,7 +138,7 @@ class SeekControl:
         self, owned: OwnedPartition, asked: SeekRequested, function: Callable[[], T]
     ) -> T:
         try:
-            return self._callbacks.call(owned, function)
+            return self._callbacks.require(owned, function)
         except Exception as error:
             raise RefusedError(
                 Refusal.SINK_OFFSETS,

@@ -300,7 +300,7 @@ class Delivery:
         self._lasting.note_retry(owned, conflict, item.cut.start)
         wait = self._environment.backoff.seconds(owned.retries.attempts)
         try:
-            stored = self._callbacks.call(
+            stored = self._callbacks.require(
                 owned, lambda: self._callbacks.processor.stored_offset(owned)
             )
         except Exception as error:  # noqa: BLE001 - tried again with the batch

@@ -192,7 +192,7 @@ class ErrorPolicy:
         """
         processor = self._callbacks.processor
         try:
-            self._callbacks.call(owned, lambda: processor.pass_over(item.batch))
+            self._callbacks.require(owned, lambda: processor.pass_over(item.batch))
         except (SinkConflictError, FencedError):
             raise
         except Exception as error:

@@ -180,7 +180,7 @@ class PartitionStart:
             return
         usable = self._usable_offset(owned, group, deadline)
         processor = self._callbacks.processor
-        stored = self._callbacks.call(owned, lambda: processor.stored_offset(owned))
+        stored = self._callbacks.require(owned, lambda: processor.stored_offset(owned))
         start = stored if stored is not None else usable
         if start is None:
             start = self._initial(owned, deadline, former=group is not None)
@@ -280,7 +280,7 @@ class PartitionStart:
         if stored is None:
             return None
         processor = self._callbacks.processor
-        return self._callbacks.call(owned, lambda: processor.stored_leader_epoch(owned))
+        return self._callbacks.require(owned, lambda: processor.stored_leader_epoch(owned))
 
     def _initial(self, owned: OwnedPartition, deadline: Deadline, *, former: bool) -> int:
         """Return where a partition without a usable offset begins, after a ``former`` topic's."""

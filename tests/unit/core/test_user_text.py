@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typing_extensions import override
 
 from headrace.core.errors import HeadraceError, PoisonRecordError, RetryableError
 from headrace.core.letter_headers import LetterHeaders
@@ -30,7 +31,7 @@ from tests.unit.channel.in_memory import P0, committed, values
 from tests.unit.channel.recorder import Recorder
 
 if TYPE_CHECKING:
-    from headrace.core.records import Batch
+    from headrace.core.records import Assignment, Batch
 
 
 def raised(error: BaseException) -> BaseException:
@@ -176,3 +177,56 @@ def test_a_channel_outlives_an_error_that_cannot_be_shown(
     with running(in_memory_channel(recorder, broker)):
         assert committed(broker, P0, 5)
     assert recorder.delivered(0) == [(0, 5, 1), (0, 5, 2)]
+
+
+class Asked(Recorder):
+    """Fails once in the callback of that name; a batch fails until it is passed over."""
+
+    def __init__(self, error: BaseException, callback: str) -> None:
+        super().__init__(self._answer)
+        self.stored[0] = 2
+        self._error, self._callback = error, callback
+        self.left = 1
+
+    def _answer(self, batch: Batch) -> BatchResponse:
+        del batch
+        if self._callback == "pass_over":
+            raise ValueError("not this one")
+        return BatchResponse.advance()
+
+    def _fail(self, callback: str) -> None:
+        if callback == self._callback and self.left:
+            self.left -= 1
+            raise self._error
+
+    @override
+    def stored_offset(self, assignment: Assignment) -> int | None:
+        self._fail("stored_offset")
+        return super().stored_offset(assignment)
+
+    @override
+    def stored_leader_epoch(self, assignment: Assignment) -> int | None:
+        self._fail("stored_leader_epoch")
+        return super().stored_leader_epoch(assignment)
+
+    @override
+    def pass_over(self, batch: Batch) -> None:
+        self._fail("pass_over")
+        super().pass_over(batch)
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("kind", [Mute, MuteExit], ids=["exception", "exit"])
+@pytest.mark.parametrize("callback", ["stored_offset", "stored_leader_epoch", "pass_over"])
+def test_a_channel_outlives_such_an_error_of_a_sink_s_offsets(
+    kind: Any, how: type[BaseException], callback: str
+) -> None:
+    """Raised where a start asks for them, or a batch is passed over: it is tried again."""
+    broker = InMemoryBroker()
+    broker.create_topic(P0.topic, 2)
+    broker.produce(P0, *values(5))
+    recorder = Asked(kind(how), callback)
+    chosen = {"retry": {"attempts": 1, "backoff": "1ms"}, "rejects": {"failing": "skip"}}
+    with running(in_memory_channel(recorder, broker, **chosen)):
+        assert committed(broker, P0, 5)
+    assert recorder.left == 0
