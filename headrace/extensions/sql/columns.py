@@ -66,9 +66,12 @@ class JsonText(sa.types.UserDefinedType[str]):
 
     cache_ok = True
 
+    def __init__(self, name: str = "JSON") -> None:
+        self.name = name
+
     def get_col_spec(self, **_: Any) -> str:
         """Return the name of the type."""
-        return "JSON"
+        return self.name
 
     def bind_processor(self, dialect: sa.Dialect) -> Callable[[str | None], str | None]:  # noqa: ARG002 - the same for all
         """Return what looks at each value; it raises ValueError for text that is no JSON."""
@@ -97,6 +100,9 @@ def bound_type(column: sa.Column[Any], kind: pa.DataType, dialect: str) -> sa.ty
     null for each column; JSON's is the text, or comes inside of a structure.
     """
     own = column.type
+    if isinstance(own, sa.ARRAY) and isinstance(own.item_type, sa.JSON) and _is_of_texts(kind):
+        item = JsonText(own.item_type.__visit_name__)
+        return type(own)(item, dimensions=own.dimensions)
     if is_text(kind):
         if dialect == "postgresql" and (isinstance(own, sa.Enum) or not isinstance(own, sa.String)):
             return sa.types.NullType()
@@ -136,6 +142,13 @@ def is_text(kind: pa.DataType) -> bool:
         is_one(kind)
         for is_one in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     )
+
+
+def _is_of_texts(kind: pa.DataType) -> bool:
+    """Return whether values of an Arrow type are lists of texts, or lists of such lists."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return is_text(kind.value_type) or _is_of_texts(kind.value_type)
+    return False
 
 
 def is_exact(column: sa.types.TypeEngine[Any], values: pa.ChunkedArray, *, bounded: bool) -> bool:

@@ -126,6 +126,30 @@ def test_text_is_read_by_the_column(url: str, sink: SqlSink) -> None:
     assert found == [({"a": [1, 2]}, True, ["a", "b"], "y", "object", "null", True)]
 
 
+@pytest.mark.parametrize("kind", ["JSON[]", "JSONB[]"])
+@pytest.mark.parametrize("count", [1, 3000])
+def test_text_in_an_array_of_json_is_read_as_in_a_column(
+    url: str, sink: SqlSink, kind: str, count: int
+) -> None:
+    """However many rows there are; broken JSON in it is the row's fault, and null is SQL's."""
+    run(url, f"CREATE TABLE t (v {kind}, w {kind})")
+    sink.open()
+    texts = [['{"a": [1, 2]}', '"x"', "null", None], None, []]
+    structures = [[{"a": 1}, None], [], None]
+    rows = {"v": pa.array(texts * count), "w": pa.array(structures * count)}
+    _write(sink, pa.table(rows))
+    shown = run(url, "SELECT DISTINCT v::text, w::text FROM t")
+    found = {tuple(each and each.replace(": ", ":") for each in row) for row in shown}
+    assert found == {
+        (r'{"{\"a\":[1, 2]}","\"x\"","null",NULL}', r'{"{\"a\":1}","null"}'),
+        (None, "{}"),
+        ("{}", None),
+    }
+    broken = sink.stage(MicroBatch("two", "c", ()), pa.table({"v": pa.array([["{bad"]])}))
+    with pytest.raises(RowsRefusedError, match="column 'v'"):
+        sink.commit(broken, [share(0, 1, 2)])
+
+
 def test_structures_are_json_and_their_absence_is_sql_s_null(url: str, sink: SqlSink) -> None:
     """A structure, a list, a number: as they are; a null in one is JSON's."""
     run(url, "CREATE TABLE t (n INT, j JSONB)")
