@@ -75,6 +75,8 @@ def _unstorable(path: str, kind: Any) -> Iterator[str]:
             known = "string" if kind.startswith(("char", "varchar")) else "a type that Delta has"
             yield f"column {path!r} is {kind}, which no table has; have it cast to {known}"
     elif kind["type"] == "struct":
+        if path and not kind["fields"]:
+            yield f"column {path!r} is a struct without fields, which no file holds; leave it out"
         seen: dict[str, str] = {}
         for field in kind["fields"]:
             name = f"{path}.{field['name']}" if path else field["name"]

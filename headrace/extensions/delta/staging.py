@@ -96,12 +96,21 @@ def schema_json(table: pa.Table) -> str:
     for column in table.schema:
         if pa.types.is_null(column.type):
             raise _unstorable(column, "it has no type, because every value is null")
+        if _has_untyped_part(column.type):
+            # else the table would have that part without a type for ever, and take no value there
+            raise _unstorable(column, "a part of it has no type, because no row has a value there")
         try:
             Schema.from_arrow(pa.schema([column]))
         except Exception as error:
             raise ResultMisfitError(_sentence(column, "a table has no such type")) from error
     text: str = Schema.from_arrow(table.schema).to_json()
     return text
+
+
+def _has_untyped_part(kind: pa.DataType) -> bool:
+    """Return whether nothing but null can be in a type, or in a part of it."""
+    parts = [kind.field(at).type for at in range(kind.num_fields)]
+    return pa.types.is_null(kind) or any(map(_has_untyped_part, parts))
 
 
 def _names(kind: pa.DataType) -> Any:

@@ -84,6 +84,9 @@ def test_types_become_those_of_delta(given: pa.DataType, value: Any, stored: pa.
     [
         (pa.array([1], pa.timestamp("ns")), "lose data"),
         (pa.nulls(1), "every value is null"),
+        (pa.array([[]], pa.list_(pa.null())), "a part of it has no type"),
+        (pa.array([[{"a": None}]]), "a part of it has no type"),
+        (pa.array([[("k", None)]], pa.map_(pa.string(), pa.null())), "a part of it has no type"),
     ],
 )
 def test_a_column_that_cannot_be_stored_is_named(column: pa.Array, told: str) -> None:
@@ -100,6 +103,8 @@ _TWINS = pa.table([pa.array([1])] * 3, names=["id", "x", "ID"])
     [
         (pa.table({"odd": [dt.timedelta(1)]}), "'odd'.*no such type"),
         (pa.table({"odd": [dt.time(1)]}), "'odd'.*no such type"),
+        (pa.table({"odd": [{}]}), "column 'odd' is a struct without fields"),
+        (pa.table({"odd": [[{"x": {}}]]}), "column 'odd.x' is a struct without fields"),
         (_TWINS, "columns 'id' and 'ID' differ by case alone"),
         (_TWINS.rename_columns(["id", "x", "id"]), "column 'id' is there twice"),
         (pa.table({"s": [{"a": 1, "A": 2}]}), "columns 's.a' and 's.A' differ by case alone"),
