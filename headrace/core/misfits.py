@@ -6,13 +6,15 @@ A message has a short code in brackets, by which letters are grouped.
 from __future__ import annotations
 
 import json
-from datetime import date, datetime
+import re
+from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import pyarrow as pa
 
-from headrace.core.tables import Timestamps
+from headrace.core.tables import FIRST_MICROSECOND, LAST_MICROSECOND, Timestamps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,11 +42,15 @@ class ExpectedObject:
     """
 
     def __init__(self, kind: pa.StructType | None, timestamps: Timestamps = Timestamps.ISO) -> None:
-        self._look = _no_look if kind is None else _look_into_object(kind, timestamps)
+        self._look = _no_look if kind is None else _look_into_object(kind, timestamps, _LOOKS)
+        #: For what one decoder refuses and the other takes.
+        self._close_look = (
+            _no_look if kind is None else _look_into_object(kind, timestamps, _CLOSE_LOOKS)
+        )
 
     def why_undecodable(self, value: bytes | None) -> str:
         """Return why a value is no row of these fields, as far as it can be told."""
-        found = self.misfit(value or b"")
+        found = self.misfit(value or b"") or self._close_misfit(value or b"")
         return f"{MISFIT}: {found or '[MISFIT] what is wrong with it cannot be told'}"
 
     def misfit(self, value: bytes) -> str | None:
@@ -67,6 +73,14 @@ class ExpectedObject:
         if not isinstance(document, dict):
             return f"[NOT_OBJECT] a JSON object is expected, found {_json_name(document)}"
         return self._look("", document) or _misfit_of_encoding(value)
+
+    def _close_misfit(self, value: bytes) -> str | None:
+        """Return what is wrong with a value in which nothing is wrong at first sight."""
+        try:
+            document = _STRICT_READER.decode(value.decode())
+        except _MemberError as found:
+            return str(found)
+        return self._close_look("", document)
 
 
 class _Float(float):
@@ -98,6 +112,33 @@ def _document(text: str) -> Any:
     return json.loads(text) if text.startswith(_BYTE_ORDER_MARK) else _READER.decode(text)
 
 
+class _MemberError(ValueError):
+    """A member that an object cannot have; the text is what is said of it."""
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of members of which each is there once and can be stored."""
+    members: dict[str, Any] = {}
+    for name, found in pairs:
+        if name in members:
+            raise _MemberError(f"[TWICE] field {_shortened(name)} is there twice")
+        if isinstance(found, _Float) and found in _INFINITE:
+            raise _MemberError(_misfit_text(_shortened(name), "a double", found, "RANGE"))
+        if isinstance(found, str) and _HALVES.search(found):
+            raise _MemberError(
+                f"[NOT_UTF8] field {_shortened(name)}: half of a surrogate pair is no UTF-8"
+            )
+        members[name] = found
+    return members
+
+
+_STRICT_READER = json.JSONDecoder(
+    object_pairs_hook=_members, parse_float=_Float, parse_int=_integer
+)
+_INFINITE = (float("inf"), float("-inf"))
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
 def _misfit_of_encoding(value: bytes) -> str | None:
     try:
         value.decode()
@@ -122,21 +163,21 @@ def _no_look(path: str, found: Any) -> None:
     del path, found
 
 
-def _look_into(kind: pa.DataType, timestamps: Timestamps) -> _Look:
+def _look_into(kind: pa.DataType, timestamps: Timestamps, table: _Table) -> _Look:
     if pa.types.is_struct(kind):
-        return _look_into_object(kind, timestamps)
+        return _look_into_object(kind, timestamps, table)
     if pa.types.is_list(kind):
-        return _look_into_list(kind, timestamps)
+        return _look_into_list(kind, timestamps, table)
     if pa.types.is_timestamp(kind) and kind.tz is not None and timestamps is not Timestamps.ISO:
-        return _look_at(_of_number, "TIMESTAMP as a number", kind)
-    for is_kind, name, look in _LOOKS:
+        return _look_at(partial(_of_number, timestamps), "TIMESTAMP as a number", kind)
+    for is_kind, name, look in table:
         if is_kind(kind):
             return _look_at(look, _sql(kind, name), kind)
     return _no_look
 
 
-def _look_into_object(kind: pa.StructType, timestamps: Timestamps) -> _Look:
-    looks = [(each.name, _look_into(each.type, timestamps)) for each in kind]
+def _look_into_object(kind: pa.StructType, timestamps: Timestamps, table: _Table) -> _Look:
+    looks = [(each.name, _look_into(each.type, timestamps, table)) for each in kind]
 
     def look(path: str, found: Any) -> str | None:
         if not isinstance(found, dict):
@@ -152,8 +193,8 @@ def _look_into_object(kind: pa.StructType, timestamps: Timestamps) -> _Look:
     return look
 
 
-def _look_into_list(kind: pa.ListType, timestamps: Timestamps) -> _Look:
-    inner = _look_into(kind.value_type, timestamps)
+def _look_into_list(kind: pa.ListType, timestamps: Timestamps, table: _Table) -> _Look:
+    inner = _look_into(kind.value_type, timestamps, table)
 
     def look(path: str, found: Any) -> str | None:
         if not isinstance(found, list):
@@ -194,50 +235,106 @@ def _of_integer(found: Any, kind: pa.DataType) -> str | None:
 def _of_floating(found: Any, _: pa.DataType) -> str | None:
     if not isinstance(found, (int, float)) or isinstance(found, bool):
         return "TYPE"
-    return "RANGE" if found in {float("inf"), float("-inf")} else None
+    return "RANGE" if found in _INFINITE else None
+
+
+#: Numbers as texts have them, with exponents that can be computed with.
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:[eE][-+]?[0-9]{1,5})?")
+
+
+def _number(found: Any) -> Decimal | None:
+    """Return the number that is found, or is what a text says; None if it is none."""
+    if isinstance(found, bool) or not isinstance(found, int | float | str):
+        return None
+    text = found.text if isinstance(found, _Float) else str(found)
+    return Decimal(text) if _NUMBER.fullmatch(text) else None
 
 
 def _of_decimal(found: Any, kind: pa.DataType) -> str | None:
-    if not isinstance(found, (int, float)) or isinstance(found, bool):
-        return "TYPE"
-    number = Decimal(found.text if isinstance(found, _Float) else str(found))
-    if not number.is_finite():
+    number = _number(found)
+    if number is None:
         return "TYPE"
     whole = number.adjusted() + 1
     return "RANGE" if number and whole > kind.precision - kind.scale else None
+
+
+def _digits_of_decimal(found: Any, kind: pa.DataType) -> str | None:
+    number = _number(found)
+    if number is None:
+        return "TYPE"
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int), "a number is finite"
+    zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
+    is_spelt_long = max(len(digits), -exponent) > _MOST_DIGITS
+    return "DIGITS" if -exponent - zeros > kind.scale or is_spelt_long else None
+
+
+#: What Arrow has room for as it reads a decimal.
+_MOST_DIGITS = 38
 
 
 def _of_text(found: Any, _: pa.DataType) -> str | None:
     return None if isinstance(found, str) else "TYPE"
 
 
+_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_IS_DATE = re.compile(_DAY)
+_IS_MOMENT = re.compile(
+    rf"{_DAY}(?:[T ](?!24)[0-9]{{2}}(?::[0-9]{{2}}(?::[0-9]{{2}}(?:[.](?P<part>[0-9]+))?)?)?"
+    r"(?P<zone>Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
+)
+
+
 def _of_date(found: Any, _: pa.DataType) -> str | None:
-    return _of_moment(found, date.fromisoformat)
-
-
-def _of_timestamp(found: Any, _: pa.DataType) -> str | None:
-    return _of_moment(found, datetime.fromisoformat)
-
-
-def _of_number(found: Any, _: pa.DataType) -> str | None:
-    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
-    return None if is_number else "TYPE"
-
-
-def _of_moment(found: Any, read: Callable[[str], object]) -> str | None:
-    if not isinstance(found, str):
+    if not isinstance(found, str) or not _IS_DATE.fullmatch(found):
         return "TYPE"
     try:
-        read(found.strip())
+        date.fromisoformat(found)
     except ValueError:
         return "TYPE"
     return None
 
 
+def _of_timestamp(found: Any, kind: pa.DataType) -> str | None:
+    match = _IS_MOMENT.fullmatch(found) if isinstance(found, str) else None
+    if match is None or (kind.tz is None and match["zone"]):
+        return "TYPE"
+    try:
+        datetime.fromisoformat(found).astimezone(UTC)
+    except ValueError:
+        return "TYPE"
+    except OverflowError:
+        return "RANGE" if match["zone"] else None
+    return None
+
+
+def _digits_of_timestamp(found: Any, _: pa.DataType) -> str | None:
+    match = _IS_MOMENT.fullmatch(found) if isinstance(found, str) else None
+    return None if match is None or len(match["part"] or "") <= _OF_SECOND else "DIGITS"
+
+
+#: Digits of a second in a microsecond.
+_OF_SECOND = 6
+
+#: How many microseconds one is.
+_UNITS = {Timestamps.SECONDS: 1_000_000, Timestamps.MILLIS: 1000, Timestamps.MICROS: 1}
+
+
+def _of_number(timestamps: Timestamps, found: Any, _: pa.DataType) -> str | None:
+    number = _number(found)
+    if number is None:
+        return "TYPE"
+    is_moment = FIRST_MICROSECOND <= number * _UNITS[timestamps] < LAST_MICROSECOND + 1
+    return None if is_moment else "RANGE"
+
+
 #: What tells a type, what it is called, and what returns the code of a value that does not fit.
-_LOOKS: tuple[
-    tuple[Callable[[pa.DataType], bool], str, Callable[[Any, pa.DataType], str | None]], ...
-] = (
+_Table: TypeAlias = (
+    "tuple[tuple[Callable[[pa.DataType], bool], str, Callable[[Any, pa.DataType], str | None]], "
+    "...]"
+)
+
+_LOOKS: _Table = (
     (pa.types.is_boolean, "BOOLEAN", _of_boolean),
     (pa.types.is_int8, "TINYINT", _of_integer),
     (pa.types.is_int16, "SMALLINT", _of_integer),
@@ -251,11 +348,24 @@ _LOOKS: tuple[
     (pa.types.is_timestamp, "TIMESTAMP", _of_timestamp),
 )
 
+#: Of what Spark rounds or cuts: the name is a form of words for the type's.
+_CLOSE_LOOKS: _Table = (
+    (pa.types.is_decimal, "DECIMAL{} without more digits", _digits_of_decimal),
+    (
+        pa.types.is_timestamp,
+        f"TIMESTAMP{{}} with at most {_OF_SECOND} digits of a second",
+        _digits_of_timestamp,
+    ),
+)
+
 
 def _sql(kind: pa.DataType, name: str) -> str:
+    more = ""
     if pa.types.is_decimal(kind):
-        return f"{name}({kind.precision},{kind.scale})"
-    return f"{name}_NTZ" if pa.types.is_timestamp(kind) and kind.tz is None else name
+        more = f"({kind.precision},{kind.scale})"
+    elif pa.types.is_timestamp(kind) and kind.tz is None:
+        more = "_NTZ"
+    return name.format(more) if "{}" in name else name + more
 
 
 def _json_name(found: Any) -> str:

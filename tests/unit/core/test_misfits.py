@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -9,14 +12,14 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import UndecodableRecordError
 from headrace.core.misfits import MISFIT, ExpectedObject, custom_reason
-from headrace.core.tables import Decode, Decoding
+from headrace.core.tables import Decode, Decoding, Timestamps
 from headrace.core.undecodable import code_of
 from headrace.extensions.arrow.decode import ArrowDecoder, schema_of
 from headrace.testing import records_table
 
 SCHEMA = (
-    "n INT, b BOOLEAN, d DOUBLE, s STRING, day DATE, at TIMESTAMP, c DECIMAL(5,2), a ARRAY<INT>, "
-    "o STRUCT<x: TINYINT>"
+    "n INT, b BOOLEAN, d DOUBLE, s STRING, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, "
+    "c DECIMAL(5,2), a ARRAY<INT>, o STRUCT<x: TINYINT>"
 )
 EXPECTED = ExpectedObject(pa.struct(list(schema_of(Decoding.JSON, SCHEMA))))
 
@@ -53,7 +56,43 @@ SAID = {
     b'{"a": [1, null, "x"]}': '[TYPE] field a[2]: INT is expected, found the text "x"',
     b'{"o": {"x": 128}}': "[RANGE] field o.x: TINYINT is expected, found the number 128",
     b'{"s": "\xff"}': "[NOT_UTF8] at byte 7: 0xff is no UTF-8",
-    b'{"n": 1, "n": 2}': "[MISFIT] what is wrong with it cannot be told",
+    b'{"n": 1, "n": 2}': "[TWICE] field n is there twice",
+    b'{"o": {"x": 1, "x": 2}}': "[TWICE] field x is there twice",
+    b'{"more": 1e400}': "[RANGE] field more: a double is expected, found the number 1e400",
+    b'{"more": "\\ud800"}': "[NOT_UTF8] field more: half of a surrogate pair is no UTF-8",
+    b'{"day": "2026-02-30"}': '[TYPE] field day: DATE is expected, found the text "2026-02-30"',
+    b'{"day": "2026-W13-1"}': '[TYPE] field day: DATE is expected, found the text "2026-W13-1"',
+    b'{"day": "20260329"}': '[TYPE] field day: DATE is expected, found the text "20260329"',
+    b'{"at": "20260329T100000Z"}': (
+        '[TYPE] field at: TIMESTAMP is expected, found the text "20260329T100000Z"'
+    ),
+    b'{"at": " 2026-03"}': '[TYPE] field at: TIMESTAMP is expected, found the text " 2026-03"',
+    b'{"at": "9999-12-31T23:59:59-01:00"}': (
+        '[RANGE] field at: TIMESTAMP is expected, found the text "9999-12-31T23:59:59-01:00"'
+    ),
+    b'{"at": "2026-03-29T10:00:00.1234567Z"}': (
+        "[DIGITS] field at: TIMESTAMP with at most 6 digits of a second is expected, found the "
+        'text "2026-03-29T10:00:00.1234567Z"'
+    ),
+    b'{"local": "2026-03-29T10:00:00Z"}': (
+        '[TYPE] field local: TIMESTAMP_NTZ is expected, found the text "2026-03-29T10:00:00Z"'
+    ),
+    b'{"c": "19,99"}': '[TYPE] field c: DECIMAL(5,2) is expected, found the text "19,99"',
+    b'{"c": "1000"}': '[RANGE] field c: DECIMAL(5,2) is expected, found the text "1000"',
+    b'{"c": 1.255}': (
+        "[DIGITS] field c: DECIMAL(5,2) without more digits is expected, found the number 1.255"
+    ),
+    b'{"c": "1.5", "at": "2026-03-29T10:00:00Z", "day": "2026-03-29", "o": {"x": 128}}': (
+        "[RANGE] field o.x: TINYINT is expected, found the number 128"
+    ),
+}
+
+#: Of a schema whose moments are numbers.
+OF_SECONDS = {
+    "1774778400000": "[RANGE] field at: TIMESTAMP as a number is expected, found the number {}",
+    '"1774778400000"': "[RANGE] field at: TIMESTAMP as a number is expected, found the text {}",
+    '"2026-03-29"': "[TYPE] field at: TIMESTAMP as a number is expected, found the text {}",
+    '"1774778400", "n": "x"': '[TYPE] field n: INT is expected, found the text "x"',
 }
 
 
@@ -68,6 +107,16 @@ def test_a_reason_names_field_expected_and_found(value: bytes, said: str) -> Non
     assert code_of(str(raised.value)) == said[1 : said.index("]")]
 
 
+@pytest.mark.parametrize(("text", "said"), OF_SECONDS.items())
+def test_a_moment_of_another_unit_is_named(text: str, said: str) -> None:
+    """A number of another unit is out of range; one that is right is not blamed for others."""
+    decode = Decode(Decoding.JSON, "at TIMESTAMP, n INT", timestamps=Timestamps.SECONDS)
+    value = f'{{"at": {text}}}'.encode()
+    with pytest.raises(UndecodableRecordError) as raised:
+        ArrowDecoder(decode).apply(records_table([value]))
+    assert raised.value.reason.startswith(f"{MISFIT}: {said.format(text)}; fix the schema")
+
+
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes_have_one_reason(value: bytes) -> None:
     """Any value has a bounded sentence with a code, and never an error."""
@@ -75,6 +124,25 @@ def test_any_bytes_have_one_reason(value: bytes) -> None:
 
     assert code_of(said) is not None
     assert len(said) < 200
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["n", "b", "d", "s", "day", "at", "local", "c", "a", "o", "more"]),
+        st.text("0123456789+-.eE:TZ", max_size=30)
+        | st.sampled_from(["1e99999999", "-1e-99999999999", "9" * 5000, "1" + "0" * 200])
+        | st.floats()
+        | st.integers()
+        | st.none(),
+    ),
+    st.sampled_from(Timestamps),
+)
+def test_any_object_has_one_reason(members: dict[str, Any], timestamps: Timestamps) -> None:
+    """Whatever is in its fields, as text or as it is."""
+    expected = ExpectedObject(pa.struct(list(schema_of(Decoding.JSON, SCHEMA))), timestamps)
+    bare = ",".join(f'"{name}":{found}' for name, found in members.items())
+    for text in (json.dumps(members), f"{{{bare}}}"):
+        assert code_of(expected.why_undecodable(text.encode())) is not None
 
 
 def test_a_decoders_own_words_have_a_code() -> None:
