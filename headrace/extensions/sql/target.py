@@ -277,10 +277,12 @@ class SqlTarget:
             self.load()
         problems = self._problems(columns)
         if not problems and kinds is not None and kinds not in self._taken:
-            problems = self._refused(kinds)
+            problems = self._nested_keys(kinds) or self._refused(kinds)
             if problems:  # the table may have been changed meanwhile
                 self.load()
-                problems = self._problems(columns) or self._refused(kinds)
+                problems = (
+                    self._problems(columns) or self._nested_keys(kinds) or self._refused(kinds)
+                )
             if not problems:
                 self._taken.append(kinds)
         if problems:
@@ -288,6 +290,14 @@ class SqlTarget:
                 f"{self.place}: the result does not fit the table: {'; '.join(sorted(problems))}; "
                 "change the reducer or the table"
             )
+
+    def _nested_keys(self, kinds: pa.Schema) -> list[str]:
+        """Return a sentence for each column of the key whose values have no equality in Arrow."""
+        return [
+            f"column {field.name!r} of the key is {field.type}; have the reducer make text of it"
+            for field in kinds
+            if field.name in self._key and pa.types.is_nested(field.type)
+        ]
 
     def _refused(self, kinds: pa.Schema) -> list[str]:
         """Return a sentence for each column that takes no value of its type."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.core.errors import ResultMisfitError
 from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import WriteMode
 from tests.unit.extensions.sql.sql_keys import Results, commit_all, results_of, upsert_one_by_one
@@ -68,6 +69,18 @@ def test_the_last_row_of_the_log_stays_for_keys_that_sqlite_equates(
                 base.execute(ordered.format(table)).fetchall() for table in ("t", "expected")
             )
     assert found == expected
+
+
+@pytest.mark.parametrize("value", [["a"], {"a": 1}])
+def test_a_key_of_structures_is_told_by_its_type(
+    sinks: Callable[..., SqlSink], base: object, value: object
+) -> None:
+    """Before anything is computed, and as no record's fault."""
+    base.run("CREATE TABLE k (k JSON PRIMARY KEY)")  # type: ignore[attr-defined]
+    sink = sinks("k", mode=WriteMode.UPSERT, key=["k"])
+    sink.open()
+    with pytest.raises(ResultMisfitError, match=r"column 'k' of the key is .*have the reducer"):
+        staged_table(sink, pa.table({"k": [value]}))
 
 
 @pytest.mark.parametrize(
