@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.columns import integer
-from headrace.core.errors import ResultMisfitError
+from headrace.core.errors import ResultMisfitError, RowsRefusedError
 from headrace.core.records import ResultRecord
 from headrace.core.spans import current_headers
 from headrace.sinks.contract import Guarantee, Sink, columns_of, rows_of
@@ -29,6 +29,10 @@ CHUNK = 2000
 _HEADERS = "array<struct<key: string, value: binary>>"
 
 _ADVICE = "change the reducer"
+
+#: The protocol has 32 bits for a partition's number.
+_BITS = 32
+_LAST_PARTITION = (1 << _BITS - 1) - 1
 
 
 def check_columns(columns: Sequence[str], topic: str | None) -> None:
@@ -54,7 +58,8 @@ def prepared(rows: pa.Table, topic: str | None) -> pa.Table:
     """Return the rows as :func:`records_of` needs them: keys and values in bytes, times in ms.
 
     Raises:
-        ResultMisfitError: a column has another type, or a row that no record can have.
+        ResultMisfitError: a column has another type.
+        RowsRefusedError: a row has a value that no record can have.
     """
     if topic is not None and "topic" in rows.column_names:
         rows = rows.drop_columns(["topic"])
@@ -70,7 +75,9 @@ def prepared(rows: pa.Table, topic: str | None) -> pa.Table:
         elif field.name == "timestamp":
             timestamps = rows.column(index).cast(pa.timestamp("ms", tz="UTC"), safe=False)
             rows = rows.set_column(index, field.name, timestamps.cast(pa.int64()))
-    _refuse(list(_wrong_rows(rows)))
+    wrong = list(_wrong_rows(rows))
+    if wrong:
+        raise RowsRefusedError(_sentence(wrong))
     return rows
 
 
@@ -84,6 +91,11 @@ def _wrong_rows(rows: pa.Table) -> Iterator[str]:
         below = pc.sum(pc.less(numbers, integer(0, numbers.type))).as_py()
         if below:
             yield f"column 'partition' is below 0 in {below} rows; null leaves it to the key"
+        is_wide = pa.types.is_uint32(numbers.type) or numbers.type.bit_width > _BITS
+        last = integer(_LAST_PARTITION, numbers.type) if is_wide else None
+        above = None if last is None else pc.sum(pc.greater(numbers, last)).as_py()
+        if above:
+            yield f"column 'partition' is above {_LAST_PARTITION} in {above} rows"
     if "headers" in rows.column_names:
         headers = pc.list_flatten(rows.column("headers"))
         nameless = pc.struct_field(headers, "key").null_count
@@ -121,8 +133,12 @@ def traced(records: Iterable[ResultRecord]) -> Iterable[ResultRecord]:
 
 def _refuse(problems: Sequence[str]) -> None:
     if problems:
-        named = "; ".join(dict.fromkeys(problems))
-        raise ResultMisfitError(f"the result does not fit records of Kafka: {named}; {_ADVICE}")
+        raise ResultMisfitError(_sentence(problems))
+
+
+def _sentence(problems: Sequence[str]) -> str:
+    named = "; ".join(dict.fromkeys(problems))
+    return f"the result does not fit records of Kafka: {named}; {_ADVICE}"
 
 
 def _is_text(kind: pa.DataType) -> bool:

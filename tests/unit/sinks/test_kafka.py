@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from headrace.channel.error_scope import ErrorScope, classify_error
 from headrace.core.errors import ResultMisfitError, RowsRefusedError, SinkConflictError
 from headrace.core.records import ResultRecord, TopicPartition
 from headrace.sinks.contract import Guarantee, OffsetMove, PartitionCommit, TransactionalOffsets
@@ -128,24 +129,6 @@ def _empty(kind: pa.DataType) -> pa.Array:
             "out",
             "column 'headers' is list<",
         ),
-        (
-            {"value": pa.array(["a"]), "topic": pa.array([None], pa.string())},
-            None,
-            "column 'topic' is null in 1 rows",
-        ),
-        (
-            {"value": pa.array(["a"]), "partition": pa.array([-1], pa.int32())},
-            "out",
-            "column 'partition' is below 0 in 1 rows",
-        ),
-        (
-            {
-                "value": pa.array(["a"]),
-                "headers": pa.array([[{"key": None, "value": b"x"}]], HEADERS),
-            },
-            "out",
-            "column 'headers' has 1 headers without a key",
-        ),
     ],
 )
 def test_a_result_that_does_not_fit_names_each_column(
@@ -156,6 +139,40 @@ def test_a_result_that_does_not_fit_names_each_column(
         KafkaSink(transactions, topic).stage(micro_batch("one"), pa.table(columns))
     assert problem in str(caught.value)
     assert str(caught.value).endswith("change the reducer")
+
+
+@pytest.mark.parametrize(
+    ("column", "topic", "problem"),
+    [
+        (("topic", pa.array(["out", None])), None, "column 'topic' is null in 1 rows"),
+        (("partition", pa.array([0, -1])), "out", "column 'partition' is below 0 in 1 rows"),
+        (
+            ("partition", pa.array([None, 1 << 31])),
+            "out",
+            "column 'partition' is above 2147483647 in 1 rows",
+        ),
+        (
+            ("headers", pa.array([None, [{"key": None, "value": b"x"}]], HEADERS)),
+            "out",
+            "column 'headers' has 1 headers without a key",
+        ),
+        (
+            ("headers", pa.array([None, [None]], HEADERS)),
+            "out",
+            "column 'headers' has 1 headers without a key",
+        ),
+    ],
+)
+def test_a_row_that_no_record_can_have_is_to_blame(
+    transactions: Transactions, column: tuple[str, pa.Array], topic: str | None, problem: str
+) -> None:
+    """The error policy looks for the record behind it, in place of a rest of the partition."""
+    name, values = column
+    rows = pa.table({"value": ["a", "b"], name: values})
+    with pytest.raises(RowsRefusedError) as caught:
+        KafkaSink(transactions, topic).stage(micro_batch("one"), rows)
+    assert problem in str(caught.value)
+    assert classify_error(caught.value) is ErrorScope.BATCH
 
 
 def test_a_column_may_be_there_once(transactions: Transactions) -> None:
