@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.core.errors import ResultMisfitError, StartError
+from headrace.core.errors import ResultMisfitError, RowsRefusedError, StartError
 from headrace.sinks.contract import Guarantee, Sink, columns_of
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def json_lines(table: pa.Table) -> Iterator[str]:
 
     Raises:
         ResultMisfitError: a column is none of the types that Spark knows as well.
+        RowsRefusedError: a value is a time of no year from 1 to 9999.
     """
     names = [encode_basestring(name) + ":" for name in table.column_names]
     columns = (_spell_column(field, table.column(at)) for at, field in enumerate(table.schema))
@@ -53,7 +54,12 @@ def _spell_column(field: pa.Field, column: pa.ChunkedArray) -> list[str]:
             f"column {field.name!r} is of type {field.type}, which JSON lines cannot hold; have "
             "the reducer cast it"
         ) from error
-    return ["null" if value is None else spell(value) for value in column.to_pylist()]
+    try:
+        return ["null" if value is None else spell(value) for value in column.to_pylist()]
+    except (ValueError, OverflowError) as error:
+        raise RowsRefusedError(
+            f"column {field.name!r}: {error}; have the reducer leave it out, or make another value"
+        ) from error
 
 
 def _speller(kind: pa.DataType) -> Speller:

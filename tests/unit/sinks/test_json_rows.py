@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.core.errors import ResultMisfitError
+from headrace.core.errors import ResultMisfitError, RowsRefusedError
 from headrace.sinks.jsonl import json_lines
 
 NOON = dt.datetime(2013, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001 - a time without a zone is a case
@@ -53,3 +53,10 @@ def test_a_type_without_a_spelling_is_named() -> None:
     table = pa.table({"long": pa.array([dt.timedelta(seconds=1)])})
     with pytest.raises(ResultMisfitError, match=r"'long' is of type duration"):
         list(json_lines(table))
+
+
+def test_a_time_of_no_year_of_python_s_is_the_row_s_fault() -> None:
+    """With the column's name."""
+    rows = pa.table({"at": pa.array([0, 2**62], pa.timestamp("us"))})
+    with pytest.raises(RowsRefusedError, match=r"column 'at': .*have the reducer leave it out"):
+        list(json_lines(rows))
