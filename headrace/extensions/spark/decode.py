@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.utils import get_active_spark_context
 
 from headrace.core.decoders import decoded_rows
 from headrace.core.errors import ConfigError, UndecodableRecordError
@@ -235,6 +236,7 @@ def _columns(kind: Decoding, ddl: str | None) -> StructType:
     reserved = sorted({KAFKA_COLUMN, CORRUPT}.intersection(map(str.lower, fields)))
     if reserved:
         raise ConfigError([f"decode schema {ddl!r} uses the reserved name {reserved[0]!r}"])
-    for problem in refusals(found):
+    by_case = get_active_spark_context().getConf().get("spark.sql.caseSensitive") == "true"
+    for problem in refusals(found, in_json=kind is Decoding.JSON, by_case=by_case):
         raise ConfigError([f"decode schema {ddl!r} {problem}"])
     return found

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 from headrace.core.tables import FIRST_MICROSECOND, LAST_MICROSECOND, Timestamps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 #: The column of from_json that is not null where a value does not fit, and is so here.
 CORRUPT = "_corrupt_record"
@@ -167,24 +167,45 @@ class JsonColumns:
         return f"{made} between {name}'{first}' and {name}'{last}'"
 
 
-def refusals(kind: DataType) -> Iterator[str]:
-    """Yield what is wrong with a schema that Spark finds with the first batch, or not at all."""
+def refusals(kind: DataType, *, in_json: bool, by_case: bool) -> Iterator[str]:
+    """Yield what is wrong with a schema that Spark finds with the first batch, or not at all.
+
+    ``by_case``: names that differ by case alone are two to Spark.
+    """
+    inside: list[DataType] = []
     match kind:
         case ArrayType():
-            yield from refusals(kind.elementType)
+            inside = [kind.elementType]
         case MapType():
-            yield from refusals(kind.valueType)
+            if in_json and not isinstance(kind.keyType, StringType):
+                yield (
+                    f"has {kind.simpleString()}, and JSON has texts as names; write "
+                    "MAP<STRING, ...>, and have the reducer cast them"
+                )
+            inside = [kind.valueType]
         case StructType():
-            twice = [name for name in kind.names if kind.names.count(name) > 1]
-            if twice:
-                yield f"has {twice[0]!r} twice"
-            for each in kind:
-                yield from refusals(each.dataType)
+            yield from _twins(kind.names, by_case=by_case)
+            inside = [each.dataType for each in kind]
         case CharType() | VarcharType():
             yield (
                 f"has {kind.simpleString()}, to which Spark decodes no JSON; write STRING, and "
                 "have the reducer look at the length"
             )
+    for each in inside:
+        yield from refusals(each, in_json=in_json, by_case=by_case)
+
+
+def _twins(names: Sequence[str], *, by_case: bool) -> Iterator[str]:
+    seen: dict[str, str] = {}
+    for name in names:
+        twin = seen.setdefault(name if by_case else name.lower(), name)
+        if twin != name:
+            yield (
+                f"has {twin!r} and {name!r}, which differ by case alone, and are one to Spark; "
+                "leave one out"
+            )
+        elif names.count(name) > 1:
+            yield f"has {name!r} twice"
 
 
 def _mapped(kind: DataType, leaf: Callable[[DataType], DataType]) -> DataType:

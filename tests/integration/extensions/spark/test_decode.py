@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import SparkConf
 
 from headrace.core.errors import ConfigError, UndecodableRecordError
 from headrace.core.records import TopicPartition
 from headrace.core.tables import Decode, Decoding, OnUndecodable, merge, table_of
 from headrace.extensions.spark.arrow_to_spark import ArrowToSpark
 from headrace.extensions.spark.decode import Decoder
+from headrace.extensions.spark.dryrun import dry_run
+from headrace.testing import records_table
 from headrace.testing.records import FakeAssignment, FakeRecord, make_batch
 
 if TYPE_CHECKING:
@@ -208,6 +212,9 @@ def test_each_value_is_parsed_once(to_spark: ArrowToSpark) -> None:
         ("id VARCHAR(3)", r"has varchar\(3\), to which Spark decodes no JSON"),
         ("s STRUCT<l: ARRAY<CHAR(3)>>", r"has char\(3\), to which Spark"),
         ("id INT, id STRING", "has 'id' twice"),
+        ("id INT, ID DATE", "has 'id' and 'ID', which differ by case alone"),
+        ("l ARRAY<STRUCT<a: INT, A: INT>>", "has 'a' and 'A', which differ by case alone"),
+        ("m MAP<STRING, MAP<DATE, INT>>", "has map<date,int>, and JSON has texts as names"),
     ],
 )
 @pytest.mark.usefixtures("spark_runtime")
@@ -224,3 +231,21 @@ def test_a_schema_with_quotes_and_comments(to_spark: ArrowToSpark) -> None:
     frame = Decoder(Decode(Decoding.JSON, schema)).apply(frame_of(to_spark, [b'{"id": 2}']))
 
     assert rows_of(frame.select("id")) == [{"id": 2}]
+
+
+def test_names_that_differ_by_case_are_two_where_spark_is_told_so(
+    spark_runtime: SparkRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark reads them as two columns then."""
+    context: Any = spark_runtime.context
+    session = spark_runtime.new_session()
+    session.conf.set("spark.sql.caseSensitive", "true")
+    monkeypatch.setattr(context, "_conf", SparkConf().set("spark.sql.caseSensitive", "true"))
+    rows = dry_run(
+        session,
+        lambda df, _: df.select("id", "ID"),
+        records_table([b'{"id": 1, "ID": "2026-03-29"}']),
+        Decode(Decoding.JSON, "id INT, ID DATE"),
+    ).rows
+    assert rows is not None
+    assert rows.to_pylist() == [{"id": 1, "ID": date(2026, 3, 29)}]
