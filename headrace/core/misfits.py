@@ -76,11 +76,12 @@ class ExpectedObject:
 
     def _close_misfit(self, value: bytes) -> str | None:
         """Return what is wrong with a value in which nothing is wrong at first sight."""
-        try:
-            document = _STRICT_READER.decode(value.decode())
-        except _MemberError as found:
-            return str(found)
-        return self._close_look("", document)
+        misfits: list[str] = []
+        reader = json.JSONDecoder(
+            object_pairs_hook=partial(_members, misfits), parse_float=_Float, parse_int=_integer
+        )
+        document = reader.decode(value.decode())
+        return misfits[0] if misfits else self._close_look("", document)
 
 
 class _Float(float):
@@ -112,29 +113,21 @@ def _document(text: str) -> Any:
     return json.loads(text) if text.startswith(_BYTE_ORDER_MARK) else _READER.decode(text)
 
 
-class _MemberError(ValueError):
-    """A member that an object cannot have; the text is what is said of it."""
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of members of which each is there once and can be stored."""
+def _members(misfits: list[str], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object's members, with what is wrong with those that cannot be stored."""
     members: dict[str, Any] = {}
     for name, found in pairs:
+        field = _shortened(name)
         if name in members:
-            raise _MemberError(f"[TWICE] field {_shortened(name)} is there twice")
+            misfits.append(f"[TWICE] field {field} is there twice")
         if isinstance(found, _Float) and found in _INFINITE:
-            raise _MemberError(_misfit_text(_shortened(name), "a double", found, "RANGE"))
+            misfits.append(_misfit_text(field, "a double", found, "RANGE"))
         if isinstance(found, str) and _HALVES.search(found):
-            raise _MemberError(
-                f"[NOT_UTF8] field {_shortened(name)}: half of a surrogate pair is no UTF-8"
-            )
+            misfits.append(f"[NOT_UTF8] field {field}: half of a surrogate pair is no UTF-8")
         members[name] = found
     return members
 
 
-_STRICT_READER = json.JSONDecoder(
-    object_pairs_hook=_members, parse_float=_Float, parse_int=_integer
-)
 _INFINITE = (float("inf"), float("-inf"))
 _HALVES = re.compile("[\ud800-\udfff]")
 

@@ -97,7 +97,7 @@ def schema_json(table: pa.Table) -> str:
         if pa.types.is_null(column.type):
             raise _unstorable(column, "it has no type, because every value is null")
         if _has_untyped_part(column.type):
-            # else the table would have that part without a type for ever, and take no value there
+            # else the table has that part without a type, and takes no value there from then on
             raise _unstorable(column, "a part of it has no type, because no row has a value there")
         try:
             Schema.from_arrow(pa.schema([column]))

@@ -50,7 +50,7 @@ def test_a_property_that_is_a_secret_is_refused_by_name(tmp_path: Path, text: st
 
 
 def test_a_property_of_several_lines_is_taken(tmp_path: Path) -> None:
-    """What is neither password nor token may have them, as a login of JAAS has."""
+    """A value that is neither password nor token may have lines, as a login of JAAS has."""
     section = 'kafka: {properties: {sasl.jaas.config: "${SECRET}"}}'
     loaded(tmp_path, CHANNELS + section, {"SECRET": "a required\n b=c;\n"})
 

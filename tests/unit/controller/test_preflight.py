@@ -93,7 +93,7 @@ def test_no_secret_is_told(tmp_path: Path) -> None:
 
 
 def test_an_empty_secret_leaves_the_message_as_it_is(tmp_path: Path) -> None:
-    """Nothing is masked for it, least of all between all letters."""
+    """The text is masked for no empty secret, neither between its letters nor elsewhere."""
     (tmp_path / "secret").write_text("\n")
     login = "security.protocol: sasl_plaintext, sasl.mechanism: PLAIN, sasl.username: u"
     properties = f"{{{login}, sasl.password: '${{file:secret}}'}}"

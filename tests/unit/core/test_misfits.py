@@ -138,7 +138,7 @@ def test_any_bytes_have_one_reason(value: bytes) -> None:
     st.sampled_from(Timestamps),
 )
 def test_any_object_has_one_reason(members: dict[str, Any], timestamps: Timestamps) -> None:
-    """Whatever is in its fields, as text or as it is."""
+    """Each object has a code, with any texts and numbers in its fields."""
     expected = ExpectedObject(pa.struct(list(schema_of(Decoding.JSON, SCHEMA))), timestamps)
     bare = ",".join(f'"{name}":{found}' for name, found in members.items())
     for text in (json.dumps(members), f"{{{bare}}}"):

@@ -131,7 +131,7 @@ def test_text_is_read_by_the_column(url: str, sink: SqlSink) -> None:
 def test_text_in_an_array_of_json_is_read_as_in_a_column(
     url: str, sink: SqlSink, kind: str, count: int
 ) -> None:
-    """However many rows there are; broken JSON in it is the row's fault, and null is SQL's."""
+    """Few rows and many store the same; broken JSON in it is the row's fault, and null is SQL's."""
     run(url, f"CREATE TABLE t (v {kind}, w {kind})")
     sink.open()
     texts = [['{"a": [1, 2]}', '"x"', "null", None], None, []]
