@@ -35,6 +35,15 @@ def custom_reason(said: str) -> str:
     return f"{said} [DECODER]"
 
 
+def coded(error: Exception, value: bytes) -> Exception:
+    """Return the error that Python's reader of JSON raised for a value, with a code at its end."""
+    if isinstance(error, json.JSONDecodeError):
+        error.args = (f"{error} [{'NOT_JSON' if value.strip(_BLANK) else 'EMPTY'}]",)
+    elif isinstance(error, UnicodeDecodeError):
+        error.reason = f"{error.reason} [NOT_UTF8]"
+    return error
+
+
 class ExpectedObject:
     """Says why a value in JSON is no object with fields of these types. Any thread.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.core.letter_headers import Stage
+from headrace.core.misfits import coded
 from headrace.core.records import TopicPartition
 from headrace.core.user_text import plain_error, plain_text
 from headrace.extensions.keyed.api import Event, Fired, Timer, TimerClock
@@ -240,7 +241,7 @@ class KeyEvaluation:
         try:
             value = None if fact.value is None else self._reduction.read_value(fact.value)
         except _UNREADABLE as error:
-            self._give_up(fact, plain_error(error), Stage.VALUE)
+            self._give_up(fact, plain_error(coded(error, fact.value or b"")), Stage.VALUE)
             return None
         partition, headers = self._touched.partition, header_pairs(fact.headers)
         return Event(value, fact.ts, fact.source, partition, fact.offset, headers, is_late)

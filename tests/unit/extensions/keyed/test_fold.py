@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import PoisonRecordError, RetryableError
 from headrace.core.letter_headers import LetterHeaders
+from headrace.core.undecodable import code_of
 from headrace.extensions.keyed.evaluation import MAX_FIRED
 from headrace.extensions.keyed.row import KeyRow
 from headrace.extensions.keyed.settings import FoldSettings
@@ -484,6 +485,18 @@ def test_headers_are_part_of_an_output() -> None:
     test = KeyedTest(lambda *_: (1, [Output(1, headers=headers)], {}))
     with pytest.raises(PoisonRecordError, match="an output to out has 1200046 bytes"):
         test.send(("a", 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [(b"", "EMPTY"), (b" \n", "EMPTY"), (b"{", "NOT_JSON"), (b'"\xff"', "NOT_UTF8")],
+)
+def test_a_letter_of_an_undecodable_value_has_a_code(value: bytes, code: str) -> None:
+    """The message ends with the code by which letters are counted, as without keys."""
+    test = KeyedTest(tally, FoldSettings(outputs=("out",), undecodable="dead_letter"))
+    test.send(Sent("a", value, 0))
+    message = dict(test.dead_letters[0].headers)["headrace.message"] or b""
+    assert code_of(message.decode()) == code
 
 
 def test_a_value_nested_too_deeply_is_poison() -> None:
