@@ -22,15 +22,10 @@ def written_topics(channel: ChannelConfig) -> frozenset[str]:
     sinks = single_sinks(channel.sink).values()
     topics = {sink.topic_written for sink in sinks}
     topics.add(channel.rejects.topic)
+    topics.update(each.name for each in channel.processor.topics_by_key(channel))
+    topics.update(channel.processor.outputs(channel))
     own = channel.processor.own_topics(channel)
     return own.union(topic for topic in topics if topic is not None)
-
-
-def by_key_topic_of(channel: ChannelConfig) -> str:
-    """Return the topic that a re-keying channel writes to."""
-    assert channel.sink is not None, "the configuration demands a sink"
-    assert channel.sink.topic_written is not None, "the configuration demands a topic"
-    return channel.sink.topic_written
 
 
 def continued(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, list[str]]:

@@ -128,6 +128,22 @@ class ProcessorSite:
     spark: Callable[[], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class TopicByKey:
+    """A topic that a processor writes records of other topics to, by another key.
+
+    ``sources`` are those topics, as far as they are named. It has ``partitions``, None: as many as
+    the largest of them. ``create``: whether the start of the channel creates it;
+    ``replication_factor`` None: the brokers' default.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    create: bool
+    replication_factor: int | None
+    partitions: int | None
+
+
 class ProcessorConfig(Section):
     """A kind of processor: its fields, and the answers that Headrace needs about it.
 
@@ -248,6 +264,24 @@ class ProcessorConfig(Section):
         """Return the topics that only owners of the channel's partitions write to."""
         del channel
         return frozenset()
+
+    def topics_by_key(self, channel: ChannelConfig) -> tuple[TopicByKey, ...]:
+        """Return the topics that it writes records of the channel's topics to by another key.
+
+        Raises:
+            ConfigError: users' code says which, and cannot be used.
+        """
+        del channel
+        return ()
+
+    def outputs(self, channel: ChannelConfig) -> tuple[str, ...]:
+        """Return the topics that its code writes results to, which are not those of a sink.
+
+        Raises:
+            ConfigError: users' code says which, and cannot be used.
+        """
+        del channel
+        return ()
 
     def seconds_between_commits(self, configured: float) -> float:
         """Return how often offsets are committed; ``configured`` is the channel's own interval."""

@@ -13,7 +13,12 @@ from headrace.config.delivery import DeliveryGuarantee
 from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Hot, OnlyWith, Restarts, Section
 from headrace.config.models.channel import KafkaOffsetsConfig
-from headrace.config.models.processor import CustomDecoding, MergingConfig, only_of_decoder
+from headrace.config.models.processor import (
+    CustomDecoding,
+    MergingConfig,
+    TopicByKey,
+    only_of_decoder,
+)
 from headrace.config.models.rejects import KeyedRejects, RejectsModel, RekeyRejects
 from headrace.config.models.sink import single_sinks
 from headrace.config.types.scalars import (
@@ -32,7 +37,7 @@ from headrace.core.extras import Extra
 from headrace.extensions.keyed.names import changelog_name, is_by_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Self
 
     from headrace.config import ChannelConfig
@@ -80,6 +85,12 @@ class ByKeyTopicConfig(Section):
 
     partitions: Restarts[Count | None] = None
     """The partitions of the by-key topic; null: as many as the input has."""
+
+    def topic_by_key(self, name: str, sources: Iterable[str]) -> TopicByKey:
+        """Return a by-key topic of this name that is made as the section says."""
+        return TopicByKey(
+            name, tuple(sources), self.create, self.replication_factor, self.partitions
+        )
 
 
 class InternalTopicsConfig(ByKeyTopicConfig):
@@ -138,6 +149,10 @@ class StateProcessorConfig(MergingConfig):
     def task_idle(self) -> float:
         """Return how long a topic of a task that is at its end is waited for, in seconds."""
         return TASK_IDLE if self.max_task_idle is None else self.max_task_idle
+
+    def purged_topics(self, channel: ChannelConfig) -> tuple[str, ...]:
+        """Return the topics from which records that are processed are deleted."""
+        return () if self.internal.purge_input is None else channel.topics
 
     def state_key(self, channel: ChannelConfig) -> str | None:
         """Return what the offsets say that rows depend on; None: they do not say it."""
@@ -497,6 +512,12 @@ class RekeyProcessorConfig(MergingConfig):
 
     internal: Restarts[ByKeyTopicConfig] = ByKeyTopicConfig()
     """The topic that records go to."""
+
+    @override
+    def topics_by_key(self, channel: ChannelConfig) -> tuple[TopicByKey, ...]:
+        assert channel.sink is not None, "the configuration demands a sink"
+        assert channel.sink.topic_written is not None, "the configuration demands a topic"
+        return (self.internal.topic_by_key(channel.sink.topic_written, channel.subscription.names),)
 
     @property
     def code(self) -> str | None:

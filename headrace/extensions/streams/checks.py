@@ -70,8 +70,13 @@ def require_name(name: object) -> None:
 
 def require_topic(topic: object) -> None:
     """Check the name of a topic."""
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+    if not isinstance(topic, str) or not is_topic(topic):
         raise TypeError(f"{topic!r} is no name of a topic")
+
+
+def is_topic(name: str) -> bool:
+    """Return whether brokers take a name for a topic."""
+    return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def require_function(function: object) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ConfigError
 from headrace.extensions.keyed.names import changelog_name
+from headrace.extensions.streams.checks import is_topic
 from headrace.extensions.streams.expressions import FieldNode, value_document, walk
 from headrace.extensions.streams.operators import (
     Aggregate,
@@ -134,6 +135,23 @@ class Plan:
         by_key = {each for each in own if each.startswith(f"{self.group}.") and _is_own(each)}
         return tuple(sorted(changelogs | by_key))
 
+    @property
+    def channels_in_order(self) -> tuple[Channel, ...]:
+        """Return the channels, each after those that write what it reads, as far as that goes."""
+        left, found = list(self.channels), []
+        while left:
+            written = {topic for each in left for topic in each.writes}
+            ready = [each for each in left if not written.intersection(each.topics)] or left[:1]
+            found += ready
+            left = [each for each in left if each not in ready]
+        return tuple(found)
+
+    def by_key_of(self, channel: Channel) -> dict[str, tuple[str, ...]]:
+        """Return the topics of a channel's changes of key, with those that they are made of."""
+        made = [self.by_key[place] for place in channel.operators if place in self.by_key]
+        sources = tuple(topic for topic in channel.topics if topic not in made)
+        return dict.fromkeys(made, sources)
+
     def document(self) -> dict[str, Any]:
         """Return the plan as JSON values; its members are in the same order in any process."""
         return {
@@ -158,7 +176,7 @@ class Plan:
 
     def mermaid(self) -> str:
         """Return a picture in the language of Mermaid: channels, operators, topics."""
-        return "\n".join(["flowchart LR", *self._boxes(), *self._arrows()])
+        return "\n".join(["flowchart LR", *self._boxes(), *dict.fromkeys(self._arrows())])
 
     def _operator(self, place: int) -> dict[str, Any]:
         operator = self.operators[place]
@@ -180,14 +198,25 @@ class Plan:
 
     def _boxes(self) -> Iterator[str]:
         for number, channel in enumerate(self.channels):
-            yield f'  subgraph c{number}["{channel.name}"]'
-            for place in channel.operators:
-                operator = self.operators[place]
-                if not isinstance(operator, (Source, Sink)):
-                    yield f'    n{place}["{operator.label.replace(chr(39), "")}"]'
+            shown = self._shown(channel)
+            yield f'  subgraph c{number}["{_quoted(channel.name)}"]'
+            yield from (f"    {self._box(place)}" for place in shown)
+            if not shown:
+                yield f'    p{number}["rows as they are"]'
             yield "  end"
+        for place, operator in enumerate(self.operators):
+            if _is_shared(operator):
+                yield f"  {self._box(place)}"
         for number, topic in enumerate(self._topics):
-            yield f'  t{number}[("{topic}")]'
+            yield f'  t{number}[("{_quoted(topic)}")]'
+
+    def _shown(self, channel: Channel) -> list[int]:
+        """Return the operators of a channel that are boxes: not those that are topics."""
+        operators = ((place, self.operators[place]) for place in channel.operators)
+        return [place for place, each in operators if not isinstance(each, (Source, Sink))]
+
+    def _box(self, place: int) -> str:
+        return f'n{place}["{_quoted(self.operators[place].label)}"]'
 
     @property
     def _topics(self) -> list[str]:
@@ -202,6 +231,13 @@ class Plan:
 
     def _arrows(self) -> Iterator[str]:
         numbers = {topic: number for number, topic in enumerate(self._topics)}
+        # where there is no box the rows pass through one of the channel's own
+        passed = {
+            place: f"p{number}"
+            for number, channel in enumerate(self.channels)
+            if not self._shown(channel)
+            for place in channel.operators
+        }
         for place, operator in enumerate(self.operators):
             if isinstance(operator, TableSource):
                 yield f"  t{numbers[operator.topic]} --> n{place}"
@@ -215,6 +251,9 @@ class Plan:
                     start = f"t{numbers[source.topic]}"
                 elif each in self.by_key:
                     start = f"t{numbers[self.by_key[each]]}"
+                if place in passed:
+                    yield f"  {start} --> {passed[place]}"
+                    start = passed[place]
                 yield f"  {start} --> {target}"
             if place in self.by_key:
                 yield f"  n{place} --> t{numbers[self.by_key[place]]}"
@@ -360,6 +399,11 @@ class _Planner:
         for topic in sorted(own):
             if len(topic) > _LONGEST:
                 yield f"topic {topic!r} has more than {_LONGEST} characters; take shorter names"
+            elif not is_topic(topic):
+                yield (
+                    f"topic {topic!r}, which the topology would keep for itself, is no name of a "
+                    "topic; take letters, digits, '.', '_' and '-' for its group"
+                )
 
     def _problems_of_rows(self) -> Iterator[str]:
         known: dict[str, type[Row]] = {}
@@ -569,6 +613,11 @@ def _is_shared(operator: Operator) -> bool:
 
 def _is_foreign(operator: Operator) -> bool:
     return isinstance(operator, TableJoin) and operator.on is not None
+
+
+def _quoted(text: str) -> str:
+    """Return a text as Mermaid has it between quotes, where # begins the name of a character."""
+    return text.replace("#", "#35;").replace('"', "#quot;").replace("'", "")
 
 
 def _is_own(topic: str) -> bool:

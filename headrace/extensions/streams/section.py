@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationInfo
 
     from headrace.config.errors import Steps
+    from headrace.config.models.processor import TopicByKey
     from headrace.extensions.streams.operators import Operator, Output
     from headrace.extensions.streams.plan import Channel, Plan
 
@@ -162,10 +164,37 @@ class StreamsProcessorConfig(StateProcessorConfig):
             elif policy == "dead_letter":
                 yield f"{records} go to {rejects.topic}, once"
 
+    @cached_property
+    def planned(self) -> tuple[Plan, Channel]:
+        """Return the plan and the part of it, by the code as it is at the first use.
+
+        Raises:
+            ConfigError: they cannot be made.
+        """
+        plan = self.plan()
+        return plan, part_of(plan, self.part)
+
+    @override
+    def purged_topics(self, channel: ChannelConfig) -> tuple[str, ...]:
+        # others may read the rest
+        by_key = {*self.planned[0].by_key.values()}
+        return tuple(each for each in super().purged_topics(channel) if each in by_key)
+
+    @override
+    def topics_by_key(self, channel: ChannelConfig) -> tuple[TopicByKey, ...]:
+        plan, part = self.planned
+        made = plan.by_key_of(part)
+        return tuple(self.internal.topic_by_key(name, made[name]) for name in made)
+
+    @override
+    def outputs(self, channel: ChannelConfig) -> tuple[str, ...]:
+        plan, part = self.planned
+        by_key = plan.by_key_of(part)
+        return tuple(topic for topic in part.writes if topic not in by_key)
+
     def notes(self, channel: ChannelConfig) -> Iterator[str]:
         del channel
-        plan = self.plan()
-        part = part_of(plan, self.part)
+        plan, part = self.planned
         for place in part.operators:
             operator = plan.operators[place]
             by_key = f", to {plan.by_key[place]}" if place in plan.by_key else ""
@@ -263,9 +292,10 @@ class TopologyConfig(TopologySection):
             raise conflict_in(found) from error
         conflicts = list(self._conflicts(plan))
         documents: dict[str, dict[str, Any]] = {}
-        for each in _in_order(plan):
+        parts = {}
+        for each in plan.channels_in_order:
             part = each.name.removeprefix(f"{name}.")
-            documents[part] = self._document(plan, each, part)
+            parts[part], documents[part] = each, self._document(plan, each, part)
         for table in self.tables:
             documents[table_channel(table)] = self._table_document(plan, table)
         made: dict[str, ChannelConfig] = {}
@@ -273,6 +303,9 @@ class TopologyConfig(TopologySection):
             try:
                 channel = ChannelConfig.model_validate(document, context=info.context)
                 made[f"{name}.{part}"] = channel
+                if part in parts:
+                    # beside the fields: the code need not be called again
+                    channel.processor.__dict__["planned"] = (plan, parts[part])
             except ValidationError as error:
                 conflicts += [
                     FieldConflict(self._origin(part, steps), sentence)
@@ -386,7 +419,7 @@ class TopologyConfig(TopologySection):
             "stores": " ".join(stores[each] for each in part.stores) or None,
         }
         internal = dict(processor.get("internal") or {})
-        if by_key.issuperset(part.topics):
+        if by_key.intersection(part.topics):
             internal.setdefault("purge_input", f"{PURGE_INTERVAL:g}s")
         return {
             **given,
@@ -407,14 +440,3 @@ def runs_in_tests_only(operator: Operator) -> bool:
         case TableJoin() | Lookup():
             return operator.on is not None
     return False
-
-
-def _in_order(plan: Plan) -> list[Channel]:
-    """Return the parts so that each comes after those that write what it reads, if that goes."""
-    left, found = list(plan.channels), []
-    while left:
-        written = {topic for each in left for topic in each.writes}
-        ready = [each for each in left if not written.intersection(each.topics)] or left[:1]
-        found += ready
-        left = [each for each in left if each not in ready]
-    return found

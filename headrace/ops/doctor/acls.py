@@ -12,11 +12,10 @@ from headrace.config import (
     ZooKeeperOffsetsConfig,
     single_sinks,
 )
-from headrace.config.derived import by_key_topic_of
 from headrace.config.subscription import is_pattern
 from headrace.coordinators.znodes import producer_prefix
 from headrace.extensions.keyed.names import changelog_name
-from headrace.extensions.keyed.section import RekeyProcessorConfig, StateProcessorConfig
+from headrace.extensions.keyed.section import StateProcessorConfig
 from headrace.kafka.result_transactions import sink_group
 
 if TYPE_CHECKING:
@@ -75,24 +74,27 @@ def _of_channel(channel: ChannelConfig) -> Iterator[Acl]:
 
 
 def _of_own_topics(channel: ChannelConfig) -> Iterator[Acl]:
-    """Yield what a channel with state needs of its own topics, and one that re-keys."""
+    """Yield what a channel needs of its state's topics, and of those that its processor writes."""
     chosen, create = channel.processor, ("Create",)
-    match chosen:
-        case StateProcessorConfig():
-            changelog = changelog_name(channel.group, channel.topics[0])
-            grows = ("Alter",) if chosen.has_fixed_keys else ()
-            made = (*create, *grows) if chosen.internal.create else ()
-            yield Acl("topic", changelog, (*made, "DescribeConfigs", "Read", "Write"))
-            if chosen.internal.purge_input is not None:
-                yield Acl("topic", channel.topics[0], ("Delete",))
-            if channel.sink is None:
-                yield Acl("group", sink_group(channel.group), ("Read",))
-                yield _transactional_id(channel.group)
-        case RekeyProcessorConfig():
-            made = create if chosen.internal.create else ()
-            yield Acl("topic", by_key_topic_of(channel), (*made, "DescribeConfigs"))
-            for topic in channel.subscription.names:
-                yield Acl("topic", topic, ("DescribeConfigs",))
+    if isinstance(chosen, StateProcessorConfig):
+        changelog = changelog_name(channel.group, channel.topics[0])
+        grows = ("Alter",) if chosen.has_fixed_keys else ()
+        made = (*create, *grows) if chosen.internal.create else ()
+        yield Acl("topic", changelog, (*made, "DescribeConfigs", "Read", "Write"))
+        for topic in chosen.purged_topics(channel):
+            yield Acl("topic", topic, ("Delete",))
+        if channel.sink is None:
+            yield Acl("group", sink_group(channel.group), ("Read",))
+            yield _transactional_id(channel.group)
+    for by_key in chosen.topics_by_key(channel):
+        made = create if by_key.create else ()
+        # what is written to a sink's topic is in the sink's permissions
+        write = ("Write",) if channel.sink is None else ()
+        yield Acl("topic", by_key.name, (*made, "DescribeConfigs", *write))
+        for topic in by_key.sources:
+            yield Acl("topic", topic, ("DescribeConfigs",))
+    for topic in chosen.outputs(channel):
+        yield Acl("topic", topic, ("Write",))
 
 
 def _transactional_id(group: str) -> Acl:

@@ -14,14 +14,13 @@ from headrace.config import (
     keeps_offsets,
     single_sinks,
 )
-from headrace.config.derived import by_key_topic_of
 from headrace.coordinators.tasks import uneven_partitions
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.errors import HeadraceError
 from headrace.core.findings import error, ok, warning
 from headrace.core.hints import did_you_mean
 from headrace.core.records import TopicPartition
-from headrace.extensions.keyed.section import RekeyProcessorConfig, StateProcessorConfig
+from headrace.extensions.keyed.section import StateProcessorConfig
 from headrace.kafka import KafkaOffsetStore, KafkaTopicCatalog, ResultTransactions
 from headrace.kafka.catalog import subscribers
 from headrace.kafka.clients import client_properties
@@ -72,7 +71,7 @@ def check_kafka(config: Config) -> Iterator[Finding]:
         yield ok("kafka", f"cluster {cluster.cluster_id}: {brokers}")
         yield from check_retention(config.channels, survey, min(cluster.brokers))
         reader = KafkaRecordReader(properties, group)
-        made = _made_at_the_start(config)
+        made = made_at_the_start(config)
         clients = _Clients(catalog, survey, reader, properties, config.instance_id, made)
         for name, channel in config.channels.items():
             yield from _channel(name, channel, clients)
@@ -163,12 +162,13 @@ def _topics(channel: ChannelConfig, catalog: KafkaTopicCatalog) -> Mapping[str, 
     return catalog.describe(sorted(names), deadline)
 
 
-def _made_at_the_start(settings: Config) -> frozenset[str]:
-    """Return the topics that re-keying channels create where they do not exist."""
+def made_at_the_start(settings: Config) -> frozenset[str]:
+    """Return the topics by key that channels create where they do not exist."""
     return frozenset(
-        by_key_topic_of(channel)
+        topic.name
         for channel in settings.channels.values()
-        if isinstance(channel.processor, RekeyProcessorConfig) and channel.processor.internal.create
+        for topic in channel.processor.topics_by_key(channel)
+        if topic.create
     )
 
 
@@ -210,7 +210,7 @@ def judge_topics(
 def check_written(
     name: str, channel: ChannelConfig, catalog: TopicCatalog, made: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """Check that the topics exist that the channel writes to: dead letters, and its sink's.
+    """Check that the topics exist that the channel writes to: dead letters, its sink's, its code's.
 
     ``made`` are created at the start.
     """
@@ -222,6 +222,8 @@ def check_written(
         if sink.topic_written is not None:
             key = ".".join([*map(str, steps), "topic"])
             yield _check_topic(f"sink of channel {name}", sink.topic_written, key, catalog, made)
+    for topic in channel.processor.outputs(channel):
+        yield _check_topic(f"outputs of channel {name}", topic, "the code that names it", catalog)
 
 
 def _check_topic(

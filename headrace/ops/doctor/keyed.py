@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.config.derived import by_key_topic_of
 from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
 from headrace.core.findings import error, ok, warning
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.extensions.keyed.names import changelog_name
-from headrace.extensions.keyed.section import RekeyProcessorConfig, StateProcessorConfig
+from headrace.extensions.keyed.section import StateProcessorConfig
 from headrace.extensions.keyed.topics import (
     Changelog,
     changelog_doubts,
@@ -36,29 +35,45 @@ def check_internal(
 ) -> Iterator[Finding]:
     """Check the internal topics of a channel, if they exist."""
     chosen = channel.processor
-    match chosen:
-        case StateProcessorConfig():
-            topic = changelog_name(channel.group, channel.topics[0])
-            check = f"state of channel {name}"
-        case RekeyProcessorConfig():
-            topic, check = by_key_topic_of(channel), f"records by key of channel {name}"
-        case _:
-            return
-    found = catalog.describe([topic], Deadline.after(TIMEOUT)).get(topic)
-    if found is None:
-        if not chosen.internal.create:
-            yield error(check, f"{topic} does not exist", "headrace state topics --create makes it")
-        return
-    settings = catalog.settings(topic, Deadline.after(TIMEOUT))
-    doubts = list(replica_doubts(found.replicas, settings))
     if isinstance(chosen, StateProcessorConfig):
-        try:
-            check_changelog(topic, channel.group, settings)
-        except StartError as problem:
-            seen, _, advice = str(problem).rpartition("; ")
-            yield error(check, seen, advice)
-            return
-        doubts += changelog_doubts(settings, chosen.state.max_row)
+        topic = changelog_name(channel.group, channel.topics[0])
+        found = catalog.describe([topic], Deadline.after(TIMEOUT)).get(topic)
+        check = f"state of channel {name}"
+        if found is not None:
+            yield from _judge_changelog(check, channel.group, chosen, found, catalog)
+        elif not chosen.internal.create:
+            yield error(check, f"{topic} does not exist", "headrace state topics --create makes it")
+    for by_key in chosen.topics_by_key(channel):
+        check = f"records by key of channel {name}"
+        found = catalog.describe([by_key.name], Deadline.after(TIMEOUT)).get(by_key.name)
+        if found is not None:
+            settings = catalog.settings(by_key.name, Deadline.after(TIMEOUT))
+            yield from _report(check, by_key.name, list(replica_doubts(found.replicas, settings)))
+        elif not by_key.create:
+            yield error(check, f"{by_key.name} does not exist", "headrace topics create makes it")
+
+
+def _judge_changelog(
+    check: str,
+    group: str,
+    chosen: StateProcessorConfig,
+    found: TopicInfo,
+    catalog: KafkaTopicCatalog,
+) -> Iterator[Finding]:
+    settings = catalog.settings(found.name, Deadline.after(TIMEOUT))
+    try:
+        check_changelog(found.name, group, settings)
+    except StartError as problem:
+        seen, _, advice = str(problem).rpartition("; ")
+        yield error(check, seen, advice)
+        return
+    doubts = replica_doubts(found.replicas, settings)
+    yield from _report(
+        check, found.name, [*doubts, *changelog_doubts(settings, chosen.state.max_row)]
+    )
+
+
+def _report(check: str, topic: str, doubts: Collection[str]) -> Iterator[Finding]:
     for doubt in doubts:
         seen, _, advice = doubt.rpartition("; ")
         yield warning(check, f"{topic}: {seen}", advice)

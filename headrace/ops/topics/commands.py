@@ -14,7 +14,7 @@ from headrace.config import single_sinks
 from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
 from headrace.extensions.keyed.names import changelog_name
-from headrace.extensions.keyed.section import RekeyProcessorConfig, StateProcessorConfig
+from headrace.extensions.keyed.section import StateProcessorConfig
 from headrace.extensions.keyed.topics import create_topic, open_by_key, open_changelog
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.catalog import NewTopic
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace.config import ChannelConfig, Config
+    from headrace.config.models.processor import TopicByKey
     from headrace.kafka.ports import TopicInfo
 
 EXIT_FAILED = 1
@@ -46,6 +47,10 @@ class Use(Enum):
     LETTERS = "dead letters"
 
 
+#: Those that Headrace has rules for, and opens by them.
+_WITH_RULES = {Use.BY_KEY, Use.CHANGELOG}
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """The sizes that are asked for; None: the brokers' default."""
@@ -59,7 +64,7 @@ class NeededTopic:
     """A topic, what it is for, and the channel by whose processor it is made.
 
     ``uses`` are in sentences, of every channel that has it. ``as_`` is the topic whose partitions
-    it has, None where it has its own.
+    it has, None where it has its own; ``by_key`` is how one for records by key is made.
     """
 
     name: str
@@ -67,42 +72,43 @@ class NeededTopic:
     channel: ChannelConfig
     uses: list[str] = field(default_factory=list)
     as_: str | None = None
+    by_key: TopicByKey | None = None
 
 
 def needed_topics(channels: Mapping[str, ChannelConfig]) -> list[NeededTopic]:
     """Return the topics that channels name, each once, in the order of their making."""
     found: dict[str, NeededTopic] = {}
-    every = [
-        (use, name, topic, as_)
-        for name, channel in channels.items()
-        for use, topic, as_ in _needs_of(channel)
-    ]
+    every = [(needed, name) for name, channel in channels.items() for needed in _needs_of(channel)]
     order = list(Use)
     # what is made for records by key is another channel's input, too
-    made = {topic for use, _, topic, _ in every if use is Use.BY_KEY}
-    for use, name, topic, as_ in sorted(every, key=lambda each: order.index(each[0])):
-        if use is Use.INPUT and topic in made:
+    made = {each.name for each, _ in every if each.use is Use.BY_KEY}
+    for each, name in sorted(every, key=lambda pair: order.index(pair[0].use)):
+        if each.use is Use.INPUT and each.name in made:
             continue
-        needed = found.setdefault(topic, NeededTopic(topic, use, channels[name], as_=as_))
-        needed.uses.append(f"{use.value} of {name}")
+        needed = found.setdefault(each.name, each)
+        needed.uses.append(f"{each.use.value} of {name}")
     return list(found.values())
 
 
-def _needs_of(channel: ChannelConfig) -> Iterator[tuple[Use, str, str | None]]:
-    """Yield what a channel needs, and the topic whose partitions each has."""
+def _needs_of(channel: ChannelConfig) -> Iterator[NeededTopic]:
+    """Yield what a channel needs."""
     chosen = channel.processor
     for topic in channel.subscription.names:
-        yield Use.INPUT, topic, None
+        yield NeededTopic(topic, Use.INPUT, channel)
     if isinstance(chosen, StateProcessorConfig):
         read = channel.topics[0]
-        yield Use.CHANGELOG, changelog_name(channel.group, read), read
-    by_key = isinstance(chosen, RekeyProcessorConfig)
-    for sink in single_sinks(channel.sink).values():
-        if sink.topic_written is not None:
-            source = channel.subscription.names[0] if by_key else None
-            yield (Use.BY_KEY if by_key else Use.OUTPUT), sink.topic_written, source
+        yield NeededTopic(changelog_name(channel.group, read), Use.CHANGELOG, channel, as_=read)
+    made = {each.name: each for each in chosen.topics_by_key(channel)}
+    for name, by_key in made.items():
+        # patterns alone name none
+        source = next(iter(by_key.sources), None)
+        yield NeededTopic(name, Use.BY_KEY, channel, as_=source, by_key=by_key)
+    written = [sink.topic_written for sink in single_sinks(channel.sink).values()]
+    for output in (*written, *chosen.outputs(channel)):
+        if output is not None and output not in made:
+            yield NeededTopic(output, Use.OUTPUT, channel)
     if channel.rejects.topic is not None:
-        yield Use.LETTERS, channel.rejects.topic, None
+        yield NeededTopic(channel.rejects.topic, Use.LETTERS, channel)
 
 
 def create(
@@ -119,7 +125,7 @@ def create(
     Raises:
         HeadraceError: the brokers do not answer, or refuse.
     """
-    wanted = _chosen_topics(config, channel)
+    wanted = chosen_topics(config, channel)
     with closing(KafkaTopicCatalog(client_properties(config.kafka), "headrace-topics")) as catalog:
         there = catalog.describe([each.name for each in wanted], Deadline.after(_PATIENCE))
         faults = {
@@ -147,19 +153,33 @@ def create(
     return EXIT_FAILED if faults else 0
 
 
-def _chosen_topics(config: Config, channel: str | None) -> list[NeededTopic]:
+def chosen_topics(config: Config, channel: str | None) -> list[NeededTopic]:
     """Return the topics of all channels that run, or of one and of what re-keys for it."""
     enabled = {name: each for name, each in config.channels.items() if each.enabled}
     if channel is not None:
-        name = channel_name(config, channel)
-        made = f"{name}.rekey"
-        enabled = {each: config.channels[each] for each in (made, name) if each in config.channels}
+        enabled = _with_makers(channel_name(config, channel), config.channels)
     return needed_topics(enabled)
+
+
+def _with_makers(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, ChannelConfig]:
+    """Return a channel, and those that make the topics by key that it reads, or they read."""
+    makers = {
+        topic.name: other
+        for other, channel in channels.items()
+        for topic in channel.processor.topics_by_key(channel)
+    }
+    found, left = {name}, [name]
+    while left:
+        read = channels[left.pop()].subscription.names
+        new = {makers[topic] for topic in read if topic in makers} - found
+        found |= new
+        left += new
+    return {each: channel for each, channel in channels.items() if each in found}
 
 
 def _fault(catalog: KafkaTopicCatalog, needed: NeededTopic) -> str | None:
     """Return why a topic that is there cannot be used for what it is, None where it can."""
-    if needed.use not in {Use.BY_KEY, Use.CHANGELOG}:
+    if needed.use not in _WITH_RULES:
         return None
     try:
         _open_topic(catalog, needed, None)
@@ -169,7 +189,7 @@ def _fault(catalog: KafkaTopicCatalog, needed: NeededTopic) -> str | None:
 
 
 def _make(catalog: KafkaTopicCatalog, needed: NeededTopic, sizes: Sizes) -> None:
-    if needed.use in {Use.BY_KEY, Use.CHANGELOG}:
+    if needed.use in _WITH_RULES:
         _open_topic(catalog, needed, sizes)
         return
     wanted = NewTopic(
@@ -183,36 +203,33 @@ def _make(catalog: KafkaTopicCatalog, needed: NeededTopic, sizes: Sizes) -> None
 def _open_topic(catalog: KafkaTopicCatalog, needed: NeededTopic, sizes: Sizes | None) -> None:
     """Open a topic that Headrace has rules for, as the channel would; with sizes create it."""
     chosen, deadline = needed.channel.processor, Deadline.after(_PATIENCE)
-    assert isinstance(chosen, StateProcessorConfig | RekeyProcessorConfig), "others have none"
     asked = None if sizes is None else sizes.replication_factor
-    factor = chosen.internal.replication_factor or asked
-    if needed.use is Use.CHANGELOG:
-        open_changelog(
-            catalog,
-            needed.channel.group,
-            needed.channel.topics[0],
-            deadline,
-            create=sizes is not None,
-            replication_factor=factor,
-        )
-    else:
+    if needed.by_key is not None:
         open_by_key(
             catalog,
             needed.name,
-            needed.channel.subscription.names,
+            needed.by_key.sources,
             deadline,
             create=sizes is not None,
-            replication_factor=factor,
-            partitions=chosen.internal.partitions,
+            replication_factor=needed.by_key.replication_factor or asked,
+            partitions=needed.by_key.partitions,
         )
+        return
+    assert isinstance(chosen, StateProcessorConfig), "others have no changelog"
+    open_changelog(
+        catalog,
+        needed.channel.group,
+        needed.channel.topics[0],
+        deadline,
+        create=sizes is not None,
+        replication_factor=chosen.internal.replication_factor or asked,
+    )
 
 
-def _size(needed: NeededTopic, sizes: Sizes) -> str:
+def size_of(needed: NeededTopic, sizes: Sizes) -> str:
     """Return how many partitions a topic will have."""
-    chosen = needed.channel.processor
-    own = chosen.internal.partitions if isinstance(chosen, RekeyProcessorConfig) else None
-    if needed.use is Use.BY_KEY and own is not None:
-        return str(own)
+    if needed.by_key is not None and needed.by_key.partitions is not None:
+        return str(needed.by_key.partitions)
     if needed.as_ is not None:
         return f"as {needed.as_}"
     return "the brokers' default" if sizes.partitions is None else str(sizes.partitions)
@@ -224,7 +241,7 @@ def _show(wanted: list[NeededTopic], there: Mapping[str, TopicInfo], sizes: Size
     for each in wanted:
         info = there.get(each.name)
         state, size = (
-            ("missing", _size(each, sizes)) if info is None else ("there", info.partitions)
+            ("missing", size_of(each, sizes)) if info is None else ("there", info.partitions)
         )
         settings = ", compacted" if each.use is Use.CHANGELOG else ""
         uses = ", ".join(each.uses)

@@ -13,6 +13,8 @@ from headrace.extensions.keyed.runtime.state_topics import LOOK_TIMEOUT
 from headrace.extensions.keyed.topics import lost_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from headrace.core.records import TopicPartition
     from headrace.extensions.keyed.runtime.held import HeldPartitions
     from headrace.extensions.keyed.runtime.parts import KeyedParts
@@ -98,10 +100,12 @@ class Checkpoints:
                 if isinstance(error, CorruptStoreError):
                     self._restores.rebuild(error)
 
-    def purge(self, deadline: Deadline) -> None:
-        """Delete what is processed of the input: no start can ask for it any more."""
+    def purge(self, topics: Collection[str], deadline: Deadline) -> None:
+        """Delete what is processed of topics: no start can ask for it any more."""
         offsets = {}
         for assignment in self._held.restored_assignments():
+            if assignment.partition.topic not in topics:
+                continue
             offsets_of = self._state.progress(assignment.partition.partition).offsets
             stored = offsets_of.get(assignment.identity)
             if stored is None or assignment.committed is None or not assignment.is_current():

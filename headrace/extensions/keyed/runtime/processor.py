@@ -177,7 +177,8 @@ class KeyedProcessor(MicroBatchProcessor):
                 checkpoints.note(Deadline.after(START_TIMEOUT, clock))
             if every is not None and now >= purge_at and topics.blocked is None:
                 purge_at = now + every
-                checkpoints.purge(Deadline.after(PURGE_TIMEOUT, clock))
+                purged = self.current.settings.purged_topics(self.current.channel)
+                checkpoints.purge(purged, Deadline.after(PURGE_TIMEOUT, clock))
 
     # --- partitions -------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
         parts,
         channel,
         fold=fold,
-        by_key=[plan.by_key[place] for place in part.operators if place in plan.by_key],
+        by_key=plan.by_key_of(part),
         tables=[each for each in part.writes if each in _table_topics(chosen)],
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,

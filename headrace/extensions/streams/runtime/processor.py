@@ -14,7 +14,7 @@ from headrace.extensions.keyed.topics import create_topic, open_by_key
 from headrace.kafka.catalog import NewTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.core.records import Assignment
     from headrace.extensions.streams.runtime.fold import TopologyFold
@@ -32,14 +32,15 @@ TABLE_SETTINGS = {
 class StreamsProcessor(KeyedProcessor):
     """Runs a part of a topology.
 
-    ``by_key`` are the topics of its changes of key, ``tables`` those by which rows go to tables.
+    ``by_key`` are the topics of its changes of key, each with those that it is made of; ``tables``
+    those by which rows go to tables.
     """
 
     def __init__(
         self,
         *parts: Any,
         fold: TopologyFold,
-        by_key: Sequence[str],
+        by_key: Mapping[str, Sequence[str]],
         tables: Sequence[str],
         **others: Any,
     ) -> None:
@@ -51,9 +52,8 @@ class StreamsProcessor(KeyedProcessor):
     @override
     def open(self, context: ChannelContext) -> None:
         internal = self.current.settings.internal
-        sources = [topic for topic in self.current.topics if topic not in self._by_key]
         with closing(self.parts.catalog()) as catalog:
-            for topic in self._by_key:
+            for topic, sources in self._by_key.items():
                 open_by_key(
                     catalog,
                     topic,

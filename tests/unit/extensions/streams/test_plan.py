@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.errors import ConfigError
 from headrace.extensions.streams.aggregates import count, last, total
 from headrace.extensions.streams.expressions import key
 from headrace.extensions.streams.rows import Field, Row
@@ -201,3 +203,85 @@ def test_another_version_has_other_topics() -> None:
     app = Topology()
     app.stream("orders", Order).group_by(Order.id, name="x").agg(Sum, version=2, id=key, n=count())
     assert app.plan("t").internal_topics == ("t.x.v2.by-key", "t.x.v2.by-key.state")
+
+
+def passing() -> Plan:
+    """Return the plan of a topology that writes its input to two topics."""
+    app = Topology()
+    orders = app.stream("orders", Order)
+    orders.to("end")
+    orders.to("copies")
+    return app.plan("t")
+
+
+def shared() -> Plan:
+    """Return the plan of a lookup in a table that each member has whole."""
+    app = Topology()
+    sums = app.shared_table("sums", Sum, name="sums")
+    orders: Any = app.stream("orders", Order)
+    orders.lookup(sums, Sum, on=Order.id, name="found", id=Order.id, n=Sum.n.or_else(0)).to("found")
+    return app.plan("t")
+
+
+#: A line of a picture: a channel's beginning or end, a box, a topic, or an arrow.
+_ID = r"[cnpt]\d+"
+_LINE = re.compile(
+    rf'flowchart LR|  subgraph {_ID}\["[\w. -]+"\]|  end'
+    rf'| {{2,4}}{_ID}\["[\w. -]+"\]|  {_ID}\[\("[\w.-]+"\)\]|  ({_ID}) --> ({_ID})'
+)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [*(getattr(programs, name)().plan("demo", "shop") for name in PROGRAMS), passing(), shared()],
+    ids=lambda plan: plan.channels[0].name,
+)
+def test_a_picture_has_a_label_for_each_id(plan: Plan) -> None:
+    """Labels are in quotes and have none, and arrows lead between boxes that the picture has."""
+    lines = plan.mermaid().splitlines()
+    matches = [_LINE.fullmatch(line) for line in lines]
+    assert all(matches), lines
+    boxes = {each[1] for line in lines if (each := re.match(rf" *({_ID})[\[]", line))}
+    ends = {end for match in matches if match is not None for end in match.groups() if end}
+    assert ends
+    assert ends <= boxes
+
+
+def test_a_channel_without_operators_has_a_box_in_the_picture() -> None:
+    """The rows that a channel writes as they came pass through its box, not beside it."""
+    picture = passing().mermaid().splitlines()
+    assert '    p0["rows as they are"]' in picture
+    assert [line for line in picture if "-->" in line] == [
+        "  t0 --> p0",
+        "  p0 --> t1",
+        "  p0 --> t2",
+    ]
+
+
+@pytest.mark.parametrize("group", ['the "shop"', "the shop", "läden"])
+def test_a_group_that_topics_cannot_be_called_by_is_refused(group: str) -> None:
+    """A topology keeps topics that are called by its group, and brokers would refuse the name."""
+    with pytest.raises(ConfigError, match=r"is no name of a topic; take letters.* for its group"):
+        programs.word_count().plan("demo", group)
+
+
+def test_channels_come_after_those_that_write_what_they_read() -> None:
+    """The names of channels are not in the order of the data."""
+    plan = programs.top_pages().plan("demo")
+    assert [each.name for each in plan.channels_in_order] == [
+        "demo.pages.rekey",
+        "demo.pages",
+        "demo.top",
+    ]
+
+
+def test_topics_by_key_are_made_of_what_their_channel_reads() -> None:
+    """A channel that reads a topic by key that it writes itself does not take its size from it."""
+    app = Topology()
+    orders: Any = app.stream("orders", Order)
+    again = orders.key_by(Order.customer, name="again")
+    orders.merge(again).to("both")
+    plan = app.plan("t")
+    (only,) = plan.channels
+    assert only.topics == ("orders", "t.again.by-key")
+    assert plan.by_key_of(only) == {"t.again.by-key": ("orders",)}

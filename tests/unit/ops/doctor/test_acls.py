@@ -80,6 +80,27 @@ def test_state_by_key_has_topics_of_its_own(tmp_path: Path) -> None:
     } <= set(acls)
 
 
+def test_a_topology_writes_by_key_and_to_its_outputs(tmp_path: Path) -> None:
+    """Each channel creates and writes its topics by key, and deletes from those that it reads."""
+    code = "tests.unit.extensions.streams.programs:top_pages"
+    settings = config(tmp_path, topologies={"top": {"code": code, "group": "shop"}})
+    channels = {name: each for name, each in settings.channels.items() if name != "flights"}
+    acls = needed_acls(settings.model_copy(update={"channels": channels}))
+    first, second = "shop.pages.by-key", "shop.top.by-key"
+    transactions = Acl("transactional-id", "headrace.shop.top.", ("Write",), prefixed=True)
+    assert {
+        Acl("topic", "clicks", ("Read",)),
+        Acl("topic", "clicks", ("DescribeConfigs",)),
+        Acl("topic", first, ("Create", "DescribeConfigs", "Write")),
+        Acl("topic", second, ("Create", "DescribeConfigs", "Write")),
+        Acl("topic", "top-pages", ("Write",)),
+        Acl("topic", f"{first}.state", ("Create", "DescribeConfigs", "Read", "Write")),
+        Acl("group", "shop.top.sink", ("Read",)),
+        transactions,
+    } <= set(acls)
+    assert [each.name for each in acls if "Delete" in each.operations] == [first, second]
+
+
 def test_a_kafka_sink_writes_and_keeps_offsets(tmp_path: Path) -> None:
     """The sink writes to its topic, or to any, and keeps offsets in a group of its own."""
     spark = {"type": "spark", "reducer": "a:b"}

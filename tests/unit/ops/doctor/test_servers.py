@@ -12,7 +12,13 @@ from headrace.extensions.keyed.topics import CHANGELOG_SETTINGS
 from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.ports import ChangelogMark, StoredOffset, TopicInfo
 from headrace.ops.doctor import zookeeper
-from headrace.ops.doctor.kafka import check_retention, check_stamps, check_written, judge_topics
+from headrace.ops.doctor.kafka import (
+    check_retention,
+    check_stamps,
+    check_written,
+    judge_topics,
+    made_at_the_start,
+)
 from headrace.ops.doctor.keyed import check_internal, check_state, judge_partitioner
 from headrace.ops.doctor.zookeeper import check_zookeeper, judge
 from headrace.testing import InMemoryBroker
@@ -25,6 +31,8 @@ from tests.unit.ops.doctor.support import bad, config, only
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
+
+    from headrace.config import Config
 
 _FACTS = ZooKeeperFacts(
     session_timeout=10.0,
@@ -390,3 +398,46 @@ def test_a_by_key_topic_need_not_exist(tmp_path: Path) -> None:
     assert (found.level, found.seen) == (Level.OK, f"{made} is created at the start")
     assert [each.level for each in check_written("one", first, catalog, {made})] == [Level.OK]
     assert only(check_written("one", first, catalog)).level is Level.ERROR
+
+
+def _topology(folder: Path, **channel: Any) -> Config:
+    """Build a configuration with a topology of three channels, and no other channel."""
+    code = "tests.unit.extensions.streams.programs:top_pages"
+    section = {"code": code, "group": "shop", "channel": channel}
+    settings = config(folder, topologies={"top": section})
+    channels = {name: each for name, each in settings.channels.items() if name != "flights"}
+    return settings.model_copy(update={"channels": channels})
+
+
+def test_topics_by_key_of_a_topology_need_not_exist(tmp_path: Path) -> None:
+    """The channels that write them create them, unless the configuration says otherwise."""
+    made = {"shop.pages.by-key", "shop.top.by-key"}
+    assert made_at_the_start(_topology(tmp_path)) == made
+    settings = _topology(tmp_path, processor={"internal": {"create": False}})
+    assert made_at_the_start(settings) == frozenset()
+    catalog: Any = InMemoryBroker().catalog()
+    found = list(check_internal("top.pages", settings.channels["top.pages"], catalog))
+    assert [(each.check, each.seen, each.advice) for each in found] == [
+        (
+            "state of channel top.pages",
+            "shop.pages.by-key.state does not exist",
+            "headrace state topics --create makes it",
+        ),
+        (
+            "records by key of channel top.pages",
+            "shop.top.by-key does not exist",
+            "headrace topics create makes it",
+        ),
+    ]
+
+
+def test_topics_that_a_topology_writes_have_to_exist(tmp_path: Path) -> None:
+    """They are named by its code, where the name may be corrected."""
+    broker = InMemoryBroker()
+    last = _topology(tmp_path).channels["top.top"]
+    found = only(check_written("top.top", last, broker.catalog()))
+    assert (found.level, found.seen) == (Level.ERROR, "top-pages does not exist")
+    assert "correct the code that names it" in found.advice
+    broker.create_topic("top-pages", 2)
+    (found,) = check_written("top.top", last, broker.catalog())
+    assert (found.check, found.seen) == ("outputs of channel top.top", "top-pages (2)")
