@@ -126,6 +126,12 @@ COMMANDS = (
     ),
     Command("stop", Panel.RUN, "Stop a process cleanly, as SIGTERM does.", _ADMIN),
     Command(
+        "streams",
+        Panel.CONFIGURE,
+        "Show the channels, topics and stores that a topology of streams becomes.",
+        "headrace.ops.streams.cli:app",
+    ),
+    Command(
         "tap", Panel.WATCH, "Show records of a running channel as they pass, until Ctrl-C.", _ADMIN
     ),
     Command(

@@ -23,8 +23,8 @@ def check(
 ) -> None:
     """Check a configuration and print what each channel guarantees.
 
-    Exits with 0, or with 2 and all problems on standard error. Connects to nothing and imports
-    no processor.
+    Exits with 0, or with 2 and all problems on standard error. Connects to nothing. Imports the
+    code of topologies, which says what their channels are, and no processor.
     """
     from headrace.config import cli, load  # noqa: PLC0415 - pydantic takes a while to import
     from headrace.config.show import show as shown  # noqa: PLC0415 - pydantic takes a while to import

@@ -1,0 +1,1 @@
+"""Showing what topologies of streams are run as."""
