@@ -1,1 +1,1 @@
-"""Showing what topologies of streams are run as."""
+"""The command that shows plans of topologies."""

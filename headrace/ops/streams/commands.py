@@ -1,4 +1,4 @@
-"""Showing the plan of a topology, for people and for programs."""
+"""The plan of a topology as text for people, JSON for programs, or a picture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Form(Enum):
-    """What a plan is shown as."""
+    """The form in which a plan is printed."""
 
     TEXT = auto()
     JSON = auto()

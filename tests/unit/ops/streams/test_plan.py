@@ -81,7 +81,7 @@ def test_a_table_is_shown_with_the_topic_that_it_is_of() -> None:
     """Both topics that are read in tasks are listed, and the table's store."""
     lines = list(plan_lines(programs.enrich().plan("demo", "shop")))
     assert "    table 'users' of users" in lines
-    assert any(line.startswith("    users: table, changelog users, ") for line in lines)
+    assert any(line.startswith("    users: table, changelog shop.enriched.") for line in lines)
 
 
 @pytest.mark.parametrize(
