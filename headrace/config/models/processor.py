@@ -134,7 +134,7 @@ class TopicByKey:
 
     ``sources`` are those topics, as far as they are named. It has ``partitions``, None: as many as
     the largest of them. ``create``: whether the start of the channel creates it;
-    ``replication_factor`` None: the brokers' default.
+    ``replication_factor`` None: the brokers' default. ``settings`` are those that it has to have.
     """
 
     name: str
@@ -142,6 +142,7 @@ class TopicByKey:
     create: bool
     replication_factor: int | None
     partitions: int | None
+    settings: Mapping[str, str]
 
 
 class ProcessorConfig(Section):

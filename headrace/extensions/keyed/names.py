@@ -9,6 +9,16 @@ REKEY_SUFFIX = ".rekey"
 CHANGELOG_SUFFIX = ".state"
 
 
+#: What a by-key topic has to have: nothing but the channel that reads it takes records away from
+#: it, and their times are those of the input.
+BY_KEY_SETTINGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "CreateTime",
+}
+
+
 def by_key_topic(group: str, topic: str) -> str:
     """Return the topic that a group's re-keyed records of a topic are in."""
     return f"{group}.{topic}.by-key"

@@ -34,7 +34,7 @@ from headrace.config.types.scalars import (
 from headrace.config.types.secrets import Options, reveal_all
 from headrace.config.types.units import MIB, NonNegativeSeconds, PositiveSeconds, Size
 from headrace.core.extras import Extra
-from headrace.extensions.keyed.names import changelog_name, is_by_key
+from headrace.extensions.keyed.names import BY_KEY_SETTINGS, changelog_name, is_by_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -86,10 +86,12 @@ class ByKeyTopicConfig(Section):
     partitions: Restarts[Count | None] = None
     """The partitions of the by-key topic; null: as many as the input has."""
 
-    def topic_by_key(self, name: str, sources: Iterable[str]) -> TopicByKey:
+    def topic_by_key(
+        self, name: str, sources: Iterable[str], settings: Mapping[str, str] = BY_KEY_SETTINGS
+    ) -> TopicByKey:
         """Return a by-key topic of this name that is made as the section says."""
         return TopicByKey(
-            name, tuple(sources), self.create, self.replication_factor, self.partitions
+            name, tuple(sources), self.create, self.replication_factor, self.partitions, settings
         )
 
 

@@ -11,7 +11,7 @@ import structlog
 from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
 from headrace.core.records import TopicPartition, identity_of
-from headrace.extensions.keyed.names import changelog_name
+from headrace.extensions.keyed.names import BY_KEY_SETTINGS, changelog_name
 from headrace.kafka.catalog import NewTopic
 
 if TYPE_CHECKING:
@@ -318,15 +318,6 @@ def create_topic(catalog: KafkaTopicCatalog, wanted: NewTopic, deadline: Deadlin
         Event().wait(deadline.at_most(_RETRY))
 
 
-#: What a by-key topic has to have: nothing but the channel that reads it takes records away from
-#: it, and their times are those of the input.
-BY_KEY_SETTINGS = {
-    "cleanup.policy": "delete",
-    "retention.ms": "-1",
-    "retention.bytes": "-1",
-    "message.timestamp.type": "CreateTime",
-}
-
 #: Bytes by which a record may be larger in a by-key topic than in the input: a key, and a header.
 _LARGER_BY = 64 << 10
 
@@ -340,11 +331,12 @@ def open_by_key(
     create: bool = True,
     replication_factor: int | None = None,
     partitions: int | None = None,
+    settings: Mapping[str, str] = BY_KEY_SETTINGS,
 ) -> None:
     """Open the topic for re-keyed records of other topics. Blocks.
 
     It is created where it may be and does not exist, with as many partitions as the largest of
-    ``sources`` has, unless ``partitions`` says how many.
+    ``sources`` has, unless ``partitions`` says how many. ``settings`` are those that it needs.
 
     Raises:
         StartError: it does not exist and is not to be created, or would lose records.
@@ -355,7 +347,7 @@ def open_by_key(
         if not create:
             raise StartError(
                 f"topic {name}, for re-keyed records, does not exist; create it with "
-                f"{', '.join('='.join(each) for each in BY_KEY_SETTINGS.items())}, or set "
+                f"{', '.join('='.join(each) for each in settings.items())}, or set "
                 "processor.internal.create"
             )
         inputs = catalog.describe(sources, deadline)
@@ -363,12 +355,12 @@ def open_by_key(
             raise StartError(f"topic {missing[0]} does not exist; create it before it is re-keyed")
         count = partitions or max(info.partitions for info in inputs.values())
         sizes = (catalog.settings(each, deadline)["max.message.bytes"] for each in inputs)
-        settings = {
-            **BY_KEY_SETTINGS,
+        wanted = {
+            **settings,
             "segment.bytes": str(50 << 20),
             "max.message.bytes": str(max(map(int, sizes), default=1 << 20) + _LARGER_BY),
         }
-        create_topic(catalog, NewTopic(name, count, settings, replication_factor), deadline)
+        create_topic(catalog, NewTopic(name, count, wanted, replication_factor), deadline)
         return
     if partitions is not None and found.partitions != partitions:
         raise StartError(
@@ -376,10 +368,10 @@ def open_by_key(
             f"is {partitions}; leave that out: with other partitions keys would be looked for in "
             "the wrong ones"
         )
-    settings = dict(catalog.settings(name, deadline))
-    for setting, wanted in BY_KEY_SETTINGS.items():
-        if settings.get(setting, wanted) != wanted:
+    known = dict(catalog.settings(name, deadline))
+    for setting, value in settings.items():
+        if known.get(setting, value) != value:
             raise StartError(
-                f"topic {name}, for re-keyed records, has {setting}={settings[setting]}, by which "
-                f"records would be lost or get another time; set it to {wanted}"
+                f"topic {name}, for re-keyed records, has {setting}={known[setting]}, by which "
+                f"records would be lost or get another time; set it to {value}"
             )

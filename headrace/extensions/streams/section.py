@@ -40,6 +40,7 @@ from headrace.extensions.streams.operators import (
     TableSource,
 )
 from headrace.extensions.streams.tables import (
+    TABLE_SETTINGS,
     find_aggregate,
     table_channel,
     table_rows,
@@ -184,13 +185,23 @@ class StreamsProcessorConfig(StateProcessorConfig):
     def topics_by_key(self, channel: ChannelConfig) -> tuple[TopicByKey, ...]:
         plan, part = self.planned
         made = plan.by_key_of(part)
-        return tuple(self.internal.topic_by_key(name, made[name]) for name in made)
+        topics = [self.internal.topic_by_key(name, made[name]) for name in made]
+        for name in self._table_topics & {*part.writes}:
+            sources = tuple(topic for topic in part.topics if topic not in made)
+            topics.append(self.internal.topic_by_key(name, sources, TABLE_SETTINGS))
+        return tuple(topics)
+
+    @property
+    def _table_topics(self) -> set[str]:
+        """Return the topics by which rows go to tables."""
+        return {table_topic(self.topology_group, name) for name in self.tables}
 
     @override
     def outputs(self, channel: ChannelConfig) -> tuple[str, ...]:
         plan, part = self.planned
         by_key = plan.by_key_of(part)
-        return tuple(topic for topic in part.writes if topic not in by_key)
+        own = {*by_key, *self._table_topics}
+        return tuple(topic for topic in part.writes if topic not in own)
 
     def notes(self, channel: ChannelConfig) -> Iterator[str]:
         del channel

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 #: The end of the names of a table's topic, group and channel.
 _ENDING = "table"
 
+#: Settings of a table's topic: a week is by the clock, not by the times of records.
+TABLE_SETTINGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(7 * 24 * 3600 * 1000),
+    "message.timestamp.type": "LogAppendTime",
+}
+
 _DDL = {
     Kind.TEXT: "STRING",
     Kind.INT: "BIGINT",

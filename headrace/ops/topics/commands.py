@@ -213,6 +213,7 @@ def _open_topic(catalog: KafkaTopicCatalog, needed: NeededTopic, sizes: Sizes | 
             create=sizes is not None,
             replication_factor=needed.by_key.replication_factor or asked,
             partitions=needed.by_key.partitions,
+            settings=needed.by_key.settings,
         )
         return
     assert isinstance(chosen, StateProcessorConfig), "others have no changelog"

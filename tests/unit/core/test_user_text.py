@@ -226,7 +226,10 @@ def test_a_channel_outlives_such_an_error_of_a_sink_s_offsets(
     broker.create_topic(P0.topic, 2)
     broker.produce(P0, *values(5))
     recorder = Asked(kind(how), callback)
-    chosen = {"retry": {"attempts": 1, "backoff": "1ms"}, "rejects": {"failing": "skip"}}
+    chosen: dict[str, Any] = {
+        "retry": {"attempts": 1, "backoff": "1ms"},
+        "rejects": {"failing": "skip"},
+    }
     with running(in_memory_channel(recorder, broker, **chosen)):
         assert committed(broker, P0, 5)
     assert recorder.left == 0

@@ -22,7 +22,6 @@ from headrace.extensions.streams.runtime.fold import TopologyFold
 from headrace.extensions.streams.runtime.processor import StreamsProcessor
 from headrace.extensions.streams.runtime.tasks import RejectRules
 from headrace.extensions.streams.section import StreamsProcessorConfig, part_of
-from headrace.extensions.streams.tables import table_topic
 from headrace.kafka.clients import client_properties
 from headrace.processors.micro_batch_processor import JOB_SHARE, merge_limits
 from headrace.processors.task_merge import MergeRules
@@ -66,8 +65,7 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
         parts,
         channel,
         fold=fold,
-        by_key=plan.by_key_of(part),
-        tables=[each for each in part.writes if each in _table_topics(chosen)],
+        by_key=chosen.topics_by_key(channel),
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
         calls=calls,
@@ -88,10 +86,6 @@ def _planned(chosen: StreamsProcessorConfig, channel: ChannelConfig) -> tuple[Pl
             "configuration was read: reload that"
         )
     return plan, part
-
-
-def _table_topics(chosen: StreamsProcessorConfig) -> set[str]:
-    return {table_topic(chosen.topology_group, name) for name in chosen.tables}
 
 
 def _rules(channel: ChannelConfig) -> RejectRules:

@@ -10,67 +10,44 @@ from typing_extensions import override
 from headrace.core.clock import Deadline
 from headrace.extensions.keyed.runtime.processor import KeyedProcessor
 from headrace.extensions.keyed.runtime.state_topics import START_TIMEOUT
-from headrace.extensions.keyed.topics import create_topic, open_by_key
-from headrace.kafka.catalog import NewTopic
+from headrace.extensions.keyed.topics import open_by_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from headrace.config.models.processor import TopicByKey
     from headrace.core.records import Assignment
     from headrace.extensions.streams.runtime.fold import TopologyFold
     from headrace.processors.contract import BatchResponse, ChannelContext
 
 
-#: Settings of a topic by which rows go to a table: a week is by the clock, not by records' times.
-TABLE_SETTINGS = {
-    "cleanup.policy": "delete",
-    "retention.ms": str(7 * 24 * 3600 * 1000),
-    "message.timestamp.type": "LogAppendTime",
-}
-
-
 class StreamsProcessor(KeyedProcessor):
     """Runs a part of a topology.
 
-    ``by_key`` are the topics of its changes of key, each with those that it is made of; ``tables``
-    those by which rows go to tables.
+    ``by_key`` are the topics that it makes: of its changes of key, and of tables.
     """
 
     def __init__(
-        self,
-        *parts: Any,
-        fold: TopologyFold,
-        by_key: Mapping[str, Sequence[str]],
-        tables: Sequence[str],
-        **others: Any,
+        self, *parts: Any, fold: TopologyFold, by_key: Sequence[TopicByKey], **others: Any
     ) -> None:
         super().__init__(*parts, **others)
         self._fold = fold
         self._by_key = by_key
-        self._tables = tables
 
     @override
     def open(self, context: ChannelContext) -> None:
-        internal = self.current.settings.internal
         with closing(self.parts.catalog()) as catalog:
-            for topic, sources in self._by_key.items():
+            for topic in self._by_key:
                 open_by_key(
                     catalog,
-                    topic,
-                    sources,
+                    topic.name,
+                    topic.sources,
                     Deadline.after(START_TIMEOUT, context.clock),
-                    create=internal.create,
-                    replication_factor=internal.replication_factor,
-                    partitions=internal.partitions,
+                    create=topic.create,
+                    replication_factor=topic.replication_factor,
+                    partitions=topic.partitions,
+                    settings=topic.settings,
                 )
-            for topic in self._tables:
-                deadline = Deadline.after(START_TIMEOUT, context.clock)
-                found = catalog.describe([topic, *sources], deadline)
-                if topic in found or not internal.create:
-                    continue
-                count = max(info.partitions for info in found.values())
-                wanted = NewTopic(topic, count, TABLE_SETTINGS, internal.replication_factor)
-                create_topic(catalog, wanted, deadline)
         super().open(context)
 
     @override

@@ -14,9 +14,10 @@ from headrace.core.errors import PoisonRecordError, StartError
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA, left_out
+from headrace.extensions.keyed.names import BY_KEY_SETTINGS
 from headrace.extensions.keyed.rekey import REKEYED, Rekey, RekeyFunction, RekeySettings
 from headrace.extensions.keyed.tables import in_this_thread
-from headrace.extensions.keyed.topics import BY_KEY_SETTINGS, open_by_key
+from headrace.extensions.keyed.topics import open_by_key
 from headrace.kafka.ports import TopicInfo
 from headrace.sinks.kafka import prepared
 from headrace.sinks.micro_batch import MicroBatch

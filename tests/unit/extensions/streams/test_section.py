@@ -12,6 +12,7 @@ from headrace.config.derived import continued, written_topics
 from headrace.config.models.processor import TopicByKey
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
+from headrace.extensions.keyed.names import BY_KEY_SETTINGS
 from headrace.extensions.keyed.runtime.checkpoints import Checkpoints
 from headrace.extensions.streams.section import StreamsProcessorConfig
 from headrace.extensions.streams.topology import Topology
@@ -56,7 +57,7 @@ def test_a_channel_names_the_topics_that_it_writes() -> None:
     internal = {"create": False, "partitions": 6, "replication_factor": 3}
     made = channels("top_pages", channel={"processor": {"internal": internal}})
     middle, last = made["t.pages"], made["t.top"]
-    by_key = TopicByKey("shop.top.by-key", ("shop.pages.by-key",), False, 3, 6)
+    by_key = TopicByKey("shop.top.by-key", ("shop.pages.by-key",), False, 3, 6, BY_KEY_SETTINGS)
     assert processor(middle).topics_by_key(middle) == (by_key,)
     assert (processor(middle).outputs(middle), processor(last).outputs(last)) == (
         (),

@@ -447,7 +447,12 @@ def test_a_join_by_a_foreign_key_is_two_channels() -> None:
         ("t.orders", ("orders", "t.paid.respond"), ("joined", "t.paid.subscribe")),
         ("t.payments", ("payments", "t.paid.subscribe"), ("t.paid.respond",)),
     ]
-    assert plan.internal_topics == ("t.paid.respond", "t.paid.state", "t.paid.subscribe")
+    assert plan.internal_topics == (
+        "t.orders.orders.state",
+        "t.paid.respond",
+        "t.paid.subscribe",
+        "t.payments.payments.state",
+    )
 
 
 def test_a_shared_table_is_in_no_task() -> None:
