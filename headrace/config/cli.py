@@ -1,4 +1,4 @@
-"""What commands print of a configuration."""
+"""The output of commands about a configuration: problems and guarantees."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class DeliveryGuarantee(Enum):
-    """How often the effect of a record takes place."""
+    """A promise of how often the effect of a record takes place."""
 
     EXACTLY_ONCE = "exactly-once"
     """Once, also after a crash or a change of owner."""

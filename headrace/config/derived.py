@@ -1,4 +1,4 @@
-"""What follows from the channels of a configuration together."""
+"""The topics that channels write to, and the channels that a configuration expands to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between two configurations, and what a changed field asks for."""
+"""The differences between two configurations, and the effect that each of them has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ChangeKind(Enum):
-    """What became of a value."""
+    """The kind of change of a value."""
 
     ADDED = "added"
     """A key of a free mapping, such as a channel, that was not there."""

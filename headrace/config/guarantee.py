@@ -1,4 +1,4 @@
-"""What each channel promises about delivery, and why."""
+"""The delivery guarantee of each channel, with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a channel reads: topics by name, and patterns that topics may match."""
+"""The topics that a channel reads: names, and patterns that topics may match."""
 
 from __future__ import annotations
 

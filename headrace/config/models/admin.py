@@ -61,45 +61,45 @@ class TracingConfig(Section):
     """Traces of batches for OpenTelemetry; they need the extra headrace[otel]."""
 
     endpoint: Fixed[Annotated[str, _Collector("traces")] | None] = None
-    """Where a collector takes OTLP over HTTP, at /v1/traces where no path is given; null: nothing
+    """The collector's address for OTLP over HTTP; without a path, /v1/traces is used. null: nothing
     is traced, and it costs nothing."""
 
     sample_one_in: Fixed[Annotated[int, WholeNumber(1)]] = 1
     """Of how many batches one is traced."""
 
     service_name: Fixed[FreeText] = "headrace"
-    """What the process is called in the traces, and in metrics and logs that go by OTLP."""
+    """The name of the process in traces, and in metrics and logs that go by OTLP."""
 
     timeout: Fixed[NonNegativeSeconds] = 10.0
-    """How long the collector may take to answer; traces it does not take are dropped."""
+    """Longest time the collector may take to answer; traces it does not take are dropped."""
 
     propagate: Fixed[Flag] = True
-    """Whether records that are produced for a traced batch name the span that made them, in the
-    headers traceparent and tracestate of W3C, and those for a batch of one record the trace that
-    this is of, also where it is not sampled."""
+    """Add the W3C headers traceparent and tracestate to records that are produced for a traced
+    batch, which name the span that made them. Records for a batch of one record name the trace that
+    this record is part of, also where it is not sampled."""
 
 
 class LogsOtlpConfig(Section):
     """A collector of OpenTelemetry's for lines of the log; it needs the extra headrace[otel]."""
 
     endpoint: Fixed[Annotated[str, _Collector("logs")]]
-    """Where it takes OTLP over HTTP, at /v1/logs where no path is given."""
+    """The collector's address for OTLP over HTTP; without a path, /v1/logs is used."""
 
     timeout: Fixed[NonNegativeSeconds] = 10.0
-    """How long it may take to answer; lines it does not take are dropped there, and counted."""
+    """Longest time it may take to answer; lines it does not take are dropped there, and counted."""
 
 
 class MetricsOtlpConfig(Section):
     """A collector of OpenTelemetry's for all metrics; it needs the extra headrace[otel]."""
 
     endpoint: Fixed[Annotated[str, _Collector("metrics")]]
-    """Where it takes OTLP over HTTP, at /v1/metrics where no path is given."""
+    """The collector's address for OTLP over HTTP; without a path, /v1/metrics is used."""
 
     interval: Fixed[PositiveSeconds] = 60.0
-    """How often all metrics are sent, and once more at the end."""
+    """Interval at which all metrics are sent; they are sent once more at the end."""
 
     timeout: Fixed[NonNegativeSeconds] = 10.0
-    """How long it may take to answer; what it does not take comes with the next interval."""
+    """Longest time it may take to answer; metrics it does not take come with the next interval."""
 
 
 _REDACTED = Text(
@@ -138,7 +138,7 @@ class AdminConfig(Section):
     """The admin API: what the process is doing, and changes to it."""
 
     enabled: Fixed[Flag] = True
-    """Whether there is one."""
+    """Serve the admin API."""
 
     host: Fixed[FreeText] = "127.0.0.1"
     """The address to listen on; '::': all of IPv6 and IPv4."""
@@ -148,12 +148,12 @@ class AdminConfig(Section):
     The commands find it by the configuration file."""
 
     advertised_url: Fixed[Annotated[str, _ADVERTISED] | None] = None
-    """Where others reach the API, as behind a proxy or from outside a container's network: members
-    publish it, and lead there who asks for what another one has; null: host and port, where host is
-    not loopback."""
+    """The URL at which others reach the API, as behind a proxy or from outside a container's
+    network. Members publish it, and redirect requests to it that only this member can answer. null:
+    host and port, where host is not loopback."""
 
     token: Fixed[SecretValue | None] = None
-    """What clients have to show as a bearer token, at least 22 characters, best as ${file:...};
+    """The bearer token that clients have to send, at least 22 characters, best as ${file:...};
     null: the one in the file admin-token of the process's folder in state_dir, which the first
     start makes."""
 
@@ -161,7 +161,7 @@ class AdminConfig(Section):
     """HTTPS; null: none."""
 
     plain_text: Fixed[Flag] = False
-    """Whether to listen for other machines without tls, as where something in between encrypts."""
+    """Listen for other machines without tls, as where something in between encrypts."""
 
     allowed_hosts: Fixed[Annotated[tuple[FreeText, ...], Distinct, OneOrMore]] = ()
     """Names under which clients reach the API besides addresses, localhost, the host's name and
@@ -172,8 +172,8 @@ class AdminConfig(Section):
     for the log, and whether by https. Of all others these headers are ignored."""
 
     redact: Fixed[Annotated[tuple[Annotated[str, _REDACTED], ...], Distinct, OneOrMore]] = ()
-    """What taps and headrace dead-letters list do not show of records: key, value, a member of
-    values that are JSON objects, as value.card.number, also within lists, or a header, as
+    """Parts of records that taps and headrace dead-letters list do not show: key, value, a member
+    of values that are JSON objects, as value.card.number, also within lists, or a header, as
     headers.authorization."""
 
     @property

@@ -1,4 +1,4 @@
-"""What every section of the configuration has in common, and the sections for TLS."""
+"""The base of every section of the configuration, and the sections for TLS."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class ReloadEffect(Enum):
-    """What is touched when a value changes, from the least to the most."""
+    """The effect that a changed value has on the process, from the least to the most."""
 
     IN_PLACE = "in place"
-    """What runs goes on with the new value; nothing is drained, released or reconnected."""
+    """The process goes on with the new value; nothing is drained, released or reconnected."""
 
     SHARING = "sharing"
     """The group shares its partitions again; those that stay go on undisturbed."""
@@ -228,11 +228,11 @@ class KafkaTls(TlsFiles):
     """TLS to the brokers."""
 
     verify_hostname: Reconnects[Flag] = True
-    """Whether a broker's certificate must name the host that was connected to."""
+    """Require that a broker's certificate names the host that was connected to."""
 
 
 class ZooKeeperTls(TlsFiles):
     """TLS to the ZooKeeper servers."""
 
     verify: Reconnects[Flag] = True
-    """Whether a server's certificate must be trusted and name the host that was connected to."""
+    """Require that a server's certificate is trusted and names the host that was connected to."""

@@ -67,8 +67,9 @@ class KafkaOffsetsConfig(Section):
     """This store."""
 
     fencing: Restarts[Literal["metadata", "transactions"]] = "metadata"
-    """What becomes of a former owner's late commit: found and fixed by the epoch in its
-    metadata, or refused by the brokers, which takes rights on transactional ids."""
+    """The protection against a former owner's late commit. metadata: it is found and fixed by the
+    epoch in its metadata. transactions: the brokers refuse it, which takes rights on transactional
+    ids."""
 
 
 class ZooKeeperOffsetsConfig(Section):
@@ -85,16 +86,16 @@ OffsetsConfig = Annotated[
 
 
 class CoordinatorBase(Section):
-    """What all coordinators have."""
+    """The fields that all coordinators have."""
 
     type: Reshares[str]
-    """Which coordinator this is."""
+    """The type of coordinator."""
 
     rebalance_delay: Hot[NonNegativeSeconds] = 0.5
-    """How long a change in the group is left to settle before partitions move."""
+    """Time that a change in the group has to settle before partitions move."""
 
     resync_interval: Hot[PositiveSeconds] = 15.0
-    """How often the group is looked at although no change was reported."""
+    """Interval at which the group is checked even if no change is reported."""
 
 
 class DynamicCoordinatorConfig(CoordinatorBase):
@@ -114,7 +115,7 @@ class FixedCountCoordinatorConfig(CoordinatorBase):
     """This coordinator."""
 
     partitions_per_topic: Reshares[Count]
-    """How many partitions of each topic to own."""
+    """The number of partitions of each topic to own."""
 
 
 class StaticCoordinatorConfig(CoordinatorBase):
@@ -154,7 +155,7 @@ def _default_in_flight(info: ValidationInfo) -> int:
 
 
 class BatchConfig(Section):
-    """When a batch is cut: at whichever limit is reached first."""
+    """The limits of a batch, which is cut at whichever is reached first."""
 
     max_records: Hot[Count] = 10_000
     """The most records of a batch."""
@@ -163,11 +164,11 @@ class BatchConfig(Section):
     """The most bytes of a batch. A larger record makes a batch of its own."""
 
     linger: Hot[NonNegativeSeconds] = 0.1
-    """How long a batch waits for more records."""
+    """Longest time that a batch waits for more records."""
 
 
 class BufferConfig(Section):
-    """What a channel may hold in memory."""
+    """The records that a channel may hold in memory."""
 
     max_bytes: Hot[Annotated[int, Size(1)]] = 128 * MIB
     """Records fetched and not yet answered, the objects around them counted. In the quarter of it
@@ -175,13 +176,13 @@ class BufferConfig(Section):
 
 
 class PauseConfig(Section):
-    """How long a pause may last, and whether it outlives the process."""
+    """The longest duration of pauses, and whether they outlive the process."""
 
     max_duration: Hot[PositiveSeconds | None] = None
     """The longest pause: after it delivery goes on by itself. Without one a pause has no limit."""
 
     persist: Hot[Flag] = False
-    """Whether an operator's pauses are kept in state_dir, so that a restart goes on with them."""
+    """Keep an operator's pauses in state_dir, so that a restart goes on with them."""
 
 
 class ChannelConfig(Section):
@@ -204,7 +205,7 @@ class ChannelConfig(Section):
     }
 
     enabled: Restarts[Flag] = True
-    """Whether the channel runs."""
+    """Run the channel."""
 
     topics: Resubscribes[
         Annotated[tuple[TopicEntry, ...], Field(min_length=1), Distinct, OneOrMore]
@@ -218,29 +219,32 @@ class ChannelConfig(Section):
     """The group whose members share the partitions, and under whose name offsets are kept."""
 
     initial_offset: Hot[Literal["earliest", "latest"]] = "earliest"
-    """Where a partition begins for which the group has no offset. One that came after the group
-    had begun with the topic is read from its first record, whether a member ran then or not."""
+    """The position to read from in a partition for which the group has no offset. A partition that
+    came after the group had begun with the topic is read from its first record, whether a member
+    ran then or not."""
 
     offset_out_of_range: Hot[Literal["earliest", "latest", "stop"]] = "earliest"
-    """Where reading goes on when the broker no longer has the offset, or stop."""
+    """The position to go on from when the broker no longer has the offset; stop: the channel
+    stops."""
 
     coordinator: Reshares[
         Annotated[CoordinatorConfig, _short_form("dynamic", CoordinatorConfig)]
     ] = DynamicCoordinatorConfig()
-    """Which partitions this member takes. A bare word is a type: coordinator: dynamic."""
+    """The coordinator, which chooses the partitions that this member takes. A bare word is a type:
+    coordinator: dynamic."""
 
     workers: Hot[Annotated[int, WholeNumber(1, 256)]] = 2
     """The threads that deliver batches, each partition in one of them at a time."""
 
     batch: Hot[BatchConfig] = BatchConfig()
-    """When a batch is cut."""
+    """The limits at which a batch is cut."""
 
     source: Restarts[Literal["by_value", "by_reference"]] = "by_value"
-    """How records reach the processor: fetched here and handed over; or, by the spark processor
+    """The way records reach the processor: fetched here and handed over; or, by the spark processor
     only, as ranges of offsets that Spark's executors read from Kafka themselves."""
 
     processor: Restarts[Annotated[ProcessorConfig, PROCESSORS]]
-    """What happens to a batch."""
+    """The processor that gets the batches."""
 
     max_in_flight: Hot[Annotated[InFlight, derived(_default_in_flight, InFlight | None)]] = Field(
         default_factory=unset, validate_default=True
@@ -249,38 +253,38 @@ class ChannelConfig(Section):
     the spark, arrow, keyed and rekey processors and 1 for the others."""
 
     sink: Restarts[Annotated[SinkConfig, SINKS] | None] = None
-    """Where results go; a custom processor has none, and a keyed one need not have any. Bare
-    text is a function (package.module:name) or a type (noop)."""
+    """The destination of results; a custom processor has none, and a keyed one need not have any.
+    Bare text is a function (package.module:name) or a type (noop)."""
 
     buffer: Hot[BufferConfig] = BufferConfig()
-    """What the channel may hold in memory."""
+    """The records that the channel may hold in memory."""
 
     idle_time: Hot[PositiveSeconds] = 60.0
-    """How long a partition has no records before the processor is told."""
+    """Time without records in a partition after which the processor is told that it is idle."""
 
     batch_timeout: Hot[PositiveSeconds] = 300.0
-    """How long a batch may stay unanswered."""
+    """Longest time that a batch may stay unanswered."""
 
     release_timeout: Hot[PositiveSeconds | None] = None
-    """How long a partition that goes to another member waits for its batches, which are withdrawn
-    then: no member reads it meanwhile. null: batch_timeout."""
+    """Longest time that a partition which goes to another member waits for its batches, which are
+    withdrawn then: no member reads it meanwhile. null: batch_timeout."""
 
     commit_interval: Hot[NonNegativeSeconds] = 1.0
-    """How often offsets are committed; 0s: after every answer."""
+    """Time between commits of offsets; 0s: commit after every answer."""
 
     offsets: Restarts[Annotated[OffsetsConfig, _short_form("kafka", OffsetsConfig)]] = (
         KafkaOffsetsConfig()
     )
-    """Where the group's offsets are kept. A bare word is a type: offsets: zookeeper."""
+    """The store of the group's offsets. A bare word is a type: offsets: zookeeper."""
 
     pause: Hot[PauseConfig] = PauseConfig()
-    """What holds for pauses."""
+    """The longest duration of pauses, and whether they outlive the process."""
 
     retry: Hot[RetryConfig] = RetryConfig()
-    """How often a failed batch is delivered again, and when."""
+    """Attempts to deliver a failed batch again, and the waits between them."""
 
     rejects: Restarts[Rejects] = Field(default_factory=no_rejects, validate_default=True)
-    """What becomes of records that do not go on; which reasons there are depends on the
+    """The policies for records that do not go on; which reasons there are depends on the
     processor."""
 
     @property

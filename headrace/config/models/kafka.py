@@ -160,7 +160,7 @@ class KafkaSasl(Section):
     """A user name and a password for the brokers."""
 
     mechanism: Reconnects[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]]
-    """How the password is proved. PLAIN sends it, so combine PLAIN with tls."""
+    """The SASL mechanism. PLAIN sends the password, so combine PLAIN with tls."""
 
     username: Reconnects[FreeText]
     """The user's name."""
@@ -170,7 +170,7 @@ class KafkaSasl(Section):
 
 
 class KafkaConfig(Section):
-    """How to reach the Kafka cluster."""
+    """The connection to the Kafka cluster."""
 
     bootstrap_servers: Reconnects[KafkaServers] = ("localhost:9092",)
     """The brokers to ask for the cluster's layout."""

@@ -58,7 +58,7 @@ class SparkConfig(Section):
     """The Spark session that all channels of the process share."""
 
     master: Rebuilds[FreeText] = "local[*]"
-    """Where Spark runs: local[cores], or the URL of a cluster."""
+    """The master of Spark: local[cores], or the URL of a cluster."""
 
     app_name: Rebuilds[FreeText] = "headrace"
     """The application's name in Spark's own pages and logs."""
@@ -80,10 +80,10 @@ class SparkConfig(Section):
     """Small jobs to run before the process is ready: the first ones are several times slower."""
 
     start_timeout: Rebuilds[Annotated[float, Duration(10, 3600)]] = 120.0
-    """How long a session that is not ready yet may be at no work: its JVM uses no processor time,
-    and no job of the warm-up ends. On a cluster that counts the wait for executors. A start that
-    works all the time, on a busy machine, may take three times as long, and a service manager has
-    to wait longer than that."""
+    """Longest time without progress in a session that is not ready yet: its JVM uses no processor
+    time, and no job of the warm-up ends. On a cluster that includes the wait for executors. A start
+    that works all the time, on a busy machine, may take three times as long, and a service manager
+    has to wait longer than that."""
 
     def session_properties(self) -> dict[str, Any]:
         """Return ``properties`` with the secrets in plain text, for Spark only."""
@@ -160,20 +160,21 @@ class ProcessorConfig(Section):
     """The types of sinks that fit; None: each that takes results."""
 
     needs_sink: ClassVar[bool] = True
-    """Whether there has to be a sink, where some fit."""
+    """True if there has to be a sink, where some fit."""
 
     reads_by_reference: ClassVar[bool] = False
-    """Whether it can be handed ranges of offsets in place of records."""
+    """True if it can be handed ranges of offsets in place of records."""
 
     writes_records: ClassVar[bool] = False
-    """Whether it writes to the cluster that is read by itself, by the member's transactions."""
+    """True if it writes by itself to the cluster that is read, in the member's transactions."""
 
     writes_by_key: ClassVar[bool] = False
-    """Whether it writes the records of its topics again, by another key, to that of its sink."""
+    """True if it writes the records of its topics again, by another key, to the topic of its
+    sink."""
 
     together: ClassVar[bool] = False
-    """Whether its channel works in tasks: partition i of each of its topics goes to one member, as
-    what belongs together."""
+    """True if its channel works in tasks: partition i of each of its topics goes to one member, as
+    they belong together."""
 
     builder: ClassVar[str] = ""
     """The import path of a function ``build(section, site)``, which ``build`` calls."""
@@ -182,7 +183,7 @@ class ProcessorConfig(Section):
     """The kind of processor."""
 
     reload: Hot[Flag] = False
-    """Whether the channel starts again with changed code when files of its package change."""
+    """Start the channel again with changed code when files of its package change."""
 
     def build(self, site: ProcessorSite) -> object:
         """Return a new ``headrace.BatchProcessor``.
@@ -316,11 +317,11 @@ class MergingConfig(ProcessorConfig):
     """The most records that one micro-batch is merged of."""
 
     target_duration: Hot[PositiveSeconds | None] = None
-    """How long a micro-batch is meant to take: fewer are merged where more take longer."""
+    """Target duration of a micro-batch: fewer batches are merged where more take longer."""
 
 
 class MicroBatchConfig(MergingConfig):
-    """How batches are merged into micro-batches, and how their values are decoded."""
+    """A processor that merges batches into micro-batches and decodes their values."""
 
     only: ClassVar = {
         **only_of_decoder("decode", "none", "json"),
@@ -332,18 +333,18 @@ class MicroBatchConfig(MergingConfig):
     fitting_sinks: ClassVar[tuple[str, ...] | None] = None
 
     decode: Restarts[ColumnDecoder] = "none"
-    """How the reducer sees values: as bytes (none), as typed columns decoded from JSON, or as those
-    that a decoder of your own makes: its factory, or the name of a plug-in."""
+    """The form in which the reducer sees values: bytes (none), typed columns decoded from JSON
+    (json), or what a decoder of your own makes, given as its factory or the name of a plug-in."""
 
     decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """What the decoder's factory is called with, as keyword arguments."""
+    """Keyword arguments for the decoder's factory."""
 
     ddl: Restarts[FreeText | None] = Field(default=None, alias="schema")
     """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""
 
     timestamps: Restarts[Literal["iso", "seconds", "millis", "micros"]] = "iso"
-    """How each TIMESTAMP of the schema is spelt in JSON: as text by ISO 8601 (iso), or as a number
-    of seconds, milliseconds or microseconds since 1970 in UTC."""
+    """The form of each TIMESTAMP of the schema in JSON: text by ISO 8601 (iso), or a number of
+    seconds, milliseconds or microseconds since 1970 in UTC."""
 
     max_rate: Hot[Annotated[float, PositiveNumber()] | None] = None
     """The most records a second for this member; null: no limit."""

@@ -24,7 +24,7 @@ DEFAULT_ATTEMPTS = 5
 
 
 class RetryConfig(Section):
-    """How often a failed batch is delivered again, and when."""
+    """Attempts to deliver a failed batch again, and the waits between them."""
 
     attempts: Hot[Count | None] = None
     """Deliveries of one batch before it is given up; the channel stops then with failing: fail.
@@ -56,7 +56,7 @@ _OF_OVERFLOW = OnlyWith.one_of("overflow", "dead_letter")
 
 
 class RejectsConfig(Section):
-    """What becomes of records that do not go on, by the reason."""
+    """The policies for records that do not go on, by reason."""
 
     only: ClassVar = {"topic": (_OF_FAILING,), "headers": (_OF_FAILING,)}
 
@@ -68,8 +68,8 @@ class RejectsConfig(Section):
     reads."""
 
     headers: Restarts[LetterNames] = "headrace"
-    """What the headers are called that say where a record comes from and why it is there: as
-    Headrace does (headrace.topic), or as Kafka Connect does (__connect.errors.topic)."""
+    """The names of the headers that say where a record comes from and why it is there: those of
+    Headrace (headrace.topic), or those of Kafka Connect (__connect.errors.topic)."""
 
     #: The types of Headrace's own processors that have this model.
     processors: ClassVar[tuple[str, ...]] = ()
@@ -117,18 +117,18 @@ class LimitedRejects(RejectsConfig):
 
 
 class _Overflow(Section):
-    """What becomes of records that are too many."""
+    """The policy for records that are too many."""
 
     overflow: Hot[Literal["wait", "skip", "dead_letter"]] = "wait"
     """Records of a partition beyond max_pending. wait: they wait in Kafka, however many there are.
     skip, dead_letter: they are left out, or go to the topic, in the transaction of the others."""
 
     max_pending: Hot[Count] = 10_000
-    """How many records of a partition may wait before some are left out."""
+    """The most records of a partition that may wait before some are left out."""
 
     overflow_choice: Hot[Literal["newest", "oldest", "sample"]] = "newest"
-    """Which are left out: those that came last, those that have waited longest, or those of some
-    keys."""
+    """The records that are left out: those that came last, those that have waited longest, or those
+    of some keys."""
 
 
 _ONLY_OF_OVERFLOW = {
@@ -138,7 +138,7 @@ _ONLY_OF_OVERFLOW = {
 
 
 class DeliveredRejects(LimitedRejects):
-    """What becomes of records that a function or a custom processor fails on."""
+    """The policies for records that a function or a custom processor fails on."""
 
     processors: ClassVar[tuple[str, ...]] = ("simple", "custom")
 
@@ -148,12 +148,12 @@ class DeliveredRejects(LimitedRejects):
     reads."""
 
     headers: Hot[LetterNames] = "headrace"
-    """What the headers are called that say where a record comes from and why it is there: as
-    Headrace does (headrace.topic), or as Kafka Connect does (__connect.errors.topic)."""
+    """The names of the headers that say where a record comes from and why it is there: those of
+    Headrace (headrace.topic), or those of Kafka Connect (__connect.errors.topic)."""
 
 
 class MicroBatchRejects(_Overflow, DeliveredRejects):
-    """What becomes of records that cannot be decoded, that a reducer fails on, or that are too
+    """The policies for records that cannot be decoded, that a reducer fails on, or that are too
     many.
     """
 
@@ -173,7 +173,7 @@ class MicroBatchRejects(_Overflow, DeliveredRejects):
 
 
 class KeyedRejects(_Overflow, RejectsConfig):
-    """What becomes of facts that cannot be read, that a reducer fails on, that are late, or that
+    """The policies for facts that cannot be read, that a reducer fails on, that are late, or that
     are too many. All that goes to the topic is in the transaction with the state.
     """
 
@@ -205,7 +205,7 @@ class KeyedRejects(_Overflow, RejectsConfig):
 
 
 class StreamsRejects(RejectsConfig):
-    """What becomes of records that an operator of a topology fails on, or that are late. All that
+    """The policies for records that an operator of a topology fails on, or that are late. All that
     goes to the topic is in the transaction with the state.
     """
 
@@ -223,7 +223,7 @@ class StreamsRejects(RejectsConfig):
 
 
 class RekeyRejects(LimitedRejects):
-    """What becomes of records that have no such key, or that re-keying fails on."""
+    """The policies for records that have no such key, or that re-keying fails on."""
 
     processors: ClassVar[tuple[str, ...]] = ("rekey",)
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class LoggingConfig(Section):
-    """What the process says about itself."""
+    """The log of the process."""
 
     level: Hot[Literal["debug", "info", "warning", "error"]] = "info"
     """The least severity that is logged."""
@@ -48,7 +48,7 @@ class LoggingConfig(Section):
     """One JSON object a line, or columns for people; auto: console on a terminal."""
 
     otlp: Fixed[LogsOtlpConfig | None] = None
-    """Where the lines go as well, by OTLP; null: nowhere."""
+    """A collector that the lines go to as well, by OTLP; null: none."""
 
 
 class MetricsConfig(Section):
@@ -61,21 +61,21 @@ class MetricsConfig(Section):
     """The port to listen on, by custom 9464; 0: any free one; null: none."""
 
     otlp: Fixed[MetricsOtlpConfig | None] = None
-    """Where all metrics are sent, by OTLP; null: nowhere."""
+    """A collector that all metrics are sent to, by OTLP; null: none."""
 
 
 class ReloadConfig(Section):
-    """When the process looks for a new configuration. SIGHUP has it look at any time."""
+    """The watch for configuration changes. SIGHUP has the process look for one at any time."""
 
     watch: Hot[Flag] = True
-    """Whether changes of this file, and of those that ${file:...} names, are taken up at once."""
+    """Apply changes of this file, and of those that ${file:...} names, at once."""
 
     polling: Hot[Flag] = False
-    """Whether to look again and again instead of having the system tell: for network file
-    systems, which tell nothing."""
+    """Poll the files instead of waiting for the system to report changes: for network file systems,
+    which report none."""
 
     debounce: Hot[Annotated[float, Duration(0.05, 60)]] = 0.5
-    """How long a file has to be left alone until it is read: editors write in several steps."""
+    """Time that a file has to be left alone until it is read: editors write in several steps."""
 
 
 class Config(Section):
@@ -94,7 +94,7 @@ class Config(Section):
     sets it), else $XDG_STATE_HOME/headrace, else ~/.local/state/headrace."""
 
     shutdown_timeout: Hot[Annotated[float, Duration(1)]] = 30.0
-    """How long a stop may take until what still runs is left unfinished."""
+    """Longest time that a stop may take; what still runs then is left unfinished."""
 
     python_path: Fixed[Annotated[tuple[LocalPath, ...], OneOrMore]] = ()
     """Folders to look in first for processors, reducers and functions."""

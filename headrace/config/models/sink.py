@@ -50,13 +50,13 @@ class SinkConfig(Section):
     """
 
     takes_results: ClassVar[bool] = True
-    """Whether it stores what a reducer returns, by itself and as one of several outputs."""
+    """True if it stores what a reducer returns, by itself and as one of several outputs."""
 
     writes_records: ClassVar[bool] = False
-    """Whether it stores records in the cluster that is read, by the member's transactions."""
+    """True if it stores records in the cluster that is read, in the member's transactions."""
 
     keeps_output: ClassVar[bool] = True
-    """Whether what it stores is still there when records are read again."""
+    """True if what it stores is still there when records are read again."""
 
     type: Restarts[str]
     """The kind of sink."""

@@ -49,7 +49,7 @@ class ZooKeeperDigest(Section):
 
 
 class ZooKeeperConfig(Section):
-    """How to reach ZooKeeper, where ownership of partitions is kept."""
+    """The connection to ZooKeeper, where ownership of partitions is kept."""
 
     hosts: Reconnects[ZooKeeperServers] = ("localhost:2181",)
     """The servers of the ensemble."""
@@ -58,10 +58,11 @@ class ZooKeeperConfig(Section):
     """The node under which all of Headrace's nodes are; made at the start where it is missing."""
 
     session_timeout: Reconnects[Annotated[float, Duration(1, 60)]] = 10.0
-    """How long a silent member keeps its claims. The servers may negotiate another value."""
+    """Time after which a silent member loses its claims. The servers may negotiate another
+    value."""
 
     connect_timeout: Reconnects[Annotated[float, Duration(0.1)]] = 15.0
-    """How long the start waits for a session."""
+    """Longest time that the start waits for a session."""
 
     tls: Reconnects[ZooKeeperTls | None] = None
     """TLS to the servers; null: none, {}: with the system's certificates."""
@@ -73,9 +74,9 @@ class ZooKeeperConfig(Section):
     """A user name and a password for the digest scheme; null: none."""
 
     acl: Reconnects[NodeAcl | None] = None
-    """Who may use the nodes that Headrace creates: everybody, only the identity that made them,
-    or that identity while everybody may read; null: creator with digest or sasl, else open.
-    All members of a group need one identity."""
+    """The ACL of the nodes that Headrace creates. open: everybody may use them. creator: only the
+    identity that made them. creator-read-world: that identity, while everybody may read. null:
+    creator with digest or sasl, else open. All members of a group need one identity."""
 
     def conflicts(self) -> Iterator[FieldConflict]:
         if self.acl not in {None, "open"} and not self.has_identity:
