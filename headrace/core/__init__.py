@@ -1,1 +1,1 @@
-"""What every room builds on: records, errors, time, files."""
+"""The parts that every room builds on: records, errors, time, files."""

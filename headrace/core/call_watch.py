@@ -64,7 +64,7 @@ class _InterruptedError(BaseException):
 
 
 class CallFile:
-    """Where the call under way is noted. One thread writes at a time.
+    """The file in which the call under way is noted. One thread writes at a time.
 
     Raises:
         OSError: the file cannot be made.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Where every decision about time takes it from. All methods are safe on any thread."""
+    """The source of time for every decision about time. All methods are safe on any thread."""
 
     def monotonic(self) -> float:
         """Return the seconds that only rise; for durations, due times and leases.

@@ -157,7 +157,7 @@ class ColumnRecord:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What is known of a run without a look into it: its offsets, and its bytes."""
+    """The offsets and bytes of a run, known without a look into it."""
 
     start: int
     next_offset: int

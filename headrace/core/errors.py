@@ -64,7 +64,7 @@ class SeveralProcessesError(UnreachableError):
 
 
 class Refusal(Enum):
-    """Why a request was refused. The API answers with the value as ``error``."""
+    """The reason why a request was refused. The API answers with the value as ``error``."""
 
     NOT_RUNNING = "not_running"
     """The channel is not running, or is about to stop."""
@@ -182,7 +182,7 @@ class JobTimeoutError(RetryableError):
 
 
 class EngineDiedError(RetryableError):
-    """What runs the jobs ended under one. What that had written by then only the sink can tell."""
+    """The engine ended while it ran a job. Only the sink can tell what that had written by then."""
 
 
 # --- the process cannot go on; a supervisor should start it afresh ------------------------------

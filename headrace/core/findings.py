@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Level(Enum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
     OK = "ok"
     """As it should be."""

@@ -1,4 +1,4 @@
-"""What may have been meant where a name is of nothing."""
+"""Suggestions of known names for an unknown one."""
 
 from __future__ import annotations
 

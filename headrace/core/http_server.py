@@ -48,7 +48,7 @@ GRACE = 2
 
 
 class ServerCertificate(Protocol):
-    """What a server shows."""
+    """The certificate that a server shows."""
 
     @property
     def context(self) -> ssl.SSLContext:

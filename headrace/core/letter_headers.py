@@ -32,7 +32,7 @@ _TRACEBACK_READ = 1_000_000
 
 
 class Stage(Enum):
-    """Where a record failed, in Kafka Connect's words."""
+    """The stage at which a record failed, in Kafka Connect's words."""
 
     VALUE = "VALUE_CONVERTER"
     """Its value cannot be read."""
@@ -46,7 +46,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a record is set aside. ``code`` is what refused it, ``error`` None where nothing raised.
+    """The reason a record is set aside. ``code`` is what refused it, ``error`` None if nothing raised.
 
     ``message`` is said where nothing was raised.
     """
@@ -153,7 +153,7 @@ REPLAYED_HEADER = "headrace.replayed"
 
 @dataclass(frozen=True, slots=True)
 class LetterOrigin:
-    """Which record a dead letter was made of, and why. What its headers do not say is None.
+    """The record that a dead letter was made of, and why. What its headers do not say is None.
 
     ``timestamp`` is the record's own, in milliseconds since the epoch. ``timer`` names the timer
     that failed, where the letter was made of no record. ``headers`` are the record's own.

@@ -1,4 +1,4 @@
-"""Why a value is undecodable: which field, what is expected, what is found, or at which byte.
+"""The reasons why a value is undecodable: the field, what is expected and found, or the byte.
 
 A message has a short code in brackets, by which letters are grouped.
 """

@@ -1,4 +1,4 @@
-"""What the command line's rooms have in common: their groups of commands, and options."""
+"""The groups of commands and the options that the command line's rooms have in common."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.core.usual_file import NAME, usual_file
 
 
 class Panel(Enum):
-    """What commands are for: the sections of the help, in this order."""
+    """The purposes of commands: the sections of the help, in this order."""
 
     START = "Start"
     CONFIGURE = "Configure"

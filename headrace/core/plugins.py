@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class PluginKind(Enum):
-    """What a plug-in makes, by the group of entry points in which a package names it."""
+    """The kinds of plug-ins, by the group of entry points in which a package names them."""
 
     SINK = "headrace.sinks"
     """The section of a kind of sink, for ``sink: {type: NAME}``, or the factory of a sink, for

@@ -84,7 +84,7 @@ Target: TypeAlias = Earliest | Latest | At | To | ShiftBy
 
 
 class Replay(Enum):
-    """What becomes of a sink's output of records that are read again."""
+    """The treatment of a sink's output of records that are read again."""
 
     APPEND = "append"
     """It stays, and what is made of the records now is stored besides."""

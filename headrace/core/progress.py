@@ -35,7 +35,7 @@ _SEEN_S = 10.0
 
 
 class Silence:
-    """How long the processes that are waited for have shown no sign of work.
+    """The time for which the processes that are waited for have shown no sign of work.
 
     ``signs`` returns what differs from before where they have worked meanwhile. Not thread-safe.
     """

@@ -1,4 +1,4 @@
-"""What travels through a channel: records and batches, and the assignment they belong to."""
+"""Records and batches, which travel through a channel, and the assignment they belong to."""
 
 from __future__ import annotations
 

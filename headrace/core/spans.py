@@ -1,4 +1,4 @@
-"""What can be traced, as the rest of Headrace sees it: nothing, unless an exporter listens."""
+"""Spans and tracers as the rest of Headrace sees them: no-ops, unless an exporter listens."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Span(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchSource:
-    """Where a batch is from, and who hands it out. ``start`` is the position it begins at."""
+    """The partition a batch is from, and its owner. ``start`` is the position it begins at."""
 
     channel: str
     group: str
@@ -63,7 +63,7 @@ class BatchSource:
 
 
 class Tracer(Protocol):
-    """Where traces begin. Any thread; does not block."""
+    """A tracer, which begins traces. Any thread; does not block."""
 
     def batch(self, source: BatchSource, records: Sequence[Record]) -> Span:
         """Start the trace of a batch that is handed to the processor, or continue its record's.

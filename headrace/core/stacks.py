@@ -1,4 +1,4 @@
-"""What the threads of the process are doing."""
+"""The stacks of the process's threads: what they are doing."""
 
 from __future__ import annotations
 

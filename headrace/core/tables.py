@@ -49,7 +49,7 @@ KAFKA_FIELDS = ("key", "topic", "partition", "offset", "timestamp", "headers")
 
 
 class Decoding(Enum):
-    """How a record's value becomes columns."""
+    """The way a record's value becomes columns."""
 
     NONE = "none"
     """Not at all: the columns are those of Spark's Kafka source."""
@@ -62,7 +62,7 @@ class Decoding(Enum):
 
 
 class Timestamps(Enum):
-    """How a ``TIMESTAMP`` is spelt in JSON."""
+    """The form of a ``TIMESTAMP`` in JSON."""
 
     ISO = "iso"
     """As text, by ISO 8601, as in 2013-01-02T03:04:05.678Z."""
@@ -90,7 +90,7 @@ FIX_UNDECODABLE = (
 
 
 class OnUndecodable(Enum):
-    """What becomes of a record whose value does not fit the schema."""
+    """The policy for a record whose value does not fit the schema."""
 
     FAIL = "fail"
     """The batch fails with an UndecodableRecordError that names the record."""
@@ -104,7 +104,7 @@ class OnUndecodable(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """What to do with the values.
+    """The decoding of values.
 
     ``schema`` is a DDL string; ``custom`` decodes for CUSTOM, and ``timestamps`` is for JSON.
     """
