@@ -106,12 +106,12 @@ _ANSWERS: dict[type[Exception], tuple[type[ZooKeeperError], str]] = {
         "the servers refuse the ACL; unless zookeeper.acl is open, it needs .digest or .sasl",
     ),
 }
-"""What the servers may answer. In a refused transaction all operations but one are merely
-rolled back, and their errors stand in no row."""
+"""The errors that the servers may answer with. In a refused transaction all operations but one are
+merely rolled back, and their errors stand in no row."""
 
 
 class Credentials(NamedTuple):
-    """What a session can be attached to again with."""
+    """The credentials by which a session can be attached to again."""
 
     session_id: int
     password: bytes

@@ -1,4 +1,4 @@
-"""What fails between this process and ZooKeeper."""
+"""The errors between this process and ZooKeeper."""
 
 from __future__ import annotations
 

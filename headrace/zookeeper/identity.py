@@ -1,4 +1,4 @@
-"""Who this process is across restarts: an instance id, locked, with its session's credentials.
+"""The process's identity across restarts: an instance id, locked, with its session's credentials.
 
 In ``<state directory>/<instance id>/`` lie ``lock``, locked while the process lives and naming
 its pid, and ``session.json``, the id and password of its ZooKeeper session, readable by its owner

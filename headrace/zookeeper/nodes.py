@@ -11,7 +11,7 @@ ANY_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class NodeStat:
-    """What ZooKeeper knows about a node beside its data.
+    """The stat of a node: what ZooKeeper knows about it beside its data.
 
     ``version`` counts the changes of its data; ``czxid`` is the transaction that created it and
     is never used again; ``owner_session`` is the session an ephemeral node lives and dies with,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SessionState(Enum):
-    """What the client knows about its session, which may lag behind the servers' view.
+    """The state of a session as the client knows it, which may lag behind the servers' view.
 
     ``CONNECTED`` proves nothing about the present moment: only an acknowledged write does.
     """
@@ -29,7 +29,7 @@ class SessionState(Enum):
 
 
 class SessionView(Protocol):
-    """What a session says of itself. Any thread; nothing blocks."""
+    """The view of a session, for reading only. Any thread; nothing blocks."""
 
     @property
     def state(self) -> SessionState:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 REQUESTS_ON_THE_WAY = 500
-"""How many reads are sent before the first answer is waited for: about 50 ms of work for kazoo."""
+"""The most reads sent before the first answer is waited for: about 50 ms of work for kazoo."""
 
 
 @dataclass(frozen=True, slots=True)

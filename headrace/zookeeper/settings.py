@@ -1,4 +1,4 @@
-"""What a ZooKeeper session is made from."""
+"""The settings of a ZooKeeper session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperSettings:
-    """Where the servers are and how to speak to them. Times are in seconds.
+    """The addresses of the servers, and the settings of sessions with them. Times are in seconds.
 
     ``session_timeout`` is what is asked for; the servers bound it to between 2 and 20 of their
     ticks, and the session tells what was agreed on. ``operation_timeout`` bounds each call; None

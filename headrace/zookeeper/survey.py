@@ -29,12 +29,12 @@ _MODE = re.compile(r"Mode: (\w+)")
 _ANSWER = 5.0
 
 MOST_LOOKED_AT = 5000
-"""How many nodes are asked for their ACLs: an answer takes some 0.1 ms."""
+"""The most nodes that are asked for their ACLs: an answer takes some 0.1 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperFacts:
-    """What was seen. Times are in seconds.
+    """The findings of a survey. Times are in seconds.
 
     ``version`` and ``mode`` are None where the servers do not answer ``srvr``. ``skew`` is how far
     the server's clock is ahead of ours, give or take ``skew_error``; None where no node could be
