@@ -25,7 +25,7 @@ _OWN = "headrace"
 
 @dataclass(frozen=True, slots=True)
 class _Package:
-    """What is imported afresh together.
+    """A package, whose modules are imported afresh together.
 
     ``portion`` is the folder that counts of a namespace package with several: what others have in
     theirs may be anything, and need not bear to be imported twice.
@@ -73,7 +73,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """What a channel ran, and what of it was imported and has been forgotten."""
+    """The code that a channel ran, and what of it was imported and has been forgotten."""
 
     name: str
     of_channel: tuple[Code, ...]
@@ -90,7 +90,7 @@ def import_paths(channel: ChannelConfig) -> tuple[str, ...]:
 
 
 class CodeBook:
-    """Which code each channel runs, of those that want theirs followed. For one thread."""
+    """The code that each channel runs, of those that want theirs followed. For one thread."""
 
     def __init__(self) -> None:
         self._imported: dict[_Package, Code] = {}

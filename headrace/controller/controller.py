@@ -68,7 +68,7 @@ TRACER = "headrace.extensions.otel.tracing:open_tracer"
 
 @dataclass(frozen=True, slots=True)
 class ProcessResources:
-    """What the channels of a process share. ``directory`` is the process's own.
+    """The resources that the channels of a process share. ``directory`` is the process's own.
 
     ``admin_url`` is where other machines reach its API, None where they do not.
     """

@@ -1,6 +1,7 @@
-"""What can be known of a configuration that no server has to be asked for.
+"""Checks of a configuration that need no server.
 
-What asks, takes a while to import, and is imported where there is something to ask.
+The libraries that they ask take a while to import, and are imported where there is something to
+ask.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class Action(Enum):
-    """What one step does, in the order in which steps are taken."""
+    """The action of one step, in the order in which steps are taken."""
 
     ADOPT = "adopt"
     """Record values that are read when they are needed."""

@@ -1,4 +1,4 @@
-"""What a reload tells: its outcome, and how desired and applied configuration compare."""
+"""Reports of reloads: their outcome, and how desired and applied configuration compare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ReloadOutcome(Enum):
-    """How a reload ended."""
+    """The outcome of a reload."""
 
     APPLIED = "applied"
     """All that is different runs now."""
@@ -38,7 +38,7 @@ class PendingChange:
 
 @dataclass(frozen=True, slots=True)
 class ReloadReport:
-    """What came of one reload. ``at`` is when it ended, in seconds since the epoch.
+    """The report of one reload. ``at`` is when it ended, in seconds since the epoch.
 
     ``problems`` says why a file was rejected, one sentence for each mistake.
     """
