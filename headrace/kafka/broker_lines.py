@@ -1,4 +1,4 @@
-"""Which line of Kafka the brokers are of, as far as they tell clients."""
+"""The release line of Kafka that the brokers are of, as far as they tell clients."""
 
 from __future__ import annotations
 

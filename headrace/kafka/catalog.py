@@ -1,4 +1,4 @@
-"""What there is on the brokers: topics with their ids, partitions, watermarks, and groups."""
+"""The catalog of the brokers: topics with their ids, partitions, watermarks, and groups."""
 
 from __future__ import annotations
 

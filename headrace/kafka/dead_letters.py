@@ -180,7 +180,7 @@ _REPLAY_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """Which letters of a group and a partition were replayed: those before ``end`` but ``left``."""
+    """The replayed letters of a group and a partition: those before ``end`` but ``left``."""
 
     end: int = 0
     left: frozenset[int] = frozenset()
@@ -226,7 +226,7 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """Which letters of one partition were replayed, by their groups; "" is of those without one."""
+    """The replayed letters of one partition, by their groups; "" is of those without one."""
 
     groups: Mapping[str, GroupProgress] = field(default_factory=dict)
 

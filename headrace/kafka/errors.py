@@ -1,4 +1,4 @@
-"""What fails between this process and Kafka."""
+"""The errors between this process and Kafka."""
 
 from __future__ import annotations
 

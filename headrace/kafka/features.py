@@ -1,4 +1,4 @@
-"""What the installed librdkafka was built with, and what a configuration takes that it lacks.
+"""The features of the installed librdkafka, and those that a configuration takes and it lacks.
 
 The wheels of confluent-kafka have a librdkafka without Kerberos; one that was built here may lack
 anything. A client only says so when it is made, or when a broker wants it.

@@ -1,4 +1,4 @@
-"""How former owners' producers are shut out, and what they left in doubt is finished."""
+"""The fencing of former owners' producers, which also finishes what they left in doubt."""
 
 from __future__ import annotations
 

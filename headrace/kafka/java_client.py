@@ -1,4 +1,4 @@
-"""What librdkafka is told, said to a Java client: for those that Spark reads with."""
+"""The properties of librdkafka, as a Java client has them: for those that Spark reads with."""
 
 from __future__ import annotations
 

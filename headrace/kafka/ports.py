@@ -1,4 +1,4 @@
-"""What a channel needs of Kafka; the adapters here and the test doubles provide it."""
+"""The protocols a channel needs of Kafka; the adapters here and the test doubles provide them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one fetch brought, in order.
+    """The result of one fetch, in order.
 
     ``ends`` says where the fetcher stood when a partition's end was reached; ``out_of_range``
     names partitions whose position the broker does not have; ``errors`` are other complaints of
@@ -94,7 +94,7 @@ class RecordSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChangelogMark:
-    """Which changelog has the state of a partition, as it is stored with the input's offset.
+    """The changelog that has the state of a partition, as it is stored with the input's offset.
 
     ``start`` is the first offset that has to be there, and ``partitions`` how many the input had
     when state was first committed. ``has_rows``: whether a row of this partition was ever written.
@@ -151,7 +151,7 @@ class Commit(StoredOffset):
 
 
 class CommitRefusal(Enum):
-    """What a failed commit says about the one who tried it."""
+    """The meaning of a failed commit for the one who tried it."""
 
     NONE = "none"
     """Nothing: it may be tried again. Whether it is stored is not known."""
@@ -163,7 +163,7 @@ class CommitRefusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitFailure:
-    """Why an offset is not known to be stored.
+    """The reason why an offset is not known to be stored.
 
     ``topic_missing``: there is no such topic, be it this partition's or another's that was to be
     stored together with it.
@@ -178,7 +178,7 @@ class CommitFailure:
 
 
 class OffsetStore(Protocol):
-    """Where the group's offsets live. Any thread but where it says; what has a deadline blocks.
+    """The store of the group's offsets. Any thread but where it says; what has a deadline blocks.
 
     Raises:
         OffsetStoreError: offsets could not be read by the deadline, or former owners not fenced.
@@ -249,7 +249,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogLook:
-    """What a look at a log found: its leader's epoch, and whether it lost what was before there.
+    """The result of a look at a log: its leader's epoch, and whether it lost what was before there.
 
     ``leader_epoch`` is that of the leader, or of its last record; None: not known. ``end`` is where
     a truncated log ends that led to the position, None where that is not known.
@@ -261,7 +261,7 @@ class LogLook:
 
 
 class TopicCatalog(Protocol):
-    """What there is to read. Any thread; what has a deadline blocks until then at most.
+    """The catalog of topics to read. Any thread; what has a deadline blocks until then at most.
 
     Raises:
         KafkaUnavailableError: by a call with a deadline that no broker answered until then.
@@ -323,7 +323,7 @@ class DeadLetter:
 
 
 class DeadLetterStore(Protocol):
-    """What puts records into dead-letter topics. Any thread."""
+    """The store that puts records into dead-letter topics. Any thread."""
 
     def store(self, topic: str, letters: Iterable[DeadLetter], patience: float) -> None:
         """Put records into a topic, and return when all in-sync replicas have them. Blocks.
@@ -340,7 +340,7 @@ class DeadLetterStore(Protocol):
 
 
 class RecordReader(Protocol):
-    """What reads single records that the channel knows by reference only. Any thread.
+    """The reader of single records that the channel knows by reference only. Any thread.
 
     Raises:
         KafkaUnavailableError: no answer by the deadline.

@@ -174,7 +174,7 @@ class _PartitionPlan:
 
 
 class _End(Enum):
-    """What a leader is asked."""
+    """The offset that a leader is asked for."""
 
     LOW = "low"
     """The first offset that it has."""

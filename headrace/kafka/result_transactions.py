@@ -104,7 +104,7 @@ def produce_all(
 
 
 class _Deliveries:
-    """What became of the records that were handed to a producer, in columns or one by one."""
+    """The deliveries of records that were handed to a producer, in columns or one by one."""
 
     def __init__(
         self, producer: Producer, columns: ColumnProducer | None, deadline: Deadline
@@ -257,7 +257,7 @@ def sink_group(group: str) -> str:
 
 
 class Move(Protocol):
-    """What moves one partition's offset from ``start`` to ``next_offset``."""
+    """The move of one partition's offset from ``start`` to ``next_offset``."""
 
     @property
     def identity(self) -> str:

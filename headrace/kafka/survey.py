@@ -24,7 +24,7 @@ _api: Any = client_admin
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Who answered: the cluster's id and its brokers as ``host:port``, by their ids."""
+    """The cluster that answered: its id and its brokers as ``host:port``, by their ids."""
 
     cluster_id: str
     brokers: Mapping[int, str]

@@ -1,4 +1,4 @@
-"""What the brokers' transaction log says of transactions.
+"""The state of transactions, as the brokers' transaction log has it.
 
 The client library lists none, so this reads ``__transaction_state`` as a topic: the transactions'
 coordinators write every change of state there before they act on it.
@@ -47,7 +47,7 @@ _VERSIONS = (0, 1)
 
 
 class TransactionState(Enum):
-    """Where a transaction is, by the number that the log has."""
+    """The state of a transaction, by the number that the log has."""
 
     EMPTY = 0
     """A producer has begun with the id, and no transaction."""
@@ -100,7 +100,7 @@ class LoggedTransaction:
 
 
 class Decision(Enum):
-    """What became of the last transaction that a producer had on a partition."""
+    """The decision on the last transaction that a producer had on a partition."""
 
     COMMIT = "commit"
     """It is to take effect: once that is decided, nothing undoes it."""
@@ -114,7 +114,7 @@ class Decision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was decided of one id's transactions, by partition.
+    """The decisions on one id's transactions, by partition.
 
     A transaction leaves the partitions that it does not have as they are, so the last one of an id
     says nothing of those. ``elsewhere`` holds for partitions that are not named.
@@ -176,7 +176,7 @@ def decided(history: Iterable[LoggedTransaction | None]) -> Decided:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Why readers of committed records get no further in a partition than ``stable``, of ``end``.
+    """The reason why readers of committed records stop in a partition at ``stable``, of ``end``.
 
     ``going_on`` are the ids of open transactions there. Where there is none, the mark of a decided
     one was lost, and ``decided`` has the ids that had the partition, with the last decision of

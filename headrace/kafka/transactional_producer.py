@@ -46,7 +46,7 @@ _MOMENT = 0.2
 
 
 class _Phase(Enum):
-    """Where the producer stands with its transaction; what follows after a time-out."""
+    """The phase of the producer's transaction, which decides what follows after a time-out."""
 
     NEW = "new"
     """``init_transactions`` has not succeeded yet."""

@@ -32,7 +32,7 @@ _NAME = 256
 
 
 class PartHead(c.Structure):
-    """What came of one partition: ``part_head_t``."""
+    """The result for one partition: ``part_head_t``."""
 
     _fields_ = (
         ("topic", c.c_char * _NAME),
@@ -46,7 +46,7 @@ class PartHead(c.Structure):
 
 
 class EventStruct(c.Structure):
-    """What came in place of a record, or beside records: ``event_t``."""
+    """An event in place of a record, or beside records: ``event_t``."""
 
     _fields_ = (
         ("kind", c.c_int32),

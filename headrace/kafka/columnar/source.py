@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Directive(IntEnum):
-    """What the client can be told about partitions."""
+    """A directive to the client about partitions."""
 
     ASSIGN = 0
     """Fetch them, from offsets."""
@@ -42,7 +42,7 @@ class Directive(IntEnum):
 
 
 class About(IntEnum):
-    """What an event is about."""
+    """The subject of an event."""
 
     PARTITION = 0
     """One partition: it comes in place of a record."""
@@ -55,7 +55,7 @@ class About(IntEnum):
 
 
 class ClientEvent(NamedTuple):
-    """What came in place of a record, or beside records."""
+    """An event that came in place of a record, or beside records."""
 
     about: About
     code: int
