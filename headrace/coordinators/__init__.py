@@ -1,3 +1,3 @@
-"""Who owns which partition: allocation, the registry in ZooKeeper, lease and coordinator."""
+"""The ownership of partitions: allocation, the registry in ZooKeeper, lease and coordinator."""
 
 from __future__ import annotations

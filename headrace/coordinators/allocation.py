@@ -1,4 +1,4 @@
-"""Who is to have which partition: a pure function of what the members publish.
+"""The allocation of partitions to members: a pure function of what the members publish.
 
 Every member computes the whole map and acts on its own part of it, so no two members reach for
 the same partition, and there is no leader. The result depends on the arguments' content only, not

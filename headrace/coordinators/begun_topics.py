@@ -1,4 +1,4 @@
-"""What a group found of its topics when it began with them: all that comes later is new to it."""
+"""The topics as a group found them when it began with them: all that comes later is new to it."""
 
 from __future__ import annotations
 

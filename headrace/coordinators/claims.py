@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PreviousOwner:
-    """Who held a partition before.
+    """The owner that held a partition before.
 
     ``clean_end`` says that it committed everything and let go by itself: nothing of it needs to
     be fenced. ``member`` and ``member_epoch`` are None where the epoch node could not be read.
@@ -101,7 +101,7 @@ class Claim:
 
 
 class ClaimRefusal(Enum):
-    """Why a partition could not be claimed."""
+    """The reason why a partition could not be claimed."""
 
     OWNED = "owned"
     """It has an owner: a member, or a late request of our own."""
@@ -112,7 +112,7 @@ class ClaimRefusal(Enum):
 
 
 class Release(Enum):
-    """How giving back a claim ended."""
+    """The outcome of giving back a claim."""
 
     RELEASED = "released"
     """The owner node is gone, and the epoch node says how the claim ended."""
@@ -121,7 +121,7 @@ class Release(Enum):
 
 
 class LossReason(Enum):
-    """Why a claim ended without being given back."""
+    """The reason why a claim ended without being given back."""
 
     LEASE_OVER = "lease_over"
     """ZooKeeper confirmed the session too late; another member may have claimed."""
@@ -140,7 +140,7 @@ class LossReason(Enum):
 
 
 class ClaimState(Enum):
-    """Where a claim stands between the channel and the registry."""
+    """The state of a claim between the channel and the registry."""
 
     HELD = "held"
     """The channel works on it."""

@@ -1,4 +1,4 @@
-"""What fails in the ownership of partitions: memberships, and what stands in nodes."""
+"""The errors in the ownership of partitions: of memberships, and of what stands in nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in a group's nodes, read without leaving a trace."""
+"""The content of a group's nodes, read without leaving a trace."""
 
 from __future__ import annotations
 

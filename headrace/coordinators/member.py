@@ -1,4 +1,4 @@
-"""What one member does in its group: join, give signs of life, claim, give back, leave.
+"""One member of a group: it joins, gives signs of life, claims, gives back and leaves.
 
 A state machine without a thread: events come in as calls, ``run_once`` does what is due and says
 when it wants to be called next. ``headrace.coordinators.coordinator`` drives it; tests drive it

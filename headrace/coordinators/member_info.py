@@ -1,4 +1,4 @@
-"""What members tell one another, and the states of a membership."""
+"""The facts that members publish for one another, and the states of a membership."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AssignmentMode(Enum):
-    """How a member wants its partitions chosen."""
+    """The way a member's partitions are chosen."""
 
     DYNAMIC = "dynamic"
     """An even share of each topic and of the whole."""
@@ -28,7 +28,7 @@ class AssignmentMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """What one member publishes for allocation.
+    """The facts that one member publishes for allocation.
 
     ``weight`` is its share relative to the other members' in dynamic mode, a whole number from 1.
     ``partitions_per_topic`` is the number in fixed count mode; ``lists`` names the partitions of
@@ -58,7 +58,7 @@ class MemberInfo:
 
 
 class MemberState(Enum):
-    """Where a member stands with its group."""
+    """The state of a member in its group."""
 
     JOINING = "joining"
     """Not in the group: at the start, and after the session or the member node was lost."""
@@ -75,7 +75,7 @@ class MemberState(Enum):
 
 
 class AssignmentState(Enum):
-    """How far a member has come to what the group's map gives it, since it joined."""
+    """The progress of a member, since it joined, towards what the group's map gives it."""
 
     PENDING = "pending"
     """The group has not been the same for long enough yet, or partitions are still to be taken."""

@@ -101,7 +101,7 @@ class Listener(Protocol):
 
 
 LONGEST_WAIT = 10
-"""How many delays a group that keeps changing can put off a rebalance."""
+"""The most delays by which a group that keeps changing can put off a rebalance."""
 
 
 class Debounce:

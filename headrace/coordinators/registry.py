@@ -1,4 +1,4 @@
-"""Who is in a group and who owns what, and the nodes of a group's members.
+"""The registry of a group: its members, the owners of partitions, and the members' nodes.
 
 Each member has one ephemeral node, which it writes again as a heartbeat.
 """
@@ -56,7 +56,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What a partition's owner node says.
+    """The content of a partition's owner node.
 
     ``member`` is None where the node cannot be read. ``ours`` says that it belongs to our present
     session, whatever it says; with our name but another session it is not ours.

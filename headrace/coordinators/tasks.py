@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Which partitions make a task: those with the same number, of members that share topics.
+    """The partitions that make a task: those with the same number, of members that share topics.
 
     A task is allocated in the place of its *anchor*, its partition of the first topic by name among
     those that all these members have (``anchors``, by topic). Every member knows these topics

@@ -1,4 +1,4 @@
-"""Where a group's nodes are in ZooKeeper and what stands in them.
+"""The paths of a group's nodes in ZooKeeper, and what stands in them.
 
 Each node holds one JSON object with ``"version": 1``, the format's version. Within a version keys
 may be added, and unknown keys are skipped; a higher version means that the node may not be
