@@ -1,1 +1,1 @@
-"""What the process says of itself: metrics, logs, traces, where its threads are."""
+"""The telemetry of the process: metrics, logs, traces, where its threads are."""

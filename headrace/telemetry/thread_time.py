@@ -1,4 +1,4 @@
-"""What the threads of a channel spend their time on: each moment counts for one activity."""
+"""The activities that a channel's threads spend their time on: each moment counts for one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ThreadActivity(Enum):
-    """What a thread is doing."""
+    """The activity of a thread."""
 
     FETCH = "fetch"
     """Takes records from the Kafka client and sorts them into the partitions' buffers."""
@@ -38,7 +38,7 @@ class ThreadActivity(Enum):
 
 
 class ThreadRole(Enum):
-    """What a thread is there for."""
+    """The role of a thread."""
 
     FETCHER = "fetcher"
     """Reads from Kafka."""

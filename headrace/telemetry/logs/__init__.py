@@ -1,4 +1,4 @@
-"""What the process says: one pipe for our own events and those of the libraries."""
+"""The log of the process: one pipe for our own events and those of the libraries."""
 
 from __future__ import annotations
 

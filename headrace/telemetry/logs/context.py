@@ -1,4 +1,4 @@
-"""What a thread works for at the moment, in every line that it logs."""
+"""The context that a thread works in at the moment, in every line that it logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which severity is logged, by logger, while the process runs."""
+"""The least severity that is logged, by logger, while the process runs."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ KINDS = 1000
 
 @dataclass(slots=True)
 class _Window:
-    """What was said of one kind since ``begin``, in monotonic seconds."""
+    """The lines of one kind since ``begin``, in monotonic seconds."""
 
     begin: float
     admitted: int = 0
@@ -146,7 +146,7 @@ Field: TypeAlias = "str | int | float | bool | None"
 
 
 class Subject(Enum):
-    """What an event is about."""
+    """The subject of an event."""
 
     GROUP = "group"
     """Members, claims, and the session that both hang on."""

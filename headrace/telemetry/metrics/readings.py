@@ -135,7 +135,7 @@ _PARTITION = ("channel", "topic", "partition")
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """What is declared of one metric.
+    """The declaration of one metric.
 
     ``name`` is what a query says; of a histogram without ``_bucket``, ``_sum`` and ``_count``.
     ``values`` has those of labels that are known beforehand: the last ones of ``labels``.
@@ -274,7 +274,7 @@ _THREADS = MetricSpec(
 
 
 class StateSize(Protocol):
-    """What there is of a state by key; ``bytes`` are those of keys and rows as stored."""
+    """The size of a state by key; ``bytes`` are those of keys and rows as stored."""
 
     @property
     def rows(self) -> int:
