@@ -1,4 +1,4 @@
-"""Where a bounded run ends: offsets that are fixed at the start, one for each partition.
+"""The end of a bounded run: offsets that are fixed at the start, one for each partition.
 
 Those of a channel that reads what another one of the same run writes are fixed when that one is
 done: its input is not there before.

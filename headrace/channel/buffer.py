@@ -177,7 +177,7 @@ def _join_runs(front: Run, rest: Run) -> Run:
 
 
 class BufferedRecords(Enum):
-    """What became of a chunk that was offered to a buffer."""
+    """The outcome of offering a chunk to a buffer."""
 
     REFUSED = "refused"
     """It was fetched for an older generation, or lies before the end of the buffer."""

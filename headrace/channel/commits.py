@@ -44,7 +44,7 @@ CHECK_TIMEOUT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedOffsets:
-    """What the store last confirmed of one partition, and when (monotonic seconds)."""
+    """The offset that the store last confirmed of one partition, and when (monotonic seconds)."""
 
     offset: int
     epoch: int
@@ -54,7 +54,7 @@ class AcknowledgedOffsets:
 
 
 class OffsetVerdict(Enum):
-    """What a look at a stored offset says. The values are labels of a metric."""
+    """The verdict on a stored offset. The values are labels of a metric."""
 
     INTACT = "intact"
     """It is what we stored."""
@@ -178,7 +178,7 @@ MOST_SPANS = 16
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """What one partition wants stored: its newest offset, numbered by the partition.
+    """The newest offset that one partition wants stored, numbered by the partition.
 
     ``leader_epoch`` is one under which the log was seen to lead to the offset. ``spans`` are those
     of batches whose commit this is.

@@ -1,4 +1,4 @@
-"""What an operator may do to a partition: find an offset, seek to it, skip a record."""
+"""The actions of an operator on a partition: find an offset, seek to it, skip a record."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class SeekControl:
-    """What a worker does when an operator moves a partition. Called by the thread that holds it."""
+    """A worker's steps when an operator moves a partition. Called by the thread that holds it."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ CHECK_TIMEOUT = 15.0
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a letter is made of. ``timestamp`` is in milliseconds, -1 for none."""
+    """The parts that a letter is made of. ``timestamp`` is in milliseconds, -1 for none."""
 
     offset: int
     key: bytes | None

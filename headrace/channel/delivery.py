@@ -59,7 +59,7 @@ _NOT_FAILURES = (BatchCancelledError, CancelledError)
 
 
 class Delivery:
-    """What a worker does with an active partition. Called by the thread that holds it."""
+    """A worker's steps with an active partition. Called by the thread that holds it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Where the reason of a failure lies: in a record, in some record of a batch, or around them."""
+"""The scope of a failure: a record, some record of a batch, or what is around them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ErrorScope(Enum):
-    """Where the reason of a failure lies, as far as the error tells."""
+    """The place where the reason of a failure lies, as far as the error tells."""
 
     RECORD = "record"
     """In one record, which the error names; trying again is no use."""

@@ -1,4 +1,4 @@
-"""What other threads leave for the worker that next holds a partition."""
+"""The events that other threads leave for the worker that next holds a partition."""
 
 from __future__ import annotations
 

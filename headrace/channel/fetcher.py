@@ -52,7 +52,7 @@ class BufferSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the fetcher does next. ``shed`` names partitions that give up unread records."""
+    """The next steps of the fetcher. ``shed`` names partitions that give up unread records."""
 
     fetch: bool
     pause: frozenset[TopicPartition] = frozenset()
@@ -120,7 +120,7 @@ STALL_TIMEOUT = 30.0
 
 
 class _Command(Enum):
-    """What a partition is named for."""
+    """The command that a partition is named for."""
 
     ASSIGN = auto()
     UNASSIGN = auto()

@@ -1,4 +1,4 @@
-"""How many dead letters one claim may send: in a row, and within successive offsets."""
+"""The limits of dead letters that one claim may send: in a row, and within successive offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in doubt of the log of one partition: nothing is fetched or delivered meanwhile."""
+"""The doubt about the log of one partition: nothing is fetched or delivered meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LogDoubt:
-    """Whether the log of an owned partition still leads to its position.
+    """The doubt whether the log of an owned partition still leads to its position.
 
     The partition's holder changes it; it may be read on any thread.
     """

@@ -1,4 +1,4 @@
-"""What follows when the broker does not have the position: ask, then the channel's policy."""
+"""The reset of a position that the broker does not have: ask, then the channel's policy."""
 
 from __future__ import annotations
 

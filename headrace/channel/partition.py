@@ -37,7 +37,7 @@ class RunningCallback:
 
 
 class WorkerHold:
-    """Which worker has a partition, and the callback that it is in. The scheduler's.
+    """The worker that has a partition, and the callback that it is in. The scheduler's.
 
     ``holder`` is another object with each hold, so that a worker sees that it was taken away.
     """
@@ -64,7 +64,7 @@ class WorkerHold:
 
 
 class OwnedPartition:
-    """What one claim on one partition amounts to in this member; an ``Assignment``.
+    """One claim on one partition, with all that this member has of it; an ``Assignment``.
 
     Exactly one thread at a time holds it, as the scheduler hands it out, and only the holder
     calls methods that change it or one of its values. Other threads use what is marked so: ``post``

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PauseReason(Enum):
-    """Why there is a pause."""
+    """The reason for a pause."""
 
     OPERATOR = "operator"
     """An operator asked for it, by the library or the command line."""
@@ -40,14 +40,14 @@ class PauseReason(Enum):
     """The partition waits for others of its task, which this member does not hold: nothing else
     ends it."""
     MISFIT = "misfit"
-    """What the code returns goes nowhere, or the code cannot be had, and trying again is no use.
+    """The code returns something that goes nowhere, or cannot be had, and trying again is no use.
 
     An operator has to act, and then to end it; it ends with the claim, and with new settings, too.
     """
 
 
 class PauseMode(Enum):
-    """What a pause does with partitions."""
+    """The effect of a pause on partitions."""
 
     HOLD = "hold"
     """They are kept, with heartbeats: nothing is delivered, what was answered is committed."""

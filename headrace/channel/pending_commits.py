@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PendingCommits:
-    """What was staged of a partition, and how much of it is known to be stored.
+    """The offsets staged of a partition, and how much of them is known to be stored.
 
     The partition's holder changes it; it may be read on any thread.
     """

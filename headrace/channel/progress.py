@@ -1,4 +1,4 @@
-"""How far one partition is: its offsets, its buffered records, and the batches that are out.
+"""The progress of one partition: its offsets, its buffered records, and the batches that are out.
 
 Offsets keep this order, each meaning the next record to read:
 

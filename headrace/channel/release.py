@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class Releases:
-    """What a worker does with a partition that has to end. Called by the thread that holds it."""
+    """A worker's steps with a partition that has to end. Called by the thread that holds it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a processor's response asks of the channel."""
+"""The effects of a processor's response on the channel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResponseContext:
-    """Where a partition stands when a response arrives.
+    """The offsets of a partition when a response arrives.
 
     ``next_offset`` is the end of the answered batch; where no batch is answered (idle, exception,
     termination) it is the position. ``processed_offset`` is the highest offset that was advanced
@@ -30,7 +30,7 @@ class ResponseContext:
 
 @dataclass(frozen=True, slots=True)
 class ResponseEffect:
-    """What the channel has to do: commit this, go on there, hold back for so many seconds.
+    """The effect of a response: commit this, go on there, hold back for so many seconds.
 
     ``parts`` are the parts that a failed batch was divided into.
     """

@@ -1,4 +1,4 @@
-"""Who is next: one FIFO queue of partitions that are ready, one heap of those due later."""
+"""The order of partitions: one FIFO queue of those that are ready, one heap of those due later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEAP_SLACK = 64
 
 
 class _Place(Enum):
-    """Where the scheduler has a partition."""
+    """The place where the scheduler has a partition."""
 
     NOWHERE = "nowhere"
     READY = "ready"
@@ -30,7 +30,7 @@ class _Place(Enum):
 
 
 class _Entry:
-    """What the scheduler knows of one partition; ``due`` counts only in LATER."""
+    """The entry of one partition in the scheduler; ``due`` counts only in LATER."""
 
     __slots__ = ("due", "place")
 

@@ -1,4 +1,4 @@
-"""What a channel runs with now: its configuration, and what its parts read from that."""
+"""The settings a channel runs with now: its configuration, and what its parts read from that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a batch may grow, and how long (seconds) its first record may wait for it."""
+    """The limits of a batch's size, and of the time (seconds) its first record may wait for it."""
 
     max_records: int
     max_bytes: int
@@ -63,7 +63,7 @@ class ChannelSettings:
 
 
 class LiveSettings:
-    """Where the parts of a channel find its settings whenever they need them.
+    """The settings of a channel as its parts read them whenever they need them.
 
     Read on any thread; who reads ``now`` once has values that belong together. Replaced by the
     channel only.

@@ -47,7 +47,7 @@ def _log(owned: OwnedPartition) -> _Log:
 
 
 class Skips:
-    """What is to be left out of batches, until it is committed. Safe on any thread.
+    """The records to leave out of batches, until this is committed. Safe on any thread.
 
     It belongs to the log and not to a claim or a group: it holds as long as this process runs, also
     where the partition goes and comes back, and for the channel that comes in the place of this

@@ -1,4 +1,4 @@
-"""Where claimed partitions begin, read for all that are starting at once."""
+"""The positions at which claimed partitions begin, read for all that are starting at once."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ _ANSWER_TIMEOUT = 2.0
 
 
 class PartitionStart:
-    """What a worker does with a partition in STARTING. Called by the thread that holds it."""
+    """A worker's steps with a partition in STARTING. Called by the thread that holds it."""
 
     def __init__(
         self,

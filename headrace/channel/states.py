@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class ChannelState(Enum):
-    """What a channel is doing."""
+    """The state of a channel."""
 
     NEW = "new"
     """Built; it has no thread and no claim."""
@@ -42,7 +42,7 @@ CHANNEL_TRANSITIONS: dict[ChannelState, frozenset[ChannelState]] = {
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """How a stop ended. ``left`` names what was not finished by the deadline; empty is clean."""
+    """The outcome of a stop. ``left`` names what was unfinished at the deadline; empty is clean."""
 
     left: tuple[str, ...]
 
@@ -53,7 +53,7 @@ class StopReport:
 
 
 class PartitionState(Enum):
-    """What an owned partition is doing. It is in exactly one of these at any time."""
+    """The state of an owned partition. It is in exactly one of these at any time."""
 
     STARTING = "starting"
     """Claimed; its start position is being read and committed."""
@@ -111,7 +111,7 @@ ENDING = frozenset({S.RELEASING, S.TERMINATING})
 
 
 class EndReason(Enum):
-    """Why a partition has to end. The order of the members is their strength: it only rises."""
+    """The reason a partition has to end. The members' order is their strength: it only rises."""
 
     NONE = 0
     """It goes on."""

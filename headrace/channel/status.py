@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MemberSnapshot:
-    """Where the channel's member stands with its group at this moment.
+    """The state of the channel's member in its group at this moment.
 
     ``epoch`` and ``lease_seconds`` (for how long it may act on its claims) are None without one.
     """

@@ -102,7 +102,7 @@ ASK_TIMEOUT = 2.0
 
 @dataclass(slots=True)
 class _Seen:
-    """Where a partition stood at the last look; ``end`` is that of its log, as its leader said."""
+    """A partition's position at the last look; ``end`` is that of its log, as its leader said."""
 
     position: int
     end: int

@@ -40,7 +40,7 @@ MOST_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class TapFilter:
-    """Which records are shown: all, those of a partition, those with a key. ``rate`` a second."""
+    """The records that a tap shows: all, a partition's, or those with a key. ``rate`` a second."""
 
     partition: TopicPartition | None = None
     key: bytes | None = None
@@ -92,7 +92,7 @@ def _cut(data: bytes | None) -> bytes | None:
 
 @dataclass(slots=True)
 class TapCounts:
-    """What became of the records of a channel since a tap was opened.
+    """The counts of a channel's records since a tap was opened, by what became of them.
 
     ``passed`` are all. Of those ``unseen`` were not looked at for their key, ``over_rate`` were not
     copied because of the rate, ``dropped`` because those before were not fetched.

@@ -60,7 +60,7 @@ LOOKS = 2
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
-    """What a look found to be different.
+    """The changes that a look at the topics found.
 
     ``matched`` topics are new, ``missing`` ones have just been missing often enough to count as
     deleted, ``replaced`` ones have another id than before: the former and the present one.
