@@ -111,7 +111,7 @@ RELOAD_SHARE = 0.3
 
 
 class ExitCode(IntEnum):
-    """What the process ends with."""
+    """The exit code of the process."""
 
     STOPPED = 0
     """Stopped cleanly: everything answered is committed, every claim given back. A bounded run that

@@ -1,4 +1,4 @@
-"""What systemd is told: that the start is done, what the process is doing, and that it goes on.
+"""Notifications to systemd: that the start is done, what the process is doing, and that it goes on.
 
 Without systemd, when ``NOTIFY_SOCKET`` is not set, nothing is sent.
 """
