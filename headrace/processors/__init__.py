@@ -1,4 +1,4 @@
-"""What happens to a batch: the contract, and the processors that come with Headrace."""
+"""The processing of batches: the contract, and the processors that come with Headrace."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _HASHES = 1 << 32
 
 
 class OverflowChoice(Enum):
-    """Which records are left out when too many wait, as metrics and headers have it."""
+    """The choice of records to leave out when too many wait, as metrics and headers have it."""
 
     NEWEST = "newest"
     """Those that came last: what waited before is processed first."""
@@ -44,7 +44,7 @@ class OverflowChoice(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """What a channel takes: ``max_rate`` records a second; None: as fast as it can.
+    """The limits of what a channel takes: ``max_rate`` records a second; None: as fast as it can.
 
     Where more than ``max_pending`` of a partition wait, what is beyond that overflows; with None
     nothing does. Copies go to the topic ``to``, if there is one, with the headers that ``letters``
@@ -74,7 +74,7 @@ class AdmissionRules:
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """What was left out of a batch. ``copies`` has the records where there is a topic for them."""
+    """The records left out of a batch. ``copies`` has them where there is a topic for them."""
 
     choice: OverflowChoice
     count: int

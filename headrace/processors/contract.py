@@ -113,7 +113,7 @@ class BatchResponse:
 
 
 class PauseControl(Protocol):
-    """How a processor has delivery rest, because what it writes to cannot take more.
+    """The control by which a processor pauses delivery, when what it writes to cannot take more.
 
     Any thread; does not block. The pause is the processor's own: it ends none of an operator, and
     no operator's resume ends it. Batches that are out go on.
@@ -164,7 +164,7 @@ def _no_letters(found: Sequence[tuple[Batch, Sequence[UndecodableRecord]]]) -> N
 
 @dataclass(frozen=True, slots=True)
 class ChannelContext:
-    """What a processor may know of the channel it serves, and have it do.
+    """The channel that a processor serves: what it may know of that, and have it do.
 
     ``wake`` has the channel ask :meth:`BatchProcessor.next_batch_at` again. ``restoring`` has
     partitions rest whose state is not there yet, whatever ``pause.max_duration`` says, and
@@ -192,7 +192,7 @@ class ChannelContext:
 
 
 class StateView(Protocol):
-    """What reads the state that a processor keeps by key. Any thread."""
+    """The reader of the state that a processor keeps by key. Any thread."""
 
     def snapshot(self) -> StateSnapshot:
         """Return what metrics show of the state. Does not block."""

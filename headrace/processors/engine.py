@@ -1,4 +1,4 @@
-"""What runs the jobs of a processor of micro-batches, as that processor sees it."""
+"""The engine that runs the jobs of a processor of micro-batches, as that processor sees it."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class BatchPacer:
 
 @dataclass(frozen=True, slots=True)
 class MergeLimits:
-    """How much one micro-batch may hold. A single batch may exceed both and runs alone then.
+    """The limits of one micro-batch. A single batch may exceed both and runs alone then.
 
     A table exists twice while it is handed over, here and in the JVM; 64 MiB is what a driver of
     the default size takes with ease.
@@ -132,7 +132,7 @@ class MergeLimits:
 
 
 class Task(Protocol):
-    """What is processed in one order, and is committed and given up together.
+    """A unit of work that is processed in one order, and is committed and given up together.
 
     An assignment is one: in most channels partitions have nothing to do with one another. In those
     that work in tasks it is one partition of each topic, with the same number. Any thread.
@@ -147,7 +147,7 @@ class Task(Protocol):
 
 
 class PendingWork(ABC):
-    """What runs as one piece and is not answered yet: ``batches`` of one task.
+    """The work that runs as one piece and is not answered yet: ``batches`` of one task.
 
     ``prepared`` is the engine's own, and ``future`` has the answer. The channel may cancel it at
     any time, so that setting it can come too late; the channel knows then, and waits for nothing.

@@ -37,22 +37,22 @@ class SimpleProcessorConfig(ProcessorConfig):
     """This processor."""
 
     deliver: Restarts[Literal["batch", "record"]] = "batch"
-    """Whether the function gets whole batches or one record at a time."""
+    """The argument of the function: a whole batch, or one record at a time."""
 
     auto_advance: Restarts[Literal["every-batch", "periodic"]] = "every-batch"
-    """Whether offsets advance with each batch or by a timer."""
+    """The moment at which offsets advance: with each batch, or by a timer."""
 
     auto_advance_interval: Hot[PositiveSeconds] = _AUTO_ADVANCE_INTERVAL
     """The timer's interval."""
 
     no_duplication: Restarts[Flag] = False
-    """Whether to commit before processing: a record is then lost rather than delivered again."""
+    """Commit before processing: a record is then lost rather than delivered again."""
 
     max_read_rate: Hot[Annotated[float, PositiveNumber()] | None] = None
     """The most records a second for this member; null: no limit."""
 
     delay: Hot[NonNegativeSeconds] = 0.0
-    """How long after its own timestamp a record is delivered at the earliest."""
+    """Shortest time between a record's own timestamp and its delivery."""
 
     def conflicts(self) -> Iterator[FieldConflict]:
         periodic = self.auto_advance == "periodic"
@@ -112,7 +112,7 @@ class CustomProcessorConfig(ProcessorConfig):
     """The class or function that returns a BatchProcessor, or the name of a plug-in."""
 
     options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """What the factory is called with, as keyword arguments."""
+    """Keyword arguments for the factory."""
 
     def keyword_arguments(self) -> dict[str, Any]:
         """Return ``options`` with the secrets in plain text, for the factory only."""

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 class Deliver(Enum):
-    """What one call of the function gets."""
+    """The argument of one call of the function."""
 
     BATCH = "batch"
     """A whole Batch."""
@@ -36,7 +36,7 @@ class Deliver(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SimpleOptions:
-    """How a SimpleKafkaProcessor behaves.
+    """The options of a SimpleKafkaProcessor.
 
     ``max_read_rate`` is in records per second for the whole member. ``delay``, in seconds, holds a
     record back until its own timestamp is that old.

@@ -46,7 +46,7 @@ _What: TypeAlias = tuple[_Outcome, str]
 
 @dataclass(slots=True)
 class _Unreported:
-    """What is counted of a partition and not logged yet; in monotonic time from when it may be."""
+    """A partition's records that are not logged yet; ``due`` is when they may be (monotonic)."""
 
     due: float
     records: int = 0

@@ -59,7 +59,7 @@ def record_times(table: pa.Table) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class MergeRules:
-    """How tasks are merged.
+    """The rules by which tasks are merged.
 
     ``topics`` are in the order that decides between equal times. One without records is waited for
     while it may have some, and for ``max_idle`` seconds after its end was reached. ``times``
@@ -158,7 +158,7 @@ class _Part:
 
 
 class _TopicQueue:
-    """What a task has of one topic, in the order of the offsets."""
+    """The batches that a task has of one topic, in the order of the offsets."""
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment

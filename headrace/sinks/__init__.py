@@ -1,4 +1,4 @@
-"""Where results go: the protocol of a sink, and those that come with Headrace."""
+"""The sinks of results: their protocol, and those that come with Headrace."""
 
 from __future__ import annotations
 

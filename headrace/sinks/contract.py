@@ -1,4 +1,4 @@
-"""What a sink promises. docs/sinks/custom.md tells how to write one of your own."""
+"""The contract of a sink. docs/sinks/custom.md tells how to write one of your own."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def results_of(
 
 
 class Guarantee(Enum):
-    """What a restart, a crash or a change of owner can do to the sink's content."""
+    """The effect that a restart, a crash or a change of owner can have on the sink's content."""
 
     EXACTLY_ONCE = "exactly once"
     """Data and offsets move in one transaction: nothing is lost and nothing is there twice."""
@@ -207,7 +207,7 @@ def are_moved(found: Iterable[tuple[OffsetMove, int | None]]) -> bool:
 
 @runtime_checkable
 class TransactionalOffsets(Protocol):
-    """What a sink has besides, if its offsets win at the start and an operator may move them.
+    """The extra methods of a sink whose offsets win at the start and may be moved by an operator.
 
     Neither method needs :meth:`Sink.open`. Any thread; both block.
     """
@@ -228,7 +228,7 @@ class TransactionalOffsets(Protocol):
 
 @runtime_checkable
 class StoredLeaderEpochs(Protocol):
-    """What a sink with offsets has besides, if it keeps the shares' leader epochs with them."""
+    """The extra method of a sink with offsets that keeps the shares' leader epochs with them."""
 
     def stored_leader_epoch(self, identity: str) -> int | None:
         """Return what was stored with the offset, None where nothing was. Any thread; blocks.
@@ -241,7 +241,7 @@ class StoredLeaderEpochs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What replacing takes.
+    """The offsets and rows that a replacement takes.
 
     ``offsets`` has where each partition has to go, by its identity: the offsets that were asked
     for, or lower ones where output can only be removed together with that of earlier records, and
@@ -255,7 +255,7 @@ class Replacement:
 
 @runtime_checkable
 class OutputReplacer(Protocol):
-    """What a :class:`TransactionalOffsets` has besides, if it can remove its output of a range.
+    """The extra methods of a :class:`TransactionalOffsets` that can remove its output of a range.
 
     A move's range are all records from its ``next_offset`` on, of which the sink may have output up
     to its ``start``, and more after an earlier move back. A move to where the offset stands removes
@@ -287,7 +287,7 @@ class OutputReplacer(Protocol):
 
 @runtime_checkable
 class PartialSink(Protocol):
-    """What a sink has besides, if its parts may stand apart after a crash or a failure."""
+    """The extra method of a sink whose parts may stand apart after a crash or a failure."""
 
     def boundary(self, identity: str, start: int) -> int | None:
         """Return the offset that a batch from ``start`` must not cross, None without one.
@@ -299,7 +299,7 @@ class PartialSink(Protocol):
 
 @runtime_checkable
 class BatchCommitSink(Protocol):
-    """What a sink has besides, if one transaction may have the results of several micro-batches."""
+    """The extra method of a sink that can commit several micro-batches in one transaction."""
 
     def commit_all(self, staged: Sequence[Any], offsets: Sequence[PartitionCommit]) -> None:
         """Make all that was staged visible, in its order, and move the offsets; or do nothing.
@@ -313,7 +313,7 @@ class BatchCommitSink(Protocol):
 
 @runtime_checkable
 class CopyingSink(Protocol):
-    """What a sink has besides, if its transaction is of Kafka and may have other records."""
+    """The extra method of a sink whose transaction is of Kafka and may have other records."""
 
     def commit_with(
         self,

@@ -1,4 +1,4 @@
-"""What a sink says where its offsets or its output are not as asked."""
+"""The errors of a sink whose offsets or output are not as asked."""
 
 from __future__ import annotations
 

@@ -180,7 +180,8 @@ _KINDS: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
 
 
 class Transactions(Protocol):
-    """What produces records and keeps offsets, as ``headrace.kafka.ResultTransactions``.
+    """The transactions that produce records and keep offsets, as
+    ``headrace.kafka.ResultTransactions``.
 
     Any thread.
     """

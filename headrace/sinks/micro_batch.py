@@ -1,4 +1,4 @@
-"""What one Spark job runs on, told to the reducer as a value."""
+"""The micro-batch that one Spark job runs on, told to the reducer as a value."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ CHANNEL = "dryrun"
 
 @dataclass(frozen=True, slots=True)
 class DryRunBatch:
-    """What a reducer made of the records. ``rows`` is None where it returned None.
+    """The output that a reducer made of the records. ``rows`` is None where it returned None.
 
     ``outputs`` has the rows by name where it returned several results, None where it did not.
     ``skipped`` has the offsets of undecodable records that were left out, by partition.

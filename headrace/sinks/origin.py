@@ -1,4 +1,4 @@
-"""Which records the rows of a sink are of: the part that sinks which can replace have in common.
+"""The records that the rows of a sink are of: the part that sinks which can replace have in common.
 
 A row of a reducer may be of many records, of several partitions. What is known of it for certain is
 the micro-batch that it came with, so output is replaced by whole micro-batches.

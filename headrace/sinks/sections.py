@@ -53,7 +53,7 @@ class KafkaSinkConfig(SinkConfig):
     """The topic that rows go to, which is there already; null: the column ``topic`` says it."""
 
     loop: Restarts[Flag] = False
-    """Whether the channel may read that topic itself: each result comes back as a record, which the
+    """Allow the channel to read that topic itself: each result comes back as a record, which the
     reducer has to know and pass over, or it goes round forever."""
 
     @property
@@ -149,7 +149,7 @@ class ConsoleSinkConfig(SinkConfig):
     """This sink."""
 
     rows: Restarts[Count] = 20
-    """How many rows to print of each micro-batch."""
+    """The number of rows to print of each micro-batch."""
 
     @override
     def build(self, site: SinkSite) -> Sink[Any]:
@@ -183,10 +183,10 @@ class CustomSinkConfig(SinkConfig):
     """The class or function that returns a sink, or the name of a plug-in."""
 
     options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """What the factory is called with, as keyword arguments."""
+    """Keyword arguments for the factory."""
 
     guarantee: Restarts[Literal["at_least_once", "exactly_once"]] = "at_least_once"
-    """What the sink has to promise at the least; it is asked at the start."""
+    """The least that the sink has to promise; it is asked at the start."""
 
     def keyword_arguments(self) -> dict[str, Any]:
         """Return ``options`` with the secrets in plain text, for the factory only."""
