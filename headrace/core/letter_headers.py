@@ -46,7 +46,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason a record is set aside. ``code`` is what refused it, ``error`` None if nothing raised.
+    """The reason a record is set aside. ``code`` refused it; ``error`` is None if nothing raised.
 
     ``message`` is said where nothing was raised.
     """

@@ -137,7 +137,7 @@ FLUSH_TIMEOUT = 2.0
 
 
 class LogExport(Protocol):
-    """The export that takes the lines as well, as ``headrace.extensions.otel.exports``. Any thread."""
+    """An export that takes the lines as well, as ``extensions.otel.exports``. Any thread."""
 
     def take(self, event: Mapping[str, Any], created: float) -> None:
         """Queue the fields of a line, which was logged at ``created``. Does not block."""
