@@ -112,7 +112,7 @@ class CustomProcessorConfig(ProcessorConfig):
     """The class or function that returns a BatchProcessor, or the name of a plug-in."""
 
     options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """Keyword arguments for the factory."""
+    """The keyword arguments of the factory."""
 
     def keyword_arguments(self) -> dict[str, Any]:
         """Return ``options`` with the secrets in plain text, for the factory only."""

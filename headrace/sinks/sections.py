@@ -183,7 +183,7 @@ class CustomSinkConfig(SinkConfig):
     """The class or function that returns a sink, or the name of a plug-in."""
 
     options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """Keyword arguments for the factory."""
+    """The keyword arguments of the factory."""
 
     guarantee: Restarts[Literal["at_least_once", "exactly_once"]] = "at_least_once"
     """The least that the sink has to promise; it is asked at the start."""

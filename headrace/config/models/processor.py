@@ -333,11 +333,11 @@ class MicroBatchConfig(MergingConfig):
     fitting_sinks: ClassVar[tuple[str, ...] | None] = None
 
     decode: Restarts[ColumnDecoder] = "none"
-    """The form in which the reducer sees values: bytes (none), typed columns decoded from JSON
+    """The form in which the reducer gets values: bytes (none), typed columns decoded from JSON
     (json), or what a decoder of your own makes, given as its factory or the name of a plug-in."""
 
     decoder_options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """Keyword arguments for the decoder's factory."""
+    """The keyword arguments of the decoder's factory."""
 
     ddl: Restarts[FreeText | None] = Field(default=None, alias="schema")
     """The columns to decode, in Spark's DDL, such as "carrier STRING, delay DOUBLE"."""

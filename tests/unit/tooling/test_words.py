@@ -119,6 +119,23 @@ _VERBS = """
     Wake Warn Watch Withdraw Write Yield
 """
 
+#: No docstring of a module, a class or a field begins with one of these: it names what that is.
+_NOT_FIRST = {
+    "Have",
+    "How",
+    "That",
+    "What",
+    "When",
+    "Where",
+    "Whether",
+    "Which",
+    "Who",
+    "Why",
+}
+
+#: Folders whose docstrings may still begin so. Only take away from these.
+_OUTSTANDING = ("headrace/extensions/streams/",)
+
 #: Functions whose docstring is read by users of the command line as the title of the whole.
 _TITLES = {("headrace/cli.py", "options")}
 
@@ -177,6 +194,23 @@ def first_words(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
             text = ast.get_docstring(node)
             if text and not node.name.startswith("test_"):
                 yield node.name, text.split()[0].strip(".,:;'`*\""), node.lineno
+
+
+def first_nouns(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield first word and line of each docstring of a module, a class or a field.
+
+    A field's docstring is the text that follows its assignment in a class or a module.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef)):
+            previous: ast.stmt | None = None
+            for statement in node.body:
+                match statement:
+                    case ast.Expr(value=ast.Constant(value=str(text))) if text.strip() and (
+                        previous is None or isinstance(previous, (ast.Assign, ast.AnnAssign))
+                    ):
+                        yield text.split()[0].strip(".,:;'`*\""), statement.lineno
+                previous = statement
 
 
 def prose(text: str) -> Iterator[tuple[str, int]]:
@@ -239,6 +273,35 @@ def test_docstrings_of_functions_begin_with_a_verb() -> None:
         if word not in _VERBS.split() and (file, name) not in _TITLES
     ]
     assert found == []
+
+
+def test_docstrings_of_modules_classes_and_fields_begin_with_a_noun() -> None:
+    """A docstring names what the module, class or field is, so no question word is its first."""
+    found = [
+        f"{file}:{line} {word}"
+        for file, tree in modules()
+        if not file.startswith(_OUTSTANDING)
+        for word, line in first_nouns(tree)
+        if word in _NOT_FIRST
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "words_found"),
+    [
+        ('"""What a module has."""', {"What"}),
+        ('class A:\n    """How it ended."""', {"How"}),
+        ('class A:\n    b: int = 1\n    """Whether it is."""', {"Whether"}),
+        ('class A:\n    B = "b"\n    """Where: here."""', {"Where"}),
+        ('A = 1\n"""Who it is."""', {"Who"}),
+        ('class A:\n    """The end."""\n    b = 1\n    """True if it is."""', set()),
+        ('def a():\n    """Return what it has."""\n    "What"', set()),
+    ],
+)
+def test_a_question_word_at_the_beginning_is_found(source: str, words_found: set[str]) -> None:
+    """Docstrings of modules, classes and fields count, and those of functions do not."""
+    assert {word for word, _ in first_nouns(ast.parse(source))} & _NOT_FIRST == words_found
 
 
 def test_no_line_of_the_package_has_a_phrase_of_the_house() -> None:
