@@ -33,7 +33,7 @@ W = TypeVar("W", int, datetime)
 
 
 class Part(Enum):
-    """What a row has beside its fields."""
+    """The parts of a row beside its fields."""
 
     KEY = "key"
     """The key of the record, or of the group."""
@@ -55,7 +55,7 @@ class FieldNode:
 
 @dataclass(frozen=True, slots=True)
 class PartNode:
-    """What a row has beside its fields."""
+    """The parts of a row beside its fields."""
 
     part: Part
 

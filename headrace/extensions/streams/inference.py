@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an expression may name: rows, and whether they may be missing; parts; keys of a group.
+    """The names that an expression may use.
+
+    ``missing`` are rows that may not be there, ``keys`` the types of a group's key.
 
     ``parts`` has the types of key, time and window where the operator knows them.
     """

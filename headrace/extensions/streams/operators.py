@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Join(Enum):
-    """What becomes of a row without a partner."""
+    """The treatment of a row without a partner."""
 
     INNER = "inner"
     """Nothing."""
@@ -36,7 +36,7 @@ class Join(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What comes out of an operator.
+    """The rows that come out of an operator.
 
     ``key`` has the types of the parts of the key; ``by`` the expressions over the row that are
     equal to them, none where they are not known. ``windows`` are those of a windowed table.
@@ -283,7 +283,7 @@ class Emitted(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce(Stateful):
-    """What a keyed reducer puts out; its state is by key."""
+    """The outputs of a keyed reducer, whose state is by key."""
 
     op = "reduce"
     reducer: Callable[..., Any]

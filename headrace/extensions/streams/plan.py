@@ -111,7 +111,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a topology is run as. A value; any thread.
+    """The parts that a topology is run as. A value; any thread.
 
     ``by_key`` are the topics of changes of key by the operator's place; ``as_read`` says which of
     them have the values as they were read. ``fields`` are those that are read of each operator.

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Missing:
-    """What a field without a default has in its place."""
+    """The mark in place of a default that a field does not have."""
 
     def __repr__(self) -> str:
         return "no default"
@@ -30,7 +30,7 @@ _MISSING: Any = _Missing()
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """What ``field()`` was given, until the class is made."""
+    """The arguments of ``field()``, until the class is made."""
 
     default: Any
     name: str | None
@@ -89,7 +89,7 @@ class Field(Generic[T]):
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
 class Row:
-    """What a record's value is: fields with types.
+    """The value of a record: fields with types.
 
     ::
 

@@ -78,7 +78,7 @@ class StreamsProcessorConfig(StateProcessorConfig):
     """The function that returns the topology."""
 
     options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """What the function is called with, as keyword arguments."""
+    """The keyword arguments of the function."""
 
     topology: Restarts[Name]
     """The name of the topology."""
@@ -259,10 +259,10 @@ class TopologyConfig(TopologySection):
     configuration is read."""
 
     options: Restarts[Annotated[Mapping[str, Any], Options()]] = Field(default={})
-    """What the function is called with, as keyword arguments."""
+    """The keyword arguments of the function."""
 
     group: Restarts[GroupName]
-    """What the groups of its channels, and the topics that it keeps for itself, begin with."""
+    """The beginning of the names of its channels' groups, and of the topics that it makes."""
 
     channel: Restarts[Annotated[Mapping[str, Any], _ChannelKeys()]] = Field(default={})
     """Keys that each of its channels has, as a channel has them: batch, rejects, workers, ...; in

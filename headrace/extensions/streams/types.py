@@ -21,7 +21,7 @@ LEAST_INT, MOST_INT = -(2**63), 2**63 - 1
 
 
 class Kind(Enum):
-    """What a value is. The text stands in plans and in errors."""
+    """The kind of a value. The text stands in plans and in errors."""
 
     TEXT = "str"
     """Unicode text."""
@@ -73,7 +73,7 @@ KEYS = {Kind.TEXT, Kind.INT, Kind.BOOL}
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """What a field holds or an expression yields.
+    """The type of a field or of an expression.
 
     ``item`` is what a list has, ``row`` the class of a row, ``scale`` the digits after the point of
     a decimal. ``nullable`` says that a value may be missing.

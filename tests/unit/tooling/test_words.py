@@ -133,9 +133,6 @@ _NOT_FIRST = {
     "Why",
 }
 
-#: Folders whose docstrings may still begin so. Only take away from these.
-_OUTSTANDING = ("headrace/extensions/streams/",)
-
 #: Functions whose docstring is read by users of the command line as the title of the whole.
 _TITLES = {("headrace/cli.py", "options")}
 
@@ -280,7 +277,6 @@ def test_docstrings_of_modules_classes_and_fields_begin_with_a_noun() -> None:
     found = [
         f"{file}:{line} {word}"
         for file, tree in modules()
-        if not file.startswith(_OUTSTANDING)
         for word, line in first_nouns(tree)
         if word in _NOT_FIRST
     ]

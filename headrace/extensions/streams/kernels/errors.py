@@ -1,4 +1,4 @@
-"""What a kernel raises about a record."""
+"""The error that a kernel raises about a record."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _LEFT, _RIGHT = 0, 1
 
 
 class JoinKind(Enum):
-    """Which records without a partner a join emits: those of no side, of the left, or of both."""
+    """The sides whose records a join emits without a partner: none, the left, or both."""
 
     INNER = (False, False)
     LEFT = (True, False)

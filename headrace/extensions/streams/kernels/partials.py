@@ -653,7 +653,7 @@ class Distinct(Listed):
 
 
 class Fold(Partial):
-    """What a Python function made of the rows, and whether there were any."""
+    """The result of a Python function over rows, and whether there were any."""
 
     def __init__(self, declaration: declared.Fold[Any], kind: pa.DataType) -> None:
         self._declaration, self._type = declaration, kind

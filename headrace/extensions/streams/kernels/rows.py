@@ -1,4 +1,4 @@
-"""What an operator emits: rows as columns, in the order in which they are emitted."""
+"""Rows that an operator emits, as columns, in the order in which they are emitted."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class WindowRows:
 
 @dataclass(frozen=True, slots=True)
 class WindowResult:
-    """What came of a micro-batch: rows by way of emitting, and the records that were late."""
+    """The result of a micro-batch: rows by way of emitting, and the records that were late."""
 
     rows: dict[Emit, WindowRows]
     late: Array

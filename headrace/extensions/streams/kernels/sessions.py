@@ -60,7 +60,7 @@ class _Session:
 
 @dataclass(slots=True)
 class _Structure:
-    """Which records make which session.
+    """The records of each session.
 
     ``parents`` are the sessions that each record was merged with, by their node, the earliest one
     first; ``bounds`` are those of the session that it made. ``roots`` has the node of the session

@@ -1,4 +1,4 @@
-"""Where windowed rows are kept: by pane first, or by the key that a window belongs to."""
+"""Stores of windowed rows: by pane first, or by the key that a window belongs to."""
 
 from __future__ import annotations
 

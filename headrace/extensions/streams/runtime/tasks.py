@@ -33,7 +33,7 @@ _NO_TIME = -1
 
 @dataclass(frozen=True, slots=True)
 class RejectRules:
-    """What becomes of records that an operator fails on, and of late ones.
+    """The treatment of records that an operator fails on, and of late ones.
 
     ``failing`` is fail, skip or dead_letter, ``late`` skip or dead_letter.
     """
@@ -140,7 +140,7 @@ class _Rejected:
 
 @dataclass(slots=True)
 class TaskResult:
-    """What a micro-batch made of a task.
+    """The result of a micro-batch in a task.
 
     ``written`` are records by topic, ``rows`` the rows that changed. ``late`` and ``rejected``
     count records.

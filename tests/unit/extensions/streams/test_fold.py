@@ -382,6 +382,8 @@ def test_the_state_of_a_failed_micro_batch_is_not_gone_on_with() -> None:
     run.run("clicks", [(b"a", b'{"n":1}', 2)])
     assert [each["n"] for _, each, _ in _read(run.written["each"])] == [1, 2]
 
+
+def test_a_row_above_the_limit_names_its_key_and_what_to_do() -> None:
     """The limit fails its micro-batch before anything is staged."""
 
     class Texts(Row):
