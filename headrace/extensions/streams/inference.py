@@ -43,9 +43,8 @@ if TYPE_CHECKING:
 class Scope:
     """The names that an expression may use.
 
-    ``missing`` are rows that may not be there, ``keys`` the types of a group's key.
-
-    ``parts`` has the types of key, time and window where the operator knows them.
+    ``missing`` are rows that may not be there, ``keys`` the types of a group's key. ``parts`` has
+    the types of key, time and window where the operator knows them.
     """
 
     rows: tuple[type[Row], ...]
