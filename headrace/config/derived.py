@@ -40,16 +40,40 @@ def continued(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, lis
 
 
 def rekeying_of(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, str]:
-    """Return which channels re-key what a channel reads, by the topics that they write it to."""
-    reads = channels[name].subscription
-    written = {
-        channel.sink.topic_written: other
-        for other, channel in channels.items()
-        if channel.processor.writes_by_key
-        and channel.sink is not None
-        and channel.sink.topic_written is not None
+    """Return which channels re-key what a channel reads, by the topics that they write it to.
+
+    Of channels that re-key for each other, in a circle, the first one comes after none of them.
+    """
+    order = {each: place for place, each in enumerate(channels)}
+    return {
+        topic: other
+        for topic, other in _rekeyed_for(name, channels).items()
+        if order[other] < order[name] or not _comes_after(other, name, channels)
     }
-    return {topic: other for topic, other in written.items() if reads.covers(topic)}
+
+
+def _rekeyed_for(name: str, channels: Mapping[str, ChannelConfig]) -> dict[str, str]:
+    """Return the other channels that write topics by key that a channel reads, by these topics."""
+    reads = channels[name].subscription
+    return {
+        topic.name: other
+        for other, channel in channels.items()
+        for topic in channel.processor.topics_by_key(channel)
+        if other != name and reads.covers(topic.name)
+    }
+
+
+def _comes_after(name: str, first: str, channels: Mapping[str, ChannelConfig]) -> bool:
+    """Return whether what a channel reads was re-keyed by another one, directly or not."""
+    found, left = set(), [name]
+    while left:
+        for other in _rekeyed_for(left.pop(), channels).values():
+            if other == first:
+                return True
+            if other not in found:
+                found.add(other)
+                left.append(other)
+    return False
 
 
 def expanded(

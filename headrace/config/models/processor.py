@@ -168,10 +168,6 @@ class ProcessorConfig(Section):
     writes_records: ClassVar[bool] = False
     """True if it writes by itself to the cluster that is read, in the member's transactions."""
 
-    writes_by_key: ClassVar[bool] = False
-    """True if it writes the records of its topics again, by another key, to the topic of its
-    sink."""
-
     together: ClassVar[bool] = False
     """True if its channel works in tasks: partition i of each of its topics goes to one member, as
     they belong together."""

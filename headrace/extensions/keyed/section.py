@@ -492,7 +492,6 @@ class RekeyProcessorConfig(MergingConfig):
 
     rejects_section: ClassVar[RejectsModel] = RekeyRejects
     fitting_sinks: ClassVar[tuple[str, ...] | None] = ("kafka",)
-    writes_by_key: ClassVar[bool] = True
     builder: ClassVar[str] = "headrace.extensions.keyed.runtime.rekey:build_rekey"
 
     type: Restarts[Literal["rekey"]] = "rekey"

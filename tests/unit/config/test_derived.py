@@ -279,6 +279,21 @@ def test_it_is_known_which_channel_re_keys_what_another_reads(tmp_path: Path) ->
     assert rekeying_of("b", named) == {"status.orders.by-key": "a"}
 
 
+def test_of_channels_that_re_key_for_each_other_the_first_waits_for_none(tmp_path: Path) -> None:
+    """So a bounded run of a circle ends."""
+    first = loaded(tmp_path, text()).channels["orders.rekey"]
+    written = first.sink
+    assert isinstance(written, KafkaSinkConfig)
+    one = first.model_copy(update={"topics": ("back",)})
+    sink = written.model_copy(update={"topic": "back"})
+    other = first.model_copy(update={"topics": ("status.orders.by-key",), "sink": sink})
+    for order in (("one", "other"), ("other", "one")):
+        both = {"one": one, "other": other}
+        channels = {name: both[name] for name in order}
+        waits = {name: set(rekeying_of(name, channels).values()) for name in order}
+        assert waits == {order[0]: set(), order[1]: {order[0]}}
+
+
 @pytest.mark.parametrize(
     ("internal", "purge"),
     [("", 30.0), (", internal: {purge_input: 5s}", 5.0), (", internal: {purge_input: null}", None)],

@@ -370,6 +370,35 @@ def test_groups_are_counted_once_while_members_come_and_die(site: Site) -> None:
     assert counts == sorted(counts)
 
 
+def test_a_bounded_run_processes_all_parts_of_a_topology_and_its_tables(site: Site) -> None:
+    """Each part ends after the one that writes what it reads."""
+    code = program(site)
+    final, updates = site.broker.create_topic(1), site.broker.create_topic(1)
+    options = {"clicks": site.topic, "final": final, "updates": updates, "kind": "tumbling"}
+    document = topology(site, code, "windows", options)
+    database = site.directory / "shop.db"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute(
+            "CREATE TABLE pages (url TEXT, begin BIGINT, n BIGINT, sum BIGINT, UNIQUE (url, begin))"
+        )
+    document["topologies"]["shop"]["tables"] = {
+        "pages": {
+            "type": "sql",
+            "url": f"sqlite:///{database}",
+            "table": "pages",
+            "mode": "upsert",
+            "key": ["url", "begin"],
+        }
+    }
+    sent = clicks(300, 7)
+    produce(site, sent, 2)
+    daemon = site.daemon(document).start("--until", "latest")
+    assert daemon.wait() == 0, daemon.text()
+    with closing(sqlite3.connect(database)) as connection:
+        ((count,),) = connection.execute("SELECT sum(n) FROM pages").fetchall()
+    assert count == len(sent)
+
+
 def test_records_that_fail_and_late_ones_go_to_the_topic(site: Site) -> None:
     """A value of another type, one without a field, and one whose windows are over."""
     code = program(site)
