@@ -126,8 +126,7 @@ class StreamsTest:
         if topic not in self._inputs:
             known = ", ".join(sorted(self._inputs))
             raise KeyError(f"the topology does not read {topic!r}; it reads {known}")
-        found = str(key) if isinstance(key, int) else key
-        self._put(topic, (_in_bytes(found), _in_bytes(value), time))
+        self._put(topic, (bytes_of(key), bytes_of(value), time))
         self._count += 1
         if self._count >= self._batch:
             self.run()
@@ -282,9 +281,12 @@ def _out_record(key: bytes | None, value: bytes | None, time: int) -> OutRecord:
     return OutRecord(text, None if value is None else _from_bytes(value), time)
 
 
-def _in_bytes(value: Any) -> bytes | None:
+def bytes_of(value: Any) -> bytes | None:
+    """Return a key or a value as a topic has it: text in UTF-8, a number's digits, else JSON."""
     if value is None or isinstance(value, bytes):
         return value
+    if isinstance(value, int):
+        value = str(value)
     if isinstance(value, str):
         return value.encode()
     fields = getattr(type(value), "__fields__", None)
@@ -380,4 +382,4 @@ def _state_of_aggregate(plan: Plan, place: int, operator: Aggregate, source: Out
     return WindowState(operator, operator.windows, source, emits_of(plan, place))
 
 
-__all__ = ["OutRecord", "StreamsTest"]
+__all__ = ["OutRecord", "StreamsTest", "bytes_of"]

@@ -1,0 +1,211 @@
+"""Topologies as channels run them, in memory: micro-batches on a state, dropped and restored."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from headrace.core.letter_headers import LetterHeaders
+from headrace.core.tables import SCHEMA
+from headrace.extensions.keyed.sink import staged_state
+from headrace.extensions.keyed.state import LayeredState, Progress
+from headrace.extensions.streams.inline.run import topics_in_code
+from headrace.extensions.streams.inline.streams_test import bytes_of
+from headrace.extensions.streams.kernels.rows import Emit
+from headrace.extensions.streams.operators import Emitted, KeyBy, Sink
+from headrace.extensions.streams.runtime.fold import TopologyFold
+from headrace.extensions.streams.runtime.tasks import RejectRules
+from headrace.sinks.micro_batch import MicroBatch, OffsetRange
+from headrace.testing.keyed import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from headrace.extensions.keyed.sink import KeyedCounts
+    from headrace.extensions.streams.plan import Channel, Plan
+    from headrace.extensions.streams.rows import Row
+    from headrace.extensions.streams.topology import Topology
+
+#: The row limit of channels by default.
+_MAX_ROW = 512 * 1024
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TopicRecord(NamedTuple):
+    """A record of a topic, in bytes; its time is in milliseconds."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    time: int
+
+
+class InMemoryPart:
+    """A part of a topology on one partition, whose state outlives restarts. One thread.
+
+    ``written`` has what was committed, by topic and in its order.
+    """
+
+    def __init__(self, plan: Plan, part: Channel, rules: RejectRules | None = None) -> None:
+        self.plan, self.part = plan, part
+        self.rules = rules or RejectRules(LetterHeaders("headrace", plan.group))
+        self.written: dict[str, list[TopicRecord]] = {}
+        self.counts: list[KeyedCounts] = []
+        self._store = MemoryStore()
+        self._offset = self._number = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin again with what was committed."""
+        self.state = LayeredState(self._store)
+        self.state.begin(0, Progress({"in": self._offset}, self._number, None))
+        self.state.admit(0)
+        self.fold = TopologyFold(self.plan, self.part, self.state, self.rules, _MAX_ROW)
+
+    def run(self, records: Sequence[TopicRecord], *, commits: bool = True) -> None:
+        """Run a micro-batch in the order of the records; commit what came of it, or drop it.
+
+        Raises:
+            PoisonRecordError: a record cannot be processed, and the rules say ``fail``.
+        """
+        self._number += 1
+        end, size = self._offset + len(records), len(records)
+        batch = MicroBatch(
+            f"m{self._number}", "c", (OffsetRange("in", 0, self._offset, end, size),)
+        )
+        staged = staged_state(batch, self.fold(self._table(records), batch), self.state, str)
+        self.state.stage(staged.layer)
+        if not commits:
+            self.state.drop(batch.id)
+            return
+        self._offset = end
+        self.state.apply([staged.layer], {0: Progress({"in": end}, self._number, None)})
+        self.counts.append(staged.counts)
+        for each in staged.outputs:
+            record = TopicRecord(each.topic, each.key, each.value, each.timestamp or 0)
+            self.written.setdefault(each.topic, []).append(record)
+
+    def rows(self, prefix: bytes = b"") -> dict[bytes, bytes | None]:
+        """Return the rows of the state whose keys begin so."""
+        return {key: row.state for key, row in self.state.rows_of(0, prefix).items()}
+
+    def _table(self, records: Sequence[TopicRecord]) -> pa.Table:
+        rows = [
+            {
+                "topic": each.topic,
+                "partition": 0,
+                "offset": self._offset + at,
+                "timestamp": _EPOCH + timedelta(milliseconds=each.time),
+                "key": each.key,
+                "value": each.value,
+            }
+            for at, each in enumerate(records)
+        ]
+        return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+#: A record as a program has it: topic, key, value and time.
+Given = tuple[str, "str | bytes | int | None", "Row | Mapping[str, Any] | str | bytes | None", int]
+
+
+def check_topology(
+    topology: Callable[[], Topology], records: Iterable[Given], *, runs: int = 20, seed: int = 1
+) -> None:
+    """Run a topology over random cuts of the same records, with failures and restarts, and compare.
+
+    Each part runs on one partition, as a channel would run it; some micro-batches are dropped and
+    come again, and some parts begin again with what they have stored. What ``each`` and ``final``
+    write is compared record by record, and so are the rows at the end. Updates depend on cuts, and
+    so does all that is made of them: it is left out.
+
+    Raises:
+        AssertionError: two runs differ; the message says in which topic or row.
+        ConfigError: the topology does not fit together.
+        PoisonRecordError: a record cannot be processed.
+    """
+    given = [TopicRecord(t, bytes_of(key), bytes_of(value), at) for t, key, value, at in records]
+    plan = topology().plan("topology")
+    random = Random(seed)  # noqa: S311 - for tests
+    expected = _run(plan, given, None)
+    for number in range(runs):
+        # made again: functions of another object may remember things
+        found = _run(topology().plan("topology"), given, random)
+        for name, wanted in expected.items():
+            if found[name] != wanted:
+                at, (one, other) = _first_difference(wanted, found[name])
+                raise AssertionError(
+                    f"{name}, place {at}: {one} in one micro-batch, {other} in run {number} of "
+                    f"seed {seed}: a function is not pure, or remembers something"
+                )
+
+
+def _run(plan: Plan, given: Sequence[TopicRecord], random: Random | None) -> dict[str, list[Any]]:
+    """Return what was written to topics, and the rows of parts, that depend on no cuts."""
+    topics: dict[str, list[TopicRecord]] = {}
+    for record in given:
+        topics.setdefault(record.topic, []).append(record)
+    found: dict[str, list[Any]] = {}
+    cut = _cut_topics(plan)
+    for part in plan.channels_in_order:
+        run = InMemoryPart(plan, part)
+        _feed(run, _in_task_order(plan, part, topics), random)
+        for topic, written in run.written.items():
+            topics[topic] = written
+            if topic not in cut:
+                found[f"topic {topic}"] = list(written)
+        if not cut.intersection(part.topics):
+            found[f"the rows of {part.name}"] = sorted(run.rows().items())
+    return found
+
+
+def _feed(run: InMemoryPart, records: Sequence[TopicRecord], random: Random | None) -> None:
+    """Run records through a part: all at once, or in random cuts."""
+    at = 0
+    while at < len(records):
+        size = len(records) if random is None else random.randint(1, 1 + len(records) // 3)
+        if random is not None and random.random() < 0.2:
+            run.run(records[at : at + random.randint(1, size)], commits=False)
+        if random is not None and random.random() < 0.2:
+            run.restart()
+        run.run(records[at : at + size])
+        at += size
+
+
+def _in_task_order(
+    plan: Plan, part: Channel, topics: Mapping[str, Sequence[TopicRecord]]
+) -> list[TopicRecord]:
+    """Return the records of a part's topics by time; one out of order stays behind its former."""
+    found: list[tuple[int, int, int, TopicRecord]] = []
+    for place, topic in enumerate(topics_in_code(plan, part)):
+        highest = -1
+        for number, record in enumerate(topics.get(topic, ())):
+            highest = max(highest, record.time)
+            found.append((highest, place, number, record))
+    return [each[-1] for each in sorted(found, key=lambda each: each[:3])]
+
+
+def _cut_topics(plan: Plan) -> set[str]:
+    """Return the topics whose records depend on cuts: updates, and what is made of them."""
+    cut: set[int] = set()
+    for _ in plan.operators:
+        for place, operator in enumerate(plan.operators):
+            updates = isinstance(operator, Emitted) and operator.emit is Emit.UPDATES
+            if updates or cut.intersection(operator.inputs):
+                cut.add(place)
+    named = [(place, plan.operators[place]) for place in cut]
+    written = {each.topic for _, each in named if isinstance(each, Sink)}
+    return written | {plan.by_key[place] for place, each in named if isinstance(each, KeyBy)}
+
+
+def _first_difference(one: Sequence[Any], other: Sequence[Any]) -> tuple[int, tuple[Any, Any]]:
+    size = min(len(one), len(other))
+    at = next((place for place in range(size) if one[place] != other[place]), size)
+    return at, (_at(one, at), _at(other, at))
+
+
+def _at(values: Sequence[Any], at: int) -> Any:
+    return values[at] if at < len(values) else "nothing"
