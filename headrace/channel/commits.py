@@ -1,4 +1,7 @@
-"""Offsets of a channel on their way into the store, which commits them to Kafka or ZooKeeper."""
+"""Offsets of a channel on their way into the store, which commits them.
+
+The stores are kafka/offsets.py, and coordinators/offset_nodes.py for ZooKeeper.
+"""
 
 from __future__ import annotations
 

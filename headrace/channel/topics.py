@@ -275,7 +275,7 @@ class TopicWatcher(PeriodicThread):
 
     @contextmanager
     def resubscribe(self, subscription: Subscription, deadline: Deadline) -> Iterator[None]:
-        """Run the block, then subscribe to the topics of a reloaded configuration.
+        """Check the topics of a reloaded configuration, run the block, then subscribe to them.
 
         The block may refuse them. Topics that the reload adds are claimed, others are given back.
 

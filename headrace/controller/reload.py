@@ -63,7 +63,7 @@ class Action(Enum):
     REBUILD_SPARK = "rebuild Spark"
     """Build the Spark session again."""
     ADJUST = "adjust"
-    """Change a channel while it runs."""
+    """Change a channel while it runs, by ``channel.Reconfiguration``."""
     RESTART = "restart"
     """Stop a channel and start it again."""
     START = "start"

@@ -1,7 +1,8 @@
 """The lease: until when a member may act on its claims, by its own clock.
 
-When it ends, claims stay where they are in ZooKeeper. ``member.Member._keep_alive`` renews it and
-ends the claims that it no longer covers; ``zookeeper_registry`` deletes their nodes (``release``).
+``member.GroupMembership._keep_alive`` renews it. Once it has ended, that drops every claim
+(``Rebalance.lose_all``). Their nodes stay in ZooKeeper until a later look at the group deletes them
+(``Rebalance._reconcile_owners``).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from headrace.core.clock import Clock
 
 MARGIN = 0.1
-"""Share of the session time-out that is given away: it covers clocks of different speed, and the
-way from asking the lease to the effect of what it allowed."""
+"""Share of the session time-out that is given away: it covers clocks of different speed, and
+the delay between a look at the lease and the effect of what it allowed."""
 
 HEARTBEAT_SHARE = 1 / 6
 """Share of the session time-out from one heartbeat to the next."""

@@ -231,7 +231,7 @@ class GroupMembership:
     # --- membership -------------------------------------------------------------------------
 
     def _other_session(self) -> bool:
-        """Return whether we are connected, and not with the session that we joined in."""
+        """Return whether we are connected with another session than the one that we joined in."""
         membership = self._membership
         return self._session.session_id not in {None, membership and membership.session_id}
 
@@ -337,6 +337,7 @@ class GroupMembership:
     # --- claims -----------------------------------------------------------------------------
 
     def _lose_all(self, reason: LossReason) -> None:
+        """End the lease and drop every claim; the channel is told of each (``claim_lost``)."""
         if self._lease is not None:
             if self._lease.ended():
                 # it may be over because the process stood still, and its client with it

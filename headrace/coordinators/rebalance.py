@@ -476,6 +476,7 @@ class Rebalance:
             self._drop(holding, reason)
 
     def _drop(self, holding: HeldClaim, reason: LossReason) -> None:
+        """Remove a claim and tell the channel; its node stays until ``_reconcile_owners``."""
         self._claim_table.remove(holding)
         if reason is not LossReason.SESSION_LOST:
             self._claim_table.unreleased.add(holding.claim.partition)

@@ -160,7 +160,7 @@ _POLL = 0.005
 
 
 class KafkaOffsetStore(OffsetStore):
-    """An ``OffsetStore`` on one librdkafka client.
+    """Commits a group's offsets to Kafka by a plain consumer: ``fencing: metadata``, the default.
 
     Commits are asynchronous with a deadline, because a synchronous one blocks for 45 s when there
     is no group coordinator. The answer is handed over only while the client is polled.

@@ -1,4 +1,4 @@
-"""The sinks that keep nothing: console and noop."""
+"""The sinks that keep nothing: console and noop, the smallest sink."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def require_sink(made: object, maker: str) -> Sink[Any]:
 def _missing(made: object) -> str | None:
     """Return what an object lacks to be a sink, None if that is nothing that can be seen."""
     if isinstance(made, type):
-        return "an object is wanted, and that is a class"
+        return "it is a class; return an instance"
     lacking = [name for name in _METHODS if not callable(getattr(made, name, None))]
     if lacking:
         return f"it has no {' and no '.join(lacking)}"

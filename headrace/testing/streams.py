@@ -60,7 +60,7 @@ class InMemoryPart:
         self.restart()
 
     def restart(self) -> None:
-        """Begin again with what was committed."""
+        """Start again with the rows that were committed."""
         self.state = LayeredState(self._store)
         self.state.begin(0, Progress({"in": self._offset}, self._number, None))
         self.state.admit(0)
@@ -118,8 +118,8 @@ def check_topology(
     """Run a topology over random cuts of the same records, with failures and restarts, and compare.
 
     Each part runs on one partition, as a channel would run it; some micro-batches are dropped and
-    come again, and some parts begin again with what they have stored. What ``each`` and ``final``
-    write is compared record by record, and so are the rows at the end. Updates depend on cuts, and
+    come again, and some parts begin again with their stored rows. Records that ``each`` and ``final``
+    write are compared one by one, and so are the rows at the end. Updates depend on cuts, and
     so does all that is made of them: it is left out.
 
     Raises:
@@ -178,7 +178,7 @@ def _feed(run: InMemoryPart, records: Sequence[TopicRecord], random: Random | No
 def _in_task_order(
     plan: Plan, part: Channel, topics: Mapping[str, Sequence[TopicRecord]]
 ) -> list[TopicRecord]:
-    """Return the records of a part's topics by time; one out of order stays behind its former."""
+    """Return the records of a part's topics by time; one out of order comes after the one before it."""
     found: list[tuple[int, int, int, TopicRecord]] = []
     for place, topic in enumerate(topics_in_code(plan, part)):
         highest = -1

@@ -74,7 +74,7 @@ _ENDS = (
 _OPEN_ENDS = ("withdrawn", "not_stored")
 
 #: Seconds between two looks at calls whose time is over.
-_LEASE_INTERVAL = 0.5
+_OVERDUE_INTERVAL = 0.5
 
 #: Seconds between two warnings of calls that were late: behind a backlog, all of them are.
 _LATE_INTERVAL = 10.0
@@ -434,19 +434,19 @@ class AssignmentProcessor(BatchProcessor):
             batch.calls -= 1
             batch.advance_if_over()
 
-    # --- leases -----------------------------------------------------------------------------
+    # --- calls that take too long -----------------------------------------------------------
 
     def _watch_limits(self) -> None:
         """Abandon threads whose calls exceed their limit. On a thread of its own.
 
-        Calls that wait and that no caller waits for any more are ended: no thread may be free for
-        long, and their batches are not answered before.
+        Queued calls that are no longer needed end as well: it may be long before a thread is free,
+        and their batches are not answered before.
         """
         assert self._context is not None, "open comes first"
         while True:
             refusal = None
             with self._lock:
-                if self._lock.wait_for(lambda: self._stopping, _LEASE_INTERVAL):
+                if self._lock.wait_for(lambda: self._stopping, _OVERDUE_INTERVAL):
                     return
                 kept = [job for job in self._waiting if not self._ended_unmade(job)]
                 self._waiting = deque(kept)

@@ -151,9 +151,9 @@ def _of_text(text: str) -> dict[str, Any]:
     return {"type": "function", "function": text} if ":" in text else {"type": text}
 
 
-#: The built-in sinks: the import path of each kind's section, by its type. A sink is added here.
-#: The smallest example is ``JsonLinesSinkConfig`` in sinks/sections.py, whose ``build`` makes the
-#: sink of sinks/jsonl.py.
+#: The built-in sinks: the import path of each kind's section, by its type. To
+#: add a sink, add its line here. The smallest example is ``ConsoleSinkConfig`` in sinks/sections.py
+#: with ``ConsoleSink`` in sinks/console.py; one that keeps rows is ``JsonLinesSinkConfig``.
 SINKS = KindTable(
     SinkConfig,
     PluginKind.SINK,

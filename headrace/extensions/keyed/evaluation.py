@@ -321,7 +321,11 @@ class KeyEvaluation:
                 self._fire(Fired(name, at, TimerClock.CLOCK))
 
     def _fire(self, fired: Fired) -> None:
-        """Call the reducer with a timer, which is no longer set."""
+        """Call the reducer with a timer, which is no longer set.
+
+        Keys without records come from ``rows._due_keys``, those of quiet partitions from
+        ``runtime.ticks.Ticks``.
+        """
         del self._timers[fired.name]
         self._is_called = True
         self._result.fired += 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headrace.extensions.keyed.settings import FoldSettings
 
-#: What a fact's lateness is taken for. One that is too late does not reach the reducer.
+#: The classes of a fact's lateness. One that is too late does not reach the reducer.
 IN_TIME, LATE, TOO_LATE = range(3)
 
 

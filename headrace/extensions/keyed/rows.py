@@ -219,7 +219,7 @@ class _Records:
     def times(
         self, state: LayeredState
     ) -> tuple[dict[int, int], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the stream times at the ends, that with each record, and how late each is."""
+        """Return each partition's last stream time, that at each record, and how late each is."""
         running = self._ts.copy()
         late_by = np.zeros_like(running)
         ends: dict[int, int] = {}

@@ -251,8 +251,8 @@ class KeyedSink(Sink[StagedState]):
         """Start a task with the offsets that go with its state, and return these. Blocks.
 
         ``identities`` are of its partitions, one of each topic. One that missed commits, or has no
-        offset yet, has them counted as the others do from the next one on. A commit that is under
-        way is waited for: what was stored before it is of no use after it.
+        offset yet, has them counted as the others do from the next one on. Waits for a
+        commit that is under way, which makes what was read before it obsolete.
         """
         (number,) = {int(identity.rpartition("/")[2]) for identity in identities}
         with self._lock:

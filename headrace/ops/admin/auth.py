@@ -255,7 +255,7 @@ class Caller:
 
     @property
     def host(self) -> str:
-        """Return the address without the port, which is another one each time."""
+        """Return the address without the port, which differs for each connection."""
         return self.address.rpartition(":")[0] or self.address
 
 
@@ -345,7 +345,7 @@ class Rules:
 
 
 class Guard:
-    """The outermost layer: nothing gets to the endpoints that does not keep the rules."""
+    """The outermost layer: only requests that keep the rules reach the endpoints."""
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self._app = app

@@ -12,10 +12,14 @@ from tests.unit.extensions.streams import programs
 
 
 class Click(Row):
+    """A click."""
+
     url: Field[str]
 
 
 class Pages(Row):
+    """The clicks of a page in a minute."""
+
     url: Field[str]
     begin: Field[int]
     n: Field[int]

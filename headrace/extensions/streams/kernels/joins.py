@@ -301,7 +301,7 @@ class JoinKernel:
         np.minimum.at(first_pair, orders.ids, pairs.at)
         paired = np.zeros(len(times), np.bool_)
         paired[pairs.at] = True
-        due, late = [], []
+        due, at_once = [], []
         for side in (_LEFT, _RIGHT):
             if not self._kind.value[side]:
                 continue
@@ -318,13 +318,13 @@ class JoinKernel:
                 if is_new:
                     read = records.orders - before
                     alone = ~paired[read]
-                    at_once = alone & (over < times[read])
-                    late.append(_Rows.alone(records.take(at_once), read[at_once], side))
-                    alone = alone & ~at_once
+                    is_over = alone & (over < times[read])
+                    at_once.append(_Rows.alone(records.take(is_over), read[is_over], side))
+                    alone = alone & ~is_over
                 emitted = alone & (closes < never) & (joins >= closes)
                 due.append(_Rows.alone(records.take(emitted), closes[emitted], side))
                 records.alone[:] = alone & (joins == never) & ~emitted
-        return [self._sort_due(_concat(due)), _concat(late)]
+        return [self._sort_due(_concat(due)), _concat(at_once)]
 
     def _sort_due(self, due: _Rows) -> _Rows:
         """Return rows in the order (record, time, right before left, key, order)."""

@@ -1,9 +1,9 @@
 """The rows of operators' stores in a channel's state: their keys, and what a micro-batch changed.
 
-All stores of a channel are in one state, and its changelog. A row's key is the store's name, then
-for windows their begin or end as 19 digits of milliseconds, then the key of the group; so the rows
-of a window lie together. Its value is a list in JSON: the latest time of a record, and the parts of
-each aggregate.
+All stores of a channel are in one state, and its changelog: ``KeyedSink.commit_with`` writes both.
+A row's key is the store's name, then for windows their begin or end as 19 digits of milliseconds,
+then the key of the group; so the rows of a window lie together. Its value is a list in JSON: the
+latest time of a record, and the parts of each aggregate.
 """
 
 from __future__ import annotations
