@@ -117,9 +117,9 @@ def check_topology(
 ) -> None:
     """Run a topology over random cuts of the same records, with failures and restarts, and compare.
 
-    Each part runs on one partition, as a channel would run it; some micro-batches are dropped and
-    come again, and some parts begin again with their stored rows. Records that ``each`` and ``final``
-    write are compared one by one, and so are the rows at the end. Updates depend on cuts, and
+    Each part runs on one partition, as a channel would run it. Some micro-batches are dropped and
+    delivered again, and some parts start again with their stored rows. The records of ``each`` and
+    ``final`` are compared one by one, and so are the rows at the end. Updates depend on cuts, and
     so does all that is made of them: it is left out.
 
     Raises:
