@@ -178,7 +178,7 @@ def _feed(run: InMemoryPart, records: Sequence[TopicRecord], random: Random | No
 def _in_task_order(
     plan: Plan, part: Channel, topics: Mapping[str, Sequence[TopicRecord]]
 ) -> list[TopicRecord]:
-    """Return the records of a part's topics by time; one out of order comes after the one before it."""
+    """Return the records of a part's topics by time; in a topic they keep their order."""
     found: list[tuple[int, int, int, TopicRecord]] = []
     for place, topic in enumerate(topics_in_code(plan, part)):
         highest = -1

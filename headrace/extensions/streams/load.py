@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.errors import ConfigError, ImportPathError
 from headrace.core.imports import load_factory
 from headrace.core.user_text import describe_error
+from headrace.extensions.streams.kernels.rows import Emit
 from headrace.extensions.streams.plan import make_plan
 from headrace.extensions.streams.tables import with_tables
 from headrace.extensions.streams.topology import Topology
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from headrace.extensions.streams.kernels.rows import Emit
     from headrace.extensions.streams.plan import Plan
 
 #: Seconds in which the code has to return its topology: it makes expressions, and reads nothing.
@@ -29,13 +29,13 @@ def load_plan(  # noqa: PLR0917 - what a configuration says of a topology
     options: Mapping[str, Any],
     name: str,
     group: str,
-    tables: Mapping[str, Emit],
+    tables: Mapping[str, str],
     folders: Iterable[Path | str] = (),
 ) -> Plan:
     """Return the plan of the topology that a function returns, called with ``options``. Imports.
 
-    ``tables`` name the aggregates whose rows go to tables; ``folders`` are looked in first. The
-    plan is a value: the same in each process for the same code.
+    ``tables`` name the aggregates whose updates or final rows go to tables; ``folders`` are looked
+    in first. The plan is a value: the same in each process for the same code.
 
     Raises:
         ConfigError: the function cannot be imported or called, returns something else or does not
@@ -47,7 +47,8 @@ def load_plan(  # noqa: PLR0917 - what a configuration says of a topology
     if not isinstance(made, Topology):
         kind = type(made).__name__
         raise ConfigError([f"returns a {kind}, and a headrace.streams.Topology is expected"])
-    return make_plan(with_tables(made.operators, tables, group), name, group)
+    emits = {table: Emit(rows) for table, rows in tables.items()}
+    return make_plan(with_tables(made.operators, emits, group), name, group)
 
 
 def _call(code: str, options: Mapping[str, Any]) -> object:

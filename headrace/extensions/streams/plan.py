@@ -152,6 +152,19 @@ class Plan:
         sources = tuple(topic for topic in channel.topics if topic not in made)
         return dict.fromkeys(made, sources)
 
+    def part(self, name: str) -> Channel:
+        """Return a part by its name, which is its channel's without the topology's.
+
+        Raises:
+            ConfigError: there is none of this name.
+        """
+        found = {each.name.removeprefix(f"{self.name}."): each for each in self.channels}
+        if name not in found:
+            raise ConfigError(
+                [f"topology {self.name} has no part {name}; it has {', '.join(found)}"]
+            )
+        return found[name]
+
     def document(self) -> dict[str, Any]:
         """Return the plan as JSON values; its members are in the same order in any process."""
         return {

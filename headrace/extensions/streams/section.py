@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from typing_extensions import override
 
-from headrace.config.errors import FieldConflict, conflict_in
+from headrace.config.errors import FieldConflict
 from headrace.config.models.base import Hot, Restarts
-from headrace.config.models.channel import ChannelConfig
 from headrace.config.models.rejects import RejectsModel, StreamsRejects
 from headrace.config.models.sink import SINKS, SinkConfig
 from headrace.config.models.topology import TopologySection
-from headrace.config.problems import problems
 from headrace.config.types.scalars import FreeText, GroupName, ImportPath, Name, PositiveNumber
 from headrace.config.types.secrets import FreeMapping, Options, reveal_all
 from headrace.config.types.units import PositiveSeconds
-from headrace.core.errors import ConfigError
 from headrace.core.extras import Extra
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.section import (
@@ -29,36 +26,17 @@ from headrace.extensions.keyed.section import (
     StateConfig,
     StateProcessorConfig,
 )
-from headrace.extensions.streams.decode import has_bytes
-from headrace.extensions.streams.kernels.rows import Emit
-from headrace.extensions.streams.load import load_plan
-from headrace.extensions.streams.operators import (
-    Lookup,
-    Reduce,
-    StreamJoin,
-    TableJoin,
-    TableSource,
-)
-from headrace.extensions.streams.tables import (
-    TABLE_SETTINGS,
-    find_aggregate,
-    table_channel,
-    table_rows,
-    table_topic,
-)
+from headrace.extensions.streams.names import TABLE_SETTINGS, table_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pydantic import ValidationInfo
 
     from headrace.config.errors import Steps
+    from headrace.config.models.channel import ChannelConfig
     from headrace.config.models.processor import TopicByKey
-    from headrace.extensions.streams.operators import Operator, Output
     from headrace.extensions.streams.plan import Channel, Plan
-
-#: Seconds between two deletions of what is processed of a by-key topic, as Kafka Streams has it.
-PURGE_INTERVAL = 30.0
 
 #: Keys of a channel that its topology decides.
 _OF_TOPOLOGY = ("topics", "group", "sink", "source")
@@ -114,10 +92,10 @@ class StreamsProcessorConfig(StateProcessorConfig):
         Raises:
             ConfigError: it cannot be made.
         """
-        tables = {name: Emit(emit) for name, emit in self.tables.items()}
-        return load_plan(
-            self.code, reveal_all(self.options), self.topology, self.topology_group, tables
-        )
+        from headrace.extensions.streams.load import load_plan  # noqa: PLC0415 - needs Arrow
+
+        options = reveal_all(self.options)
+        return load_plan(self.code, options, self.topology, self.topology_group, self.tables)
 
     @property
     def code_paths(self) -> tuple[str, ...]:
@@ -173,7 +151,7 @@ class StreamsProcessorConfig(StateProcessorConfig):
             ConfigError: they cannot be made.
         """
         plan = self.plan()
-        return plan, part_of(plan, self.part)
+        return plan, plan.part(self.part)
 
     @override
     def purged_topics(self, channel: ChannelConfig) -> tuple[str, ...]:
@@ -222,19 +200,6 @@ class StreamsProcessorConfig(StateProcessorConfig):
             )
 
 
-def part_of(plan: Plan, part: str) -> Channel:
-    """Return a part of a plan by its name.
-
-    Raises:
-        ConfigError: there is none of this name.
-    """
-    found = {each.name.removeprefix(f"{plan.name}."): each for each in plan.channels}
-    if part not in found:
-        named = ", ".join(found)
-        raise ConfigError([f"topology {plan.name} has no part {part}; it has {named}"])
-    return found[part]
-
-
 def _fingerprints(stores: str) -> dict[str, str]:
     pairs = (each.rpartition(":") for each in stores.split())
     return {name: fingerprint for name, _, fingerprint in pairs}
@@ -278,10 +243,10 @@ class TopologyConfig(TopologySection):
     upsert a table has the row of each key and window as it is, else each window once it is over."""
 
     @property
-    def _emits(self) -> dict[str, Emit]:
-        """Return which rows go to the tables."""
+    def table_rows(self) -> dict[str, Literal["updates", "final"]]:
+        """Return which rows of aggregates go to their tables."""
         return {
-            name: Emit.UPDATES if getattr(sink, "mode", "append") == "upsert" else Emit.FINAL
+            name: "updates" if getattr(sink, "mode", "append") == "upsert" else "final"
             for name, sink in self.tables.items()
         }
 
@@ -291,163 +256,13 @@ class TopologyConfig(TopologySection):
         Raises:
             ConfigError: it cannot be made.
         """
+        from headrace.extensions.streams.load import load_plan  # noqa: PLC0415 - needs Arrow
+
         options = reveal_all(self.options)
-        return load_plan(self.code, options, name, self.group, self._emits, folders)
+        return load_plan(self.code, options, name, self.group, self.table_rows, folders)
 
     @override
     def make_channels(self, name: str, info: ValidationInfo) -> Mapping[str, ChannelConfig]:
-        try:
-            plan = self.plan(name, info.data.get("python_path") or ())
-        except ConfigError as error:
-            found = [FieldConflict(("code",), f"is {self.code}, which {e}") for e in error.problems]
-            raise conflict_in(found) from error
-        conflicts = list(self._conflicts(plan))
-        documents: dict[str, dict[str, Any]] = {}
-        parts = {}
-        for each in plan.channels_in_order:
-            part = each.name.removeprefix(f"{name}.")
-            parts[part], documents[part] = each, self._document(plan, each, part)
-        for table in self.tables:
-            documents[table_channel(table)] = self._table_document(plan, table)
-        made: dict[str, ChannelConfig] = {}
-        for part, document in documents.items():
-            try:
-                channel = ChannelConfig.model_validate(document, context=info.context)
-                made[f"{name}.{part}"] = channel
-                if part in parts:
-                    # beside the fields: the code need not be called again
-                    channel.processor.__dict__["planned"] = (plan, parts[part])
-            except ValidationError as error:
-                conflicts += [
-                    FieldConflict(self._origin(part, steps), sentence)
-                    for steps, sentence in problems(error, ChannelConfig)
-                ]
-        if conflicts:
-            raise conflict_in(list(dict.fromkeys(conflicts)))
-        return made
+        from headrace.extensions.streams.expansion import Expansion  # noqa: PLC0415 - needs Arrow
 
-    def _conflicts(self, plan: Plan) -> Iterator[FieldConflict]:
-        parts = [each.name.removeprefix(f"{plan.name}.") for each in plan.channels]
-        parts += map(table_channel, self.tables)
-        for part in self.channels:
-            if part not in parts:
-                yield FieldConflict(
-                    ("channels", part),
-                    f"is no channel of the topology, which becomes {', '.join(parts)}",
-                )
-        for name, sink in self.tables.items():
-            found, key = find_aggregate(plan.operators, name), set(getattr(sink, "key", ()))
-            assert found is not None, "the plan has it"
-            if self._emits[name] is Emit.UPDATES and key != (own := set(table_rows(found[1]).key)):
-                yield FieldConflict(
-                    ("tables", name, "key"),
-                    f"is {', '.join(sorted(key))}, and a row of {name} is told from others by "
-                    f"{', '.join(sorted(own))}; write that",
-                )
-        for operator in plan.operators:
-            if isinstance(operator, StreamJoin):
-                yield from self._conflicts_of_join(plan, operator)
-            if isinstance(operator, TableSource):
-                yield from self._conflicts_of_rows(operator, operator.output, None)
-            if runs_in_tests_only(operator):
-                yield FieldConflict(
-                    ("code",),
-                    f"is {self.code}, and {operator.label} runs in StreamsTest only, not in a "
-                    "channel yet; leave it out, or join in a keyed reducer (docs/keyed.md)",
-                )
-
-    def _conflicts_of_join(self, plan: Plan, operator: StreamJoin) -> Iterator[FieldConflict]:
-        for place in operator.inputs:
-            output = plan.operators[place].output
-            yield from self._conflicts_of_rows(operator, output, plan.fields[place])
-
-    def _conflicts_of_rows(
-        self, operator: Operator, output: Output | None, names: Sequence[str] | None
-    ) -> Iterator[FieldConflict]:
-        """Yield which fields of rows cannot be kept in a state."""
-        assert output is not None, "there are rows"
-        fields = output.row.__fields__
-        for name in fields if names is None else names:
-            if has_bytes(fields[name].type):
-                yield FieldConflict(
-                    ("code",),
-                    f"is {self.code}, and {operator.label} would keep "
-                    f"{output.row.__name__}.{name}, which has bytes; leave the field out, or "
-                    "have text in its place",
-                )
-
-    def _origin(self, part: str, steps: Steps) -> Steps:
-        """Return where in this section a key of a channel stands."""
-        tables = {table_channel(name): name for name in self.tables}
-        if part in tables and steps and steps[0] == "sink":
-            return ("tables", tables[part], *steps[1:])
-        own = self.channels.get(part, {})
-        return ("channels", part, *steps) if steps and steps[0] in own else ("channel", *steps)
-
-    def _table_document(self, plan: Plan, name: str) -> dict[str, Any]:
-        """Return the section of the channel that writes the table of an aggregate."""
-        found = find_aggregate(plan.operators, name)
-        assert found is not None, "the plan has it"
-        rows, sink = table_rows(found[1]), self.tables[name]
-        if "repeated" in type(sink).model_fields and self._emits[name] is Emit.UPDATES:
-            # of several updates of a row in one micro-batch the last one counts
-            sink = sink.model_copy(update={"repeated": "last"})
-        every = reveal_all(self.channel)
-        own = reveal_all(self.channels.get(table_channel(name), {}))
-        processor = {
-            **(own.get("processor") or {}),
-            "type": "arrow",
-            "reducer": "headrace.extensions.streams.tables:rows_of",
-            "decode": "json",
-            "schema": rows.ddl,
-        }
-        return {
-            **{key: value for key, value in every.items() if key not in {"rejects", "processor"}},
-            **own,
-            **_READS_ALL,
-            "topics": [table_topic(self.group, name)],
-            "group": f"{self.group}.{table_channel(name)}",
-            "processor": processor,
-            "sink": sink,
-        }
-
-    def _document(self, plan: Plan, part: Channel, name: str) -> dict[str, Any]:
-        """Return the section of a channel."""
-        every, own = reveal_all(self.channel), reveal_all(self.channels.get(name, {}))
-        given = {**every, **own}
-        stores = {each.name: f"{each.rows}:{each.fingerprint}" for each in plan.stores}
-        by_key = {*plan.by_key.values()}
-        processor = {
-            **(every.get("processor") or {}),
-            **(own.get("processor") or {}),
-            "type": "streams",
-            "code": self.code,
-            "options": reveal_all(self.options),
-            "topology": plan.name,
-            "topology_group": plan.group,
-            "part": name,
-            "tables": {table: emit.value for table, emit in self._emits.items()},
-            "stores": " ".join(stores[each] for each in part.stores) or None,
-        }
-        internal = dict(processor.get("internal") or {})
-        if by_key.intersection(part.topics):
-            internal.setdefault("purge_input", f"{PURGE_INTERVAL:g}s")
-        return {
-            **given,
-            "topics": list(part.topics),
-            "group": part.group,
-            "processor": {**processor, "internal": internal},
-        }
-
-
-_READS_ALL = {"initial_offset": "earliest", "offset_out_of_range": "stop"}
-
-
-def runs_in_tests_only(operator: Operator) -> bool:
-    """Return whether channels do not run an operator."""
-    match operator:
-        case Reduce() | TableSource(shared=True):
-            return True
-        case TableJoin() | Lookup():
-            return operator.on is not None
-    return False
+        return Expansion(self, name, info).channels()

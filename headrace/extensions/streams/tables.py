@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.core.errors import ConfigError
 from headrace.extensions.streams.expressions import KeyNode, Part, PartNode
 from headrace.extensions.streams.kernels.rows import Emit
+from headrace.extensions.streams.names import table_topic
 from headrace.extensions.streams.operators import Aggregate, Emitted, Output, Sink
 from headrace.extensions.streams.types import DIGITS, Kind
 from headrace.extensions.streams.windows import SessionWindows
@@ -25,16 +26,6 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.types import Type
     from headrace.sinks.micro_batch import MicroBatch
 
-#: The end of the names of a table's topic, group and channel.
-_ENDING = "table"
-
-#: Settings of a table's topic: a week is by the clock, not by the times of records.
-TABLE_SETTINGS = {
-    "cleanup.policy": "delete",
-    "retention.ms": str(7 * 24 * 3600 * 1000),
-    "message.timestamp.type": "LogAppendTime",
-}
-
 _DDL = {
     Kind.TEXT: "STRING",
     Kind.INT: "BIGINT",
@@ -42,16 +33,6 @@ _DDL = {
     Kind.BOOL: "BOOLEAN",
     Kind.DATETIME: "TIMESTAMP",
 }
-
-
-def table_topic(group: str, name: str) -> str:
-    """Return the topic by which rows of an operator go to its table."""
-    return f"{group}.{name}.{_ENDING}"
-
-
-def table_channel(name: str) -> str:
-    """Return the part of a topology that writes the table of an operator."""
-    return f"{name}.{_ENDING}"
 
 
 def rows_of(table: pa.Table, batch: MicroBatch) -> pa.Table:

@@ -21,7 +21,7 @@ from headrace.extensions.streams.inline.run import topics_in_code
 from headrace.extensions.streams.runtime.fold import TopologyFold
 from headrace.extensions.streams.runtime.processor import StreamsProcessor
 from headrace.extensions.streams.runtime.tasks import RejectRules
-from headrace.extensions.streams.section import StreamsProcessorConfig, part_of
+from headrace.extensions.streams.section import StreamsProcessorConfig
 from headrace.kafka.clients import client_properties
 from headrace.processors.micro_batch_processor import JOB_SHARE, merge_limits
 from headrace.processors.task_merge import MergeRules
@@ -76,7 +76,7 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
 def _planned(chosen: StreamsProcessorConfig, channel: ChannelConfig) -> tuple[Plan, Channel]:
     try:
         plan = chosen.plan()
-        part = part_of(plan, chosen.part)
+        part = plan.part(chosen.part)
     except ConfigError as error:
         raise StartError(f"topology {chosen.topology}: {chosen.code} {error}") from error
     if part.topics != channel.topics:

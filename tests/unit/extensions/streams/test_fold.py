@@ -19,10 +19,10 @@ from headrace.core.tables import SCHEMA
 from headrace.extensions.keyed.sink import staged_state
 from headrace.extensions.keyed.state import LayeredState, Progress
 from headrace.extensions.keyed.tables import DEAD_LETTERS
+from headrace.extensions.streams.expansion import runs_in_tests_only
 from headrace.extensions.streams.runtime.fold import TopologyFold
 from headrace.extensions.streams.runtime.stores import rows_prefix
 from headrace.extensions.streams.runtime.tasks import RejectRules
-from headrace.extensions.streams.section import runs_in_tests_only
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.streams import (
     Field,
