@@ -23,7 +23,7 @@ from headrace.extensions.streams.expressions import (
     window_start,
 )
 from headrace.extensions.streams.inline.streams_test import OutRecord, StreamsTest
-from headrace.extensions.streams.rows import Field, Row
+from headrace.extensions.streams.rows import Field, Row, field
 from headrace.extensions.streams.topology import Grouped, SharedTable, Stream, Table, Topology
 from headrace.extensions.streams.windows import hopping, session, sliding, tumbling
 
@@ -40,6 +40,7 @@ __all__ = [
     "collect",
     "count",
     "distinct",
+    "field",
     "first",
     "fold",
     "hopping",

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import shlex
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,13 +92,21 @@ def _documents(block: Block) -> Iterator[dict[str, Any]]:
         least = {"channels": {"flights": {**_CHANNEL, "sink": "noop"}}}
         yield {**least, **found}
     else:
-        assert "channels" in found, "a part of a configuration: say of which (tests/pages.py)"
+        whole = found.keys() & {"channels", "topologies"}
+        assert whole, "a part of a configuration: say of which (tests/pages.py)"
         yield found
 
 
 @pytest.mark.parametrize("block", _of("yaml", "", "file", "channel", "sections"), ids=str)
-def test_configurations_can_be_used(block: Block, tmp_path: Path) -> None:
+def test_configurations_can_be_used(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each one is loaded as a file is, fragments with the least around them."""
+    # code of topologies is imported: that of this page, and of no other
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for each in (b for b in _BLOCKS if b.page == block.page and b.detail.endswith(".py")):
+        (tmp_path / each.detail).write_text(each.text, encoding="utf-8")
+        monkeypatch.delitem(sys.modules, each.detail.removesuffix(".py"), raising=False)
     for document in _documents(block):
         path = tmp_path / "headrace.yaml"
         path.write_text(yaml.safe_dump(document), encoding="utf-8")
