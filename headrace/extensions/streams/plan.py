@@ -165,6 +165,20 @@ class Plan:
             )
         return found[name]
 
+    def former_parts(self, channel: Channel) -> dict[str, str]:
+        """Return what a part may have been called before it read its first topic.
+
+        By the changelogs that it would have had then.
+        """
+        named = {each.topics[0]: each.name for each in self.channels}
+        by_key = {topic: self.operators[place].own_name for place, topic in self.by_key.items()}
+        found = {}
+        for topic in channel.topics[1:]:
+            part = by_key.get(topic) or topic.removeprefix(f"{self.group}.")
+            if topic not in named:
+                found[changelog_name(f"{self.group}.{part}", topic)] = part
+        return found
+
     def document(self) -> dict[str, Any]:
         """Return the plan as JSON values; its members are in the same order in any process."""
         return {
@@ -364,6 +378,7 @@ class _Planner:
         yield from self._problems_of_names()
         yield from self._problems_of_topics()
         yield from self._problems_of_rows()
+        yield from self._problems_of_parts()
         yield from self._dead_ends()
 
     def _problems_of_names(self) -> Iterator[str]:
@@ -429,6 +444,17 @@ class _Planner:
                         f"{known[each.__name__].__module__} and {each.__module__}; rename one"
                     )
 
+    def _problems_of_parts(self) -> Iterator[str]:
+        read = {each.topic for each in self._operators if isinstance(each, (Source, TableSource))}
+        for place, topic in self._by_key.items():
+            name = self._part_name(topic)
+            if name in read:
+                label = self._operators[place].label
+                yield (
+                    f"{label}: {name!r} is a topic that the topology reads as well, and parts are "
+                    "called by what they read; take another name"
+                )
+
     def _dead_ends(self) -> Iterator[str]:
         stores = {each.operator for each in self._stores()}
         for place, operator in enumerate(self._operators):
@@ -464,7 +490,8 @@ class _Planner:
     def _channels(self) -> Iterator[Channel]:
         stores = {each.operator: each.name for each in self._stores()}
         for places in self._components():
-            name = self._channel_name(places)
+            topics = sorted({each for place in places for each in self._read(place)})
+            name = self._part_name(topics[0])
             shared = {
                 source.topic
                 for place in places
@@ -475,7 +502,7 @@ class _Planner:
                 name=f"{self._name}.{name}",
                 group=f"{self._group}.{name}",
                 operators=tuple(places),
-                topics=tuple(sorted({each for place in places for each in self._read(place)})),
+                topics=tuple(topics),
                 shared=tuple(sorted(shared)),
                 writes=tuple(sorted({each for place in places for each in self._written(place)})),
                 stores=tuple(sorted(stores[each] for each in places if each in stores)),
@@ -515,20 +542,17 @@ class _Planner:
             return ()
         return (self._topic(operator.name, "subscribe"), self._topic(operator.name, "respond"))
 
-    def _channel_name(self, places: list[int]) -> str:
-        """Return what the author called a part: an operator, else a change of key, else a topic.
+    def _part_name(self, topic: str) -> str:
+        """Return what the part is called whose first topic by the alphabet this is.
 
-        Of several the first by the alphabet: their places in the code may change.
+        Not by its operators: these come and go while the state stays.
         """
-        operators = [self._operators[place] for place in places]
-        named = [each for each in operators if isinstance(each, Named)]
-        own = [each.name for each in named if not isinstance(each, KeyBy)]
-        if own:
-            return min(own)
-        if named:
-            return f"{min(each.name for each in named)}.rekey"
-        topics = [each.topic for each in operators if isinstance(each, Sink)]
-        return min(topics or [each.topic for each in operators if isinstance(each, Source)])
+        named = {self._by_key[place]: place for place in self._by_key}
+        if topic in named:
+            operator = self._operators[named[topic]]
+            assert isinstance(operator, KeyBy), "these write by key"
+            return operator.name
+        return topic.removeprefix(f"{self._group}.")
 
     # --- what is kept
 

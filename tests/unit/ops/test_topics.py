@@ -91,10 +91,10 @@ def test_a_topology_s_topics_are_needed(tmp_path: Path) -> None:
         "shop.pages.by-key": (Use.BY_KEY, "clicks"),
         "shop.top.by-key": (Use.BY_KEY, "shop.pages.by-key"),
         "texts.words.by-key": (Use.BY_KEY, "lines"),
-        "shop.pages.rekey.clicks.state": (Use.CHANGELOG, "clicks"),
+        "shop.clicks.clicks.state": (Use.CHANGELOG, "clicks"),
         "shop.pages.by-key.state": (Use.CHANGELOG, "shop.pages.by-key"),
         "shop.top.by-key.state": (Use.CHANGELOG, "shop.top.by-key"),
-        "texts.words.rekey.lines.state": (Use.CHANGELOG, "lines"),
+        "texts.lines.lines.state": (Use.CHANGELOG, "lines"),
         "texts.words.by-key.state": (Use.CHANGELOG, "texts.words.by-key"),
         "word-counts": (Use.OUTPUT, None),
     }

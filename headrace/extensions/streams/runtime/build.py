@@ -66,6 +66,7 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
         channel,
         fold=fold,
         by_key=chosen.topics_by_key(channel),
+        formers=plan.former_parts(part),
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
         calls=calls,

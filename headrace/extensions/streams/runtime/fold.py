@@ -13,7 +13,7 @@ from headrace.extensions.keyed.tables import OUTPUT, RESULT
 from headrace.extensions.streams.runtime.tasks import Task, TaskRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.keyed.tables import OutputRow
@@ -56,6 +56,7 @@ class TopologyFold:
         table = without_finishing(table)
         partitions = table.column("partition").to_numpy()
         results = [RESULT.empty_table()]
+        outputs: list[pa.Array] = []
         times: dict[int, int] = {}
         for number in dict.fromkeys(part.partition for part in batch.ranges):
             own = np.flatnonzero(partitions == number)
@@ -69,9 +70,13 @@ class TopologyFold:
             if len(records):
                 found = task.process(records, rules, max_row)
                 results += _result_tables(number, found)
+                outputs += (_outputs(topic, each) for topic, each in found.written)
+                outputs.append(_letters(found.letters))
             if time >= 0:
                 times[number] = time
                 task.last_layer = batch.id
+        if any(map(len, outputs)):
+            results.append(_output_table(times, merged_by_time(outputs)))
         return with_times(pa.concat_tables(results), times)
 
     def _task(self, number: int) -> Task:
@@ -83,20 +88,41 @@ class TopologyFold:
 
 
 def _result_tables(number: int, found: TaskResult) -> Iterator[pa.Table]:
-    """Yield what became of a task: a row for all that is written, and one for each changed row."""
-    outputs = pa.concat_arrays(
-        [*(_outputs(topic, written) for topic, written in found.written), _letters(found.letters)]
-    )
+    """Yield what became of a task: a row with what was left out, and one for each changed row."""
     counts = {
         "late": found.late,
         "dropped": found.late,
         "rejected": found.rejected,
     }
-    if len(outputs) or any(counts.values()):
-        lists = pa.ListArray.from_arrays(pa.array([0, len(outputs)], pa.int32()), outputs)
-        yield _table(1, {"outputs": lists, "partition": [number], **_each(counts)})
+    if any(counts.values()):
+        yield _table(1, {"outputs": _no_outputs(1), "partition": [number], **_each(counts)})
     if found.rows:
         yield _changed(number, found.rows)
+
+
+def _output_table(times: Mapping[int, int], outputs: pa.Array) -> pa.Table:
+    """Return a row with all that is written, which is of no key."""
+    lists = pa.ListArray.from_arrays(pa.array([0, len(outputs)], pa.int32()), outputs)
+    return _table(1, {"outputs": lists, "partition": [next(iter(times), 0)]})
+
+
+def _no_outputs(size: int) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(np.zeros(size + 1, np.int32)), pa.array([], OUTPUT))
+
+
+def merged_by_time(written: Sequence[pa.Array]) -> pa.Array:
+    """Return outputs in one order by time; those that were written together keep theirs.
+
+    Tasks that write to one partition of a topic by key would else have its times go back and forth
+    by whole micro-batches, and records be late there that were in time here.
+    """
+    several = [each for each in written if len(each)]
+    outputs = pa.concat_arrays(several)
+    if len(several) == 1:
+        return outputs
+    reached = [np.maximum.accumulate(each.field("ts").to_numpy()) for each in several]
+    order = np.argsort(np.concatenate(reached), kind="stable")
+    return outputs.take(pa.array(order))
 
 
 def _each(counts: dict[str, int]) -> dict[str, list[int]]:
@@ -106,7 +132,6 @@ def _each(counts: dict[str, int]) -> dict[str, list[int]]:
 def _changed(number: int, rows: Sequence[ChangedRow]) -> pa.Table:
     keys, values = zip(*rows, strict=True)
     size = len(rows)
-    none = pa.ListArray.from_arrays(pa.array(np.zeros(size + 1, np.int32)), pa.array([], OUTPUT))
     return _table(
         size,
         {
@@ -114,7 +139,7 @@ def _changed(number: int, rows: Sequence[ChangedRow]) -> pa.Table:
             "state": list(values),
             "partition": np.full(size, number, np.int32),
             "changed": np.ones(size, np.bool_),
-            "outputs": none,
+            "outputs": _no_outputs(size),
         },
     )
 

@@ -8,7 +8,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -18,9 +17,9 @@ from headrace.core.letter_headers import LetterHeaders
 from headrace.core.tables import SCHEMA
 from headrace.extensions.keyed.sink import staged_state
 from headrace.extensions.keyed.state import LayeredState, Progress
-from headrace.extensions.keyed.tables import DEAD_LETTERS
+from headrace.extensions.keyed.tables import DEAD_LETTERS, OUTPUT
 from headrace.extensions.streams.expansion import runs_in_tests_only
-from headrace.extensions.streams.runtime.fold import TopologyFold
+from headrace.extensions.streams.runtime.fold import TopologyFold, merged_by_time
 from headrace.extensions.streams.runtime.stores import rows_prefix
 from headrace.extensions.streams.runtime.tasks import RejectRules
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
@@ -460,15 +459,40 @@ def test_two_partitions_of_a_micro_batch_do_not_see_each_other(sizes: list[int],
         both.state.begin(number, Progress({"in": 0}, 0, None))
         both.state.admit(number)
     table = table_of("clicks", records)
-    other = table.set_column(
-        table.schema.get_field_index("partition"),
-        table.schema.field("partition"),
-        pa.array([1] * len(records), table.schema.field("partition").type),
+    upper = [(name and name.upper(), value, time) for name, value, time in records]
+    other = table_of("clicks", upper)
+    other = other.set_column(
+        other.schema.get_field_index("partition"),
+        other.schema.field("partition"),
+        pa.array([1] * len(records), other.schema.field("partition").type),
     )
     ranges = tuple(OffsetRange("clicks", n, 0, len(records), len(records)) for n in (0, 1))
     result = both.fold(pa.concat_tables([table, other]), MicroBatch("m", "c", ranges))
-    for number in (0, 1):
-        own = result.filter(pc.equal(result.column("partition"), number))
-        outputs = [out for row in own.column("outputs").to_pylist() for out in row or ()]
-        got = [(out["key"], out["value"], out["ts"]) for out in outputs if out["to"] == "each"]
-        assert got == alone.written.get("each", [])
+    outputs = [out for row in result.column("outputs").to_pylist() for out in row or ()]
+    made = [(out["key"], out["value"], out["ts"]) for out in outputs if out["to"] == "each"]
+    wanted = alone.written.get("each", [])
+    assert [each for each in made if (each[0] or b"").islower()] == wanted
+    assert len(made) == 2 * len(wanted)
+
+
+@settings(max_examples=30)
+@given(times=st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=4))
+def test_outputs_of_several_tasks_are_merged_by_time(times: list[list[int]]) -> None:
+    """Those of one task keep their order, and a topic's times go back no further than in a task."""
+    chunks = [
+        pa.array(
+            [
+                {"to": "t", "key": b"%d" % task, "value": b"%d" % at, "ts": time}
+                for at, time in enumerate(own)
+            ],
+            OUTPUT,
+        )
+        for task, own in enumerate(times)
+    ]
+    assume(any(times))
+    merged = merged_by_time(chunks).to_pylist()
+    for task, own in enumerate(times):
+        kept = [int(each["value"]) for each in merged if each["key"] == b"%d" % task]
+        assert kept == list(range(len(own)))
+    if all(own == sorted(own) for own in times):
+        assert [each["ts"] for each in merged] == sorted(time for own in times for time in own)

@@ -5,18 +5,22 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.errors import ConfigError
+from headrace.core.clock import Deadline
+from headrace.core.errors import ConfigError, StartError
 from headrace.extensions.streams.aggregates import count, last, total
 from headrace.extensions.streams.expressions import key
 from headrace.extensions.streams.rows import Field, Row
+from headrace.extensions.streams.runtime.processor import require_no_former
 from headrace.extensions.streams.topology import Topology
 from headrace.extensions.streams.windows import hopping, tumbling
+from headrace.kafka.ports import TopicInfo
 from tests.unit.extensions.streams import programs
 
 if TYPE_CHECKING:
@@ -80,7 +84,7 @@ def test_a_picture_has_channels_operators_and_topics() -> None:
     """Each channel is a box, and topics are between them."""
     picture = programs.word_count().plan("demo").mermaid().splitlines()
     assert picture[0] == "flowchart LR"
-    assert '  subgraph c0["demo.words"]' in picture
+    assert '  subgraph c0["demo.lines"]' in picture
     assert '  t1[("demo.words.by-key")]' in picture
     assert "  n2 --> t1" in picture
 
@@ -269,7 +273,7 @@ def test_channels_come_after_those_that_write_what_they_read() -> None:
     """The names of channels are not in the order of the data."""
     plan = programs.top_pages().plan("demo")
     assert [each.name for each in plan.channels_in_order] == [
-        "demo.pages.rekey",
+        "demo.clicks",
         "demo.pages",
         "demo.top",
     ]
@@ -285,3 +289,55 @@ def test_topics_by_key_are_made_of_what_their_channel_reads() -> None:
     (only,) = plan.channels
     assert only.topics == ("orders", "t.again.by-key")
     assert plan.by_key_of(only) == {"t.again.by-key": ("orders",)}
+
+
+def test_parts_are_called_by_what_they_read_whatever_operators_they_have() -> None:
+    """So an operator that is added, or goes, leaves group and changelog as they are."""
+
+    def named(*others: str) -> list[tuple[str, str]]:
+        app = Topology()
+        by_id = app.stream("orders", Order).group_by(Order.id, name="sums")
+        by_id.agg(Sum, id=key, n=count())
+        for name in others:
+            app.stream("orders", Order).filter(Order.amount > 1).to(f"{name}-orders")
+        return [(each.group, each.topics[0]) for each in app.plan("t").channels]
+
+    assert named() == [("t.orders", "orders"), ("t.sums", "t.sums.by-key")]
+    assert named("a", "b") == named()
+
+
+def test_a_change_of_key_that_is_called_as_a_topic_is_refused() -> None:
+    """Both parts would have one name."""
+    app = Topology()
+    app.stream("orders", Order).group_by(Order.id, name="orders").agg(Sum, id=key, n=count())
+    with pytest.raises(ConfigError, match="'orders' is a topic that the topology reads as well"):
+        app.plan("t")
+
+
+class Named(Row):
+    name: Field[str]
+
+
+def test_a_part_whose_name_changed_begins_only_where_its_former_one_has_no_state() -> None:
+    """It is called by its first topic, and says which changelog it had before it read that."""
+    app = Topology()
+    users = app.table("users", Order, name="users")
+    named = app.table("names", Named, name="names")
+    users.join(named, Sum, name="both", id=key, n=1).to("both")
+    plan = app.plan("t")
+    (channel,) = plan.channels
+    assert channel.name == "t.names"
+    formers = plan.former_parts(channel)
+    assert formers == {"t.users.users.state": "users"}
+    section: Any = SimpleNamespace(group=channel.group, topics=channel.topics)
+
+    def start(*existing: str) -> None:
+        describe = {name: TopicInfo(name, "id", 1) for name in existing}
+        found = lambda names, _: {name: describe[name] for name in names if name in describe}  # noqa: E731
+        catalog: Any = SimpleNamespace(describe=found)
+        require_no_former(catalog, section, "own", formers, Deadline.after(1))
+
+    start()
+    start("own", "t.users.users.state")
+    with pytest.raises(StartError, match=r"t\.users\.users\.state has the state of part users"):
+        start("t.users.users.state")

@@ -91,8 +91,8 @@ def test_a_channel_that_is_written_out_has_the_topics_of_its_part() -> None:
     [
         ("top_pages", {}, {"t.pages": ("shop.pages.by-key",), "t.top": ("shop.top.by-key",)}),
         ("top_pages", {"purge_input": None}, {}),
-        ("mixed", {}, {"t.again.rekey": ("shop.again.by-key",)}),
-        ("mixed", {"purge_input": "5s"}, {"t.again.rekey": ("shop.again.by-key",)}),
+        ("mixed", {}, {"t.orders": ("shop.again.by-key",)}),
+        ("mixed", {"purge_input": "5s"}, {"t.orders": ("shop.again.by-key",)}),
     ],
 )
 def test_only_topics_by_key_are_purged(

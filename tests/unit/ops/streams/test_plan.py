@@ -41,7 +41,7 @@ def test_a_plan_is_shown_by_channel(tmp_path: Path) -> None:
         == f"""\
 topology pages, group shop: 3 channels, 2 stores
 
-channel pages.pages.rekey, group shop.pages.rekey
+channel pages.clicks, group shop.clicks
   reads
     clicks
   operators
@@ -81,7 +81,9 @@ def test_a_table_is_shown_with_the_topic_that_it_is_of() -> None:
     """Both topics that are read in tasks are listed, and the table's store."""
     lines = list(plan_lines(programs.enrich().plan("demo", "shop")))
     assert "    table 'users' of users" in lines
-    assert any(line.startswith("    users: table, changelog shop.enriched.") for line in lines)
+    assert any(
+        line.startswith("    users: table, changelog shop.clicks-by-user.") for line in lines
+    )
 
 
 @pytest.mark.parametrize(
