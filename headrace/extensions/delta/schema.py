@@ -12,7 +12,7 @@ from headrace.core.errors import ResultMisfitError
 from headrace.sinks.origin import ORIGIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from deltalake import DeltaTable, Field
@@ -75,22 +75,29 @@ def _unstorable(path: str, kind: Any) -> Iterator[str]:
             known = "string" if kind.startswith(("char", "varchar")) else "a type that Delta has"
             yield f"column {path!r} is {kind}, which no table has; have it cast to {known}"
     elif kind["type"] == "struct":
-        if path and not kind["fields"]:
-            yield f"column {path!r} is a struct without fields, which no file holds; leave it out"
-        seen: dict[str, str] = {}
-        for field in kind["fields"]:
-            name = f"{path}.{field['name']}" if path else field["name"]
-            twin = seen.get(name.lower())
-            if twin == name:
-                yield f"column {name!r} is there twice"
-            elif twin is not None:
-                yield f"columns {twin!r} and {name!r} differ by case alone, and are one to Delta"
-            seen[name.lower()] = name
-            yield from _unstorable(name, _kind(field))
+        yield from _unstorable_fields(path, kind["fields"])
     else:
         for inside in ("elementType", "keyType", "valueType"):
             if inside in kind:
                 yield from _unstorable(path, kind[inside])
+
+
+def _unstorable_fields(path: str, fields: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield why the fields of a struct, or the columns of a table, cannot be stored."""
+    if path and not fields:
+        yield f"column {path!r} is a struct without fields, which no file holds; leave it out"
+    seen: dict[str, str] = {}
+    for field in fields:
+        name = f"{path}.{field['name']}" if path else field["name"]
+        if "\0" in name:
+            yield f"column {name!r} has a NUL in its name, where files end it; rename it"
+        twin = seen.get(name.lower())
+        if twin == name:
+            yield f"column {name!r} is there twice"
+        elif twin is not None:
+            yield f"columns {twin!r} and {name!r} differ by case alone, and are one to Delta"
+        seen[name.lower()] = name
+        yield from _unstorable(name, _kind(field))
 
 
 def _kind(field: dict[str, Any]) -> Any:

@@ -104,6 +104,8 @@ _TWINS = pa.table([pa.array([1])] * 3, names=["id", "x", "ID"])
         (pa.table({"odd": [dt.timedelta(1)]}), "'odd'.*no such type"),
         (pa.table({"odd": [dt.time(1)]}), "'odd'.*no such type"),
         (pa.table({"odd": [{}]}), "column 'odd' is a struct without fields"),
+        (pa.table({"a\0b": [1]}), "has a NUL in its name"),
+        (pa.table({"s": [{"a\0b": 1}]}), "has a NUL in its name"),
         (pa.table({"odd": [[{"x": {}}]]}), "column 'odd.x' is a struct without fields"),
         (_TWINS, "columns 'id' and 'ID' differ by case alone"),
         (_TWINS.rename_columns(["id", "x", "id"]), "column 'id' is there twice"),

@@ -499,6 +499,20 @@ def test_a_letter_of_an_undecodable_value_has_a_code(value: bytes, code: str) ->
     assert code_of(message.decode()) == code
 
 
+def test_a_letter_of_a_value_that_a_decoder_of_users_refuses_has_its_code() -> None:
+    """The decoder's own words are kept."""
+
+    def refuse(value: bytes) -> Any:
+        raise ValueError(f"no magic byte in {value!r}")
+
+    settings = FoldSettings(outputs=("out",), undecodable="dead_letter", decoder=refuse)
+    test = KeyedTest(tally, settings)
+    test.send(Sent("a", b"x", 0))
+    message = (dict(test.dead_letters[0].headers)["headrace.message"] or b"").decode()
+    assert code_of(message) == "DECODER"
+    assert "no magic byte in b'x'" in message
+
+
 def test_a_value_nested_too_deeply_is_poison() -> None:
     """A value that exceeds the interpreter's recursion is set aside as undecodable."""
     test = KeyedTest(tally, FoldSettings(outputs=("out",), failing="dead_letter"))
