@@ -228,6 +228,74 @@ class GroupState:
             self.state.rows[key] = Held(row, time)
 
 
+class StreamedGroups:
+    """Aggregates by key of which nothing but a stream of changes is read. In columns only.
+
+    ``emits`` are the ways in which the changes come out: each, or the last one of a key.
+    """
+
+    def __init__(
+        self, operator: Aggregate, source: Output, rows: GroupRows, emits: frozenset[Emit]
+    ) -> None:
+        self._operator, self._emits = operator, emits
+        self._inflow = Inflow(operator, source)
+        self._layout = layout_of(operator)
+        self._rows = rows
+
+    def process(self, batch: Batch, poison: Poison) -> dict[Emit, Batch]:
+        """Return the rows to emit."""
+        batch, records = self._inflow.read(batch, poison)
+        label = self._operator.label
+        batch, changed = retried(records, batch, self._extend, poison, label)
+        found: dict[Emit, Batch] = {}
+        for emit, (at, names, rows) in changed.items():
+            present = np.ones(len(at), np.bool_)
+            values = self._layout.results(rows)
+            result = Result(batch.at[at], names, rows[0], values, present)
+            found[emit] = result_batch(self._operator, result)
+        return found
+
+    def _extend(self, records: Records) -> dict[Emit, tuple[Array, pa.Array, Parts]]:
+        """Return the changes: places of records, their keys, and the rows of these with them."""
+        groups = Groups(records.codes.astype(np.int64), len(records.names))
+        names = records.names.take(pa.array(groups.numbers))
+        before, inputs = self._rows.read(names), Inputs(self._layout, records)
+        ends = groups.starts + groups.sizes - 1
+        ordered = None
+        if Emit.EACH in self._emits:
+            ordered = self._scan(before, groups, inputs)
+            after = take_rows(ordered, ends)
+        else:
+            after = self._layout.extend(before, groups, inputs)
+            if self._layout.can_overflow and self._layout.may_overflow(after, inputs):
+                self._scan(before, groups, inputs)
+        self._rows.write(names, after)
+        found: dict[Emit, tuple[Array, pa.Array, Parts]] = {}
+        if ordered is not None:
+            by_record = np.argsort(groups.order)
+            keys = records.names.take(pa.array(records.codes))
+            found[Emit.EACH] = (np.arange(len(records)), keys, take_rows(ordered, by_record))
+        if Emit.UPDATES in self._emits:
+            last = groups.order[ends] if len(groups) else groups.numbers
+            by_record = np.argsort(last)
+            keys = names.take(pa.array(by_record))
+            found[Emit.UPDATES] = (last[by_record], keys, take_rows(after, by_record))
+        return found
+
+    def _scan(self, before: Parts, groups: Groups, inputs: Inputs) -> Parts:
+        """Return the row of its group at each record, in the order of the groups.
+
+        Raises:
+            RowError: with a record a value leaves the range of its type.
+        """
+        ordered = self._layout.extend_scan(before, groups, inputs)
+        over = np.flatnonzero(self._layout.overflows(ordered))
+        if len(over):
+            at = int(groups.order[over].min())
+            raise RowError(at, "an aggregate leaves the range of its type")
+        return ordered
+
+
 def _kernel_of(
     windows: Windows, layout: Layout, emits: frozenset[Emit], store: Any, time: int
 ) -> Any:

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.extensions.streams.inline.aggregates import GroupState, WindowState, layout_of
+from headrace.extensions.streams.inline.aggregates import (
+    GroupState,
+    StreamedGroups,
+    WindowState,
+    layout_of,
+)
 from headrace.extensions.streams.inline.joins import StreamJoinState
 from headrace.extensions.streams.inline.run import emits_of, is_looked_up
 from headrace.extensions.streams.inline.tables import (
@@ -18,6 +23,7 @@ from headrace.extensions.streams.inline.tables import (
 )
 from headrace.extensions.streams.operators import (
     Aggregate,
+    Emitted,
     Filter,
     Lookup,
     StreamJoin,
@@ -103,9 +109,14 @@ class TaskStates:
         """Return the rows of a table that was opened before."""
         return self.by_place[place].state.rows
 
-    def _open_groups(self, place: int, operator: Aggregate, source: Output) -> GroupState:
+    def _open_groups(
+        self, place: int, operator: Aggregate, source: Output
+    ) -> GroupState | StreamedGroups:
         name, layout = self._names[place], layout_of(operator)
         groups = self._stores[place] = StoredGroups(name, layout, self._state, self._number)
+        readers = [each for each in self._plan.operators if place in each.inputs]
+        if all(isinstance(each, Emitted) for each in readers):
+            return StreamedGroups(operator, source, groups, emits_of(self._plan, place))
         keeps_rows = is_looked_up(self._plan, place)
         made = GroupState(operator, source, groups, keeps_rows=keeps_rows)
         if keeps_rows:

@@ -91,8 +91,9 @@ class StoredGroups:
         places = [at for at, row in enumerate(found) if row is not None and row.state is not None]
         rows = self._layout.empty(len(keys))
         if places:
-            values = [json.loads(found[at].state) for at in places]  # type: ignore[union-attr,arg-type]
-            put_rows(rows, places, self._layout.decode(values))
+            # read together: a call for each row takes longer than what it does
+            texts = b",".join(found[at].state for at in places)  # type: ignore[union-attr,misc]
+            put_rows(rows, places, self._layout.decode(json.loads(b"[" + texts + b"]")))
         return rows
 
     def write(self, names: pa.Array, rows: Parts) -> None:

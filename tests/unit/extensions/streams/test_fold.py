@@ -147,6 +147,7 @@ def program(kind: str) -> Topology:
     if windows is None:
         table = grouped.agg(Sums, key=key, begin=None, n=count(), sum=total(Click.n))
         table.each().to("each")
+        table.updates().to("updates")
         return app
     windowed = grouped.window(windows)
     found = windowed.agg(Sums, key=key, begin=window_start, n=count(), sum=total(Click.n))
@@ -199,6 +200,10 @@ def test_a_channel_writes_what_the_test_kit_does_over_cuts_drops_and_restarts(
     for topic in ("each", "final"):
         wanted = [(each.key, each.value, each.time) for each in test.read(topic)]
         assert _read(run.written.get(topic, [])) == wanted
+    if kind == "groups":
+        updates = {each.key: (each.value, each.time) for each in test.read("updates")}
+        made = {key: (value, time) for key, value, time in _read(run.written.get("updates", []))}
+        assert made == updates
     late = 0 if kind == "groups" else test.late("sums")
     assert sum(each.late for each in run.counts) == late
     stored = run.rows("sums")
@@ -343,10 +348,11 @@ def test_a_row_that_a_join_cannot_keep_is_poison() -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["tumbling", "groups"])
 @pytest.mark.parametrize("failing", ["fail", "skip", "dead_letter"])
-def test_a_record_that_fails_goes_where_the_rules_say(failing: str) -> None:
+def test_a_record_that_fails_goes_where_the_rules_say(failing: str, kind: str) -> None:
     """It is left out, goes to the dead letters, or fails its micro-batch by its offset."""
-    plan = program("tumbling").plan("shop")
+    plan = program(kind).plan("shop")
     (channel,) = plan.channels
     run = InMemory(plan, channel, RejectRules(LetterHeaders("headrace", "g"), failing))
     records: list[Record] = [
