@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.extensions.streams.kernels.partials import LatestTime, make_filled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headrace.extensions.streams.kernels.groups import Groups
     from headrace.extensions.streams.kernels.partials import Partial, Parts
@@ -118,11 +119,30 @@ class Layout:
         ]
         return [list(row) for row in zip(*(columns[at] for at in self._stored), strict=True)]
 
+    def encode_texts(self, rows: Parts) -> list[bytes]:
+        """Return rows as JSON in bytes, as :meth:`encode` has them."""
+        texts: list[Any] = []
+        each = list(self._each(rows))
+        for place in self._stored:
+            partial, (part,) = each[place]
+            if partial.is_whole:
+                own = pa.array(part[0]).cast(pa.string())
+            else:
+                listed = zip(*(column.tolist() for column in part), strict=True)
+                own = pa.array(_texts(map(partial.encode, listed)), pa.string())
+            texts += [pa.scalar("," if texts else "["), own]
+        joined = pc.binary_join_element_wise(*texts, "]", "")
+        found: list[bytes] = joined.cast(pa.binary()).to_pylist()
+        return found
+
     def decode(self, values: Sequence[Sequence[Any]]) -> Parts:
         """Return the rows that :meth:`encode` wrote."""
         rows = self.empty(len(values))
         for column, place in enumerate(self._stored):
             partial, part = self.partials[place], self._slices[place]
+            if partial.is_whole:
+                rows[part][0][:] = [value[column] for value in values]
+                continue
             decoded = [partial.decode(value[column]) for value in values]
             for array, items in zip(rows[part], zip(*decoded, strict=True), strict=False):
                 array[:] = items
@@ -131,6 +151,11 @@ class Layout:
     @staticmethod
     def _concat(parts: Iterator[Parts]) -> Parts:
         return tuple(array for part in parts for array in part)
+
+
+def _texts(values: Iterable[Any]) -> list[str]:
+    encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+    return list(map(encode, values))
 
 
 def take_rows(rows: Parts, at: Any) -> Parts:

@@ -54,6 +54,8 @@ class Partial(ABC):
     width: ClassVar[int] = 1
     #: Whether a value may be too large for its type.
     can_overflow: ClassVar[bool] = False
+    #: Whether JSON has the one part as it is: a whole number.
+    is_whole: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -124,6 +126,7 @@ class LatestTime(Partial):
     """The latest time of the rows; below 0 where there are none."""
 
     width = 0
+    is_whole = True
 
     @property
     def identity(self) -> tuple[tuple[np.dtype[Any], Any], ...]:
@@ -157,6 +160,7 @@ class Count(Partial):
     """The number of rows."""
 
     width = 0
+    is_whole = True
 
     @property
     def identity(self) -> tuple[tuple[np.dtype[Any], Any], ...]:

@@ -9,7 +9,7 @@ latest time of a record, and the parts of each aggregate.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
@@ -19,7 +19,7 @@ from headrace.extensions.streams.kernels.records import NO_TIME
 from headrace.extensions.streams.kernels.stores import MemoryKeyedWindows, MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
@@ -58,11 +58,6 @@ def _pane_prefix(store: str, begin: int) -> bytes:
     return f"{store}/{begin:0{_DIGITS}d}/".encode()
 
 
-def _encode(values: Iterable[Sequence[Any]]) -> Iterator[bytes]:
-    encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-    return (encoder.encode(value).encode() for value in values)
-
-
 def read_time(state: LayeredState, partition: int, store: str) -> int:
     """Return the operator time of a store in a partition, ``NO_TIME`` before any record."""
     (row,) = state.get_many([PartitionKey(partition, time_key(store))])
@@ -99,7 +94,7 @@ class StoredGroups:
     def write(self, names: pa.Array, rows: Parts) -> None:
         """Write the rows of keys."""
         keys = (self._prefix + name for name in names.to_pylist())
-        self._changed.update(zip(keys, _encode(self._layout.encode(rows)), strict=True))
+        self._changed.update(zip(keys, self._layout.encode_texts(rows), strict=True))
 
     def take_changes(self) -> Iterator[ChangedRow]:
         """Yield the rows that changed since the last call."""
@@ -150,7 +145,7 @@ class StoredPanes(MemoryStore):
             if rows is None:
                 found.update(dict.fromkeys(keys))
             else:
-                values = _encode(self._own_layout.encode(rows))
+                values = self._own_layout.encode_texts(rows)
                 found.update(zip(keys, values, strict=True))
         yield from found.items()
 
@@ -179,7 +174,7 @@ class StoredWindowsByKey(MemoryKeyedWindows):
         super().replace(gone, new)
         self._changed.update(dict.fromkeys(self._key(*each) for each in gone))
         keys = map(self._key, new.names, new.begins, new.ends)
-        self._changed.update(zip(keys, _encode(self._own_layout.encode(new.rows)), strict=True))
+        self._changed.update(zip(keys, self._own_layout.encode_texts(new.rows), strict=True))
 
     def _key(self, name: bytes, begin: int, end: int) -> bytes:
         return _pane_prefix(self._store, end) + f"{begin:0{_DIGITS}d}/".encode() + name
