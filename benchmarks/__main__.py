@@ -24,6 +24,7 @@ NAMES = (
     "realtime",
     "peers",
     "keyed",
+    "streams",
     "workflow",
     "scale",
     "startup",
@@ -39,7 +40,7 @@ NAMES = (
 _BY_ROUND = frozenset(
     {
         *("passthrough", "spark", "rejects", "sinks", "pipeline", "realtime", "peers", "keyed"),
-        *("workflow", "coordination", "lifecycle"),
+        *("streams", "workflow", "coordination", "lifecycle"),
     }
 )
 

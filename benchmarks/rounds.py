@@ -21,6 +21,10 @@ SHORTEST = 3.0
 MARGIN = 1.5
 
 
+#: A side is warm when a round is not this much faster than those before it.
+STEADY = 1.1
+
+
 class ShortRoundError(Exception):
     """A round was too short to say anything; the text has the side and what to do."""
 
@@ -149,6 +153,32 @@ def long_enough(
         if not is_cold and wanted.records <= topic.records:
             wanted = topic_of(2 * topic.records)
         topic, is_cold = wanted, False
+
+
+def warmed(
+    name: str,
+    round_of: Callable[[_Work], Measured],
+    topic_of: Callable[[float], _Work],
+    lengths: Lengths,
+    *,
+    warm_ups: int,
+    say: Callable[[str], None],
+) -> _Work:
+    """Return a topic that a side takes long enough to read, once it reads it no faster than before.
+
+    After ``warm_ups`` more rounds it is returned in any case.
+    """
+    topic = long_enough(name, round_of, topic_of, lengths, say=say)
+    fastest = 0.0
+    for _ in range(warm_ups):
+        warm = round_of(topic)
+        say(f"warm-up, not counted: {name} {warm['rate']:,} a second")
+        if warm["seconds"] < lengths.shortest * MARGIN and topic.records <= lengths.most / 2:
+            topic = topic_of(2 * topic.records)
+        elif warm["rate"] < fastest * STEADY:
+            break
+        fastest = max(fastest, warm["rate"])
+    return topic
 
 
 def _line(measured: Measured) -> str:

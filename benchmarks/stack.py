@@ -97,9 +97,9 @@ def ends(stack: LocalStack, topic: str, partitions: int) -> dict[int, int]:
 
 
 def configuration(
-    folder: Path, servers: dict[str, str], channel: dict[str, Any], **sections: Any
+    folder: Path, servers: dict[str, str], channel: dict[str, Any] | None = None, **sections: Any
 ) -> Path:
-    """Write a configuration with the one channel ``bench``; return the file.
+    """Write a configuration with the one channel ``bench``, or none; return the file.
 
     ``servers`` has the addresses ``kafka`` and ``zookeeper``.
     """
@@ -112,7 +112,7 @@ def configuration(
         "zookeeper": {"hosts": servers["zookeeper"]},
         "logging": {"level": "warning"},
         "metrics": {"port": None},
-        "channels": {"bench": channel},
+        "channels": {} if channel is None else {"bench": channel},
         **sections,
     }
     path.write_text(yaml.safe_dump(document), encoding="utf-8")

@@ -14,13 +14,12 @@ from benchmarks.keyed.topics import KeyedTopics
 from benchmarks.peers.environments import versions
 from benchmarks.peers.process import PeerError
 from benchmarks.report import Report, say
-from benchmarks.rounds import MARGIN, SHORTEST, alternate, long_enough
+from benchmarks.rounds import SHORTEST, alternate, warmed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from benchmarks.rounds import Measured, Rounds
-    from benchmarks.stack import Topic
 
 #: The figures that are compared, which side is divided by which, and what comes of it at least.
 _RATIOS = (
@@ -45,9 +44,6 @@ _LEAST = {"restore_mb_s_150b": 40.0, "restore_mb_s_1024b": 180.0} | {
 _MOST = {GROWTH: 1.6, "restart_first_delivery_s": 5.0} | {
     name: target for name, *_, target in _COSTS
 }
-
-#: A side is warm when a round is not this much faster than those before it.
-_STEADY = 1.1
 
 #: What a round measured beside its rate, and is kept of each side.
 _KEPT = ("seconds", "outputs", "commits", "touched", "cpu_seconds", "memory_mib", "threads")
@@ -111,28 +107,23 @@ def _wanted(plan: Plan, without: Collection[str]) -> list[Side]:
 
 def _compare(plan: Plan, runners: Sequence[Runner], topics: KeyedTopics) -> Rounds:
     """Find out how much each side is to read, then measure."""
-    chosen = {runner: _warmed(plan, runner, topics) for runner in runners}
+    chosen = {
+        runner: warmed(
+            runner.name,
+            runner.round,
+            topics.of,
+            plan,
+            warm_ups=plan.warm_ups if runner.side.stays else 0,
+            say=say,
+        )
+        for runner in runners
+    }
 
     def one(runner: Runner) -> Callable[[], Measured]:
         return lambda: runner.round(chosen[runner])
 
     sides = {runner.name: one(runner) for runner in runners}
     return alternate(sides, plan.rounds, say=say, shortest=plan.shortest)
-
-
-def _warmed(plan: Plan, runner: Runner, topics: KeyedTopics) -> Topic:
-    """Return the topic that a side is to read, when it reads it no faster than the round before."""
-    topic = long_enough(runner.name, runner.round, topics.of, plan, say=say)
-    fastest = 0.0
-    for _ in range(plan.warm_ups if runner.side.stays else 0):
-        warm = runner.round(topic)
-        say(f"warm-up, not counted: {runner.name} {warm['rate']:,} a second")
-        if warm["seconds"] < plan.shortest * MARGIN and topic.records <= plan.most / 2:
-            topic = topics.of(2 * topic.records)
-        elif warm["rate"] < fastest * _STEADY:
-            break
-        fastest = max(fastest, warm["rate"])
-    return topic
 
 
 def by_round(rounds: Rounds) -> dict[str, list[float]]:

@@ -39,7 +39,7 @@ KAFKA_STREAMS = JarSet(
 _SOURCE = Path(__file__).with_name("KafkaStreamsCount.java")
 
 #: Micro-batches of up to 100,000 records, of four partitions, with room for three of them.
-_CHANNEL = {
+CHANNEL = {
     "batch": {"max_records": 25_000, "linger": "100ms"},
     "buffer": {"max_bytes": "512MiB"},
 }
@@ -98,9 +98,18 @@ def command_of(side: Side) -> Sequence[str]:
         return (sys.executable, "-m", "benchmarks.peer_sides.keyed_headrace")
     if side.name == "quix":
         return (str(python_of("quix")), "-m", "benchmarks.peer_sides.keyed_quix")
+    return kafka_streams_command(_SOURCE)
+
+
+def kafka_streams_command(source: Path) -> Sequence[str]:
+    """Return the command of a program in Java, with the jars of Kafka Streams.
+
+    Raises:
+        LocalStackError: they cannot be fetched.
+    """
     jars = ":".join(map(str, cached(KAFKA_STREAMS)))
     java = require_java().path
-    return (str(java), "-Xmx1g", "-XX:-UsePerfData", "-cp", jars, str(_SOURCE))
+    return (str(java), "-Xmx1g", "-XX:-UsePerfData", "-cp", jars, str(source))
 
 
 class Runner:
@@ -126,7 +135,7 @@ class Runner:
                 {
                     "topics": ["keyed"],
                     "group": "bench",
-                    **_CHANNEL,
+                    **CHANNEL,
                     "processor": dict(side.processor),
                     "sink": {"type": "kafka", "topic": "counts"},
                 },

@@ -1,0 +1,73 @@
+"""What topologies do to the records of a round: they count, by key, window or word."""
+
+from __future__ import annotations
+
+from headrace.streams import (
+    Field,
+    Grouped,
+    Row,
+    Topology,
+    count,
+    hopping,
+    key,
+    session,
+    tumbling,
+    window_start,
+)
+
+_WINDOWS = {
+    "tumbling": tumbling("1m", grace="30s"),
+    "hopping": hopping("5m", every="1m", grace="30s"),
+    "session": session("30s", grace="30s"),
+}
+
+
+class Visit(Row):
+    """The value of a record, of which nothing is read."""
+
+    place: Field[str | None]
+
+
+class Line(Row):
+    """A line of text, of which other fields are not read."""
+
+    text: Field[str]
+
+
+class Word(Row):
+    """A word of a line."""
+
+    word: Field[str]
+
+
+class Count(Row):
+    """A count of a key."""
+
+    n: Field[int]
+
+
+class WindowCount(Row):
+    """A count of a key in a window, which begins at so many milliseconds."""
+
+    begin: Field[int]
+    n: Field[int]
+
+
+def topology(kind: str, topic: str, output: str) -> Topology:
+    """Return the topology of a kind."""
+    app = Topology()
+    if kind == "wordcount":
+        words = app.stream(topic, Line).explode(Word, word=Line.text.split(" "))
+        _count(words.group_by(Word.word, name="words"), output)
+    else:
+        visits = app.stream(topic, Visit).group_by(key, name="visits")
+        if kind == "count":
+            _count(visits, output)
+        else:
+            windows = visits.window(_WINDOWS[kind])
+            windows.agg(WindowCount, begin=window_start, n=count()).updates().to(output)
+    return app
+
+
+def _count(groups: Grouped[Visit] | Grouped[Word], output: str) -> None:
+    groups.agg(Count, n=count()).updates().to(output)

@@ -1,0 +1,141 @@
+"""The comparison: topologies of each kind over many keys, exactly once, round by round."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import stack
+from benchmarks.keyed.sides import KAFKA_STREAMS
+from benchmarks.report import Report, say
+from benchmarks.rounds import SHORTEST, alternate, warmed
+from benchmarks.streams.sides import SIDES, Runner, command_of
+from benchmarks.streams.topics import StreamTopics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from benchmarks.rounds import Measured, Rounds
+    from headrace.devstack import LocalStack
+
+#: What each topology's rate is, over that of Kafka Streams, at least; None: there is no target.
+_TARGETS = {"tumbling": 2.0, "hopping": 5.0, "session": 1.0, "count": None, "wordcount": 1.5}
+
+_RATIO = "ratio_to_kafka_streams"
+
+_LEAST = {f"{kind}_{_RATIO}": target for kind, target in _TARGETS.items() if target is not None}
+
+#: What a round measured beside its rate, and is kept of each side.
+_KEPT = ("seconds", "outputs", "commits", "touched", "cpu_seconds", "memory_mib", "threads")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is read, of how many keys. The fields are those of ``benchmarks.keyed.run.Plan``."""
+
+    rounds: int = 3
+    seconds: float = 6.0
+    shortest: float = SHORTEST
+    probe: int = 100_000
+    warm_ups: int = 8
+    most: int = 12_800_000
+    partitions: int = 4
+    keys: int = 10_000
+    kinds: Sequence[str] = tuple(_TARGETS)
+
+
+def run(plan: Plan | None = None) -> Report:
+    """Compare, kind by kind and round by round. Blocks for about half an hour.
+
+    Raises:
+        PeerError: a side cannot be run, or its counts are wrong.
+        LocalStackError: the jars of Kafka Streams cannot be fetched.
+    """
+    plan = plan or Plan()
+    for side in SIDES:
+        command_of(side)  # nothing else is begun while one of them cannot be had
+    with stack.servers() as servers:
+        found = dict(_each_kind(plan, servers))
+    figures = figures_of(found)
+    described = {
+        "rounds": plan.rounds,
+        "keys": plan.keys,
+        "partitions": plan.partitions,
+        "versions": {"kafka-streams": KAFKA_STREAMS.artifacts[0].revision},
+    }
+    return Report("streams", {"missed": missed(figures), **figures, **described}, by_round(found))
+
+
+def _each_kind(plan: Plan, servers: LocalStack) -> Iterator[tuple[str, Rounds]]:
+    visits, lines = (
+        StreamTopics(
+            servers,
+            keys=plan.keys,
+            partitions=plan.partitions,
+            most=plan.most,
+            words=words,
+        )
+        for words in (False, True)
+    )
+    for kind in plan.kinds:
+        yield kind, _compare(plan, kind, servers, lines if kind == "wordcount" else visits)
+
+
+def _compare(plan: Plan, kind: str, servers: LocalStack, topics: StreamTopics) -> Rounds:
+    """Find out how much each side is to read, then measure."""
+    with ExitStack() as closing:
+        runners = [Runner(side, kind, servers, topics) for side in SIDES]
+        for runner in runners:
+            closing.callback(runner.close)
+        chosen = {
+            runner: warmed(
+                runner.name, runner.round, topics.of, plan, warm_ups=plan.warm_ups, say=say
+            )
+            for runner in runners
+        }
+
+        def one(runner: Runner) -> Callable[[], Measured]:
+            return lambda: runner.round(chosen[runner])
+
+        sides = {runner.side.name: one(runner) for runner in runners}
+        return alternate(sides, plan.rounds, say=say, shortest=plan.shortest)
+
+
+def by_round(found: Mapping[str, Rounds]) -> dict[str, list[float]]:
+    """Return what each ratio was round by round."""
+    return {
+        f"{kind}_{_RATIO}": rounds.ratios("headrace", "kafka_streams", "rate")
+        for kind, rounds in found.items()
+    }
+
+
+def missed(figures: Mapping[str, Any]) -> list[str]:
+    """Return the names of the figures that are not what they have to be."""
+    return [name for name, target in _LEAST.items() if figures.get(name, target) < target]
+
+
+def figures_of(found: Mapping[str, Rounds]) -> dict[str, Any]:
+    """Return ratios first, then processor time and rates, then what each side took."""
+    figures: dict[str, Any] = {}
+    for name, each in by_round(found).items():
+        figures[name] = round(median(each), 3)
+        figures[f"{name}_rounds"] = [round(ratio, 3) for ratio in each]
+    figures["targets"] = dict(_LEAST)
+    for key, name in (("cpu_us", "cpu_us_per_record"), ("rate", "records_per_s")):
+        for kind, rounds in found.items():
+            for side in rounds.results:
+                value = rounds.median(side, key)
+                of = kind if side == "headrace" else f"{kind}_{side}"
+                figures[f"{of}_{name}"] = round(value) if key == "rate" else round(value, 2)
+    for kind, rounds in found.items():
+        figures[kind] = {
+            side: {
+                "records": results[0]["records"],
+                "rates": rounds.values(side, "rate"),
+                **{key: rounds.median(side, key) for key in _KEPT if key in results[0]},
+            }
+            for side, results in rounds.results.items()
+        }
+    return figures

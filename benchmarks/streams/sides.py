@@ -1,0 +1,153 @@
+"""The sides of the comparison: what each is run with, and what its outputs have to be."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import stack
+from benchmarks.keyed.sides import CHANNEL, kafka_streams_command
+from benchmarks.peer_sides.wire import Request
+from benchmarks.peers.process import PeerError, Program, SideProcess
+from benchmarks.streams.topics import key_of, last_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from benchmarks.rounds import Measured
+    from benchmarks.streams.topics import StreamTopics
+    from headrace.devstack import LocalStack
+
+_SOURCE = Path(__file__).with_name("KafkaStreamsTopologies.java")
+
+#: Figures of a round that are taken over as a side says them.
+_TAKEN = ("cpu_seconds", "memory_mib", "threads")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One program. ``is_ours``: its channels are those of a topology."""
+
+    name: str
+    is_ours: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+SIDES = (
+    Side("headrace", is_ours=True),
+    Side("kafka_streams", settings={"properties": {"num.stream.threads": 2}}),
+)
+
+_GROUPS = count()
+
+
+def command_of(side: Side) -> Sequence[str]:
+    """Return the command of a side, with what it needs fetched first.
+
+    Raises:
+        LocalStackError: it cannot be fetched.
+    """
+    if side.is_ours:
+        return (sys.executable, "-m", "benchmarks.peer_sides.streams_headrace")
+    return kafka_streams_command(_SOURCE)
+
+
+class Runner:
+    """Runs the rounds of one side with topologies of one kind, and checks what it counted.
+
+    Raises:
+        PeerError: it cannot be run, or its counts are wrong.
+    """
+
+    def __init__(self, side: Side, kind: str, servers: LocalStack, topics: StreamTopics) -> None:
+        self.side, self.name, self.kind = side, f"{kind}_{side.name}", kind
+        self._servers = servers
+        self._topics = topics
+        self._folder = servers.directory / "streams" / self.name
+        self._program = Program(self.name, command_of(side), self._folder)
+        self._process: SideProcess | None = None
+
+    def round(self, topic: stack.Topic) -> Measured:
+        """Have the side read a topic. Blocks."""
+        group = f"{self.name}-{next(_GROUPS)}".replace("_", "-")
+        output = f"{group}.counts"
+        stack.create(self._servers, output, len(topic.ends))
+        settings = {
+            **self.side.settings,
+            "directory": str(self._folder / "state"),
+            "kind": self.kind,
+            "output": output,
+            "counted": self._topics.counted(topic.records),
+        }
+        if self.side.is_ours:
+            settings["config"] = str(self._configured(group, topic.name, output))
+        request = Request(
+            "count", self._servers.bootstrap_servers, topic.name, group, topic.records, settings
+        )
+        process = self._process or SideProcess(self._program)
+        self._process = process
+        try:
+            measured = process.round(request)
+            process.stopped()
+        except BaseException:
+            process.kill()
+            self._process = None
+            raise
+        return self._figures(measured, topic, self._check(output, topic))
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def _configured(self, group: str, topic: str, output: str) -> Path:
+        """Write the configuration of a round."""
+        section = {
+            "code": "benchmarks.peer_sides.streams_work:topology",
+            "group": group,
+            "options": {"kind": self.kind, "topic": topic, "output": output},
+            "channel": dict(CHANNEL),
+        }
+        addresses = stack.addresses(self._servers)
+        return stack.configuration(self._folder, addresses, topologies={"bench": section})
+
+    def _check(self, output: str, topic: stack.Topic) -> int:
+        """Compare the last count of each key and window with what is there; return the outputs."""
+        wanted = self._topics.counts(topic.records, self.kind)
+        found, outputs = last_counts(self._servers.bootstrap_servers, output, len(topic.ends))
+        if found != wanted:
+            wrong = sorted(
+                place
+                for place in wanted.keys() | found.keys()
+                if found.get(place) != wanted.get(place)
+            )
+            shown = ", ".join(
+                f"{key_of(key).decode()} from {begin} {found.get((key, begin))} of "
+                f"{wanted.get((key, begin))}"
+                for key, begin in wrong[:5]
+            )
+            raise PeerError(f"{self.name} has {len(wrong)} of {len(wanted)} counts wrong: {shown}")
+        return outputs
+
+    def _figures(self, measured: Measured, topic: stack.Topic, outputs: int) -> Measured:
+        """Return what counts of a round: another system's clock begins with its first record.
+
+        What it does between its assignment and its first record is thereby left out.
+        """
+        seconds = measured["from_assignment" if self.side.is_ours else "from_first"]
+        found = {
+            "rate": round(topic.records / seconds),
+            "records": topic.records,
+            "seconds": round(seconds, 3),
+            "cpu_us": round(measured["cpu_seconds"] / topic.records * 1e6, 2),
+            "outputs": outputs,
+            **{name: measured[name] for name in _TAKEN},
+        }
+        if measured.get("micro_batches"):
+            found["touched"] = round(measured["touched"] / measured["micro_batches"])
+            found["commits"] = measured["commits"]
+        return found
