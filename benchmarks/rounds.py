@@ -163,20 +163,27 @@ def warmed(
     *,
     warm_ups: int,
     say: Callable[[str], None],
+    steady: int = 1,
+    margin: float = MARGIN,
 ) -> _Work:
     """Return a topic that a side takes long enough to read, once it reads it no faster than before.
 
-    After ``warm_ups`` more rounds it is returned in any case.
+    ``steady`` rounds in a row have to be no faster; after ``warm_ups`` rounds it is returned in any
+    case. It is made longer where a round takes less than ``margin`` times the shortest.
     """
     topic = long_enough(name, round_of, topic_of, lengths, say=say)
-    fastest = 0.0
+    fastest, same = 0.0, 0
     for _ in range(warm_ups):
         warm = round_of(topic)
         say(f"warm-up, not counted: {name} {warm['rate']:,} a second")
-        if warm["seconds"] < lengths.shortest * MARGIN and topic.records <= lengths.most / 2:
+        if warm["seconds"] < lengths.shortest * margin and topic.records <= lengths.most / 2:
             topic = topic_of(2 * topic.records)
         elif warm["rate"] < fastest * STEADY:
-            break
+            same += 1
+            if same >= steady:
+                break
+        else:
+            same = 0
         fastest = max(fastest, warm["rate"])
     return topic
 

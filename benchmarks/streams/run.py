@@ -27,6 +27,12 @@ _RATIO = "ratio_to_kafka_streams"
 
 _LEAST = {f"{kind}_{_RATIO}": target for kind, target in _TARGETS.items() if target is not None}
 
+#: Rounds in a row in which a JVM is no faster: of windows it reads few records in each.
+_STEADY_ROUNDS = 2
+
+#: A warm-up takes that much longer than the shortest round, at least.
+_MARGIN = 2.0
+
 #: What a round measured beside its rate, and is kept of each side.
 _KEPT = ("seconds", "outputs", "commits", "touched", "cpu_seconds", "memory_mib", "threads")
 
@@ -91,7 +97,14 @@ def _compare(plan: Plan, kind: str, servers: LocalStack, topics: StreamTopics) -
             closing.callback(runner.close)
         chosen = {
             runner: warmed(
-                runner.name, runner.round, topics.of, plan, warm_ups=plan.warm_ups, say=say
+                runner.name,
+                runner.round,
+                topics.of,
+                plan,
+                warm_ups=plan.warm_ups,
+                say=say,
+                steady=1 if runner.side.is_ours else _STEADY_ROUNDS,
+                margin=_MARGIN,
             )
             for runner in runners
         }

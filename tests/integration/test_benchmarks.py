@@ -38,6 +38,8 @@ from benchmarks.peers.process import PeerError
 from benchmarks.peers.run import Plan as PeersPlan
 from benchmarks.scale import run as scale
 from benchmarks.scale.run import Plan as ScalePlan
+from benchmarks.streams import run as streams
+from benchmarks.streams.run import Plan as StreamsPlan
 from benchmarks.workflow import run as workflow
 from benchmarks.workflow.run import QUICK
 from benchmarks.workflow.sides import redis_program
@@ -335,6 +337,36 @@ def test_keyed_counts_the_same_on_all_sides() -> None:
     assert figures["arrow"]["commits"] > 0
     assert figures["targets"].keys() - figures.keys() == set()
     assert all(figures[name] > 0 for name in figures["targets"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_streams_count_the_same_on_both_sides() -> None:
+    """Topologies in channels and in Kafka Streams have the same counts, whatever their windows."""
+    plan = StreamsPlan(
+        rounds=1,
+        seconds=0.1,
+        shortest=0.0,
+        probe=25_000,
+        warm_ups=1,
+        most=25_000,
+        partitions=2,
+        keys=500,
+    )
+    try:
+        report = streams(plan)
+    except LocalStackError as error:
+        if "pinned" in str(error):
+            raise
+        pytest.skip(f"Maven Central cannot be reached: {error}")
+    figures = json.loads(report.as_json())
+    for kind in plan.kinds:
+        assert figures[f"{kind}_ratio_to_kafka_streams"] > 0
+        assert figures[f"{kind}_records_per_s"] > 0
+        assert figures[kind]["headrace"]["outputs"] >= plan.keys
+        assert figures[kind]["kafka_streams"]["outputs"] >= plan.keys
+        assert figures[kind]["headrace"]["commits"] > 0
+    assert figures["targets"].keys() - figures.keys() == set()
 
 
 @pytest.mark.slow
