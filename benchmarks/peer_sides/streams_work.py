@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.streams import (
     Field,
     Grouped,
@@ -15,7 +17,10 @@ from headrace.streams import (
     window_start,
 )
 
-_WINDOWS = {
+if TYPE_CHECKING:
+    from headrace.extensions.streams.windows import Windows
+
+_WINDOWS: dict[str, Windows] = {
     "tumbling": tumbling("1m", grace="30s"),
     "hopping": hopping("5m", every="1m", grace="30s"),
     "session": session("30s", grace="30s"),

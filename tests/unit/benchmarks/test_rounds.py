@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from benchmarks import pipeline, spark
 from benchmarks.__main__ import main
 from benchmarks.report import Report, not_repeated
-from benchmarks.rounds import Measured, Rounds, ShortRoundError, alternate
+from benchmarks.rounds import Measured, Rounds, ShortRoundError, alternate, warmed
 from benchmarks.scale.run import Plan, _with_daemons, _with_workers
 from benchmarks.stack import Topic
 
@@ -95,3 +96,19 @@ def test_scale_refuses_short_rounds(kind: str, monkeypatch: pytest.MonkeyPatch) 
         measure(servers, Plan(), usage, 2)
     plan = Plan(partitions=(4,), spark_partitions=(4,), shortest=0.0)
     assert measure(servers, plan, usage, 2) == {"4": _takes(2.9)}
+
+
+def test_a_side_is_warm_after_rounds_in_a_row_that_are_no_faster() -> None:
+    """One round that is no faster is not enough where two are asked for; a faster one counts."""
+    rates = iter([10, 10, 20, 20, 40, 41, 41, 80])
+    topic = warmed(
+        "jvm",
+        lambda _: {"seconds": 9.0, "rate": next(rates)},
+        lambda records: Topic("some", int(records), 0, {}),
+        SimpleNamespace(probe=100, most=100, seconds=6.0, shortest=3.0),
+        warm_ups=8,
+        say=lambda _: None,
+        steady=2,
+    )
+    assert topic.records == 100
+    assert list(rates) == [80]

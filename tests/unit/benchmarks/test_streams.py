@@ -9,7 +9,7 @@ from benchmarks.peer_sides.streams_work import topology
 from benchmarks.rounds import Rounds
 from benchmarks.streams.run import by_round, figures_of, missed
 from benchmarks.streams.topics import counts_of, key_of
-from headrace.streams import StreamsTest
+from headrace.streams import OutRecord, StreamsTest
 
 _MET = {
     "tumbling_ratio_to_kafka_streams": 2.0,
@@ -20,6 +20,11 @@ _MET = {
 
 #: Milliseconds since the epoch, on five minutes.
 _BEGIN = 1_764_000_000_000
+
+
+def _number(record: OutRecord) -> int:
+    assert isinstance(record.key, str)
+    return int(record.key[-5:])
 
 
 def _rounds(ours: float, other: float) -> Rounds:
@@ -62,7 +67,7 @@ def test_counts_of_visits_are_those_of_the_topology(kind: str) -> None:
     found = {}
     for each in test.read("counts"):
         if each.value is not None:
-            found[int(each.key[-5:]), each.value.get("begin", 0)] = each.value["n"]
+            found[_number(each), each.value.get("begin", 0)] = each.value["n"]
     wanted = counts_of(drawn, kind, _BEGIN)
     assert found == {place: number for place, number in wanted.items() if place[0] < 9}
 
@@ -74,5 +79,5 @@ def test_counts_of_words_are_those_of_the_topology() -> None:
     for at, line in enumerate(drawn.tolist()):
         text = " ".join(key_of(word).decode() for word in line)
         test.pipe("lines", {"line": at, "text": text}, time=_BEGIN + at)
-    found = {(int(each.key[-5:]), 0): each.value["n"] for each in test.read("counts")}
+    found = {(_number(each), 0): each.value["n"] for each in test.read("counts")}
     assert found == counts_of(drawn, "wordcount", _BEGIN)
