@@ -104,7 +104,7 @@ def test_a_side_is_warm_after_rounds_in_a_row_that_are_no_faster() -> None:
     topic = warmed(
         "jvm",
         lambda _: {"seconds": 9.0, "rate": next(rates)},
-        lambda records: Topic("some", int(records), 0, {}),
+        lambda _: Topic("some", 100, 0, {}),
         SimpleNamespace(probe=100, most=100, seconds=6.0, shortest=3.0),
         warm_ups=8,
         say=lambda _: None,
