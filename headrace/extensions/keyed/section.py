@@ -122,8 +122,8 @@ class StateProcessorConfig(MergingConfig):
 
     @property
     def row_keys(self) -> str:
-        """Return what rows are by: record, for keys that a number of partitions places; else
-        partition or constant, for one of each partition.
+        """Return what rows are by: record, for keys that a number of partitions places; partition
+        or constant, for one of each partition; store, where a key is not that of a record.
         """
         return "record"
 

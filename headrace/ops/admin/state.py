@@ -371,7 +371,8 @@ def _expected_in(channel: InboundKafkaChannel, key: bytes) -> int | None:
     """Return the partition in which a key has to be, None where it is in each."""
     config = _processor_of(channel)
     match config.row_keys:
-        case "constant":
+        case "constant" | "store":
+            # a row of a store is named by it, and lies where its record's key does
             return None
         case "partition":
             return int(key) if key.isdigit() else None

@@ -212,6 +212,12 @@ def repartition(
     """
     state = StateOf.of(config, channel)
     state.require_one_topic("repartition")
+    if state.processor.row_keys == "store":
+        raise UsageError(
+            f"channel {state.name} is of a topology, whose rows are by store and window, so they "
+            "cannot be moved by their keys; begin again with another group of the topology, and "
+            "read the input again"
+        )
     with (
         _re_keying_held(state),
         changing(state, may_differ=True) as (change, transactions, changelog),

@@ -9,13 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.config import load
 from headrace.core.errors import UsageError
 from headrace.extensions.keyed.row import KeyRow
-from headrace.ops.state.repartition import PARTITIONERS, Numbers, Repartition, _chosen_partitioner
+from headrace.ops.state.repartition import (
+    PARTITIONERS,
+    Numbers,
+    Repartition,
+    _chosen_partitioner,
+    repartition,
+)
 from headrace.testing.records import FakeRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 STATE: Any = SimpleNamespace(input="in", processor=SimpleNamespace(facts_key="record"))
 
@@ -132,3 +140,12 @@ def test_a_partitioner_that_is_not_known_is_not_guessed(spread: Any, words: str)
     seen = task(rows, numbers, {}).survey_keys(list(PARTITIONERS))
     with pytest.raises(UsageError, match=words):
         _chosen_partitioner(STATE, seen)
+
+
+def test_rows_of_a_topology_are_not_moved(tmp_path: Path) -> None:
+    """They are by store and window, and no partitioner places them."""
+    file = tmp_path / "headrace.yaml"
+    code = "tests.unit.extensions.streams.programs:word_count"
+    file.write_text(f"topologies: {{words: {{code: '{code}', group: g}}}}", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"channel words\.words is of a topology"):
+        repartition(load(file), "words.words", partitioner=None, rewrite=False)
