@@ -112,11 +112,12 @@ class Expansion:
                 yield from self._conflicts_of_join(operator)
             if isinstance(operator, TableSource):
                 yield from self._conflicts_of_rows(operator, operator.output, None)
-            if runs_in_tests_only(operator):
+            if is_not_run(operator):
                 yield FieldConflict(
                     ("code",),
-                    f"is {self._section.code}, and {operator.label} runs in StreamsTest only, not "
-                    "in a channel yet; leave it out, or join in a keyed reducer (docs/keyed.md)",
+                    f"is {self._section.code}, and {operator.label} does not run in a channel yet; "
+                    "leave it out, or write its input to a topic that a keyed channel reduces "
+                    "(docs/keyed.md)",
                 )
 
     def _conflicts_of_join(self, operator: StreamJoin) -> Iterator[FieldConflict]:
@@ -206,7 +207,7 @@ class Expansion:
         }
 
 
-def runs_in_tests_only(operator: Operator) -> bool:
+def is_not_run(operator: Operator) -> bool:
     """Return whether channels do not run an operator."""
     match operator:
         case Reduce() | TableSource(shared=True):
