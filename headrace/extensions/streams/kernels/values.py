@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.kernels.records import Array
 
 _TOP = np.int64(2**63 - 1)
+
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 
 def order_floats(values: Array) -> Array:
@@ -52,7 +55,8 @@ class Codec:
         texts = types.is_string(kind) or types.is_large_string(kind)
         self.bytes: bool = types.is_binary(kind) or types.is_large_binary(kind)
         self.sorts: bool = self.numeric or texts or self.bytes or self.decimal
-        if not self.sorts and not (types.is_list(kind) or types.is_null(kind)):
+        is_nested = types.is_list(kind) or types.is_struct(kind)
+        if not self.sorts and not (is_nested or types.is_null(kind)):
             raise TypeError(f"no aggregate can keep values of type {kind}")
 
     @property
@@ -96,20 +100,65 @@ class Codec:
         """Return the function that makes JSON of a kept value."""
         if self.floating:
             return lambda value: float_to_json(float(restore_floats(np.array([value]))[0]))
-        if self.numeric:
-            return int
-        if self.bytes:
-            return lambda value: base64.b64encode(value).decode()
-        return str if self.decimal else lambda value: value
+        return int if self.numeric else _make_json(self.type)
 
     @property
     def from_json(self) -> Callable[[Any], Any]:
         """Return the function that makes a kept value of its JSON."""
         if self.floating:
             return lambda value: int(order_floats(np.array([float(value)]))[0])
-        if self.bytes:
-            return base64.b64decode
-        return Decimal if self.decimal else lambda value: value
+        return _keep if self.numeric else _read_json(self.type)
+
+
+def _keep(value: Any) -> Any:
+    return value
+
+
+def _of_parts(
+    kind: pa.DataType, of: Callable[[pa.DataType], Callable[[Any], Any]]
+) -> Callable[[Any], Any]:
+    """Return the function that applies those of its parts to a value of a nested type."""
+    if pa.types.is_list(kind):
+        item = of(kind.value_type)
+        return _keep if item is _keep else lambda value: [item(each) for each in value]
+    parts = {each.name: of(each.type) for each in kind}
+    if all(part is _keep for part in parts.values()):
+        return _keep
+    return lambda value: {
+        name: None if value[name] is None else part(value[name]) for name, part in parts.items()
+    }
+
+
+def _make_json(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Return the function that makes JSON of a value, as Arrow's ``to_pylist`` has it."""
+    types = pa.types
+    if types.is_nested(kind):
+        return _of_parts(kind, _make_json)
+    if types.is_floating(kind):
+        return float_to_json
+    if types.is_timestamp(kind):
+        return lambda value: (value - _EPOCH) // _MICROSECOND
+    if types.is_decimal(kind):
+        return str
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return lambda value: base64.b64encode(value).decode()
+    return _keep
+
+
+def _read_json(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Return the function that makes a value of the JSON of :func:`_make_json`."""
+    types = pa.types
+    if types.is_nested(kind):
+        return _of_parts(kind, _read_json)
+    if types.is_floating(kind):
+        return float
+    if types.is_timestamp(kind):
+        return lambda value: _EPOCH + value * _MICROSECOND
+    if types.is_decimal(kind):
+        return Decimal
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return base64.b64decode
+    return _keep
 
 
 def float_to_json(value: float) -> float | str:
