@@ -22,6 +22,7 @@ from headrace.extensions.streams.expressions import (
     describe,
     node_of,
 )
+from headrace.extensions.streams.fitted import fit
 from headrace.extensions.streams.inference import Resolved, Scope, resolve
 from headrace.extensions.streams.operators import Aggregated, Join, Output
 from headrace.extensions.streams.types import (
@@ -321,6 +322,7 @@ def _result_of(
             one_row = windows is None or (isinstance(windows, TimeWindows) and windows.tumbling)
             if aggregate.merge is None and not one_row:
                 raise TypeError("these windows are made of parts; give merge=")
+            fit(aggregate.start, declaration, "is the start")
             return declaration
         case declared.Total() | declared.Mean():
             _require_kind(types[0], NUMBERS, "added up")

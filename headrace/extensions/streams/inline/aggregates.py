@@ -49,7 +49,7 @@ def layout_of(operator: Aggregate) -> Layout:
     """Return the layout of the stored rows of an operator."""
     return Layout(
         [
-            make_partial(each.aggregate, [kind.arrow() for kind in each.types], each.result.arrow())
+            make_partial(each.aggregate, [kind.arrow() for kind in each.types], each.result)
             for each in operator.aggregates.values()
         ],
         stored_order(operator),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +16,7 @@ from headrace.extensions.streams.keys import decode_keys, encode_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from headrace.extensions.streams.expressions import Node
     from headrace.extensions.streams.kernels.records import Array
@@ -47,6 +49,37 @@ class Poison(Protocol):
             PoisonRecordError: poison is not left out.
         """
         ...
+
+
+class UserCalls(Protocol):
+    """A watch over calls of users' functions, which interrupts one that does not return."""
+
+    def job(self) -> AbstractContextManager[None]:
+        """Allow calls in the block to be interrupted.
+
+        Raises:
+            JobTimeoutError: a call took too long.
+        """
+        ...
+
+    def call(self, label: str, at: int | None) -> None:
+        """Record that an operator's function is called for a record, None for all there are.
+
+        Raises:
+            ReducerError: it did not return from the call for this record before.
+        """
+        ...
+
+
+class Unwatched:
+    """No watch. A :class:`UserCalls`."""
+
+    def job(self) -> AbstractContextManager[None]:
+        """Return a block in which nothing is interrupted."""
+        return nullcontext()
+
+    def call(self, label: str, at: int | None) -> None:
+        """Return at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.extensions.streams.inline.aggregates import filter_windows
-from headrace.extensions.streams.inline.batch import TopicRecords, merge_batches
+from headrace.extensions.streams.inline.batch import TopicRecords, Unwatched, merge_batches
 from headrace.extensions.streams.inline.stateless import (
     apply,
     keep,
@@ -44,7 +44,13 @@ from headrace.extensions.streams.operators import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace.extensions.streams.inline.batch import Batch, Change, Poison, Written
+    from headrace.extensions.streams.inline.batch import (
+        Batch,
+        Change,
+        Poison,
+        UserCalls,
+        Written,
+    )
     from headrace.extensions.streams.kernels.rows import Emit
     from headrace.extensions.streams.operators import Operator
     from headrace.extensions.streams.plan import Channel, Plan
@@ -98,15 +104,17 @@ def is_looked_up(plan: Plan, place: int) -> bool:
 class ChannelRun:
     """A micro-batch of a channel on its way through the operators."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what operators run on
         self,
         plan: Plan,
         channel: Channel,
         states: Mapping[int, Any],
         records: Mapping[str, TopicRecords],
         poison: Poison,
+        calls: UserCalls | None = None,
     ) -> None:
         """Start with the records of each topic that has any, and the operators' states."""
+        self._calls = calls or Unwatched()
         self._plan = plan
         self._channel = channel
         self._states = states
@@ -164,12 +172,12 @@ class ChannelRun:
     def apply(self, place: int, operator: Apply) -> Batch:
         """Return what a Python function makes of the rows."""
         del place
-        return apply(operator, self._stream(operator.inputs[0]), self._poison)
+        return apply(operator, self._stream(operator.inputs[0]), self._poison, self._calls)
 
     def show(self, place: int, operator: Peek) -> Batch:
         """Show the rows to a Python function."""
         del place
-        return show(operator, self._stream(operator.inputs[0]))
+        return show(operator, self._stream(operator.inputs[0]), self._poison, self._calls)
 
     def merge(self, place: int, operator: Merge) -> Batch:
         """Return the rows of several streams."""
@@ -178,7 +186,12 @@ class ChannelRun:
 
     def aggregate(self, place: int, operator: Aggregate) -> Any:
         """Return the changes of a table, or what its windows emit."""
-        return self._states[place].process(self._stream(operator.inputs[0]), self._poison)
+        stream = self._stream(operator.inputs[0])
+        if not operator.folds:
+            return self._states[place].process(stream, self._poison)
+        with self._calls.job():
+            self._calls.call(operator.label, None)
+            return self._states[place].process(stream, self._poison)
 
     def join_streams(self, place: int, operator: StreamJoin) -> Any:
         """Return the pairs of two streams."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,18 +10,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.user_text import describe_error
+from headrace.core.errors import RetryableError
+from headrace.core.user_text import describe_error, describe_value, kind_of
 from headrace.extensions.streams.columns import evaluate
 from headrace.extensions.streams.decode import decode_values
 from headrace.extensions.streams.encode import encode_rows
 from headrace.extensions.streams.expressions import FieldNode
+from headrace.extensions.streams.fitted import fit_row, python_value
 from headrace.extensions.streams.inline.batch import Batch, Written, mask_of
 from headrace.extensions.streams.keys import decode_keys, encode_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from headrace.extensions.streams.inline.batch import Poison, TopicRecords
+    from headrace.extensions.streams.inline.batch import Poison, TopicRecords, UserCalls
     from headrace.extensions.streams.operators import (
         Apply,
         Filter,
@@ -112,68 +115,154 @@ def _explode(batch: Batch, name: str) -> Batch:
     return replace(made, fields={**made.fields, name: pc.list_flatten(lists)})
 
 
-def apply(operator: Apply, batch: Batch, poison: Poison) -> Batch:
-    """Return what a Python function makes of the rows; deletions are left out."""
+def apply(operator: Apply, batch: Batch, poison: Poison, calls: UserCalls) -> Batch:
+    """Return what a Python function makes of the rows; deletions are left out.
+
+    Raises:
+        RetryableError: the function says that it cannot work now.
+    """
     assert operator.output is not None, "rows come out"
     batch = batch.take(np.flatnonzero(batch.present))
     if operator.batches:
-        return _apply_batches(operator, batch)
+        with calls.job():
+            return _apply_batches(operator, batch, poison, calls)
     output, places, rows = operator.output, [], []
-    for place, row in enumerate(row_objects(batch)):
-        try:
-            made = _rows_of(operator.function(row), output.row)
-        except Exception as error:  # noqa: BLE001 - the user's function
-            poison.note(int(batch.at[place]), f"{operator.label}: {describe_error(error)}")
-            continue
-        places += [place] * len(made)
-        rows += made
+    with calls.job():
+        for place, row in enumerate(row_objects(batch)):
+            try:
+                calls.call(operator.label, int(batch.at[place]))
+                made = _rows_of(operator.function(row), output.row)
+            except RetryableError:
+                raise
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's function
+                poison.note(int(batch.at[place]), f"{operator.label}: {describe_error(error)}")
+                continue
+            places += [place] * len(made)
+            rows += made
     taken = batch.take(np.array(places, np.int64))
     fields = {
-        name: pa.array([plain_value(getattr(row, name)) for row in rows], each.type.arrow())
+        name: pa.array([row[name] for row in rows], each.type.arrow())
         for name, each in output.row.__fields__.items()
     }
     return replace(taken, row=output.row, fields=fields, values=None)
 
 
-def _rows_of(found: Any, row: type[Row]) -> list[Row]:
-    """Return the rows that a function returned, each with values of its fields' types.
+def _rows_of(found: Any, row: type[Row]) -> list[dict[str, Any]]:
+    """Return the rows that a function returned, as columns take them.
 
     Raises:
         TypeError: something else was returned.
     """
-    rows = [] if found is None else [found] if isinstance(found, row) else list(found)
-    for each in rows:
+    rows = [] if found is None else [found] if isinstance(found, (row, str, Mapping)) else found
+    try:
+        several = iter(rows)
+    except TypeError:
+        several = iter([rows])
+    made = []
+    for each in several:
         if type(each) is not row:
-            raise TypeError(f"{each!r} was returned, and {row.__name__} is expected")
-        for name, declared in row.__fields__.items():
-            value = getattr(each, name)
-            pa.scalar(plain_value(value), declared.type.arrow())
-            if value is None and not declared.type.nullable:
-                raise TypeError(f"{row.__name__}.{name} is None, and {declared.type} is expected")
-    return rows
+            raise TypeError(f"{describe_value(each)} was returned, and {row.__name__} is expected")
+        made.append(fit_row(each))
+    return made
 
 
-def _apply_batches(operator: Apply, batch: Batch) -> Batch:
+def _apply_batches(operator: Apply, batch: Batch, poison: Poison, calls: UserCalls) -> Batch:
+    """Return what the function makes of the rows; where it fails, of each half of them."""
     assert operator.output is not None, "rows come out"
     row = operator.output.row
-    table = pa.RecordBatch.from_pydict(dict(batch.fields))
-    made = operator.function(table)
-    if not isinstance(made, pa.RecordBatch) or made.num_rows != len(batch):
-        raise TypeError(f"{operator.label}: a RecordBatch of {len(batch)} rows is expected")
-    fields = {
-        name: made.column(name).cast(each.type.arrow()) for name, each in row.__fields__.items()
-    }
+    try:
+        calls.call(operator.label, None)
+        fields = _fields_of(
+            operator.function(pa.RecordBatch.from_pydict(dict(batch.fields))), batch, row
+        )
+    except RetryableError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's function
+        if len(batch) <= 1:
+            for at in batch.at.tolist():
+                poison.note(at, f"{operator.label}: {describe_error(error)}")
+            return _no_rows(batch, row)
+        middle = len(batch) // 2
+        halves = (np.arange(middle), np.arange(middle, len(batch)))
+        return _joined(
+            [_apply_batches(operator, batch.take(half), poison, calls) for half in halves]
+        )
     there = np.zeros(len(batch), np.bool_)
     for each in fields.values():
         there |= mask_of(pc.is_valid(each))
-    return replace(batch, row=row, fields=fields, values=None).take(np.flatnonzero(there))
+    made = replace(batch, row=row, fields=fields, values=None).take(np.flatnonzero(there))
+    return made.without(_without_value(made), poison, operator.label)
 
 
-def show(operator: Peek, batch: Batch) -> Batch:
-    """Show each row to a function."""
-    for row in row_objects(batch.take(np.flatnonzero(batch.present))):
-        operator.function(row)
-    return batch
+def _fields_of(made: Any, batch: Batch, row: type[Row]) -> dict[str, pa.Array]:
+    """Return the columns of what a function returned.
+
+    Raises:
+        TypeError, ArrowInvalid: something else was returned, or a column of another type.
+    """
+    if not isinstance(made, pa.RecordBatch) or made.num_rows != len(batch):
+        shown = f"one of {made.num_rows}" if isinstance(made, pa.RecordBatch) else kind_of(made)
+        raise TypeError(f"{shown} was returned, and a RecordBatch of {len(batch)} rows is expected")
+    missing = [name for name in row.__fields__ if name not in made.schema.names]
+    if missing:
+        raise TypeError(f"the RecordBatch has no column {missing[0]}")
+    return {
+        name: made.column(name).cast(each.type.arrow()) for name, each in row.__fields__.items()
+    }
+
+
+def _without_value(batch: Batch) -> dict[int, str]:
+    """Return the rows that lack a field that they need, with the reason."""
+    faults: dict[int, str] = {}
+    for name, each in batch.row.__fields__.items():
+        if not each.type.nullable:
+            reason = f"{batch.row.__name__}.{name} is null, and {each.type} is expected"
+            places = np.flatnonzero(mask_of(pc.is_null(batch.fields[name]))).tolist()
+            faults = {**dict.fromkeys(places, reason), **faults}
+    return faults
+
+
+def _no_rows(batch: Batch, row: type[Row]) -> Batch:
+    fields = {name: pa.nulls(0, each.type.arrow()) for name, each in row.__fields__.items()}
+    return replace(batch.take(np.empty(0, np.int64)), row=row, fields=fields, values=None)
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    """Return the rows of several batches, one after the other."""
+    first = batches[0]
+    return replace(
+        first,
+        fields={
+            name: pa.concat_arrays([each.fields[name] for each in batches]) for name in first.fields
+        },
+        parts=tuple(
+            pa.concat_arrays(list(parts))
+            for parts in zip(*(each.parts for each in batches), strict=True)
+        ),
+        times=np.concatenate([each.times for each in batches]),
+        at=np.concatenate([each.at for each in batches]),
+        present=np.concatenate([each.present for each in batches]),
+    )
+
+
+def show(operator: Peek, batch: Batch, poison: Poison, calls: UserCalls) -> Batch:
+    """Show each row to a function, and return those that it did not fail for.
+
+    Raises:
+        RetryableError: the function says that it cannot work now.
+    """
+    places = np.flatnonzero(batch.present)
+    faults: dict[int, str] = {}
+    with calls.job():
+        for place, row in zip(places.tolist(), row_objects(batch), strict=True):
+            try:
+                calls.call(operator.label, int(batch.at[place]))
+                operator.function(row)
+            except RetryableError:
+                raise
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's function
+                faults[place] = describe_error(error)
+    return batch.without(faults, poison, operator.label)
 
 
 def row_objects(batch: Batch) -> list[Row]:
@@ -184,25 +273,6 @@ def row_objects(batch: Batch) -> list[Row]:
         for row in batch.to_rows()
         if row is not None
     ]
-
-
-def python_value(value: Any, kind: Type) -> Any:
-    """Return a value of a column as users' code has it."""
-    if value is None:
-        return None
-    if kind.item is not None:
-        return [python_value(each, kind.item) for each in value]
-    if kind.row is not None:
-        fields = kind.row.__fields__
-        return kind.row(**{name: python_value(value[name], fields[name].type) for name in fields})
-    return value
-
-
-def plain_value(value: Any) -> Any:
-    """Return a value of users' code as a column takes it."""
-    if hasattr(type(value), "__fields__"):
-        return {name: plain_value(getattr(value, name)) for name in type(value).__fields__}
-    return [plain_value(each) for each in value] if isinstance(value, list) else value
 
 
 def write_by_key(operator: KeyBy, batch: Batch, poison: Poison, *, as_read: bool) -> Written:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.core.errors import ConfigError, PoisonRecordError
 from headrace.core.records import TopicPartition
+from headrace.extensions.streams.fitted import plain_value
 from headrace.extensions.streams.inline.aggregates import GroupState, WindowState
 from headrace.extensions.streams.inline.batch import TopicRecords
 from headrace.extensions.streams.inline.joins import StreamJoinState
@@ -20,7 +21,6 @@ from headrace.extensions.streams.inline.run import (
     is_looked_up,
     topics_in_code,
 )
-from headrace.extensions.streams.inline.stateless import plain_value
 from headrace.extensions.streams.inline.tables import (
     FilteredTable,
     ForeignJoinState,

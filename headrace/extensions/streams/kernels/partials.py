@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.errors import ReducerError, RetryableError
+from headrace.core.user_text import describe_error, describe_value
 from headrace.extensions.streams import aggregates as declared
+from headrace.extensions.streams.fitted import fit, python_value
 from headrace.extensions.streams.kernels.errors import RowError
 from headrace.extensions.streams.kernels.groups import accumulate_highest
 from headrace.extensions.streams.kernels.records import Array
@@ -28,12 +31,20 @@ from headrace.extensions.streams.kernels.sums import (
     sum_whole,
     whole_objects,
 )
-from headrace.extensions.streams.kernels.values import Codec, Values, float_to_json, make_objects
+from headrace.extensions.streams.kernels.values import (
+    Codec,
+    Values,
+    float_to_json,
+    make_json,
+    make_objects,
+    read_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.extensions.streams.kernels.groups import Groups
+    from headrace.extensions.streams.types import Type
 
 #: Partial values: arrays of one shape, one for each part.
 Parts: TypeAlias = tuple[Array, ...]
@@ -657,14 +668,31 @@ class Distinct(Listed):
 
 
 class Fold(Partial):
-    """The result of a Python function over rows, and whether there were any."""
+    """The result of a Python function over rows, and whether there were any.
 
-    def __init__(self, declaration: declared.Fold[Any], kind: pa.DataType) -> None:
-        self._declaration, self._type = declaration, kind
+    Values are kept as a column has them, and the function gets a copy: it may change what it gets.
+    """
+
+    def __init__(self, declaration: declared.Fold[Any], kind: Type | None) -> None:
+        self._declaration, self._kind = declaration, kind
+        self._type = pa.null() if kind is None else kind.arrow()
+        self._to_json, self._from_json = make_json(self._type), read_json(self._type)
 
     @property
     def identity(self) -> tuple[tuple[np.dtype[Any], Any], ...]:
         return ((_OBJECT, None), (_BOOL, False))
+
+    def _given(self, value: Any) -> Any:
+        """Return a kept value as the functions get it."""
+        return value if self._kind is None else python_value(value, self._kind)
+
+    def _kept(self, value: Any) -> Any:
+        """Return what a function returned as it is kept.
+
+        Raises:
+            TypeError: it is none of the field's type.
+        """
+        return value if self._kind is None else fit(value, self._kind)
 
     def read_columns(self, columns: Sequence[Any]) -> Sequence[Any]:
         return columns
@@ -683,7 +711,8 @@ class Fold(Partial):
         self, before: Parts, groups: Groups, columns: Sequence[Any], times: Array
     ) -> Parts:
         del times
-        add, start = self._declaration.add, self._declaration.start
+        add = self._declaration.add
+        start = self._kept(self._declaration.start)
         values = [
             value if some else start
             for value, some in zip(before[0].tolist(), before[1].tolist(), strict=True)
@@ -691,29 +720,54 @@ class Fold(Partial):
         by_row = np.empty(len(groups.ids), object)
         for row, group in enumerate(groups.ids.tolist()):  # as rows arrived
             try:
-                by_row[row] = values[group] = add(values[group], columns[0][row])
-            except Exception as error:  # the user's function
-                raise RowError(row, f"fold failed: {error!r}") from error
+                by_row[row] = values[group] = self._kept(
+                    add(self._given(values[group]), columns[0][row])
+                )
+            except RetryableError:
+                raise
+            except (Exception, SystemExit) as error:  # the user's function
+                raise RowError(row, f"fold failed: {describe_error(error)}") from error
         return (by_row[groups.order], np.ones(len(groups.ids), np.bool_))
 
     def merge(self, first: Parts, second: Parts) -> Parts:
         both = first[1] & second[1]
         merged = np.where(first[1], first[0], second[0])
         if both.any():
-            if self._declaration.merge is None:
-                raise TypeError("a fold without merge has rows in two panes or sessions")
             pairs = zip(first[0][both].tolist(), second[0][both].tolist(), strict=True)
-            merged[both] = make_objects([self._declaration.merge(*pair) for pair in pairs])
+            merged[both] = make_objects([self._merged(*pair) for pair in pairs])
         return (merged, first[1] | second[1])
+
+    def _merged(self, one: Any, other: Any) -> Any:
+        """Return one kept value of two.
+
+        Raises:
+            ReducerError: the user's function fails, which no single record is to blame for.
+        """
+        merge = self._declaration.merge
+        if merge is None:
+            raise TypeError("a fold without merge has rows in two panes or sessions")
+        try:
+            return self._kept(merge(self._given(one), self._given(other)))
+        except RetryableError:
+            raise
+        except (Exception, SystemExit) as error:
+            shown = f"{describe_value(one)} and {describe_value(other)}"
+            raise ReducerError(
+                f"merge of a fold fails for {shown}: {describe_error(error)}"
+            ) from error
 
     def result(self, parts: Parts) -> pa.Array:
         return pa.array(parts[0].tolist(), self._type)
 
     def encode(self, row: tuple[Any, ...]) -> Any:
-        return [row[0]] if row[1] else []
+        if not row[1]:
+            return []
+        return [row[0] if row[0] is None else self._to_json(row[0])]
 
     def decode(self, value: Any) -> tuple[Any, ...]:
-        return (value[0], True) if value else (None, False)
+        if not value:
+            return (None, False)
+        return (value[0] if value[0] is None else self._from_json(value[0]), True)
 
 
 def make_decimal(unscaled: int, scale: int) -> Any:
@@ -723,7 +777,7 @@ def make_decimal(unscaled: int, scale: int) -> Any:
 
 
 def make_partial(
-    aggregate: declared.Agg[Any], kinds: Sequence[pa.DataType], result: pa.DataType | None = None
+    aggregate: declared.Agg[Any], kinds: Sequence[pa.DataType], result: Type | None = None
 ) -> Partial:
     """Return an aggregate in columns, of arguments of these types; a fold says its result's.
 
@@ -736,7 +790,7 @@ def make_partial(
         case declared.Count():
             made = Count()
         case declared.Fold():
-            made = Fold(aggregate, result or pa.null())
+            made = Fold(aggregate, result)
         case declared.Total() | declared.Mean():
             made = _make_sum(codecs[0], mean=isinstance(aggregate, declared.Mean))
         case declared.Least() | declared.Most():

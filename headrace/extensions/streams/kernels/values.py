@@ -100,14 +100,14 @@ class Codec:
         """Return the function that makes JSON of a kept value."""
         if self.floating:
             return lambda value: float_to_json(float(restore_floats(np.array([value]))[0]))
-        return int if self.numeric else _make_json(self.type)
+        return int if self.numeric else make_json(self.type)
 
     @property
     def from_json(self) -> Callable[[Any], Any]:
         """Return the function that makes a kept value of its JSON."""
         if self.floating:
             return lambda value: int(order_floats(np.array([float(value)]))[0])
-        return _keep if self.numeric else _read_json(self.type)
+        return _keep if self.numeric else read_json(self.type)
 
 
 def _keep(value: Any) -> Any:
@@ -129,11 +129,11 @@ def _of_parts(
     }
 
 
-def _make_json(kind: pa.DataType) -> Callable[[Any], Any]:
+def make_json(kind: pa.DataType) -> Callable[[Any], Any]:
     """Return the function that makes JSON of a value, as Arrow's ``to_pylist`` has it."""
     types = pa.types
     if types.is_nested(kind):
-        return _of_parts(kind, _make_json)
+        return _of_parts(kind, make_json)
     if types.is_floating(kind):
         return float_to_json
     if types.is_timestamp(kind):
@@ -145,11 +145,11 @@ def _make_json(kind: pa.DataType) -> Callable[[Any], Any]:
     return _keep
 
 
-def _read_json(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Return the function that makes a value of the JSON of :func:`_make_json`."""
+def read_json(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Return the function that makes a value of the JSON of :func:`make_json`."""
     types = pa.types
     if types.is_nested(kind):
-        return _of_parts(kind, _read_json)
+        return _of_parts(kind, read_json)
     if types.is_floating(kind):
         return float
     if types.is_timestamp(kind):

@@ -43,14 +43,14 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
     clients = ChannelClients(client_properties(site.kafka), channel.group)
     store = RocksStore(folder / "db", chosen.state.cache)
     state = LayeredState(store)
-    fold = TopologyFold(plan, part, state, _rules(channel), chosen.state.max_row)
+    calls = watch_code("arrow", channel.group, folder).here
+    fold = TopologyFold(plan, part, state, _rules(channel), chosen.state.max_row, calls)
 
     def follow(changed: ChannelConfig) -> None:
         section = changed.processor
         assert isinstance(section, StreamsProcessorConfig), "another processor starts again"
         fold.follow(_rules(changed), section.state.max_row)
 
-    calls = watch_code("arrow", channel.group, folder).here
     parts = KeyedParts(
         follow,
         KeyedSink(clients.transactions(site.member), state, _topics(channel, part), SYSTEM_CLOCK),

@@ -15,6 +15,7 @@ from headrace.extensions.streams.runtime.tasks import Task, TaskRecords
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from headrace.core.call_watch import CallWatch
     from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.keyed.tables import OutputRow
     from headrace.extensions.streams.inline.batch import Written
@@ -27,13 +28,20 @@ if TYPE_CHECKING:
 class TopologyFold:
     """Runs the micro-batches of a channel through its operators, task by task.
 
-    One call at a time for a task; calls of different tasks may be on different threads.
+    One call at a time for a task; calls of different tasks may be on different threads. ``watch``
+    interrupts users' functions that do not return.
     """
 
-    def __init__(
-        self, plan: Plan, channel: Channel, state: LayeredState, rules: RejectRules, max_row: int
+    def __init__(  # noqa: PLR0917 - what operators run on
+        self,
+        plan: Plan,
+        channel: Channel,
+        state: LayeredState,
+        rules: RejectRules,
+        max_row: int,
+        watch: CallWatch | None = None,
     ) -> None:
-        self._plan, self._channel, self._state = plan, channel, state
+        self._plan, self._channel, self._state, self._watch = plan, channel, state, watch
         self._rules = (rules, max_row)
         self._tasks: dict[int, Task] = {}
 
@@ -50,6 +58,7 @@ class TopologyFold:
 
         Raises:
             PoisonRecordError: a record cannot be processed, and the rules say ``fail``.
+            JobTimeoutError: a user's function does not return.
             StateStoreError: the state cannot be read.
         """
         rules, max_row = self._rules
@@ -83,7 +92,9 @@ class TopologyFold:
         """Return a task whose states are those of the rows as they are now."""
         task, last = self._tasks.get(number), self._state.last_layer(number)
         if task is None or last is None or task.last_layer != last:
-            task = self._tasks[number] = Task(self._plan, self._channel, self._state, number)
+            task = self._tasks[number] = Task(
+                self._plan, self._channel, self._state, number, self._watch
+            )
         return task
 
 

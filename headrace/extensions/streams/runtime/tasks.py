@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.errors import HeadraceError, PoisonRecordError
+from headrace.core.errors import HeadraceError, PoisonRecordError, ReducerError
 from headrace.core.letter_headers import Failure, Stage
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.letters import dead_letter
@@ -19,7 +20,9 @@ from headrace.extensions.streams.runtime.states import TaskStates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from headrace.core.call_watch import CallWatch
     from headrace.core.letter_headers import LetterHeaders
     from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.keyed.tables import OutputRow
@@ -76,6 +79,24 @@ class TaskRecords:
             )
         return found
 
+    @cached_property
+    def _places(self) -> tuple[list[str], list[int]]:
+        topics, offsets = (self._table.column(name).to_pylist() for name in ("topic", "offset"))
+        return topics, offsets
+
+    def place(self, at: int | None) -> str:
+        """Return the words for one record, or for all of them."""
+        topics, offsets = self._places
+        if at is not None:
+            return f"offset {offsets[at]} of {topics[at]}-{self.number}"
+        found: dict[str, list[int]] = {}
+        for topic, offset in zip(topics, offsets, strict=True):
+            found.setdefault(topic, []).append(offset)
+        return ", ".join(
+            f"offsets {min(own)} to {max(own)} of {topic}-{self.number}"
+            for topic, own in found.items()
+        )
+
     def describe(self, at: int) -> dict[str, Any]:
         """Return one record with all of its columns."""
         (row,) = self._table.slice(at, 1).to_pylist()
@@ -85,6 +106,22 @@ class TaskRecords:
 def _column(table: pa.Table, name: str) -> pa.Array:
     column = table.column(name)
     return column.chunk(0) if column.num_chunks else column.combine_chunks()
+
+
+class _Calls:
+    """The calls of users' functions in a micro-batch of a task. A ``UserCalls``."""
+
+    def __init__(self, records: TaskRecords, watch: CallWatch) -> None:
+        self._records, self._watch = records, watch
+
+    def job(self) -> AbstractContextManager[None]:
+        return self._watch.job()
+
+    def call(self, label: str, at: int | None) -> None:
+        place = f"{label} of {self._records.place(at)}"
+        if self._watch.has_hung(self._records.number, None, place):
+            raise ReducerError("the function does not return when it is called with it")
+        self._watch.call(self._records.number, None, place.encode())
 
 
 class _Rejected:
@@ -160,14 +197,21 @@ class Task:
     again.
     """
 
-    def __init__(self, plan: Plan, channel: Channel, state: LayeredState, number: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        channel: Channel,
+        state: LayeredState,
+        number: int,
+        watch: CallWatch | None = None,
+    ) -> None:
         """Read the rows of all operators, with all that is staged.
 
         Raises:
             StateStoreError: they cannot be read.
         """
         self.last_layer: str | None = None
-        self._plan, self._channel = plan, channel
+        self._plan, self._channel, self._watch = plan, channel, watch
         self._states = TaskStates(plan, channel, state, number)
 
     def process(self, records: TaskRecords, rules: RejectRules, max_row: int) -> TaskResult:
@@ -175,12 +219,14 @@ class Task:
 
         Raises:
             PoisonRecordError: a record cannot be processed, and the rules say ``fail``.
+            JobTimeoutError: a user's function does not return.
             StateStoreError: rows cannot be read.
             HeadraceError: a row is too large.
         """
         rejected = _Rejected(records, rules)
         states = self._states.by_place
-        run = ChannelRun(self._plan, self._channel, states, records.by_topic(), rejected)
+        calls = None if self._watch is None else _Calls(records, self._watch)
+        run = ChannelRun(self._plan, self._channel, states, records.by_topic(), rejected, calls)
         run.process()
         late = self._states.late()
         letters = [*rejected.letters(), *rejected.late_letters(late)]

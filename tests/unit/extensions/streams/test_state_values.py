@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,8 @@ from headrace.streams import (
     Row,
     Topology,
     collect,
-    count,
     distinct,
     first,
-    fold,
     hopping,
     key,
     last,
@@ -116,14 +114,20 @@ def result_row(of: str, *, is_list: bool, is_mean: bool) -> type[Row]:
     return type(
         "Found",
         (Row,),
-        {"__annotations__": {"value": annotation}, "value": field(scale=scale), "__module__": __name__},
+        {
+            "__annotations__": {"value": annotation},
+            "value": field(scale=scale),
+            "__module__": __name__,
+        },
     )
 
 
 def program(name: str, of: str, kind: str, key_type: type = str) -> Topology:
     """Return a topology with one aggregate of one field, which comes out in all ways there are."""
     make, _ = AGGREGATES[name]
-    row = result_row(of, is_list=name in {"collect", "distinct", "top", "top of whole"}, is_mean=name == "mean")
+    row = result_row(
+        of, is_list=name in {"collect", "distinct", "top", "top of whole"}, is_mean=name == "mean"
+    )
     app = Topology()
     grouped: Any = app.stream("facts", Fact, key=key_type).group_by(key, name="found")
     windows = WINDOWS[kind]
@@ -137,7 +141,19 @@ def program(name: str, of: str, kind: str, key_type: type = str) -> Topology:
     return app
 
 
-TEXTS = ["", '"', "a\nb", "\x00", "a\x00b", "key/with/slash", "é", "\U0001f600", "\\", "null", "\u2028"]
+TEXTS = [
+    "",
+    '"',
+    "a\nb",
+    "\x00",
+    "a\x00b",
+    "key/with/slash",
+    "é",
+    "\U0001f600",
+    "\\",
+    "null",
+    "\u2028",
+]
 WHOLE = [0, 1, -1, 2**53 + 1, 2**63 - 1, -(2**63), 2**62]
 REAL = ["0.0", "-0.0", "1e308", "-1e308", "5e-324", "0.1", "1e999", "-1e999", "3"]
 AT = [
@@ -176,7 +192,9 @@ def value(random: Random) -> bytes:
     inner = f'{{"at":{some(AT)},"price":{some(PRICE)},"tags":{members["reals"]}}}'
     members["inner"] = inner
     members["inners"] = f"[{inner},{{}}]"
-    said = (f'"{name}":{random.choice([text, text, text, "null"])}' for name, text in members.items())
+    said = (
+        f'"{name}":{random.choice([text, text, text, "null"])}' for name, text in members.items()
+    )
     return f"{{{','.join(said)}}}".encode()
 
 
