@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import PydanticCustomError
 
-from headrace.config.errors import conflict_in
+from headrace.config.errors import FieldConflict, conflict_in
 from headrace.config.models.sink import single_sinks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pydantic import ValidationInfo
 
+    from headrace.config.errors import Steps
     from headrace.config.models.channel import ChannelConfig
 
 
@@ -76,6 +77,32 @@ def _comes_after(name: str, first: str, channels: Mapping[str, ChannelConfig]) -
     return False
 
 
+def _differences(
+    name: str, channel: ChannelConfig, made: ChannelConfig, topology: str
+) -> Iterator[FieldConflict]:
+    """Yield what of a channel is not as that which a topology becomes, whose place it takes."""
+    if channel is made:
+        return
+    compared: list[tuple[Steps, str | None, str | None]] = [
+        (("processor", "type"), channel.processor.type, made.processor.type),
+        (("group",), channel.group, made.group),
+        (("topics",), ", ".join(channel.topics), ", ".join(made.topics)),
+        # those that rows depend on, of what has any
+        (("processor", "stores"), _stores(channel), _stores(made)),
+    ]
+    for steps, own, other in compared:
+        if own != other:
+            yield FieldConflict(
+                (name, *steps),
+                f"is {own}, and topology {topology} becomes a channel of this name with {other}; "
+                "take another name, or leave the channel out",
+            )
+
+
+def _stores(channel: ChannelConfig) -> str | None:
+    return getattr(channel.processor, "stores", None)
+
+
 def expanded(
     channels: Mapping[str, ChannelConfig], info: ValidationInfo
 ) -> Mapping[str, ChannelConfig]:
@@ -87,9 +114,19 @@ def expanded(
     found: dict[str, ChannelConfig] = {}
     conflicts = []
     # missing where something is wrong with them, which is told
-    for section in (info.data.get("topologies") or {}).values():
-        # one that is written out stands for what would be made
-        found |= {name: channels.get(name, made) for name, made in section.made_channels.items()}
+    for topology, section in (info.data.get("topologies") or {}).items():
+        for name, made in section.made_channels.items():
+            if name in found:
+                conflicts.append(
+                    FieldConflict(
+                        (name,),
+                        f"is what topology {topology} would become, and another one as well; give "
+                        "one of them another name",
+                    )
+                )
+            # one that is written out stands for what would be made
+            found[name] = channels.get(name, made)
+            conflicts += _differences(name, found[name], made, topology)
     channels = {name: each for name, each in channels.items() if name not in found}
     for name, channel in channels.items():
         try:

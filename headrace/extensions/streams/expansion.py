@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -23,7 +24,7 @@ from headrace.extensions.streams.operators import (
 from headrace.extensions.streams.tables import find_aggregate, table_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pydantic import ValidationInfo
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 #: Seconds between two deletions of what is processed of a by-key topic, as Kafka Streams has it.
 PURGE_INTERVAL = 30.0
+
+#: Keys of a processor that the topology decides, and of that of a table's channel.
+_OF_PROCESSOR = ("code", "options", "topology", "topology_group", "part", "tables", "stores")
+_OF_TABLE = ("reducer", "decode", "schema")
 
 #: Keys of the channel of a table, which reads a topic that is made for it.
 _READS_ALL = {"initial_offset": "earliest", "offset_out_of_range": "stop"}
@@ -63,6 +68,9 @@ class Expansion:
             PydanticCustomError: they cannot be made; its places begin in the section.
         """
         conflicts = list(self._conflicts())
+        unusable = list(self._conflicts_of_processors())
+        if unusable:
+            raise conflict_in([*unusable, *conflicts])
         documents: dict[str, dict[str, Any]] = {}
         parts = {}
         for each in self._plan.channels_in_order:
@@ -118,6 +126,35 @@ class Expansion:
                     f"is {self._section.code}, and {operator.label} does not run in a channel yet; "
                     "leave it out, or write its input to a topic that a keyed channel reduces "
                     "(docs/keyed.md)",
+                )
+
+    def _conflicts_of_processors(self) -> Iterator[FieldConflict]:
+        """Yield which keys of processors are not for the section to say."""
+        tables = set(map(table_channel, self._section.tables))
+        sections: dict[Steps, Mapping[str, Any]] = {("channel",): self._section.channel}
+        sections |= {("channels", part): own for part, own in self._section.channels.items()}
+        for steps, section in sections.items():
+            given = section.get("processor")
+            if given is None:
+                continue
+            if not isinstance(given, Mapping):
+                kind = type(given).__name__
+                yield FieldConflict(
+                    (*steps, "processor"), f"is a {kind}, and a mapping of its keys is expected"
+                )
+                continue
+            is_table = steps[-1] in tables
+            own_type = "arrow" if is_table else "streams"
+            for name in _OF_TABLE if is_table else _OF_PROCESSOR:
+                if name in given:
+                    yield FieldConflict(
+                        (*steps, "processor", name),
+                        "is what the topology decides; leave it out",
+                    )
+            if given.get("type", own_type) != own_type:
+                yield FieldConflict(
+                    (*steps, "processor", "type"),
+                    f"is {given['type']}, and the channel's is {own_type}; leave it out",
                 )
 
     def _conflicts_of_join(self, operator: StreamJoin) -> Iterator[FieldConflict]:
@@ -196,9 +233,9 @@ class Expansion:
             "tables": self._section.table_rows,
             "stores": " ".join(stores[each] for each in part.stores) or None,
         }
-        internal = dict(processor.get("internal") or {})
-        if by_key.intersection(part.topics):
-            internal.setdefault("purge_input", f"{PURGE_INTERVAL:g}s")
+        internal = processor.get("internal") or {}
+        if isinstance(internal, Mapping) and by_key.intersection(part.topics):
+            internal = {"purge_input": f"{PURGE_INTERVAL:g}s", **internal}
         return {
             **given,
             "topics": list(part.topics),

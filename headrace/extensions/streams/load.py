@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import redirect_stdout
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -48,11 +49,19 @@ def load_plan(  # noqa: PLR0917 - what a configuration says of a topology
         kind = type(made).__name__
         raise ConfigError([f"returns a {kind}, and a headrace.streams.Topology is expected"])
     emits = {table: Emit(rows) for table, rows in tables.items()}
-    return make_plan(with_tables(made.operators, emits, group), name, group)
+    operators = with_tables(made.operators, emits, group)
+    try:
+        return make_plan(operators, name, group)
+    except ConfigError as error:
+        problems = [f"does not fit together: {each}" for each in error.problems]
+        raise ConfigError(problems) from error
 
 
 def _call(code: str, options: Mapping[str, Any]) -> object:
-    """Return what the function returns, within the limit: a thread that hangs is left behind."""
+    """Return what the function returns, within the limit: a thread that hangs is left behind.
+
+    What it prints goes to standard error, as standard output is that of commands.
+    """
     found: list[object] = []
     problems: list[str] = []
 
@@ -61,12 +70,15 @@ def _call(code: str, options: Mapping[str, Any]) -> object:
             found.append(load_factory(code, options)(**options))
         except ImportPathError as error:
             problems.append(f"cannot be used: {error}")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code
+        except ConfigError as error:  # its text names the operator
+            problems.extend(f"fails: {each}" for each in error.problems)
+        except BaseException as error:  # noqa: BLE001 - the user's code, which may exit
             problems.append(f"fails: {describe_error(error)}")
 
     thread = Thread(target=run, name="topology", daemon=True)
-    thread.start()
-    thread.join(LIMIT)
+    with redirect_stdout(sys.stderr):
+        thread.start()
+        thread.join(LIMIT)
     if problems:
         raise ConfigError(problems)
     if not found:

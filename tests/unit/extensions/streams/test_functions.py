@@ -277,7 +277,7 @@ def test_a_function_that_does_not_return_is_interrupted(op: str) -> None:
     plan = app.plan("shop")
     watch = CallWatch()
     watch.limit(0.2)
-    watch.open("c", pytest.fail)
+    watch.open("c", lambda error: pytest.fail(str(error)))
     run = InMemory(plan, plan.channels[0], SKIP)
     run.fold = TopologyFold(plan, plan.channels[0], run.state, SKIP, 1000, watch)
     wanted = "offset 0 of in-0" if op in {"map", "peek"} else "offsets 0 to 2 of in-0"

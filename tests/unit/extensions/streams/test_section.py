@@ -6,16 +6,19 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import ValidationError
 
 from headrace.config import ChannelConfig, Config
 from headrace.config.derived import continued, written_topics
 from headrace.config.models.processor import TopicByKey
+from headrace.config.problems import problems
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.names import BY_KEY_SETTINGS
 from headrace.extensions.keyed.runtime.checkpoints import Checkpoints
 from headrace.extensions.streams.section import StreamsProcessorConfig
 from headrace.extensions.streams.topology import Topology
+from headrace.streams import count, key
 from tests.unit.extensions.streams import programs
 
 if TYPE_CHECKING:
@@ -122,3 +125,116 @@ def test_records_of_other_topics_are_not_deleted() -> None:
     checkpoints = Checkpoints(parts, held, nothing, nothing, catalog, nothing)
     checkpoints.purge(("shop.again.by-key",), Deadline.after(1))
     assert deleted == {partitions[1]: 5}
+
+
+def refusals(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what is wrong with a configuration: where, and the sentence."""
+    with pytest.raises(ValidationError) as caught:
+        Config.model_validate({"instance_id": "one", **document})
+    return [(".".join(map(str, steps)), text) for steps, text in problems(caught.value, Config)]
+
+
+TOPOLOGY = {"code": f"{_HERE}:top_pages", "group": "shop"}
+
+
+@pytest.mark.parametrize("given", ["x", [1], 5])
+@pytest.mark.parametrize("where", ["channel", "channels"])
+def test_a_processor_that_is_no_mapping_is_refused(where: str, given: Any) -> None:
+    """It is named where it stands."""
+    section: Any = {"processor": given}
+    section = {"pages": section} if where == "channels" else section
+    ((steps, text),) = refusals({"topologies": {"t": {**TOPOLOGY, where: section}}})
+    assert steps == f"topologies.t.{where}{'.pages' if where == 'channels' else ''}.processor"
+    assert "a mapping of its keys is expected" in text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"type": "arrow"}, {"code": "a:b"}, {"part": "pages"}, {"stores": "a:1"}, {"options": {}}],
+)
+def test_keys_of_a_processor_that_the_topology_decides_are_refused(given: dict[str, Any]) -> None:
+    """They would have no effect."""
+    ((steps, text),) = refusals(
+        {"topologies": {"t": {**TOPOLOGY, "channels": {"pages": {"processor": given}}}}}
+    )
+    assert steps == f"topologies.t.channels.pages.processor.{next(iter(given))}"
+    assert "leave it out" in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "where"),
+    [
+        ({"group": "other"}, "group"),
+        ({"topics": ["other"]}, "topics"),
+        (
+            {"processor": {"type": "arrow", "reducer": "a:b"}, "sink": {"type": "kafka"}},
+            "processor.type",
+        ),
+    ],
+)
+def test_a_channel_with_the_name_of_a_topology_s_is_refused(
+    changed: dict[str, Any], where: str
+) -> None:
+    """Else a part of the topology would not run; the same channel written out may stand there."""
+    made = channels("top_pages")["t.pages"]
+    written = made.model_dump(mode="json", exclude_unset=True)
+    Config.model_validate(
+        {"instance_id": "one", "topologies": {"t": TOPOLOGY}, "channels": {"t.pages": written}}
+    )
+    written |= changed
+    found = refusals({"topologies": {"t": TOPOLOGY}, "channels": {"t.pages": written}})
+    assert f"channels.t.pages.{where}" in [steps for steps, _ in found]
+    assert "topology t becomes a channel of this name" in dict(found)[f"channels.t.pages.{where}"]
+
+
+def test_two_topologies_that_become_one_channel_are_refused() -> None:
+    """A name with a dot may be that of another topology's part."""
+    sections = {
+        name: {"code": f"{_HERE}:counts_of", "group": name, "options": {"topic": topic}}
+        for name, topic in (("t", "pages.words"), ("t.pages", "words"))
+    }
+    found = refusals({"topologies": sections})
+    assert [steps for steps, _ in found] == ["channels.t.pages.words"]
+
+
+def counts_of(topic: str) -> Topology:
+    """Return a count of words from a topic."""
+    app = Topology()
+    app.stream(topic, programs.Word).group_by(key, name="counts").agg(
+        programs.Counted, word=key, n=count()
+    ).updates().to("counted")
+    return app
+
+
+def failing(kind: str) -> Topology:
+    """Return no topology, in one way or another."""
+    match kind:
+        case "empty":
+            return Topology()
+        case "operator":
+            Topology().stream("a/b", programs.Order)
+        case "interrupt":
+            raise KeyboardInterrupt
+    print("to standard output")  # noqa: T201 - what is looked for
+    return top_pages()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("empty", "does not fit together: the topology is empty; begin with app.stream"),
+        ("operator", "fails: stream 'a/b': 'a/b' is no name of a topic"),
+        ("interrupt", "fails: KeyboardInterrupt"),
+    ],
+)
+def test_code_without_a_topology_says_what_is_wrong(kind: str, text: str) -> None:
+    """The sentence goes on from the name of the code."""
+    section = {**TOPOLOGY, "code": f"{_HERE}:failing", "options": {"kind": kind}}
+    ((steps, said),) = refusals({"topologies": {"t": section}})
+    assert (steps, said.partition(", which ")[2].startswith(text)) == ("topologies.t.code", True)
+
+
+def test_what_code_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output is that of commands, such as a configuration that is shown."""
+    channels("failing", options={"kind": "prints"})
+    assert capsys.readouterr() == ("", "to standard output\n")

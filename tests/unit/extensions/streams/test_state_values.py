@@ -109,7 +109,7 @@ def result_row(of: str, *, is_list: bool, is_mean: bool) -> type[Row]:
     }[of]
     if is_mean:
         kind = float
-    annotation = Field[list[kind]] if is_list else Field[kind | None]  # type: ignore[valid-type]
+    annotation = Field[list[kind]] if is_list else Field[kind | None]
     scale = 3 if "Decimal" in str(annotation) else None
     return type(
         "Found",
