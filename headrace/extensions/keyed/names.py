@@ -18,6 +18,9 @@ BY_KEY_SETTINGS = {
     "message.timestamp.type": "CreateTime",
 }
 
+#: The next step where keys of an input are split, once all members are stopped.
+REPARTITION = "headrace state repartition moves each key to where it belongs"
+
 
 def by_key_topic(group: str, topic: str) -> str:
     """Return the topic that a group's re-keyed records of a topic are in."""

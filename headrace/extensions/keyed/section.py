@@ -34,7 +34,7 @@ from headrace.config.types.scalars import (
 from headrace.config.types.secrets import Options, reveal_all
 from headrace.config.types.units import MIB, NonNegativeSeconds, PositiveSeconds, Size
 from headrace.core.extras import Extra
-from headrace.extensions.keyed.names import BY_KEY_SETTINGS, changelog_name, is_by_key
+from headrace.extensions.keyed.names import BY_KEY_SETTINGS, REPARTITION, changelog_name, is_by_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -131,6 +131,11 @@ class StateProcessorConfig(MergingConfig):
     def has_fixed_keys(self) -> bool:
         """Return whether there is one key for each partition, so that more of them split none."""
         return self.row_keys in FIXED_KEYS
+
+    @property
+    def split_step(self) -> str:
+        """Return what to do where an input has more partitions than its rows are for."""
+        return REPARTITION
 
     @property
     def shows_keys_as_text(self) -> bool:

@@ -11,7 +11,7 @@ import structlog
 from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
 from headrace.core.records import TopicPartition, identity_of
-from headrace.extensions.keyed.names import BY_KEY_SETTINGS, changelog_name
+from headrace.extensions.keyed.names import BY_KEY_SETTINGS, REPARTITION, changelog_name
 from headrace.kafka.catalog import NewTopic
 
 if TYPE_CHECKING:
@@ -102,12 +102,13 @@ def found_lost(
     *,
     partitions: int | None,
     stored: Callable[[Collection[str], Deadline], Mapping[str, StoredOffset]],
+    step: str = REPARTITION,
 ) -> Iterator[str]:
     """Yield what is lost of a state, or would be split, as far as the brokers can say it. Blocks.
 
     ``changelog`` has no id where it does not exist. ``partitions`` are those that the state should
     be for; None: any number will do. ``stored`` returns what is stored for partitions, by their
-    identities.
+    identities. ``step`` is said where keys are split.
 
     Raises:
         KafkaUnavailableError: no broker answered.
@@ -120,7 +121,7 @@ def found_lost(
     marks = {n: found[name].changelog for n, name in names.items() if name in found}
     counts = {mark.partitions for mark in marks.values() if mark is not None}
     if partitions is not None and (others := counts - {partitions}):
-        yield split_keys(topic, partitions, min(others), changelog.topic)
+        yield split_keys(topic, partitions, min(others), changelog.topic, step)
     committed = {n: mark for n, mark in marks.items() if found[names[n]].commits}
     if not changelog.topic_id:
         ids = {mark.topic_id for mark in committed.values() if mark is not None}
@@ -158,12 +159,14 @@ def truncated_rows(changelog: Changelog, number: int, offset: int) -> str:
     )
 
 
-def split_keys(topic: str, partitions: int, first: int, changelog: str) -> str:
+def split_keys(
+    topic: str, partitions: int, first: int, changelog: str, step: str = REPARTITION
+) -> str:
     """Return what is said of an input with another number of partitions than its state is for."""
     return (
         f"topic {topic} has {partitions} partitions, and the state in {changelog} is for {first}: "
         "keys belong elsewhere now, and would have two states. Nothing is delivered; stop all "
-        "members of the channel, and headrace state repartition moves each key to where it belongs"
+        f"members of the channel, and {step}"
     )
 
 
@@ -198,12 +201,13 @@ def open_changelog(
     replication_factor: int | None = None,
     max_row: int = 0,
     grows: bool = False,
+    step: str = REPARTITION,
 ) -> Changelog:
     """Return the changelog of a channel, created where it may be and does not exist. Blocks.
 
     What is doubtful of it is logged; ``max_row`` are the bytes that a row may have. ``grows``:
     it is given partitions that the input has more, where it may be created: for keys that are those
-    of partitions, which no other number of them splits.
+    of partitions, which no other number of them splits. ``step`` is said where keys are split.
 
     Raises:
         StartError: it does not exist and is not to be created, has another number of partitions
@@ -230,7 +234,7 @@ def open_changelog(
             log.info("topic_grown", topic=name, partitions=partitions)
             info = replace(info, partitions=partitions)
     if info.partitions != partitions:
-        raise StartError(split_keys(topic, partitions, info.partitions, name))
+        raise StartError(split_keys(topic, partitions, info.partitions, name, step))
     settings = catalog.settings(name, deadline)
     check_changelog(name, group, settings)
     for doubt in changelog_doubts(settings, max_row):

@@ -113,6 +113,21 @@ class StreamsProcessorConfig(StateProcessorConfig):
     def row_keys(self) -> str:
         return "store"
 
+    @property
+    @override
+    def has_fixed_keys(self) -> bool:
+        # without a store there is nothing that more partitions would split
+        return self.stores is None
+
+    @property
+    @override
+    def split_step(self) -> str:
+        return (
+            f"begin the part {self.part} of topology {self.topology} from nothing with headrace "
+            "state forget, or give the topology another group, which reads its topics from the "
+            "beginning: rows of stores cannot be moved"
+        )
+
     @override
     def state_key(self, channel: ChannelConfig) -> str | None:
         return self.stores

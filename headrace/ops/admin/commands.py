@@ -390,7 +390,7 @@ def _channel(
 ) -> str:
     found = client.get("/api/v1/channels")["channels"]
     if with_state and channel is None:
-        found = [each for each in found if each["processor"] == "keyed"]
+        found = [each for each in found if each["processor"] in {"keyed", "streams"}]
         if not found:
             raise UsageError("no channel of the process keeps state by key; see headrace status")
     if channel is not None:

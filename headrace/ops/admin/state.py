@@ -368,7 +368,7 @@ def _cursor(after: str | None) -> tuple[int, bytes] | None:
 
 
 def _expected_in(channel: InboundKafkaChannel, key: bytes) -> int | None:
-    """Return the partition in which a key has to be, None where it is in each."""
+    """Return the partition in which a key has to be, None where it is in each, or in any."""
     config = _processor_of(channel)
     match config.row_keys:
         case "constant" | "store":
@@ -376,11 +376,23 @@ def _expected_in(channel: InboundKafkaChannel, key: bytes) -> int | None:
             return None
         case "partition":
             return int(key) if key.isdigit() else None
+        case "store":
+            return None
     count = channel.topics.get(channel.config.topics[0], 0)
     return partition_of(key, count) if count else None
 
 
 def _absent(channel: InboundKafkaChannel, key: str, number: int | None) -> ApiError:
+    if _processor_of(channel).row_keys == "store":
+        return ApiError(
+            HTTPStatus.NOT_FOUND,
+            "unknown_key",
+            f"channel {channel.name} has no row {key} in the partitions of this process",
+            value=key,
+            next_step="a row's key is STORE/KEY, that of a window STORE/BEGIN/KEY, of a session or "
+            "a sliding window STORE/END/BEGIN/KEY, with 19 digits for a time; headrace state list "
+            "shows what there is. Other members have other partitions",
+        )
     place = "" if number is None else f"; it would be in partition {number}"
     return ApiError(
         HTTPStatus.NOT_FOUND,

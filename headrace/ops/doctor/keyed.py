@@ -105,6 +105,7 @@ def check_state(
             topic,
             partitions=None if chosen.has_fixed_keys else partitions,
             stored=stored,
+            step=chosen.split_step,
         )
         # what is lost of a changelog is said once, whichever topic's offsets tell of it
         problems |= dict.fromkeys(lost)

@@ -312,6 +312,7 @@ def _create(state: StateOf, changelog: ChangelogTable) -> None:
         create=internal.create,
         replication_factor=internal.replication_factor,
         grows=state.has_fixed_keys,
+        step=state.processor.split_step,
     )
 
 
@@ -319,7 +320,8 @@ def _require_as_many(state: StateOf, cluster: Cluster, changelog: ChangelogTable
     there = changelog.partitions
     for topic, info in cluster.topics.items():
         if info.partitions != there:
-            raise UsageError(split_keys(topic, info.partitions, there, state.topic))
+            step = state.processor.split_step
+            raise UsageError(split_keys(topic, info.partitions, there, state.topic, step))
 
 
 def choose(names: list[str]) -> str:

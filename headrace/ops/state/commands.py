@@ -419,6 +419,7 @@ def topics(config: Config, channel: str | None, *, create: bool) -> int:
                 create=create,
                 replication_factor=internal.replication_factor,
                 grows=state.has_fixed_keys,
+                step=state.processor.split_step,
             )
             settings = changelog.catalog.settings(state.topic, Deadline.after(ANSWER_TIMEOUT))
             shown = ", ".join(f"{key}={settings.get(key)}" for key in CHANGELOG_SETTINGS)
@@ -432,6 +433,7 @@ def topics(config: Config, channel: str | None, *, create: bool) -> int:
                 state.input,
                 partitions=None if state.has_fixed_keys else known.partitions,
                 stored=stored.last_entries,
+                step=state.processor.split_step,
             ):
                 lost = True
                 typer.echo(f"error: {problem}")

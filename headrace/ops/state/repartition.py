@@ -212,11 +212,11 @@ def repartition(
     """
     state = StateOf.of(config, channel)
     state.require_one_topic("repartition")
-    if state.processor.row_keys == "store":
+    if state.processor.row_keys == "store" and not state.has_fixed_keys:
         raise UsageError(
-            f"channel {state.name} is of a topology, whose rows are by store and window, so they "
-            "cannot be moved by their keys; begin again with another group of the topology, and "
-            "read the input again"
+            f"channel {state.name} is a part of a topology, whose rows begin with the names of "
+            "its stores, so that partitions cannot be told from them. Nothing was moved; stop all "
+            f"members of the channel, and {state.processor.split_step}"
         )
     with (
         _re_keying_held(state),

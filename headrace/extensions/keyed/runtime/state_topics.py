@@ -85,6 +85,7 @@ class StateTopics:
             replication_factor=internal.replication_factor,
             max_row=current.settings.state.max_row,
             grows=current.settings.has_fixed_keys,
+            step=current.settings.split_step,
         )
         topics = cls(current, catalog, changelog, context)
         topics._require_same(sink, Deadline.after(START_TIMEOUT, context.clock))
@@ -108,8 +109,15 @@ class StateTopics:
             require_state(marks, lambda former: chosen.refuse_state(former, channel))
             others = {each.partitions for each in marks} - {info.partitions}
             if others and not chosen.has_fixed_keys:
-                words = split_keys(topic, info.partitions, min(others), self.changelog.topic)
-                raise StartError(words)
+                raise StartError(
+                    split_keys(
+                        topic,
+                        info.partitions,
+                        min(others),
+                        self.changelog.topic,
+                        chosen.split_step,
+                    )
+                )
 
     # --- while it runs ----------------------------------------------------------------------
 
@@ -161,7 +169,11 @@ class StateTopics:
                     self._grow(there, other, deadline)
             elif other is not None:
                 reason = split_keys(
-                    other.name, other.partitions, changelog.partitions, changelog.topic
+                    other.name,
+                    other.partitions,
+                    changelog.partitions,
+                    changelog.topic,
+                    self._current.settings.split_step,
                 )
             elif closely or self._blocked is not None:
                 try:

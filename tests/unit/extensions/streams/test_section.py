@@ -13,11 +13,15 @@ from headrace.config.derived import continued, written_topics
 from headrace.config.models.processor import TopicByKey
 from headrace.config.problems import problems
 from headrace.core.clock import Deadline
+from headrace.core.errors import UsageError
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.names import BY_KEY_SETTINGS
 from headrace.extensions.keyed.runtime.checkpoints import Checkpoints
 from headrace.extensions.streams.section import StreamsProcessorConfig
 from headrace.extensions.streams.topology import Topology
+from headrace.ops.admin.commands import _channel as named_channel
+from headrace.ops.admin.state import _absent as absent
+from headrace.ops.state.repartition import repartition
 from headrace.streams import count, key
 from tests.unit.extensions.streams import programs
 
@@ -238,3 +242,43 @@ def test_what_code_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[s
     """Standard output is that of commands, such as a configuration that is shown."""
     channels("failing", options={"kind": "prints"})
     assert capsys.readouterr() == ("", "to standard output\n")
+
+
+def test_more_partitions_split_rows_of_stores_alone() -> None:
+    """A part without a store goes on; rows of stores begin with names, and cannot be moved."""
+    made = channels("top_pages")
+    parts = {name: processor(each) for name, each in made.items()}
+    assert {name: each.has_fixed_keys for name, each in parts.items()} == {
+        "t.pages.rekey": True,
+        "t.pages": False,
+        "t.top": False,
+    }
+    assert "headrace state forget" in parts["t.pages"].split_step
+
+
+def test_repartition_refuses_a_part_with_stores() -> None:
+    """By the keys of its rows it would move them to wrong partitions."""
+    config = Config.model_validate({"instance_id": "one", "topologies": {"t": TOPOLOGY}})
+    with pytest.raises(UsageError, match=r"t.pages is a part of a topology.*Nothing was moved"):
+        repartition(config, "t.pages", partitioner=None, rewrite=False)
+
+
+def test_state_list_finds_the_channels_of_topologies() -> None:
+    """The only one need not be named, and of several one has to be."""
+
+    def ask(*processors: str) -> str:
+        found = [{"name": f"c{n}", "processor": each} for n, each in enumerate(processors)]
+        client: Any = SimpleNamespace(get=lambda _, **__: {"channels": found})
+        return named_channel(client, None, None, with_state=True)
+
+    assert ask("simple", "streams") == "c1"
+    with pytest.raises(UsageError, match="several channels; name one of c0, c1"):
+        ask("streams", "keyed")
+
+
+def test_a_row_that_is_not_there_says_how_rows_are_called() -> None:
+    """Its partition cannot be told from its key."""
+    found: Any = SimpleNamespace(name="t.pages", config=channels("top_pages")["t.pages"])
+    error = absent(found, "/a", None)
+    assert "no row /a in the partitions of this process" in error.problem.message
+    assert "STORE/BEGIN/KEY" in (error.problem.next_step or "")
