@@ -136,6 +136,10 @@ class Record(Protocol):
     def __len__(self) -> int: ...
 
 
+#: The first millisecond that clients take for a time: 0 means now to them.
+FIRST_TIME = 1
+
+
 class ResultRecord(NamedTuple):
     """A record that is to be produced: one row of a result.
 

@@ -21,7 +21,7 @@ from headrace.core.errors import (
     SinkFailedError,
     StartError,
 )
-from headrace.core.records import TopicPartition
+from headrace.core.records import FIRST_TIME, TopicPartition
 from headrace.core.result_columns import ResultColumns, each_of
 from headrace.kafka.broker_lines import lose_marks
 from headrace.kafka.catalog import KafkaTopicCatalog
@@ -192,7 +192,8 @@ def _produce(
                 key,
                 partition=_ANY_PARTITION if partition is None else partition,
                 on_delivery=report,
-                timestamp=timestamp or _NOW,
+                # 0 would be now
+                timestamp=_NOW if timestamp is None else timestamp or FIRST_TIME,
                 headers=named,
             )
         except BufferError:

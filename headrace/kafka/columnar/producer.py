@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
+from headrace.core.records import FIRST_TIME
 from headrace.kafka.columnar.library import PATH, FailureStruct, ValuesStruct, load
 from headrace.kafka.errors import LibraryMissingError
 
@@ -61,7 +62,7 @@ class ColumnProducer:
         """Produce results; yield each that is not taken, to be produced before this goes on."""
         keys, values = _values_of(results.keys), _values_of(results.values)
         partitions = _numbers(results.partitions, np.int32, _ANY_PARTITION)
-        times = _numbers(results.timestamps, np.int64, _NOW)
+        times = _times(results.timestamps)
         start = 0
         for end in [*_places_with(results.headers), len(results)]:
             while start < end:
@@ -105,6 +106,15 @@ def _numbers(column: pa.Array | None, kind: Any, nothing: int) -> Any:
     if column is None:
         return None
     return np.ascontiguousarray(pc.fill_null(column, nothing).to_numpy(), dtype=kind)
+
+
+def _times(column: pa.Array | None) -> Any:
+    """Return times, ``_NOW`` for null alone: with now in place of 0 all windows would be over."""
+    times = _numbers(column, np.int64, _NOW)
+    if column is None:
+        return None
+    is_first = (times == _NOW) & column.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(is_first, FIRST_TIME, times) if is_first.any() else times
 
 
 def _places_with(headers: pa.Array | None) -> list[int]:

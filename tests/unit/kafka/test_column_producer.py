@@ -128,6 +128,14 @@ def test_records_come_out_as_they_are_and_in_order(site: Site) -> None:
     assert found[-1].value() == b"single"
 
 
+def test_the_first_time_of_all_is_not_now(site: Site) -> None:
+    """The client takes 0 for now, so that a record of then is a millisecond later."""
+    records = [ResultRecord(TOPIC, b"v", b"k", None, 1, time) for time in (0, 1, 2_000)]
+    site.produce([columns_of(records), *records])
+    _, found, *_ = site.read(6)
+    assert [each.timestamp()[1] for each in found] == [1, 1, 2_000] * 2
+
+
 def test_keys_go_where_they_go_one_by_one(site: Site) -> None:
     """A partition that is not chosen is that of the key, and a time that is not is now's."""
     keys = [b"%d" % number for number in range(200)]

@@ -16,6 +16,7 @@ from headrace.extensions.streams.inline.stateless import (
     select,
     show,
     with_time,
+    with_valid_times,
     write_by_key,
     write_sink,
 )
@@ -145,6 +146,7 @@ class ChannelRun:
     def read_table(self, place: int, operator: TableSource) -> list[Change]:
         """Return the changes of a table by the records of its topic."""
         batch = self._read(operator.topic, place, operator.codec)
+        batch = with_valid_times(batch, operator.topic, self._poison)
         found: list[Change] = self._states[place].process(batch, operator.label, self._poison)
         return found
 

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 _MICROSECONDS = 1000
 
+#: The last millisecond of the year 9999. What is later is a time in another unit, most likely: it
+#: would end all windows, and brokers would refuse what is written with it.
+_LAST_TIME = 253_402_300_799_999
+
 
 def read_records(
     records: TopicRecords,
@@ -78,8 +82,17 @@ def with_time(source: Source, batch: Batch, poison: Poison) -> Batch:
         kept = np.setdiff1d(np.arange(len(batch)), list(missing))
         batch = batch.without(missing, poison, source.topic)
         batch = replace(batch, times=values.take(pa.array(kept, pa.int64())).to_numpy())
-    early = dict.fromkeys(np.flatnonzero(batch.times < 0).tolist(), "the time is before 1970")
-    return batch.without(early, poison, source.topic)
+    return with_valid_times(batch, source.topic, poison)
+
+
+def with_valid_times(batch: Batch, topic: str, poison: Poison) -> Batch:
+    """Return the rows whose times are some; others are poison."""
+    faults = dict.fromkeys(np.flatnonzero(batch.times < 0).tolist(), "the time is before 1970")
+    for place in np.flatnonzero(batch.times > _LAST_TIME).tolist():
+        faults[place] = (
+            f"the time {batch.times[place]} is after the year 9999; a number is in milliseconds"
+        )
+    return batch.without(faults, poison, topic)
 
 
 def _floor_millis(micros: pa.Array) -> Any:

@@ -224,7 +224,7 @@ def test_a_restart_after_each_commit_changes_nothing(name: str, of: str, kind: s
     random = Random(f"{name} {of} {kind}")
     key_type = random.choice(list(KEYS))
     now, batches = 0, []
-    for _ in range(6):
+    for _ in range(4):
         records: list[Record] = []
         for _ in range(random.randrange(1, 8)):
             now += random.choice([0, 1, 2500, 11_000])
