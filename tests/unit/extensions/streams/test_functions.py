@@ -118,7 +118,7 @@ def failing_at_one(bad: Callable[[], Any]) -> Callable[[Number], Any]:
 def test_a_map_that_fails_for_a_row_makes_its_record_poison(
     bad: Callable[[], Any], reason: str
 ) -> None:
-    """What it raises or returns is the reason, and nothing is cut to a field's type."""
+    """The reason is what it raises or returns, and nothing is cut to a field's type."""
     run = piped(lambda stream: stream.map(failing_at_one(bad), Whole))
     assert values_of(run) == [b'{"v":0}', b'{"v":2}']
     with pytest.raises(PoisonRecordError, match="record at offset 1: map: ") as caught:

@@ -257,7 +257,7 @@ def test_more_partitions_split_rows_of_stores_alone() -> None:
 
 
 def test_repartition_refuses_a_part_with_stores() -> None:
-    """By the keys of its rows it would move them to wrong partitions."""
+    """The keys of its rows would move them to wrong partitions."""
     config = Config.model_validate({"instance_id": "one", "topologies": {"t": TOPOLOGY}})
     with pytest.raises(UsageError, match=r"t.pages is a part of a topology.*Nothing was moved"):
         repartition(config, "t.pages", partitioner=None, rewrite=False)
@@ -277,7 +277,7 @@ def test_state_list_finds_the_channels_of_topologies() -> None:
 
 
 def test_a_row_that_is_not_there_says_how_rows_are_called() -> None:
-    """Its partition cannot be told from its key."""
+    """The partition of a row cannot be told from its key."""
     found: Any = SimpleNamespace(name="t.pages", config=channels("top_pages")["t.pages"])
     error = absent(found, "/a", None)
     assert "no row /a in the partitions of this process" in error.problem.message

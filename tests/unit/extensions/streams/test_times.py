@@ -70,7 +70,7 @@ def test_a_time_that_is_none_is_poison_and_ends_no_window(kind: str, at: int) ->
 
 
 def test_a_row_of_a_table_without_a_time_is_poison() -> None:
-    """What is written of it would have none either."""
+    """The records that are written of it would have none either."""
     app = Topology()
     app.table("in", Event, name="events").updates().to("out")
     plan = app.plan("shop")
