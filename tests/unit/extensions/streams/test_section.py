@@ -249,7 +249,7 @@ def test_more_partitions_split_rows_of_stores_alone() -> None:
     made = channels("top_pages")
     parts = {name: processor(each) for name, each in made.items()}
     assert {name: each.has_fixed_keys for name, each in parts.items()} == {
-        "t.pages.rekey": True,
+        "t.clicks": True,
         "t.pages": False,
         "t.top": False,
     }
