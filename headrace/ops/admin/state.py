@@ -376,8 +376,6 @@ def _expected_in(channel: InboundKafkaChannel, key: bytes) -> int | None:
             return None
         case "partition":
             return int(key) if key.isdigit() else None
-        case "store":
-            return None
     count = channel.topics.get(channel.config.topics[0], 0)
     return partition_of(key, count) if count else None
 

@@ -214,8 +214,8 @@ def repartition(
     state.require_one_topic("repartition")
     if state.processor.row_keys == "store" and not state.has_fixed_keys:
         raise UsageError(
-            f"channel {state.name} is a part of a topology, whose rows begin with the names of "
-            "its stores, so that partitions cannot be told from them. Nothing was moved; stop all "
+            f"channel {state.name} is of a topology, whose rows are by store and window, so they "
+            "cannot be moved by their keys. Nothing was moved; stop all "
             f"members of the channel, and {state.processor.split_step}"
         )
     with (

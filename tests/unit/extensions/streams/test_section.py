@@ -259,7 +259,7 @@ def test_more_partitions_split_rows_of_stores_alone() -> None:
 def test_repartition_refuses_a_part_with_stores() -> None:
     """The keys of its rows would move them to wrong partitions."""
     config = Config.model_validate({"instance_id": "one", "topologies": {"t": TOPOLOGY}})
-    with pytest.raises(UsageError, match=r"t.pages is a part of a topology.*Nothing was moved"):
+    with pytest.raises(UsageError, match=r"t.pages is of a topology.*Nothing was moved"):
         repartition(config, "t.pages", partitioner=None, rewrite=False)
 
 
