@@ -380,8 +380,8 @@ class Restorer:
                 raise
             raise StateStoreError(
                 f"topic {topic} has {found.partitions} partitions and none for partition {number} "
-                "of the input, which was given more of them; stop the channel, and headrace state "
-                "repartition gives the topic as many and moves each key to where it belongs"
+                "of the input, which was given more of them; stop the channel: its next start says "
+                "what to do"
             ) from None
 
     def _valid_position(

@@ -123,9 +123,8 @@ class StreamsProcessorConfig(StateProcessorConfig):
     @override
     def split_step(self) -> str:
         return (
-            f"begin the part {self.part} of topology {self.topology} from nothing with headrace "
-            "state forget, or give the topology another group, which reads its topics from the "
-            "beginning: rows of stores cannot be moved"
+            f"give topology {self.topology} another group, which reads its topics from the "
+            "beginning: rows of its stores cannot be moved"
         )
 
     @override

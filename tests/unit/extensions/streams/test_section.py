@@ -253,7 +253,7 @@ def test_more_partitions_split_rows_of_stores_alone() -> None:
         "t.pages": False,
         "t.top": False,
     }
-    assert "headrace state forget" in parts["t.pages"].split_step
+    assert "give topology t another group" in parts["t.pages"].split_step
 
 
 def test_repartition_refuses_a_part_with_stores() -> None:
