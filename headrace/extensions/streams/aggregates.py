@@ -216,7 +216,7 @@ def fold(
 
     ``merge`` makes one value of two of which the first has the earlier rows. Hopping, sliding and
     session windows take it: ``merge(fold(a), fold(b))`` has to be ``fold(a + b)``. ``start`` and
-    each value are JSON, and ``add`` and ``merge`` must not change their arguments.
+    each value have the type of the field; a record with which another one is made is poison.
 
     Raises:
         TypeError: ``add`` or ``merge`` is no function.

@@ -7,9 +7,10 @@ a topic, so that the table is another channel, exactly once by the sink's own of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ConfigError
+from headrace.extensions.streams.decode import has_bytes
 from headrace.extensions.streams.expressions import KeyNode, Part, PartNode
 from headrace.extensions.streams.kernels.rows import Emit
 from headrace.extensions.streams.names import table_topic
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.extensions.streams.operators import Operator
+    from headrace.extensions.streams.rows import Field
     from headrace.extensions.streams.types import Type
     from headrace.sinks.micro_batch import MicroBatch
 
@@ -91,6 +93,8 @@ def find_aggregate(operators: Sequence[Operator], name: str) -> tuple[int, Aggre
 
 def _misfit(operator: Aggregate, emit: Emit) -> str | None:
     """Return why rows of an aggregate do not go to a table so, None where they do."""
+    if (found := _misfit_of_fields(operator)) is not None:
+        return found
     if emit is Emit.FINAL:
         if operator.windows is None:
             return (
@@ -109,6 +113,32 @@ def _misfit(operator: Aggregate, emit: Emit) -> str | None:
             "each part of it, and one window_start"
         )
     return None
+
+
+def _misfit_of_fields(operator: Aggregate) -> str | None:
+    """Return why no table takes a field of an aggregate's rows, None where one takes all."""
+    assert operator.output is not None, "rows come out"
+    for name, each in operator.output.row.__fields__.items():
+        shown = f"has {operator.label} with {operator.output.row.__name__}.{name}"
+        if has_bytes(each.type):
+            return f"{shown}, which has bytes, and a table's rows are JSON first; take text"
+        if not all(map(_is_column, _names_in(each))):
+            return f"{shown}, which JSON names with a `, as no column can be; take another name"
+    return None
+
+
+def _is_column(name: str) -> bool:
+    """Return whether a table's column can have a name."""
+    return bool(name) and "`" not in name
+
+
+def _names_in(field: Field[Any]) -> Iterator[str]:
+    """Yield the names of a field in JSON, and of what is in it."""
+    yield field.name
+    kind = field.type if field.type.item is None else field.type.item
+    if kind.row is not None:
+        for each in kind.row.__fields__.values():
+            yield from _names_in(each)
 
 
 def table_rows(operator: Aggregate) -> TableRows:

@@ -17,12 +17,13 @@ from headrace.core.errors import UsageError
 from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.names import BY_KEY_SETTINGS
 from headrace.extensions.keyed.runtime.checkpoints import Checkpoints
+from headrace.extensions.streams.rows import field
 from headrace.extensions.streams.section import StreamsProcessorConfig
 from headrace.extensions.streams.topology import Topology
 from headrace.ops.admin.commands import _channel as named_channel
 from headrace.ops.admin.state import _absent as absent
 from headrace.ops.state.repartition import repartition
-from headrace.streams import count, key
+from headrace.streams import Field, Row, count, key, last
 from tests.unit.extensions.streams import programs
 
 if TYPE_CHECKING:
@@ -282,3 +283,43 @@ def test_a_row_that_is_not_there_says_how_rows_are_called() -> None:
     error = absent(found, "/a", None)
     assert "no row /a in the partitions of this process" in error.problem.message
     assert "STORE/BEGIN/KEY" in (error.problem.next_step or "")
+
+
+class Blob(Row):
+    word: Field[str]
+    raw: Field[bytes]
+
+
+class Odd(Row):
+    word: Field[str]
+    n: Field[int] = field(name="a `name`")
+
+
+def unfit(rows: str) -> Topology:
+    """Return a topology with an aggregate whose rows are of a class of this module."""
+    app = Topology()
+    raw: Any = app.stream("raw", Raw, codec="bytes").group_by(key, name="words")
+    made: Any = {"Blob": {"raw": last(Raw.raw)}, "Odd": {"n": count()}}[rows]
+    table = raw.agg(globals()[rows], word=key, **made)
+    table.updates().select(Word, word=key).to("words")
+    return app
+
+
+class Raw(Row):
+    raw: Field[bytes]
+
+
+class Word(Row):
+    word: Field[str]
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"), [("Blob", "Blob.raw, which has bytes"), ("Odd", "Odd.n")]
+)
+def test_rows_that_no_table_takes_are_refused(rows: str, text: str) -> None:
+    """The field is named where the code is."""
+    sink = {"type": "sql", "url": "sqlite:///x.db", "table": "w", "mode": "upsert", "key": ["word"]}
+    section = {"code": f"{_HERE}:unfit", "group": "g", "options": {"rows": rows}}
+    ((steps, said),) = refusals({"topologies": {"t": {**section, "tables": {"words": sink}}}})
+    assert steps == "topologies.t.code"
+    assert f"which has aggregate 'words' with {text}" in said
