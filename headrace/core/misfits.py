@@ -35,13 +35,34 @@ def custom_reason(said: str) -> str:
     return f"{said} [DECODER]"
 
 
-def coded(error: Exception, value: bytes) -> Exception:
-    """Return the error that Python's reader of JSON raised for a value, with a code at its end."""
+def explained(error: Exception, value: bytes) -> Exception:
+    """Return the error that Python's reader of JSON or text raised for a value, saying why.
+
+    Its message has a code, the byte, and what is expected and found there.
+    """
     if isinstance(error, json.JSONDecodeError):
-        error.args = (f"{error} [{'NOT_JSON' if value.strip(_BLANK) else 'EMPTY'}]",)
+        before = error.doc[: error.pos].encode(json.detect_encoding(value), "surrogatepass")
+        error.args = (_why_empty(value, "JSON") or _why_no_json(error, len(before), value),)
+    elif isinstance(error, RecursionError):
+        error.args = (_TOO_DEEP,)
     elif isinstance(error, UnicodeDecodeError):
         error.reason = f"{error.reason} [NOT_UTF8]"
     return error
+
+
+_TOO_DEEP = "[NOT_JSON] the value is nested too deeply to be read"
+
+
+def _why_empty(value: bytes, expected: str) -> str | None:
+    if value.strip(_BLANK):
+        return None
+    has = "is empty" if not value else f"is {len(value)} bytes of white space"
+    return f"[EMPTY] the value {has}; {expected} is expected"
+
+
+def _why_no_json(error: json.JSONDecodeError, at: int, value: bytes) -> str:
+    found = "the end" if at >= len(value) else _quoted_bytes(value[at : at + _QUOTED])
+    return f"[NOT_JSON] at byte {at}: {_expected(error.msg)}, found {found}"
 
 
 class ExpectedObject:
@@ -67,18 +88,16 @@ class ExpectedObject:
 
         A decoder may see it otherwise, in both directions.
         """
-        if not value.strip(_BLANK):
-            has = "is empty" if not value else f"is {len(value)} bytes of white space"
-            return f"[EMPTY] the value {has}; a JSON object is expected"
+        if (empty := _why_empty(value, "a JSON object")) is not None:
+            return empty
         text = value.decode("utf-8", "surrogateescape")
         try:
             document = _document(text)
         except json.JSONDecodeError as error:
             at = len(text[: error.pos].encode("utf-8", "surrogateescape"))
-            found = "the end" if at >= len(value) else _quoted_bytes(value[at : at + _QUOTED])
-            return f"[NOT_JSON] at byte {at}: {_expected(error.msg)}, found {found}"
+            return _why_no_json(error, at, value)
         except RecursionError:
-            return "[NOT_JSON] the value is nested too deeply to be read"
+            return _TOO_DEEP
         if not isinstance(document, dict):
             return f"[NOT_OBJECT] a JSON object is expected, found {_json_name(document)}"
         return self._look("", document) or _misfit_of_encoding(value)

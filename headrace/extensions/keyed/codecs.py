@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.misfits import custom_reason, explained
+from headrace.core.user_text import describe_error, plain_error
 from headrace.extensions.keyed.exact import exact_json, exact_text
 
 if TYPE_CHECKING:
@@ -42,6 +44,16 @@ def from_json(data: bytes) -> Any:
     except (ValueError, StopIteration):
         pass
     return json.loads(data)  # what begins with white space or a mark, or is no JSON
+
+
+def why_unread(error: BaseException, value: bytes, *, is_own: bool) -> BaseException:
+    """Return the error that says why a value cannot be read, with the code that letters count by.
+
+    ``is_own``: a decoder of the user's own raised the error.
+    """
+    if is_own or not isinstance(error, Exception):
+        return ValueError(custom_reason(describe_error(error)))
+    return plain_error(explained(error, value))
 
 
 def field_of(value: Any, steps: Iterable[str]) -> Any:

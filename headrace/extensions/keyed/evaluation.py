@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.core.letter_headers import Stage
-from headrace.core.misfits import coded, custom_reason
 from headrace.core.records import TopicPartition
-from headrace.core.user_text import describe_error, plain_error, plain_text
+from headrace.core.user_text import plain_error, plain_text
 from headrace.extensions.keyed.api import Event, Fired, Timer, TimerClock
+from headrace.extensions.keyed.codecs import why_unread
 from headrace.extensions.keyed.errors import PoisonError
 from headrace.extensions.keyed.facts import IN_TIME, TOO_LATE
 from headrace.extensions.keyed.poison import letter_of, refusal_of
@@ -241,16 +241,12 @@ class KeyEvaluation:
         try:
             value = None if fact.value is None else self._reduction.read_value(fact.value)
         except _UNREADABLE as error:
-            self._give_up(fact, self._why_unread(error, fact.value or b""), Stage.VALUE)
+            is_own = self._settings.decoder is not None
+            raised = why_unread(error, fact.value or b"", is_own=is_own)
+            self._give_up(fact, raised, Stage.VALUE)
             return None
         partition, headers = self._touched.partition, header_pairs(fact.headers)
         return Event(value, fact.ts, fact.source, partition, fact.offset, headers, is_late)
-
-    def _why_unread(self, error: Exception, value: bytes) -> BaseException:
-        """Return why a value cannot be read, with the code by which letters are counted."""
-        if self._settings.decoder is not None:
-            return ValueError(custom_reason(describe_error(error)))
-        return plain_error(coded(error, value))
 
     def _refuse_late(self, fact: Fact) -> None:
         """Handle a fact that is too late, as ``late`` says."""

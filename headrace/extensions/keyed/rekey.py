@@ -17,7 +17,7 @@ from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA, with_left_out
 from headrace.core.user_text import describe_error, plain_error
 from headrace.extensions.keyed.api import Event
-from headrace.extensions.keyed.codecs import DECODERS, field_of, key_bytes
+from headrace.extensions.keyed.codecs import DECODERS, field_of, key_bytes, why_unread
 from headrace.extensions.keyed.letters import dead_letter
 from headrace.extensions.keyed.tables import in_this_thread
 from headrace.sinks.kafka import KafkaSink
@@ -176,9 +176,8 @@ class Rekey:
     def _find_key(self, row: _Row) -> Any:
         if self.function is not None:
             headers = tuple((each["key"], each["value"]) for each in row.headers or ())
-            value = None if row.value is None else self.read_value(row.value)
             return self.function(
-                Event(value, row.ts, row.topic, row.partition, row.offset, headers)
+                Event(self._read(row.value), row.ts, row.topic, row.partition, row.offset, headers)
             )
         if not self.steps:
             return row.key
@@ -186,8 +185,20 @@ class Rekey:
             name = self.settings.key.removeprefix("headers.")
             named = [each["value"] for each in row.headers or () if each["key"] == name]
             return named[-1] if named else None
-        value = None if row.value is None else self.read_value(row.value)
-        return field_of(value, self.steps)
+        return field_of(self._read(row.value), self.steps)
+
+    def _read(self, value: bytes | None) -> Any:
+        if value is None:
+            return None
+        try:
+            return self.read_value(value)
+        except RetryableError:
+            raise
+        except (Exception, SystemExit) as error:
+            raised = why_unread(error, value, is_own=self.settings.decoder is not None)
+            if raised is error:
+                raise
+            raise raised from error
 
 
 #: Why a record has no key that the user's code did not return for.

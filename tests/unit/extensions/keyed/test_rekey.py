@@ -175,7 +175,7 @@ def test_a_record_without_a_key_has_kafka_connects_names_where_that_is_said() ->
         "value.id", "by-key", "json", "dead_letter", "dead", LetterHeaders("connect", "group")
     )
     unread, keyless = Rekey(chosen)(table({"value": b"{"}, value({}))).to_pylist()
-    for letter, message in ((unread, b"Expecting"), (keyless, b"it has no value.id")):
+    for letter, message in ((unread, b"[NOT_JSON] at byte 1: "), (keyless, b"it has no value.id")):
         found = {each["key"]: each["value"] for each in letter["headers"]}
         assert found["__connect.errors.stage"] == b"TRANSFORMATION"
         assert found["__connect.errors.topic"] == b"orders"
