@@ -18,7 +18,7 @@ from headrace.extensions.streams.inline.tables import Held, TableState
 from headrace.extensions.streams.kernels.errors import RowError
 from headrace.extensions.streams.kernels.groups import Groups
 from headrace.extensions.streams.kernels.layout import Inputs, Layout, take_rows
-from headrace.extensions.streams.kernels.partials import make_partial
+from headrace.extensions.streams.kernels.partials import Fold, make_partial
 from headrace.extensions.streams.kernels.records import NO_TIME, Records
 from headrace.extensions.streams.kernels.rows import Emit
 from headrace.extensions.streams.kernels.sessions import SessionKernel
@@ -47,13 +47,14 @@ _ALL = 2**62
 
 def layout_of(operator: Aggregate) -> Layout:
     """Return the layout of the stored rows of an operator."""
-    return Layout(
-        [
-            make_partial(each.aggregate, [kind.arrow() for kind in each.types], each.result)
-            for each in operator.aggregates.values()
-        ],
-        stored_order(operator),
-    )
+    partials = [
+        make_partial(each.aggregate, [kind.arrow() for kind in each.types], each.result)
+        for each in operator.aggregates.values()
+    ]
+    for each in partials:
+        if isinstance(each, Fold):
+            each.finds_all = operator.windows is None
+    return Layout(partials, stored_order(operator))
 
 
 class Inflow:
@@ -117,8 +118,9 @@ def retried(
         try:
             return batch, process(records)
         except RowError as error:
-            poison.note(int(batch.at[error.at]), f"{label}: {error}")
-            kept = np.delete(np.arange(len(batch)), error.at)
+            for at, reason in sorted(error.reasons.items()):
+                poison.note(int(batch.at[at]), f"{label}: {reason}")
+            kept = np.delete(np.arange(len(batch)), list(error.reasons))
             batch = batch.take(kept)
             columns = tuple(
                 each.take(pa.array(kept)) if isinstance(each, pa.Array) else each[kept]

@@ -39,12 +39,12 @@ from headrace.extensions.streams.kernels.values import (
     make_objects,
     read_json,
 )
+from headrace.extensions.streams.types import Type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.extensions.streams.kernels.groups import Groups
-    from headrace.extensions.streams.types import Type
 
 #: Partial values: arrays of one shape, one for each part.
 Parts: TypeAlias = tuple[Array, ...]
@@ -671,12 +671,17 @@ class Fold(Partial):
     """The result of a Python function over rows, and whether there were any.
 
     Values are kept as a column has them, and the function gets a copy: it may change what it gets.
+    Of a type of Arrow they are kept as they are.
     """
 
-    def __init__(self, declaration: declared.Fold[Any], kind: Type | None) -> None:
-        self._declaration, self._kind = declaration, kind
-        self._type = pa.null() if kind is None else kind.arrow()
-        self._to_json, self._from_json = make_json(self._type), read_json(self._type)
+    def __init__(self, declaration: declared.Fold[Any], kind: Type | pa.DataType | None) -> None:
+        self._declaration = declaration
+        self._kind = kind if isinstance(kind, Type) else None
+        #: Whether an error has all rows that fail: of records each of which is in one group.
+        self.finds_all = False
+        self._type = kind.arrow() if isinstance(kind, Type) else kind or pa.null()
+        kept = pa.null() if self._kind is None else self._type
+        self._to_json, self._from_json = make_json(kept), read_json(kept)
 
     @property
     def identity(self) -> tuple[tuple[np.dtype[Any], Any], ...]:
@@ -718,6 +723,8 @@ class Fold(Partial):
             for value, some in zip(before[0].tolist(), before[1].tolist(), strict=True)
         ]
         by_row = np.empty(len(groups.ids), object)
+        failed: dict[int, str] = {}
+        cause: BaseException | None = None
         for row, group in enumerate(groups.ids.tolist()):  # as rows arrived
             try:
                 by_row[row] = values[group] = self._kept(
@@ -725,8 +732,15 @@ class Fold(Partial):
                 )
             except RetryableError:
                 raise
-            except (Exception, SystemExit) as error:  # the user's function
-                raise RowError(row, f"fold failed: {describe_error(error)}") from error
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's function
+                # the value goes on without the row, as it will when it is left out
+                failed[row] = f"fold failed: {describe_error(error)}"
+                cause = cause or error
+                if not self.finds_all:
+                    break
+        if failed:
+            first = next(iter(failed))
+            raise RowError(first, failed[first], failed) from cause
         return (by_row[groups.order], np.ones(len(groups.ids), np.bool_))
 
     def merge(self, first: Parts, second: Parts) -> Parts:
@@ -777,7 +791,9 @@ def make_decimal(unscaled: int, scale: int) -> Any:
 
 
 def make_partial(
-    aggregate: declared.Agg[Any], kinds: Sequence[pa.DataType], result: Type | None = None
+    aggregate: declared.Agg[Any],
+    kinds: Sequence[pa.DataType],
+    result: Type | pa.DataType | None = None,
 ) -> Partial:
     """Return an aggregate in columns, of arguments of these types; a fold says its result's.
 

@@ -289,3 +289,22 @@ def test_a_function_that_does_not_return_is_interrupted(op: str) -> None:
                 run.run("in", RECORDS)
     finally:
         watch.close()
+
+
+def test_a_fold_that_fails_for_many_rows_is_called_twice_for_each_at_most() -> None:
+    """A micro-batch full of records that fail does not take the square of their number."""
+    calls: list[int] = []
+
+    def add(sum_: int, row: Number) -> int:
+        calls.append(row.n)
+        return sum_ + 1 // (row.n % 2)
+
+    app = Topology()
+    grouped = app.stream("in", Number).group_by(key, name="s")
+    grouped.agg(Whole, v=fold(0, add, rows=Number)).updates().to("out")
+    plan = app.plan("shop")
+    run = InMemory(plan, plan.channels[0], SKIP)
+    run.run("in", [(b"%d" % (n % 3), b'{"n":%d}' % n, n) for n in range(300)])
+    assert [each.rejected for each in run.counts] == [150]
+    assert len(calls) == 300 + 150
+    assert sorted(values_of(run)) == [b'{"v":50}'] * 3
