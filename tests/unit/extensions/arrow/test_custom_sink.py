@@ -131,7 +131,11 @@ def test_a_channel_writes_to_a_sink_that_its_configuration_names() -> None:
         ),
         ("collecting", {}, "the options are none: missing a required"),
         ("nothing", {}, "returned None, which is not a sink: it has no open and no stored_offset"),
-        ("a_class", {}, "returned <class .*>, which is not a sink: it is a class; return an instance"),
+        (
+            "a_class",
+            {},
+            "returned <class .*>, which is not a sink: it is a class; return an instance",
+        ),
         ("Half", {}, "returned a Half, .*: it has no commit and no discard; docs/sinks/custom.md"),
         ("Unclear", {}, "its guarantee is none of headrace.sinks.Guarantee"),
     ],
