@@ -146,7 +146,15 @@ def _is_consequence(code: int) -> bool:
 
 def _not_taken(code: int, topic: str, said: str) -> HeadraceError:
     kind = RowsRefusedError if code in _REFUSED else ProduceError
-    return kind(f"the brokers did not take a record: topic {topic}: {said}")
+    step = _TIMES if code == KafkaError.INVALID_TIMESTAMP else ""
+    return kind(f"the brokers did not take a record: topic {topic}: {said}{step}")
+
+
+#: The next step where a record's time is refused. Brokers allow one hour ahead unless told.
+_TIMES = (
+    ": a record's time is further from now than message.timestamp.after.max.ms or "
+    "message.timestamp.before.max.ms of the topic allows; raise that, or correct the time"
+)
 
 
 def _singles(results: Results, columns: ColumnProducer | None) -> Iterator[ResultRecord]:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from headrace.config.errors import FieldConflict, conflict_in
 from headrace.config.models.channel import ChannelConfig
+from headrace.config.models.sink import single_sinks
 from headrace.config.problems import problems
 from headrace.config.types.secrets import reveal_all
 from headrace.core.errors import ConfigError
@@ -105,6 +106,13 @@ class Expansion:
                     f"is no channel of the topology, which becomes {', '.join(parts)}",
                 )
         for name, sink in self._section.tables.items():
+            if any(each.writes_records for each in single_sinks(sink).values()):
+                yield FieldConflict(
+                    ("tables", name, "type"),
+                    f"is {sink.type}, which writes records and no table; write rows with "
+                    f".to(topic) in {self._section.code}",
+                )
+                continue
             found, key = find_aggregate(self._plan.operators, name), set(getattr(sink, "key", ()))
             assert found is not None, "the plan has it"
             if self._section.table_rows[name] == "updates" and key != (

@@ -261,6 +261,9 @@ def test_a_record_that_was_not_taken_is_named(
     stage.report = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large")
     with pytest.raises(RowsRefusedError, match="topic out: too large"):
         results.commit([share(0)], [RECORD])
+    stage.report = KafkaError(KafkaError.INVALID_TIMESTAMP, "invalid time")
+    with pytest.raises(RowsRefusedError, match=r"invalid time: .* message.timestamp.after.max.ms"):
+        results.commit([share(0)], [RECORD])
     stage.report, stage.left = None, 3
     with pytest.raises(SinkFailedError, match="3 records were not taken in time"):
         results.commit([share(0)], [RECORD])

@@ -323,3 +323,11 @@ def test_rows_that_no_table_takes_are_refused(rows: str, text: str) -> None:
     ((steps, said),) = refusals({"topologies": {"t": {**section, "tables": {"words": sink}}}})
     assert steps == "topologies.t.code"
     assert f"which has aggregate 'words' with {text}" in said
+
+
+def test_a_sink_that_writes_records_is_no_table() -> None:
+    """Rows of an aggregate are not those of a topic, which the code writes to."""
+    sink = {"type": "kafka", "topic": "pages"}
+    found = refusals({"topologies": {"t": {**TOPOLOGY, "tables": {"pages": sink}}}})
+    assert [steps for steps, _ in found] == ["topologies.t.tables.pages.type"]
+    assert ".to(topic)" in found[0][1]
