@@ -420,7 +420,9 @@ class _Planner:
                 f"to {topic!r}: the topology reads the topic as well, so records would go round; "
                 "write to another topic, or divide the topology in two"
             )
-        own = {*self._by_key.values(), *(each.changelog for each in self._stores())} - {*read}
+        # the log of a table is the topic that it reads
+        own = {each.changelog for each in self._stores()} - {*read}
+        own |= {*self._by_key.values()}
         own |= {each for place in self._consumers for each in self._answers(place)}
         for topic in sorted(own & {*read, *written}):
             yield f"topic {topic!r} is one that the topology keeps for itself; take another"

@@ -338,6 +338,13 @@ def grouped(app: Topology, name: str, column: Any = Order.id) -> Any:
         ),
         (
             lambda app: (
+                orders(app).key_by(Order.count, name="x").to("a"),
+                app.stream("topology.x.by-key", Order).to("b"),
+            ),
+            "topic 'topology.x.by-key' is one that the topology keeps for itself; take another",
+        ),
+        (
+            lambda app: (
                 orders(app).to("a"),
                 app.stream("orders", Order, time=Order.count.or_else(0)).to("b"),
             ),
