@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.core.clock import Deadline
 from headrace.core.records import TopicPartition
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
 
 #: Seconds that filling a topic may take.
 _FILL_TIMEOUT = 600.0
+
+#: Seconds that reading a topic may take.
+_READ_TIMEOUT = 300.0
+
+#: Records that one call of the client returns, and seconds that it may wait for them.
+_FETCHED, _WAIT = 10_000, 1.0
 
 #: Different keys in a topic that is counted by key.
 KEYS = 100
@@ -122,3 +130,36 @@ def configuration(
 def addresses(stack: LocalStack) -> dict[str, str]:
     """Return what :func:`configuration` needs to know of the servers."""
     return {"kafka": stack.bootstrap_servers, "zookeeper": stack.zookeeper_hosts}
+
+
+def committed_records(
+    servers: str, topic: str, partitions: int
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Yield key and value of each committed record that a topic has now. Blocks.
+
+    Raises:
+        TimeoutError: the end was not reached.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "benchmark-check",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    deadline = Deadline.after(_READ_TIMEOUT)
+    try:
+        read = [ClientPartition(topic, number, 0) for number in range(partitions)]
+        ends = {each.partition: consumer.get_watermark_offsets(each, 30.0)[1] for each in read}
+        consumer.assign(read)
+        while any(each.offset < ends[each.partition] for each in consumer.position(read)):
+            if deadline.expired:
+                raise TimeoutError(f"{topic} was not read in {_READ_TIMEOUT:.0f} s")
+            if not any(ends.values()):
+                break
+            for message in consumer.consume(_FETCHED, _WAIT):
+                yield message.key(), message.value()
+    finally:
+        consumer.close()

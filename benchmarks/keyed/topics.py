@@ -7,9 +7,6 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as ClientPartition
-
 from benchmarks import stack
 from headrace.core.clock import Deadline
 from headrace.kafka.topic_producer import TopicProducer
@@ -20,15 +17,12 @@ if TYPE_CHECKING:
 #: Records of the shortest topic; each next one is twice as long.
 _SHORTEST = 25_000
 
-#: Seconds that filling a topic, or reading one, may take.
+#: Seconds that filling a topic may take.
 _TIMEOUT = 300.0
 
 #: By key as Java's clients have it, or the readers that keep state would look elsewhere; and
 #: uncompressed, because unpacking costs all sides about the same.
 _PRODUCER = {"compression.type": "none", "partitioner": "murmur2_random"}
-
-#: Records that one call of the client returns, and seconds that it may wait for them.
-_FETCHED, _WAIT = 10_000, 1.0
 
 
 class KeyedTopics:
@@ -77,29 +71,9 @@ def last_values(servers: str, topic: str, partitions: int) -> tuple[dict[bytes, 
     Raises:
         TimeoutError: the end was not reached.
     """
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "benchmark-check",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-        }
-    )
     found: dict[bytes, bytes] = {}
-    records, deadline = 0, Deadline.after(_TIMEOUT)
-    try:
-        read = [ClientPartition(topic, number, 0) for number in range(partitions)]
-        ends = {each.partition: consumer.get_watermark_offsets(each, 30.0)[1] for each in read}
-        consumer.assign(read)
-        while any(each.offset < ends[each.partition] for each in consumer.position(read)):
-            if deadline.expired:
-                raise TimeoutError(f"{topic} was not read in {_TIMEOUT:.0f} s")
-            if not any(ends.values()):
-                break
-            for message in consumer.consume(_FETCHED, _WAIT):
-                found[message.key() or b""] = message.value() or b""
-                records += 1
-    finally:
-        consumer.close()
+    records = 0
+    for key, value in stack.committed_records(servers, topic, partitions):
+        found[key or b""] = value or b""
+        records += 1
     return found, records

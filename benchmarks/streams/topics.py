@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka import Producer
 
 from benchmarks import stack
 from headrace.core.clock import Deadline
@@ -36,7 +35,7 @@ WORDS = 8
 #: Records of the shortest topic; each next one is twice as long.
 _SHORTEST = 25_000
 
-#: Seconds that filling a topic, or reading one, may take.
+#: Seconds that filling a topic may take.
 _TIMEOUT = 300.0
 
 #: Milliseconds that all records are older than now, at least: brokers refuse times to come.
@@ -54,9 +53,6 @@ _PRODUCER = {
 
 #: Records between two looks for errors.
 _SERVE_EVERY = 1_000
-
-#: Records that one call of the client returns, and seconds that it may wait for them.
-_FETCHED, _WAIT = 10_000, 1.0
 
 
 class StreamTopics:
@@ -184,34 +180,13 @@ def last_counts(servers: str, topic: str, partitions: int) -> tuple[Counts, int]
     Raises:
         TimeoutError: the end was not reached.
     """
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "benchmark-check",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-        }
-    )
     found: dict[tuple[bytes, int], int] = {}
-    records, deadline = 0, Deadline.after(_TIMEOUT)
-    try:
-        read = [ClientPartition(topic, number, 0) for number in range(partitions)]
-        ends = {each.partition: consumer.get_watermark_offsets(each, 30.0)[1] for each in read}
-        consumer.assign(read)
-        while any(each.offset < ends[each.partition] for each in consumer.position(read)):
-            if deadline.expired:
-                raise TimeoutError(f"{topic} was not read in {_TIMEOUT:.0f} s")
-            if not any(ends.values()):
-                break
-            for message in consumer.consume(_FETCHED, _WAIT):
-                records += 1
-                text = message.value()
-                # of a session that became a longer one
-                if text is not None:
-                    value: dict[str, Any] = orjson.loads(text)
-                    found[message.key() or b"", value.get("begin", 0)] = value["n"]
-    finally:
-        consumer.close()
+    records = 0
+    for key, text in stack.committed_records(servers, topic, partitions):
+        records += 1
+        # of a session that became a longer one
+        if text is not None:
+            value: dict[str, Any] = orjson.loads(text)
+            found[key or b"", value.get("begin", 0)] = value["n"]
     counted = {(int(key[-5:]), begin): number for (key, begin), number in found.items()}
     return counted, records

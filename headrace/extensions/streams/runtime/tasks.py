@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -138,20 +138,18 @@ class _Rejected:
             raise PoisonRecordError(partition, record["offset"], reason)
         self.reasons.setdefault(at, reason)
 
-    def letters(self) -> list[OutputRow]:
-        """Return the dead letters, in the order of the records; none where they are skipped."""
-        if self._rules.failing != "dead_letter":
-            return []
-        return [self._letter(at, text, "PoisonRecordError") for at, text in self._ordered()]
+    def letters(self, late: Mapping[int, str]) -> list[OutputRow]:
+        """Return the dead letters, those of late records last, each in the order of the records.
 
-    def _ordered(self) -> list[tuple[int, str]]:
-        return sorted(self.reasons.items())
-
-    def late_letters(self, late: Mapping[int, str]) -> list[OutputRow]:
-        """Return the dead letters of late records; none where they are skipped."""
-        if self._rules.late != "dead_letter":
-            return []
-        return [self._letter(at, text, "LateRecord") for at, text in sorted(late.items())]
+        There are none of those that are skipped.
+        """
+        rules = self._rules
+        failed = self.reasons if rules.failing == "dead_letter" else {}
+        overdue = late if rules.late == "dead_letter" else {}
+        return [
+            *(self._letter(at, text, "PoisonRecordError") for at, text in sorted(failed.items())),
+            *(self._letter(at, text, "LateRecord") for at, text in sorted(overdue.items())),
+        ]
 
     def _letter(self, at: int, reason: str, kind: str) -> OutputRow:
         record = self._records.describe(at)
@@ -183,11 +181,11 @@ class TaskResult:
     count records.
     """
 
-    written: Sequence[tuple[str, Written]] = ()
-    letters: Sequence[OutputRow] = ()
-    rows: Sequence[ChangedRow] = field(default_factory=list)
-    late: int = 0
-    rejected: int = 0
+    written: Sequence[tuple[str, Written]]
+    letters: Sequence[OutputRow]
+    rows: Sequence[ChangedRow]
+    late: int
+    rejected: int
 
 
 class Task:
@@ -229,7 +227,7 @@ class Task:
         run = ChannelRun(self._plan, self._channel, states, records.by_topic(), rejected, calls)
         run.process()
         late = self._states.late()
-        letters = [*rejected.letters(), *rejected.late_letters(late)]
+        letters = rejected.letters(late)
         rows = list(self._states.take_changes())
         for key, value in rows:
             if value is not None and len(key) + len(value) > max_row:

@@ -23,6 +23,7 @@ from tests.kafka_sinks import committed_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
     from types import ModuleType
 
     from tests.integration.daemon.rig import Daemon, Site
@@ -243,6 +244,16 @@ def test_windows_are_told_once_after_a_kill(site: Site, kind: str) -> None:
     assert sorted(windows_in(site, final)) == wanted
 
 
+def with_pages(site: Site) -> Path:
+    """Create a database with a table of windows by page, and return its file."""
+    database = site.directory / "shop.db"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute(
+            "CREATE TABLE pages (url TEXT, begin BIGINT, n BIGINT, sum BIGINT, UNIQUE (url, begin))"
+        )
+    return database
+
+
 @pytest.mark.parametrize("mode", ["upsert", pytest.param("append", marks=pytest.mark.slow)])
 @pytest.mark.timeout(400)
 def test_a_table_has_each_window_once_after_a_kill(site: Site, mode: str) -> None:
@@ -251,11 +262,7 @@ def test_a_table_has_each_window_once_after_a_kill(site: Site, mode: str) -> Non
     final, updates = site.broker.create_topic(1), site.broker.create_topic(1)
     options = {"clicks": site.topic, "final": final, "updates": updates, "kind": "tumbling"}
     document = topology(site, code, "windows", options)
-    database = site.directory / "shop.db"
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute(
-            "CREATE TABLE pages (url TEXT, begin BIGINT, n BIGINT, sum BIGINT, UNIQUE (url, begin))"
-        )
+    database = with_pages(site)
     sink: dict[str, Any] = {"type": "sql", "url": f"sqlite:///{database}", "table": "pages"}
     if mode == "upsert":
         sink |= {"mode": "upsert", "key": ["url", "begin"]}
@@ -376,11 +383,7 @@ def test_a_bounded_run_processes_all_parts_of_a_topology_and_its_tables(site: Si
     final, updates = site.broker.create_topic(1), site.broker.create_topic(1)
     options = {"clicks": site.topic, "final": final, "updates": updates, "kind": "tumbling"}
     document = topology(site, code, "windows", options)
-    database = site.directory / "shop.db"
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute(
-            "CREATE TABLE pages (url TEXT, begin BIGINT, n BIGINT, sum BIGINT, UNIQUE (url, begin))"
-        )
+    database = with_pages(site)
     document["topologies"]["shop"]["tables"] = {
         "pages": {
             "type": "sql",

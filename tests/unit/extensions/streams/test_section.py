@@ -239,7 +239,7 @@ def test_code_without_a_topology_says_what_is_wrong(kind: str, text: str) -> Non
     assert (steps, said.partition(", which ")[2].startswith(text)) == ("topologies.t.code", True)
 
 
-def test_what_code_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_code_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     """Standard output is that of commands, such as a configuration that is shown."""
     channels("failing", options={"kind": "prints"})
     assert capsys.readouterr() == ("", "to standard output\n")
