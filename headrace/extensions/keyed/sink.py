@@ -414,6 +414,7 @@ class KeyedSink(Sink[StagedState]):
         return chain(rows, *(each.outputs.by_topic() for each in staged), others)
 
     def _changelog_rows(self, staged: Sequence[StagedState]) -> Iterator[ResultColumns]:
+        """Yield the changelog rows that a commit writes: the last one of each changed key."""
         for at, each in enumerate(staged, 1):
             rows, later = each.rows, [other.layer.changes for other in staged[at:]]
             if rows is None or not rows.num_rows:

@@ -91,7 +91,7 @@ OutputRow: TypeAlias = "tuple[str, bytes | None, bytes | None, int, Any]"
 
 
 class Fact(NamedTuple):
-    """One record of a key, as in :data:`FACT`, and what its lateness is taken for."""
+    """One record of a key, as in :data:`FACT`, and its lateness by ``facts.lateness_of``."""
 
     source: str
     offset: int
