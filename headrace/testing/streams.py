@@ -12,6 +12,7 @@ from headrace.core.letter_headers import LetterHeaders
 from headrace.core.tables import SCHEMA
 from headrace.extensions.keyed.sink import staged_state
 from headrace.extensions.keyed.state import LayeredState, Progress
+from headrace.extensions.keyed.tables import in_this_thread
 from headrace.extensions.streams.inline.run import topics_in_code
 from headrace.extensions.streams.inline.streams_test import bytes_of
 from headrace.extensions.streams.kernels.rows import Emit
@@ -47,11 +48,19 @@ class TopicRecord(NamedTuple):
 class InMemoryPart:
     """A part of a topology on one partition, whose state outlives restarts. One thread.
 
-    ``written`` has what was committed, by topic and in its order.
+    ``written`` has what was committed, by topic and in its order. ``chunks`` is in how many parts a
+    micro-batch goes through the operators without state, as on Spark; None: as without it.
     """
 
-    def __init__(self, plan: Plan, part: Channel, rules: RejectRules | None = None) -> None:
-        self.plan, self.part = plan, part
+    def __init__(
+        self,
+        plan: Plan,
+        part: Channel,
+        rules: RejectRules | None = None,
+        *,
+        chunks: int | None = None,
+    ) -> None:
+        self.plan, self.part, self.chunks = plan, part, chunks
         self.rules = rules or RejectRules(LetterHeaders("headrace", plan.group))
         self.written: dict[str, list[TopicRecord]] = {}
         self.counts: list[KeyedCounts] = []
@@ -77,7 +86,7 @@ class InMemoryPart:
         batch = MicroBatch(
             f"m{self._number}", "c", (OffsetRange("in", 0, self._offset, end, size),)
         )
-        staged = staged_state(batch, self.fold(self._table(records), batch), self.state, str)
+        staged = staged_state(batch, self._fold(self._table(records), batch), self.state, str)
         self.state.stage(staged.layer)
         if not commits:
             self.state.drop(batch.id)
@@ -88,6 +97,11 @@ class InMemoryPart:
         for each in staged.outputs:
             record = TopicRecord(each.topic, each.key, each.value, each.timestamp or 0)
             self.written.setdefault(each.topic, []).append(record)
+
+    def _fold(self, table: pa.Table, batch: MicroBatch) -> pa.Table:
+        if self.chunks is None:
+            return self.fold(table, batch)
+        return self.fold.reduce(table, batch, in_this_thread, self.chunks)
 
     def rows(self, prefix: bytes = b"") -> dict[bytes, bytes | None]:
         """Return the rows of the state whose keys begin so."""
@@ -118,9 +132,9 @@ def check_topology(
     """Run a topology over random cuts of the same records, with failures and restarts, and compare.
 
     Each part runs on one partition, as a channel would run it. Some micro-batches are dropped and
-    delivered again, and some parts start again with their stored rows. The records of ``each`` and
-    ``final`` are compared one by one, and so are the rows at the end. Updates depend on cuts, and
-    so does all that is made of them: it is left out.
+    delivered again, and some parts start again with their stored rows; some run as on Spark. The
+    records of ``each`` and ``final`` are compared one by one, and so are the rows at the end.
+    Updates depend on cuts, and so does all that is made of them: it is left out.
 
     Raises:
         AssertionError: two runs differ; the message says in which topic or row.
@@ -151,7 +165,8 @@ def _run(plan: Plan, given: Sequence[TopicRecord], random: Random | None) -> dic
     found: dict[str, list[Any]] = {}
     cut = _cut_topics(plan)
     for part in plan.channels_in_order:
-        run = InMemoryPart(plan, part)
+        chunks = None if random is None else random.choice([None, 1, 3])
+        run = InMemoryPart(plan, part, chunks=chunks)
         _feed(run, _in_task_order(plan, part, topics), random)
         for topic, written in run.written.items():
             topics[topic] = written

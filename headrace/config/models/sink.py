@@ -153,8 +153,8 @@ def _of_text(text: str) -> dict[str, Any]:
 
 #: The built-in sinks: the import path of each kind's section, by its type. To
 #: add a sink, add its line here. The smallest example is ``ConsoleSinkConfig`` in sinks/sections.py
-#: with ``ConsoleSink`` in sinks/console.py; one that keeps rows is ``JsonLinesSinkConfig``. Its tests
-#: and pages: docs/architecture.md, To add a sink.
+#: with ``ConsoleSink`` in sinks/console.py; one that keeps rows is ``JsonLinesSinkConfig``.
+#: Its tests and pages: docs/architecture.md, To add a sink.
 SINKS = KindTable(
     SinkConfig,
     PluginKind.SINK,

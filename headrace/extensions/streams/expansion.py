@@ -230,6 +230,7 @@ class Expansion:
         stores = {each.name: f"{each.rows}:{each.fingerprint}" for each in self._plan.stores}
         by_key = {*self._plan.by_key.values()}
         processor = {
+            "engine": self._section.engine,
             **(every.get("processor") or {}),
             **(own.get("processor") or {}),
             "type": "streams",

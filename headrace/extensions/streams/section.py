@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.config.errors import Steps
     from headrace.config.models.channel import ChannelConfig
     from headrace.config.models.processor import TopicByKey
+    from headrace.extensions.streams.engines import Engine
     from headrace.extensions.streams.plan import Channel, Plan
 
 #: Keys of a channel that its topology decides.
@@ -66,6 +67,10 @@ class StreamsProcessorConfig(StateProcessorConfig):
 
     part: Restarts[FreeText]
     """The part of the topology that the channel is."""
+
+    engine: Restarts[Literal["arrow", "spark", "auto"]] = "arrow"
+    """The engine of operators without state: this process (arrow), Spark's workers, or auto: Spark
+    where they call Python functions. All others run in this process."""
 
     tables: Restarts[Mapping[Name, Literal["updates", "final"]]] = Field(default={})
     """The aggregates of the topology whose rows go to tables, and which of their rows."""
@@ -107,7 +112,23 @@ class StreamsProcessorConfig(StateProcessorConfig):
 
     @property
     def extras(self) -> tuple[tuple[Steps, Extra], ...]:
-        return ((("type",), Extra.KEYED),)
+        spark = ((("engine",), Extra.SPARK),) if self.engine == "spark" else ()
+        return ((("type",), Extra.KEYED), *spark)
+
+    @property
+    def on_spark(self) -> bool:
+        return self.engine != "arrow" and self.chosen_engine.name == "spark"
+
+    @cached_property
+    def chosen_engine(self) -> Engine:
+        """Return the engine of the part.
+
+        Raises:
+            ConfigError: the topology cannot be planned.
+        """
+        from headrace.extensions.streams.engines import choose_engine  # noqa: PLC0415 - needs Arrow
+
+        return choose_engine(self.engine, *self.planned)
 
     @property
     def row_keys(self) -> str:
@@ -198,6 +219,7 @@ class StreamsProcessorConfig(StateProcessorConfig):
     def notes(self, channel: ChannelConfig) -> Iterator[str]:
         del channel
         plan, part = self.planned
+        yield self.chosen_engine.reason
         for place in part.operators:
             operator = plan.operators[place]
             by_key = f", to {plan.by_key[place]}" if place in plan.by_key else ""
@@ -242,6 +264,10 @@ class TopologyConfig(TopologySection):
 
     group: Restarts[GroupName]
     """The beginning of the names of its channels' groups, and of the topics that it makes."""
+
+    engine: Restarts[Literal["arrow", "spark", "auto"]] = "arrow"
+    """The engine of operators without state, as in a processor of type streams. A part has another
+    by ``engine`` in its processor, below channels."""
 
     channel: Restarts[Annotated[Mapping[str, Any], _ChannelKeys()]] = Field(default={})
     """Keys that each of its channels has, as a channel has them: batch, rejects, workers, ...; in

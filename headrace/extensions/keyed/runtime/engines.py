@@ -5,7 +5,7 @@ A fold is computed in this process, or in Spark's workers, which note and interr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from headrace.core.call_watch import CallWatch
 from headrace.core.extras import Extra, required
@@ -15,12 +15,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    import pyarrow as pa
+
     from headrace.core.decoders import CustomDecoder
-    from headrace.extensions.keyed.function import KeyedFunction
-    from headrace.extensions.keyed.rekey import RekeyFunction
+    from headrace.extensions.keyed.tables import PartsRunner
     from headrace.extensions.spark.runtime import SparkRuntime
     from headrace.extensions.spark.worker_calls import WorkerCalls
     from headrace.processors.engine import Engine
+    from headrace.sinks.micro_batch import MicroBatch
+
+
+class ReducesInParts(Protocol):
+    """What makes of a micro-batch's records the table that the sink takes."""
+
+    def __call__(self, table: pa.Table, batch: MicroBatch, /) -> pa.Table:
+        """Return the table, computed in this thread."""
+        ...
+
+    def reduce(self, table: pa.Table, batch: MicroBatch, run: PartsRunner, tasks: int) -> pa.Table:
+        """Return the table; ``run`` computes parts of it, up to ``tasks`` of them."""
+        ...
 
 
 class CodeWatches(NamedTuple):
@@ -54,7 +68,7 @@ def watch_code(engine: str, group: str, folder: Path | None) -> CodeWatches:
 def engine_of(  # noqa: PLR0917 - what an engine is made of
     group: str,
     spark: Callable[[], SparkRuntime],
-    function: KeyedFunction | RekeyFunction,
+    function: ReducesInParts,
     user_code: Callable[..., Any],
     decoder: CustomDecoder | None,
     watches: CodeWatches,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 
 from headrace.extensions.streams.inline.aggregates import filter_windows
 from headrace.extensions.streams.inline.batch import TopicRecords, Unwatched, merge_batches
+from headrace.extensions.streams.inline.stage import Notes, StageRows
 from headrace.extensions.streams.inline.stateless import (
     apply,
     keep,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
         UserCalls,
         Written,
     )
+    from headrace.extensions.streams.inline.stage import Stage
     from headrace.extensions.streams.kernels.rows import Emit
     from headrace.extensions.streams.operators import Operator
     from headrace.extensions.streams.plan import Channel, Plan
@@ -113,8 +116,12 @@ class ChannelRun:
         records: Mapping[str, TopicRecords],
         poison: Poison,
         calls: UserCalls | None = None,
+        staged: StageRows | None = None,
     ) -> None:
-        """Start with the records of each topic that has any, and the operators' states."""
+        """Start with the records of each topic that has any, and the operators' states.
+
+        The operators of a stage that was run before are not run again.
+        """
         self._calls = calls or Unwatched()
         self._plan = plan
         self._channel = channel
@@ -124,6 +131,12 @@ class ChannelRun:
         #: What is written, by topic and as it came; changes of key among them.
         self.written: list[tuple[str, Written]] = []
         self._rows: dict[int, Any] = {}
+        #: The rows that are read of topics, by the places that name these.
+        self._reads: dict[int, Batch] = {}
+        self._staged = staged
+        if staged is not None:
+            stage = staged.stage
+            self._reads |= {place: staged.rows[place] for place in stage.reads & stage.yields}
 
     def process(self) -> None:
         """Run each operator once, in the order of the code."""
@@ -137,7 +150,16 @@ class ChannelRun:
             self._rows[place] = self._run(place, self._plan.operators[place])
 
     def _run(self, place: int, operator: Operator) -> Any:
-        return _STEPS[type(operator)](self, place, operator)
+        if self._staged is None:
+            return _STEPS[type(operator)](self, place, operator)
+        for at, reason in self._staged.notes.get(place, ()):
+            self._poison.note(at, reason)
+        if place not in self._staged.stage.operators:
+            return _STEPS[type(operator)](self, place, operator)
+        if place in self._staged.written:
+            topic = operator.topic if isinstance(operator, Sink) else self._plan.by_key[place]
+            self.written.append((topic, self._staged.written[place]))
+        return self._staged.rows.get(place)
 
     def read_source(self, place: int, operator: Source) -> Batch:
         """Return the records of a topic, at their times."""
@@ -145,10 +167,15 @@ class ChannelRun:
 
     def read_table(self, place: int, operator: TableSource) -> list[Change]:
         """Return the changes of a table by the records of its topic."""
-        batch = self._read(operator.topic, place, operator.codec)
-        batch = with_valid_times(batch, operator.topic, self._poison)
+        batch = self._read_table(place, operator)
         found: list[Change] = self._states[place].process(batch, operator.label, self._poison)
         return found
+
+    def _read_table(self, place: int, operator: TableSource) -> Batch:
+        if place not in self._reads:
+            batch = self._read(operator.topic, place, operator.codec)
+            self._reads[place] = with_valid_times(batch, operator.topic, self._poison)
+        return self._reads[place]
 
     def filter(self, place: int, operator: Filter) -> Any:
         """Return the rows of a stream, or the changes of a table, of which a condition is true."""
@@ -225,8 +252,10 @@ class ChannelRun:
         if place not in self._plan.by_key:
             found: Batch = self._rows[place]
             return found
-        topic = self._plan.by_key[place]
-        return self._read(topic, place, self._codec_of(place))
+        if place not in self._reads:
+            topic = self._plan.by_key[place]
+            self._reads[place] = self._read(topic, place, self._codec_of(place))
+        return self._reads[place]
 
     def _codec_of(self, place: int) -> str:
         """Return how the values in the topic of a change of key are written."""
@@ -268,6 +297,48 @@ class ChannelRun:
         self.written.append((self._plan.by_key[place], records))
 
 
+class StageRun(ChannelRun):
+    """A part of a micro-batch on its way through a stage, which needs no states."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        channel: Channel,
+        stage: Stage,
+        records: Mapping[str, TopicRecords],
+        calls: UserCalls | None = None,
+    ) -> None:
+        self._notes = Notes()
+        super().__init__(plan, channel, {}, records, self._notes, calls)
+        self._stage = stage
+
+    def run(self) -> StageRows:
+        """Run each operator of the stage once, and read what others read of topics."""
+        found = StageRows(self._stage, notes=self._notes.by_place)
+        for place in sorted(self._channel.operators):
+            operator = self._plan.operators[place]
+            self._notes.begin(place)
+            if place in self._stage.operators:
+                count = len(self.written)
+                self._rows[place] = self._run(place, operator)
+                if len(self.written) > count:
+                    _, found.written[place] = self.written[-1]
+            elif isinstance(operator, TableSource):
+                self._read_table(place, operator)
+            else:
+                for each in self._plan.by_key.keys() & {*operator.inputs}:
+                    self._stream(each)
+        for place in self._stage.yields:
+            found.rows[place] = self._used(place)
+        return found
+
+    def _used(self, place: int) -> Batch:
+        """Return rows with the fields in use alone."""
+        batch = self._reads[place] if place in self._stage.reads else self._stream(place)
+        fields = {name: batch.fields[name] for name in self._plan.fields[place]}
+        return replace(batch, fields=fields, values=None)
+
+
 #: The step of a micro-batch that an operator is.
 _STEPS: dict[type[Operator], Callable[[ChannelRun, int, Any], Any]] = {
     Source: ChannelRun.read_source,
@@ -287,4 +358,4 @@ _STEPS: dict[type[Operator], Callable[[ChannelRun, int, Any], Any]] = {
 }
 
 
-__all__ = ["ChannelRun", "emits_of", "topics_in_code"]
+__all__ = ["ChannelRun", "StageRun", "emits_of", "topics_in_code"]

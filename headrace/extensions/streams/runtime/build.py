@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 from headrace.config import StreamsRejects
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.errors import ConfigError, StartError
+from headrace.core.imports import load_callable
 from headrace.core.letter_headers import LetterHeaders
-from headrace.extensions.arrow.engine import ArrowEngine
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.runtime.clients import ChannelClients
-from headrace.extensions.keyed.runtime.engines import watch_code
+from headrace.extensions.keyed.runtime.engines import engine_of, watch_code
 from headrace.extensions.keyed.runtime.parts import KeyedParts
 from headrace.extensions.keyed.sink import KeyedSink, SinkTopics
 from headrace.extensions.keyed.state import LayeredState
 from headrace.extensions.keyed.store import RocksStore
 from headrace.extensions.keyed.tables import DEAD_LETTERS
+from headrace.extensions.streams.engines import choose_engine
 from headrace.extensions.streams.inline.run import topics_in_code
 from headrace.extensions.streams.runtime.fold import TopologyFold
 from headrace.extensions.streams.runtime.processor import StreamsProcessor
@@ -43,8 +44,11 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
     clients = ChannelClients(client_properties(site.kafka), channel.group)
     store = RocksStore(folder / "db", chosen.state.cache)
     state = LayeredState(store)
-    calls = watch_code("arrow", channel.group, folder).here
-    fold = TopologyFold(plan, part, state, _rules(channel), chosen.state.max_row, calls)
+    engine_name = choose_engine(chosen.engine, plan, part).name
+    watches = watch_code(engine_name, channel.group, folder)
+    fold = TopologyFold(
+        plan, part, state, _rules(channel), chosen.state.max_row, watches.here, watches.of_fold
+    )
 
     def follow(changed: ChannelConfig) -> None:
         section = changed.processor
@@ -61,7 +65,7 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
         holder=clients.holder,
     )
     return StreamsProcessor(
-        ArrowEngine(fold, calls=calls),
+        engine_of(channel.group, site.spark, fold, load_callable(chosen.code), None, watches),
         parts,
         channel,
         fold=fold,
@@ -69,7 +73,7 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
         formers=plan.former_parts(part),
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
-        calls=calls,
+        calls=watches.here,
         tasks=_merge_rules(chosen, plan, part),
     )
 

@@ -11,14 +11,16 @@ from headrace.extensions.keyed.rows import without_finishing
 from headrace.extensions.keyed.sink import with_times
 from headrace.extensions.keyed.tables import OUTPUT, RESULT
 from headrace.extensions.streams.runtime.tasks import Task, TaskRecords
+from headrace.extensions.streams.runtime.worker_stage import WorkerStage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.core.call_watch import CallWatch
     from headrace.extensions.keyed.state import LayeredState
-    from headrace.extensions.keyed.tables import OutputRow
+    from headrace.extensions.keyed.tables import OutputRow, PartsRunner
     from headrace.extensions.streams.inline.batch import Written
+    from headrace.extensions.streams.inline.stage import StageRows
     from headrace.extensions.streams.plan import Channel, Plan
     from headrace.extensions.streams.runtime.stores import ChangedRow
     from headrace.extensions.streams.runtime.tasks import RejectRules, TaskResult
@@ -40,8 +42,10 @@ class TopologyFold:
         rules: RejectRules,
         max_row: int,
         watch: CallWatch | None = None,
+        watch_in_workers: CallWatch | None = None,
     ) -> None:
         self._plan, self._channel, self._state, self._watch = plan, channel, state, watch
+        self._stage = WorkerStage(plan, channel, watch_in_workers)
         self._rules = (rules, max_row)
         self._tasks: dict[int, Task] = {}
 
@@ -54,30 +58,38 @@ class TopologyFold:
         self._tasks.pop(number, None)
 
     def __call__(self, table: pa.Table, batch: MicroBatch) -> pa.Table:
+        """Return what became of the records, in this thread; see :meth:`reduce`."""
+        return self._process(_by_task(table, batch), {}, batch)
+
+    def reduce(self, table: pa.Table, batch: MicroBatch, run: PartsRunner, tasks: int) -> pa.Table:
         """Return what became of the records. Blocks for the state.
+
+        ``run`` computes chunks of them, up to ``tasks``, as far as no state is needed.
 
         Raises:
             PoisonRecordError: a record cannot be processed, and the rules say ``fail``.
             JobTimeoutError: a user's function does not return.
             StateStoreError: the state cannot be read.
         """
+        records = _by_task(table, batch)
+        return self._process(records, self._stage.run(records, run, tasks), batch)
+
+    def _process(
+        self, several: Sequence[TaskRecords], staged: Mapping[int, StageRows], batch: MicroBatch
+    ) -> pa.Table:
         rules, max_row = self._rules
-        table = without_finishing(table)
-        partitions = table.column("partition").to_numpy()
         results = [RESULT.empty_table()]
         outputs: list[pa.Array] = []
         times: dict[int, int] = {}
-        for number in dict.fromkeys(part.partition for part in batch.ranges):
-            own = np.flatnonzero(partitions == number)
-            is_all = len(own) == table.num_rows
-            records = TaskRecords(number, table if is_all else table.take(pa.array(own)))
+        for records in several:
+            number = records.number
             known = self._state.time(number)
             time = int(records.times.max(initial=-1 if known is None else known))
             task = self._task(number)
             # what fails leaves the task's states as they are of no layer
             task.last_layer = None
             if len(records):
-                found = task.process(records, rules, max_row)
+                found = task.process(records, rules, max_row, staged.get(number))
                 results += _result_tables(number, found)
                 outputs += (_outputs(topic, each) for topic, each in found.written)
                 outputs.append(_letters(found.letters))
@@ -96,6 +108,18 @@ class TopologyFold:
                 self._plan, self._channel, self._state, number, self._watch
             )
         return task
+
+
+def _by_task(table: pa.Table, batch: MicroBatch) -> list[TaskRecords]:
+    """Return the records of each task of a micro-batch."""
+    table = without_finishing(table)
+    partitions = table.column("partition").to_numpy()
+    found = []
+    for number in dict.fromkeys(part.partition for part in batch.ranges):
+        own = np.flatnonzero(partitions == number)
+        is_all = len(own) == table.num_rows
+        found.append(TaskRecords(number, table if is_all else table.take(pa.array(own))))
+    return found
 
 
 def _result_tables(number: int, found: TaskResult) -> Iterator[pa.Table]:

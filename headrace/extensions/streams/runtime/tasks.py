@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.keyed.tables import OutputRow
     from headrace.extensions.streams.inline.batch import Written
+    from headrace.extensions.streams.inline.stage import StageRows
     from headrace.extensions.streams.plan import Channel, Plan
     from headrace.extensions.streams.runtime.stores import ChangedRow
 
@@ -59,6 +60,10 @@ class TaskRecords:
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
+
+    def slice(self, start: int, size: int) -> pa.Table:
+        """Return some of the records, with all of their columns."""
+        return self._table.slice(start, size)
 
     def by_topic(self) -> dict[str, TopicRecords]:
         """Return the records of each topic, in columns."""
@@ -108,7 +113,7 @@ def _column(table: pa.Table, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks else column.combine_chunks()
 
 
-class _Calls:
+class TaskCalls:
     """The calls of users' functions in a micro-batch of a task. A ``UserCalls``."""
 
     def __init__(self, records: TaskRecords, watch: CallWatch) -> None:
@@ -212,8 +217,16 @@ class Task:
         self._plan, self._channel, self._watch = plan, channel, watch
         self._states = TaskStates(plan, channel, state, number)
 
-    def process(self, records: TaskRecords, rules: RejectRules, max_row: int) -> TaskResult:
+    def process(
+        self,
+        records: TaskRecords,
+        rules: RejectRules,
+        max_row: int,
+        staged: StageRows | None = None,
+    ) -> TaskResult:
         """Run records through the operators, and return what came of them.
+
+        Those of a stage that was run before are not run again.
 
         Raises:
             PoisonRecordError: a record cannot be processed, and the rules say ``fail``.
@@ -223,8 +236,9 @@ class Task:
         """
         rejected = _Rejected(records, rules)
         states = self._states.by_place
-        calls = None if self._watch is None else _Calls(records, self._watch)
-        run = ChannelRun(self._plan, self._channel, states, records.by_topic(), rejected, calls)
+        calls = None if self._watch is None else TaskCalls(records, self._watch)
+        by_topic = records.by_topic() if staged is None else {}
+        run = ChannelRun(self._plan, self._channel, states, by_topic, rejected, calls, staged)
         run.process()
         late = self._states.late()
         letters = rejected.letters(late)
