@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 from threading import Lock
@@ -15,11 +17,14 @@ from benchmarks.peer_sides.wire import Request, Wire
 from headrace.config import load
 from headrace.controller.controller import KafkaController
 from headrace.core.clock import Deadline
+from headrace.extensions.spark.runtime import SparkRuntime
+from headrace.extensions.spark.settings import settings_of
 from headrace.processors.factory import build_processor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.config import Config
     from headrace.core.records import Assignment
     from headrace.extensions.keyed.runtime.processor import KeyedProcessor
     from headrace.extensions.keyed.sink import StagedState
@@ -29,6 +34,9 @@ if TYPE_CHECKING:
 #: Seconds that the channels may take to begin, to read all, and to end.
 _PATIENCE = 60.0
 _ROUND = 280.0
+
+#: Seconds that Spark may take to start, on a machine that has other work too.
+_SPARK_PATIENCE = 240.0
 
 #: Seconds between two looks whether all is committed.
 _LOOK = 0.02
@@ -68,15 +76,40 @@ class Tally:
             self.records += sum(self._staged.pop(each.layer.name) for each in staged)
 
 
-def _read(wire: Wire, request: Request) -> None:
+class _Session:
+    """The Spark session of the process, which starts once where a topology needs it."""
+
+    def __init__(self) -> None:
+        self._runtime: SparkRuntime | None = None
+
+    def runtime(self, config: Config) -> SparkRuntime:
+        """Return the session, as the first configuration says."""
+        if self._runtime is None:
+            settings = replace(settings_of(config), start_timeout=_SPARK_PATIENCE)
+            self._runtime = SparkRuntime(settings)
+            self._runtime.start()
+        return self._runtime
+
+    def close(self) -> None:
+        """End it, if there is one."""
+        if self._runtime is not None:
+            self._runtime.stop(Deadline.after(_PATIENCE))
+
+
+def _read(wire: Wire, request: Request, session: _Session) -> None:
     """Read once."""
     config = load(Path(request.settings["config"]))
     folder = Path(request.settings["directory"]) / request.group
     tally = Tally(wire)
     processors: dict[str, Any] = {}
     for name, channel in config.channels.items():
-        built = build_processor(channel, _no_spark, config.instance_id, config.kafka, folder / name)
-        processors[name] = built
+        processors[name] = build_processor(
+            channel,
+            lambda: session.runtime(config),
+            config.instance_id,
+            config.kafka,
+            folder / name,
+        )
     # channels stand in the order in which records go through them
     first, *_, last = [*processors.values(), *processors.values()]
     _watch_begin(cast("KeyedProcessor", first), tally)
@@ -102,10 +135,6 @@ def _read(wire: Wire, request: Request) -> None:
     if failure is not None or left:
         raise AssertionError(f"unfinished: failure {failure}, left {left}")
     rmtree(folder)
-
-
-def _no_spark() -> object:
-    raise AssertionError("topologies run without Spark")
 
 
 def _watch_begin(processor: KeyedProcessor, tally: Tally) -> None:
@@ -139,9 +168,11 @@ def main() -> None:
     """Serve rounds."""
     wire = Wire()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    for request in wire.requests():
-        _read(wire, request)
-        wire.tell("stopped")
+    session = _Session()
+    with closing(session):
+        for request in wire.requests():
+            _read(wire, request, session)
+            wire.tell("stopped")
 
 
 if __name__ == "__main__":

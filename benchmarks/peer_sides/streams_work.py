@@ -33,6 +33,12 @@ class Visit(Row):
     place: Field[str | None]
 
 
+class Other(Row):
+    """The value of a record of the other topic, of which nothing is read."""
+
+    place: Field[str | None]
+
+
 class Line(Row):
     """A line of text, of which other fields are not read."""
 
@@ -58,10 +64,13 @@ class WindowCount(Row):
     n: Field[int]
 
 
-def topology(kind: str, topic: str, output: str) -> Topology:
-    """Return the topology of a kind."""
+def topology(kind: str, topic: str, output: str, other: str = "") -> Topology:
+    """Return the topology of a kind; a join reads the ``other`` topic, too."""
     app = Topology()
-    if kind == "wordcount":
+    if kind == "join":
+        left, right = app.stream(topic, Visit), app.stream(other, Other)
+        left.join(right, Count, within="10s", grace="30s", name="pairs", n=1).to(output)
+    elif kind == "wordcount":
         words = app.stream(topic, Line).explode(Word, word=Line.text.split(" "))
         _count(words.group_by(Word.word, name="words"), output)
     else:

@@ -23,12 +23,14 @@ import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.JoinWindows;
 import org.apache.kafka.streams.kstream.KGroupedStream;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.Repartitioned;
 import org.apache.kafka.streams.kstream.SessionWindows;
+import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.kstream.Windowed;
 import org.apache.kafka.streams.processor.api.FixedKeyProcessor;
@@ -118,8 +120,18 @@ public final class KafkaStreamsTopologies {
     StreamsBuilder builder = new StreamsBuilder();
     KStream<String, String> input =
         builder.stream(request.get("topic").asText(), Consumed.with(Serdes.String(), Serdes.String()));
-    counts(settings.get("kind").asText(), input.peek((key, value) -> seen.begin()), seen)
-        .to(settings.get("output").asText(), Produced.with(Serdes.String(), Serdes.String()));
+    input = input.peek((key, value) -> seen.begin());
+    String kind = settings.get("kind").asText();
+    KStream<String, String> made =
+        kind.equals("join")
+            ? pairs(
+                input,
+                builder.stream(
+                    settings.get("other").asText(),
+                    Consumed.with(Serdes.String(), Serdes.String())),
+                seen)
+            : counts(kind, input, seen);
+    made.to(settings.get("output").asText(), Produced.with(Serdes.String(), Serdes.String()));
     long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_S);
     try (KafkaStreams streams = new KafkaStreams(builder.build(), chosen);
         Admin admin = Admin.create(Map.of("bootstrap.servers", (Object) servers))) {
@@ -183,6 +195,17 @@ public final class KafkaStreamsTopologies {
               groups.windowedBy(SessionWindows.ofInactivityGapAndGrace(grace, grace)).count());
       default -> throw new IllegalArgumentException(kind);
     };
+  }
+
+  /** Returns the pairs of two streams within ten seconds. */
+  private static KStream<String, String> pairs(
+      KStream<String, String> left, KStream<String, String> right, Seen seen) {
+    return left.processValues(() -> new Noting(seen))
+        .join(
+            right.peek((key, value) -> seen.begin()).processValues(() -> new Noting(seen)),
+            (one, other) -> "{\"n\":1}",
+            JoinWindows.ofTimeDifferenceAndGrace(Duration.ofSeconds(10), Duration.ofSeconds(30)),
+            StreamJoined.with(Serdes.String(), Serdes.String(), Serdes.String()));
   }
 
   private static List<String> words(String value) {

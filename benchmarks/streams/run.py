@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from headrace.devstack import LocalStack
 
 #: What each topology's rate is, over that of Kafka Streams, at least; None: there is no target.
-_TARGETS = {"tumbling": 2.0, "hopping": 5.0, "session": 1.0, "count": None, "wordcount": 1.5}
+_TARGETS = {
+    "tumbling": 2.0,
+    "hopping": 5.0,
+    "session": 1.0,
+    "count": None,
+    "wordcount": 1.5,
+    "join": 3.0,
+    "spark": 0.8,
+}
+
+#: The topics of each kind that does not read visits.
+_TOPICS = {"wordcount": "lines", "join": "pairs"}
 
 _RATIO = "ratio_to_kafka_streams"
 
@@ -75,18 +86,18 @@ def run(plan: Plan | None = None) -> Report:
 
 
 def _each_kind(plan: Plan, servers: LocalStack) -> Iterator[tuple[str, Rounds]]:
-    visits, lines = (
-        StreamTopics(
-            servers,
-            keys=plan.keys,
-            partitions=plan.partitions,
-            most=plan.most,
-            words=words,
-        )
-        for words in (False, True)
-    )
+    topics: dict[str, StreamTopics] = {}
     for kind in plan.kinds:
-        yield kind, _compare(plan, kind, servers, lines if kind == "wordcount" else visits)
+        named = _TOPICS.get(kind, "visits")
+        if named not in topics:
+            topics[named] = StreamTopics(
+                servers,
+                keys=plan.keys,
+                partitions=plan.partitions,
+                most=plan.most,
+                kind=named,
+            )
+        yield kind, _compare(plan, kind, servers, topics[named])
 
 
 def _compare(plan: Plan, kind: str, servers: LocalStack, topics: StreamTopics) -> Rounds:

@@ -12,7 +12,7 @@ from benchmarks import stack
 from benchmarks.keyed.sides import CHANNEL, kafka_streams_command
 from benchmarks.peer_sides.wire import Request
 from benchmarks.peers.process import PeerError, Program, SideProcess
-from benchmarks.streams.topics import key_of, last_counts
+from benchmarks.streams.topics import key_of, last_counts, other_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,8 +38,15 @@ class Side:
 
 SIDES = (
     Side("headrace", is_ours=True),
-    Side("kafka_streams", settings={"properties": {"num.stream.threads": 2}}),
+    # of two topics one that is at its end is waited for as long as ours does
+    Side(
+        "kafka_streams",
+        settings={"properties": {"num.stream.threads": 2, "max.task.idle.ms": 1000}},
+    ),
 )
+
+#: The kind of topology that one is which differs in its engine alone.
+_SAME = {"spark": "tumbling"}
 
 _GROUPS = count()
 
@@ -63,7 +70,9 @@ class Runner:
     """
 
     def __init__(self, side: Side, kind: str, servers: LocalStack, topics: StreamTopics) -> None:
-        self.side, self.name, self.kind = side, f"{kind}_{side.name}", kind
+        self.side, self.name = side, f"{kind}_{side.name}"
+        self.kind = _SAME.get(kind, kind)
+        self._engine = "spark" if kind == "spark" else "arrow"
         self._servers = servers
         self._topics = topics
         self._folder = servers.directory / "streams" / self.name
@@ -80,6 +89,7 @@ class Runner:
             "directory": str(self._folder / "state"),
             "kind": self.kind,
             "output": output,
+            "other": other_of(topic.name),
             "counted": self._topics.counted(topic.records),
         }
         if self.side.is_ours:
@@ -109,7 +119,13 @@ class Runner:
         section = {
             "code": "benchmarks.peer_sides.streams_work:topology",
             "group": group,
-            "options": {"kind": self.kind, "topic": topic, "output": output},
+            "options": {
+                "kind": self.kind,
+                "topic": topic,
+                "other": other_of(topic),
+                "output": output,
+            },
+            "engine": self._engine,
             "channel": dict(CHANNEL),
         }
         addresses = stack.addresses(self._servers)
@@ -118,7 +134,8 @@ class Runner:
     def _check(self, output: str, topic: stack.Topic) -> int:
         """Compare the last count of each key and window with what is there; return the outputs."""
         wanted = self._topics.counts(topic.records, self.kind)
-        found, outputs = last_counts(self._servers.bootstrap_servers, output, len(topic.ends))
+        servers, partitions = self._servers.bootstrap_servers, len(topic.ends)
+        found, outputs = last_counts(servers, output, partitions, adds=self.kind == "join")
         if found != wanted:
             wrong = sorted(
                 place

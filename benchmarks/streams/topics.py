@@ -1,4 +1,7 @@
-"""Topics of visits by key and of lines of words, and the counts that have to come of them."""
+"""Topics of visits by key and of lines of words, and the counts that have to come of them.
+
+For a join the visits are in two topics, each second one in the other.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from benchmarks import stack
 from headrace.core.clock import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -28,6 +31,7 @@ Counts = dict[tuple[int, int], int]
 MINUTE = 60_000
 HOPPING = 5 * MINUTE
 GAP = GRACE = 30_000
+WITHIN = 10_000
 
 #: Words of a line.
 WORDS = 8
@@ -58,15 +62,17 @@ _SERVE_EVERY = 1_000
 class StreamTopics:
     """Fills topics when they are first asked for, with a record each millisecond of event time.
 
-    Of ``words`` a record is a line in JSON without a key, else a visit: a key, and ``{}``.
+    ``kind`` is ``lines``, in JSON without a key, or visits: a key, and ``{}``, in one topic, or for
+    ``pairs`` by turns in two.
     """
 
     def __init__(
-        self, servers: LocalStack, *, keys: int, partitions: int, most: int, words: bool = False
+        self, servers: LocalStack, *, keys: int, partitions: int, most: int, kind: str = "visits"
     ) -> None:
         self._servers = servers
         self._keys, self._partitions, self._most = keys, partitions, most
-        self._words = words
+        self._kind = kind
+        self._words = kind == "lines"
         # on a minute, so that windows are the same in all rounds
         now = int(time.time() * 1000)
         self._begin = (now - most - _AGE) // HOPPING * HOPPING
@@ -92,13 +98,15 @@ class StreamTopics:
         return np.random.default_rng(records).integers(0, self._keys, shape)
 
     def _make(self, records: int) -> stack.Topic:
-        name = f"{'lines' if self._words else 'visits'}-{records}"
-        stack.create(self._servers, name, self._partitions)
-        size = self._fill(name, records)
+        name = f"{self._kind}-{records}"
+        names = (name, other_of(name)) if self._kind == "pairs" else (name,)
+        for each in names:
+            stack.create(self._servers, each, self._partitions)
+        size = self._fill(names, records)
         ends = stack.ends(self._servers, name, self._partitions)
         return stack.Topic(name, records, size, ends)
 
-    def _fill(self, name: str, records: int) -> int:
+    def _fill(self, names: Sequence[str], records: int) -> int:
         """Produce the records, and return the bytes of their values."""
         failed: list[str] = []
         producer = Producer(
@@ -110,6 +118,7 @@ class StreamTopics:
         )
         size, deadline = 0, Deadline.after(_TIMEOUT)
         for number, (key, value) in enumerate(self._records(records)):
+            name = names[number % len(names)]
             while True:
                 try:
                     producer.produce(name, value, key, timestamp=self._begin + number)
@@ -121,7 +130,9 @@ class StreamTopics:
                 producer.poll(0)
         left = producer.flush(deadline.left)
         if left or failed:
-            raise AssertionError(f"{left + len(failed)} records did not reach {name}: {failed[:1]}")
+            raise AssertionError(
+                f"{left + len(failed)} records did not reach {names}: {failed[:1]}"
+            )
         return size
 
     def _records(self, records: int) -> Iterator[tuple[bytes | None, bytes]]:
@@ -141,12 +152,19 @@ def key_of(number: int) -> bytes:
     return b"customer-%05d" % number
 
 
+def other_of(topic: str) -> str:
+    """Return the name of the topic that a topic is joined with."""
+    return f"{topic}-other"
+
+
 def counts_of(drawn: npt.NDArray[np.int64], kind: str, begin: int) -> Counts:
     """Return how often each key is in each window. The n-th record is n ms after ``begin``."""
     keys = drawn.ravel()
     if kind in {"count", "wordcount"}:
         return _counted(keys, np.zeros(len(keys), np.int64))
     times = begin + np.arange(len(keys), dtype=np.int64)
+    if kind == "join":
+        return _pairs(keys, times)
     if kind == "session":
         order = np.argsort(keys, kind="stable")
         keys, times = keys[order], times[order]
@@ -162,6 +180,19 @@ def counts_of(drawn: npt.NDArray[np.int64], kind: str, begin: int) -> Counts:
     return _counted(np.tile(keys, len(windows)), starts)
 
 
+def _pairs(keys: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> Counts:
+    """Return how many pairs each key has, of records by turns in two topics."""
+    found: Counts = {}
+    span = int(times[-1]) + WITHIN + 1
+    sides = [keys[at::2] * span + times[at::2] for at in (0, 1)]
+    left, right = (np.sort(each) for each in sides)
+    counts = np.searchsorted(right, left + WITHIN, "right") - np.searchsorted(right, left - WITHIN)
+    for key, number in zip((left // span).tolist(), counts.tolist(), strict=True):
+        if number:
+            found[key, 0] = found.get((key, 0), 0) + number
+    return found
+
+
 def _counted(keys: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> Counts:
     lowest = int(starts.min())
     numbers = (starts - lowest) // MINUTE
@@ -172,10 +203,13 @@ def _counted(keys: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> Coun
     return dict(zip(places, counts.tolist(), strict=True))
 
 
-def last_counts(servers: str, topic: str, partitions: int) -> tuple[Counts, int]:
+def last_counts(
+    servers: str, topic: str, partitions: int, *, adds: bool = False
+) -> tuple[Counts, int]:
     """Return the last committed count of each key and window, and how many records there are.
 
-    A record's value is JSON: ``n``, and ``begin`` where there are windows. Blocks.
+    A record's value is JSON: ``n``, and ``begin`` where there are windows. With ``adds`` the counts
+    of a key are added up. Blocks.
 
     Raises:
         TimeoutError: the end was not reached.
@@ -187,6 +221,7 @@ def last_counts(servers: str, topic: str, partitions: int) -> tuple[Counts, int]
         # of a session that became a longer one
         if text is not None:
             value: dict[str, Any] = orjson.loads(text)
-            found[key or b"", value.get("begin", 0)] = value["n"]
+            place = (key or b"", value.get("begin", 0))
+            found[place] = value["n"] + (found.get(place, 0) if adds else 0)
     counted = {(int(key[-5:]), begin): number for (key, begin), number in found.items()}
     return counted, records

@@ -16,6 +16,8 @@ _MET = {
     "hopping_ratio_to_kafka_streams": 5.0,
     "session_ratio_to_kafka_streams": 1.0,
     "wordcount_ratio_to_kafka_streams": 1.5,
+    "join_ratio_to_kafka_streams": 3.0,
+    "spark_ratio_to_kafka_streams": 0.8,
 }
 
 #: Milliseconds since the epoch, on five minutes.
@@ -70,6 +72,23 @@ def test_counts_of_visits_are_those_of_the_topology(kind: str) -> None:
             found[_number(each), each.value.get("begin", 0)] = each.value["n"]
     wanted = counts_of(drawn, kind, _BEGIN)
     assert found == {place: number for place, number in wanted.items() if place[0] < 9}
+
+
+def test_pairs_of_visits_are_those_of_the_topology() -> None:
+    """Each visit of one topic counts with those of the other within ten seconds."""
+    drawn = np.random.default_rng(3).integers(0, 20, 30_000)
+    drawn[::7] = 99  # most come seldom
+    drawn = np.where(np.arange(len(drawn)) % 50 == 0, drawn, 50 + np.arange(len(drawn)))
+    made = topology("join", "visits", "pairs", "others")
+    test = StreamsTest(made, batch=10_000)
+    for at, number in enumerate(drawn.tolist()):
+        test.pipe(("visits", "others")[at % 2], {}, key=key_of(number).decode(), time=_BEGIN + at)
+    found: dict[tuple[int, int], int] = {}
+    for each in test.read("pairs"):
+        place = (_number(each), 0)
+        found[place] = found.get(place, 0) + each.value["n"]
+    assert found == counts_of(drawn, "join", _BEGIN)
+    assert found
 
 
 def test_counts_of_words_are_those_of_the_topology() -> None:

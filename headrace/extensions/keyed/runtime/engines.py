@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ReducesInParts(Protocol):
-    """What makes of a micro-batch's records the table that the sink takes."""
+    """A function from a micro-batch's records to the table that the sink takes."""
 
     def __call__(self, table: pa.Table, batch: MicroBatch, /) -> pa.Table:
         """Return the table, computed in this thread."""

@@ -75,7 +75,7 @@ def stage_of(plan: Plan, channel: Channel) -> Stage:
 
 @dataclass(slots=True)
 class StageRows:
-    """What came of a stage, by the places of operators.
+    """Rows, records and poison of a stage, by the places of operators.
 
     ``rows`` are those that it yields, ``written`` the records that it writes, ``notes`` the records
     that are poison, by their places in the micro-batch, with the reasons.

@@ -18,6 +18,7 @@ from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.streams import StreamsTest
 from headrace.testing.records import FakeRecord
+from tests.integration.daemon.rig import spark_section
 from tests.integration.extensions.keyed.test_daemon import SPARK_WAIT, arrived, rows
 from tests.kafka_sinks import committed_records
 
@@ -105,6 +106,19 @@ def settled(orders, payments, users, output):
         people, Named, name="named", kind="left",
         order=Settled.order, paid=Settled.paid, who=User.name,
     ).to(output)
+    return app
+
+
+def doubled(click):
+    if click.n % 13 == 0:
+        raise ValueError(f"{click.n} cannot be doubled")
+    return Click(url=click.url, n=2 * click.n)
+
+
+def of_functions(clicks, output):
+    app = Topology()
+    by_url = app.stream(clicks, Click).map(doubled, Click).group_by(Click.url, name="totals")
+    by_url.agg(Totals, url=key, n=total(Click.n)).updates().to(output)
     return app
 
 
@@ -242,6 +256,46 @@ def test_windows_are_told_once_after_a_kill(site: Site, kind: str) -> None:
     wait_for(lambda: len(windows_in(site, final)) >= len(wanted), deadline)
     stop(second)
     assert sorted(windows_in(site, final)) == wanted
+
+
+@pytest.mark.parametrize("engine", ["auto", pytest.param("spark", marks=pytest.mark.slow)])
+@pytest.mark.timeout(400)
+def test_functions_in_workers_make_what_one_process_does_after_a_kill(
+    site: Site, engine: str
+) -> None:
+    """Sums of what a Python function returns are exact, and each record that it fails for a letter.
+
+    Spark's workers call the function; the start and the kill leave no record out or twice in.
+    """
+    code = program(site)
+    output, letters = site.broker.create_topic(1), site.broker.create_topic(1)
+    options = {"clicks": site.topic, "output": output}
+    rejects = {"failing": "dead_letter", "topic": letters}
+    document = topology(site, code, "of_functions", options, rejects=rejects)
+    document["topologies"]["shop"]["engine"] = engine
+    document["spark"] = spark_section(2)
+    sent = clicks(300, 1)
+    produce(site, sent, 2)
+    first = site.daemon(document).start()
+    arrived(site, first, output, 8)
+    first.signal(signal.SIGKILL)
+    first.wait()
+    more = clicks(200, 2)
+    produce(site, more, 2)
+    second = site.daemon(document).start()
+    failed = [n for _, n, _ in [*sent, *more] if n % 13 == 0]
+    sums: dict[str, int] = {}
+    for url, n, _ in [*sent, *more]:
+        sums[url] = sums.get(url, 0) + (2 * n if n % 13 else 0)
+
+    def found() -> dict[str, int]:
+        return {value["url"]: value["n"] for _, value in rows(site, output) if value is not None}
+
+    assert wait_for(lambda: found() == sums, Deadline.after(SPARK_WAIT)), second.text()
+    arrived(site, second, letters, len(failed))
+    stop(second)
+    assert sorted(value["n"] for _, value in rows(site, letters)) == sorted(failed)
+    assert "spark_ready" in second.text(), "by auto as well"
 
 
 def with_pages(site: Site) -> Path:
