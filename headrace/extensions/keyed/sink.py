@@ -177,7 +177,7 @@ def staged_state(
     outputs = OutputColumns(pc.list_flatten(result.column("outputs")).chunks, topic_of)
     sums = {name: pc.sum(result.column(name)).as_py() or 0 for name in _COUNTED}
     wanted = ["partition", "key", "state", "extra"]
-    wanted += [name for name in _FORMER if name in result.column_names]
+    wanted += [name for name in FORMER if name in result.column_names]
     rows = result.select(wanted).filter(result.column("changed")).combine_chunks()
     changes = _changes(rows, state)
     counts = KeyedCounts(result.num_rows, len(changes), outputs=len(outputs), **sums)
@@ -529,7 +529,7 @@ def times_in(result: pa.Table) -> dict[int, int]:
 
 
 #: The columns of a result that have the rows as they were before.
-_FORMER = ("former_state", "former_extra")
+FORMER = ("former_state", "former_extra")
 
 
 def with_former(result: pa.Table, rows: pa.Table) -> pa.Table:
@@ -538,7 +538,7 @@ def with_former(result: pa.Table, rows: pa.Table) -> pa.Table:
     Rows without a key may follow in the result.
     """
     others = result.num_rows - rows.num_rows
-    for name, column in zip(_FORMER, ("state", "extra"), strict=True):
+    for name, column in zip(FORMER, ("state", "extra"), strict=True):
         nothing = pa.nulls(others, pa.binary())
         former = pa.chunked_array([*rows.column(column).chunks, nothing], pa.binary())
         result = result.append_column(name, former)

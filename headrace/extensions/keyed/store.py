@@ -561,18 +561,25 @@ class RocksStore(StateStore):
         timers: dict[bytes, bytes | None] = {timer_key(*each): None for each in stale}
         partitions = {number for number, _ in keys}
         growth = {number: _Count() for number in partitions & self._counts.keys()}
-        # most rows were there and have nothing but a state: there is no call of Python's for them
-        longer = dict.fromkeys(partitions, 0)
+        # most rows have nothing but a state: there is no call of Python's for them
+        more, longer = dict.fromkeys(partitions, 0), dict.fromkeys(partitions, 0)
         for key, change in changes:
-            before, after = change
-            if before is not None and after is not None and not before[1] and not after[1]:
-                longer[key[0]] += len(after[0] or b"") - len(before[0] or b"")
-                continue
+            (number, name), (before, after) = key, change
             if (before is not None and before[1]) or (after is not None and after[1]):
                 timers.update(timer_changes(key, change))
-            if (count := growth.get(key.partition)) is not None:
-                count.add_change(key.key, change)
+                if number in growth:
+                    growth[number].add_change(name, change)
+                continue
+            if before is None or after is None:
+                sign = (after is not None) - (before is not None)
+                more[number] += sign
+                longer[number] += sign * (len(name) + _LENGTH.size)
+            if after is not None:
+                longer[number] += len(after[0] or b"")
+            if before is not None:
+                longer[number] -= len(before[0] or b"")
         for number, count in growth.items():
+            count.rows += more[number]
             count.bytes += longer[number]
         added: list[int] = []
         for key, change in changes if self._phase_of is not None else ():

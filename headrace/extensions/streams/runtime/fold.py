@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.extensions.keyed.rows import without_finishing
-from headrace.extensions.keyed.sink import with_times
+from headrace.extensions.keyed.sink import FORMER, with_times
 from headrace.extensions.keyed.tables import OUTPUT, RESULT
 from headrace.extensions.streams.runtime.tasks import Task, TaskRecords
 from headrace.extensions.streams.runtime.worker_stage import WorkerStage
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.inline.batch import Written
     from headrace.extensions.streams.inline.stage import StageRows
     from headrace.extensions.streams.plan import Channel, Plan
-    from headrace.extensions.streams.runtime.stores import ChangedRow
+    from headrace.extensions.streams.runtime.states import Changes
     from headrace.extensions.streams.runtime.tasks import RejectRules, TaskResult
     from headrace.sinks.micro_batch import MicroBatch
+
+
+#: A result, with the rows before those that changed.
+_RESULT = pa.schema([*RESULT, *((name, pa.binary()) for name in FORMER)])
 
 
 class TopologyFold:
@@ -78,7 +82,7 @@ class TopologyFold:
         self, several: Sequence[TaskRecords], staged: Mapping[int, StageRows], batch: MicroBatch
     ) -> pa.Table:
         rules, max_row = self._rules
-        results = [RESULT.empty_table()]
+        results = [_RESULT.empty_table()]
         outputs: list[pa.Array] = []
         times: dict[int, int] = {}
         for records in several:
@@ -131,7 +135,7 @@ def _result_tables(number: int, found: TaskResult) -> Iterator[pa.Table]:
     }
     if any(counts.values()):
         yield _table(1, {"outputs": _no_outputs(1), "partition": [number], **_each(counts)})
-    if found.rows:
+    if found.rows.keys:
         yield _changed(number, found.rows)
 
 
@@ -164,14 +168,14 @@ def _each(counts: dict[str, int]) -> dict[str, list[int]]:
     return {name: [count] for name, count in counts.items()}
 
 
-def _changed(number: int, rows: Sequence[ChangedRow]) -> pa.Table:
-    keys, values = zip(*rows, strict=True)
-    size = len(rows)
+def _changed(number: int, rows: Changes) -> pa.Table:
+    size = len(rows.keys)
     return _table(
         size,
         {
-            "key": list(keys),
-            "state": list(values),
+            "key": rows.keys,
+            "state": rows.values,
+            "former_state": rows.formers,
             "partition": np.full(size, number, np.int32),
             "changed": np.ones(size, np.bool_),
             "outputs": _no_outputs(size),
@@ -180,9 +184,9 @@ def _changed(number: int, rows: Sequence[ChangedRow]) -> pa.Table:
 
 
 def _table(size: int, given: dict[str, object]) -> pa.Table:
-    """Return rows of ``RESULT``; what is not given is null, false or 0."""
+    """Return rows of a result; what is not given is null, false or 0."""
     columns = []
-    for each in RESULT:
+    for each in _RESULT:
         values = given.get(each.name)
         if isinstance(values, pa.Array):
             columns.append(values)
@@ -192,7 +196,7 @@ def _table(size: int, given: dict[str, object]) -> pa.Table:
             columns.append(pa.array(np.zeros(size, np.int32)).cast(each.type))
         else:
             columns.append(pa.nulls(size, each.type))
-    return pa.Table.from_arrays(columns, schema=RESULT)
+    return pa.Table.from_arrays(columns, schema=_RESULT)
 
 
 def _outputs(topic: str, written: Written) -> pa.Array:

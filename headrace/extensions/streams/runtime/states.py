@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.extensions.keyed.row import PartitionKey
 from headrace.extensions.streams.inline.aggregates import (
     GroupState,
     StreamedGroups,
@@ -21,6 +22,7 @@ from headrace.extensions.streams.inline.tables import (
     SourceTable,
     TableJoinState,
 )
+from headrace.extensions.streams.kernels.records import NO_TIME
 from headrace.extensions.streams.operators import (
     Aggregate,
     Emitted,
@@ -43,12 +45,32 @@ from headrace.extensions.streams.runtime.table_store import StoredTable
 from headrace.extensions.streams.windows import TimeWindows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.streams.operators import Operator, Output
     from headrace.extensions.streams.plan import Channel, Plan
-    from headrace.extensions.streams.runtime.stores import ChangedRow, ChangingStore
+    from headrace.extensions.streams.runtime.stores import ChangingStore
+
+
+#: Stores that know their rows before a micro-batch. ``KnowingStore``.
+_KNOWING = (StoredGroups, StoredPanes)
+
+
+class Changes(NamedTuple):
+    """The rows that a micro-batch changed, by column: keys, values, and the values before.
+
+    A value is None where there is no row.
+    """
+
+    keys: Sequence[bytes]
+    values: Sequence[bytes | None]
+    formers: Sequence[bytes | None]
+
+
+def _time_text(time: int) -> bytes | None:
+    """Return the row of an operator time, None where it has had no record."""
+    return None if time == NO_TIME else str(time).encode()
 
 
 class TaskStates:
@@ -171,10 +193,24 @@ class TaskStates:
                 found |= dict.fromkeys(np.unique(state.late_at).tolist(), text)
         return found
 
-    def take_changes(self) -> Iterator[ChangedRow]:
-        """Yield the rows that changed since the last call, operator times among them."""
+    def take_changes(self) -> Changes:
+        """Return the rows that changed since the last call, operator times among them.
+
+        Raises:
+            StateStoreError: the rows before them cannot be read.
+        """
+        changed: dict[bytes, bytes | None] = {}
+        formers: dict[bytes, bytes | None] = {}
         for place, store in self._stores.items():
-            yield from store.take_changes()
+            changed.update(store.take_changes())
+            if isinstance(store, _KNOWING):
+                formers |= store.take_formers()
             if place in self._times and self.by_place[place].time != self._times[place]:
-                time = self._times[place] = self.by_place[place].time
-                yield time_key(self._names[place]), str(time).encode()
+                time, name = self.by_place[place].time, time_key(self._names[place])
+                formers[name] = _time_text(self._times[place])
+                self._times[place] = time
+                changed[name] = _time_text(time)
+        unknown = [PartitionKey(self._number, key) for key in changed if key not in formers]
+        for key, row in zip(unknown, self._state.get_many(unknown), strict=True):
+            formers[key.key] = None if row is None else row.state
+        return Changes([*changed], [*changed.values()], [formers[key] for key in changed])

@@ -9,12 +9,13 @@ latest time of a record, and the parts of each aggregate.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import numpy as np
 from typing_extensions import override
 
 from headrace.extensions.keyed.row import PartitionKey
-from headrace.extensions.streams.kernels.layout import put_rows
+from headrace.extensions.streams.kernels.layout import put_rows, take_rows
 from headrace.extensions.streams.kernels.records import NO_TIME
 from headrace.extensions.streams.kernels.stores import MemoryKeyedWindows, MemoryStore
 
@@ -41,6 +42,17 @@ class ChangingStore(Protocol):
 
     def take_changes(self) -> Iterator[ChangedRow]:
         """Yield the rows that changed since the last call, each once."""
+        ...
+
+
+class KnowingStore(ChangingStore, Protocol):
+    """A store that knows its rows before a micro-batch, so that they need not be read for it."""
+
+    def take_formers(self) -> dict[bytes, bytes | None]:
+        """Return the rows before the changes since the last call, by their keys; there may be more.
+
+        A value is None where there was no row.
+        """
         ...
 
 
@@ -73,6 +85,7 @@ class StoredGroups:
         self._state = state
         self._partition = partition
         self._changed: dict[bytes, bytes] = {}
+        self._formers: dict[bytes, bytes | None] = {}
 
     def read(self, names: pa.Array) -> Parts:
         """Return the rows of keys, those of no records where there is none.
@@ -82,12 +95,13 @@ class StoredGroups:
         """
         prefix, number = self._prefix, self._partition
         keys = [PartitionKey(number, prefix + name) for name in names.to_pylist()]
-        found = self._state.get_many(keys)
-        places = [at for at, row in enumerate(found) if row is not None and row.state is not None]
+        found = [None if row is None else row.state for row in self._state.get_many(keys)]
+        self._formers.update(zip((each.key for each in keys), found, strict=True))
+        places = [at for at, state in enumerate(found) if state is not None]
         rows = self._layout.empty(len(keys))
         if places:
             # read together: a call for each row takes longer than what it does
-            texts = b",".join(found[at].state for at in places)  # type: ignore[union-attr,misc]
+            texts = b",".join(filter(None, found))
             put_rows(rows, places, self._layout.decode(json.loads(b"[" + texts + b"]")))
         return rows
 
@@ -101,6 +115,20 @@ class StoredGroups:
         changed, self._changed = self._changed, {}
         yield from changed.items()
 
+    def take_formers(self) -> dict[bytes, bytes | None]:
+        """Return the rows that were read since the last call, as they were."""
+        formers, self._formers = self._formers, {}
+        return formers
+
+
+class _ChangedPane(NamedTuple):
+    """Rows of a pane before and after a change; None: they are deleted."""
+
+    pane: int
+    names: pa.Array
+    before: Parts
+    after: Parts | None
+
 
 class StoredPanes(MemoryStore):
     """Rows of tumbling or hopping windows: those of open windows are in memory.
@@ -113,7 +141,8 @@ class StoredPanes(MemoryStore):
         self._store = store
         self._own_layout = layout
         self._pane = pane
-        self._changed: list[tuple[int, pa.Array, Parts | None]] = []
+        self._changed: list[_ChangedPane] = []
+        self._formers: dict[bytes, bytes | None] = {}
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Load the rows of the state, by their keys without the store's prefix."""
@@ -125,29 +154,49 @@ class StoredPanes(MemoryStore):
 
     @override
     def write(self, pane: int, keys: Array, rows: Parts) -> None:
+        before = self.read(pane, keys)
         super().write(pane, keys, rows)
-        self._changed.append((pane, self.name_keys(keys), rows))
+        self._changed.append(_ChangedPane(pane, self.name_keys(keys), before, rows))
 
     @override
     def drop_before(self, pane: int) -> None:
         for each in self.list_panes():
             if each < pane:
-                self._changed.append((each, self.name_keys(self.list_keys(each)), None))
+                keys = self.list_keys(each)
+                before = self.read(each, keys)
+                self._changed.append(_ChangedPane(each, self.name_keys(keys), before, None))
         super().drop_before(pane)
 
     def take_changes(self) -> Iterator[ChangedRow]:
         """Yield the rows that changed since the last call."""
         changed, self._changed = self._changed, []
         found: dict[bytes, bytes | None] = {}
-        for pane, names, rows in changed:
-            prefix = _pane_prefix(self._store, pane * self._pane)
-            keys = [prefix + name for name in names.to_pylist()]
-            if rows is None:
+        for each in changed:
+            prefix = _pane_prefix(self._store, each.pane * self._pane)
+            keys = [prefix + name for name in each.names.to_pylist()]
+            before = dict(zip(keys, self._texts(each.before), strict=True))
+            # of several changes of a row the first one has what was there
+            self._formers = {**before, **self._formers}
+            if each.after is None:
                 found.update(dict.fromkeys(keys))
             else:
-                values = self._own_layout.encode_texts(rows)
+                values = self._own_layout.encode_texts(each.after)
                 found.update(zip(keys, values, strict=True))
         yield from found.items()
+
+    def _texts(self, rows: Parts) -> list[bytes | None]:
+        """Return the values of rows, None for those of no records."""
+        there = self._own_layout.present(rows)
+        texts: list[bytes | None] = [None] * len(there)
+        values = self._own_layout.encode_texts(take_rows(rows, there))
+        for at, value in zip(np.flatnonzero(there).tolist(), values, strict=True):
+            texts[at] = value
+        return texts
+
+    def take_formers(self) -> dict[bytes, bytes | None]:
+        """Return the rows before the changes that were taken last."""
+        formers, self._formers = self._formers, {}
+        return formers
 
 
 class StoredWindowsByKey(MemoryKeyedWindows):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.inline.batch import Written
     from headrace.extensions.streams.inline.stage import StageRows
     from headrace.extensions.streams.plan import Channel, Plan
-    from headrace.extensions.streams.runtime.stores import ChangedRow
+    from headrace.extensions.streams.runtime.states import Changes
 
 #: The time of a record that has none: before 1970, which is poison where it is asked for.
 _NO_TIME = -1
@@ -188,7 +188,7 @@ class TaskResult:
 
     written: Sequence[tuple[str, Written]]
     letters: Sequence[OutputRow]
-    rows: Sequence[ChangedRow]
+    rows: Changes
     late: int
     rejected: int
 
@@ -242,8 +242,8 @@ class Task:
         run.process()
         late = self._states.late()
         letters = rejected.letters(late)
-        rows = list(self._states.take_changes())
-        for key, value in rows:
+        rows = self._states.take_changes()
+        for key, value in zip(rows.keys, rows.values, strict=True):
             if value is not None and len(key) + len(value) > max_row:
                 raise HeadraceError(
                     f"the row {key.decode(errors='replace')!r} has {len(key) + len(value)} bytes, "

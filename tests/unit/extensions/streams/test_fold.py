@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import HeadraceError, PoisonRecordError
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.tables import SCHEMA
+from headrace.extensions.keyed.row import PartitionKey
 from headrace.extensions.keyed.sink import staged_state
 from headrace.extensions.keyed.state import LayeredState, Progress
 from headrace.extensions.keyed.tables import DEAD_LETTERS, OUTPUT
@@ -83,6 +84,7 @@ class InMemory:
             (OffsetRange("in", 0, self._offset, self._offset + len(records), len(records)),),
         )
         result = self.fold(table_of(topic, records, self._offset), batch)
+        self._require_formers(result)
         staged = staged_state(batch, result, self.state, str)
         self.state.stage(staged.layer)
         if not commits:
@@ -94,6 +96,13 @@ class InMemory:
         for each in staged.outputs:
             record = (each.key, each.value, each.timestamp or 0)
             self.written.setdefault(each.topic, []).append(record)
+
+    def _require_formers(self, result: pa.Table) -> None:
+        """Assert that what the result says of rows before it is what the state has."""
+        changed = result.filter(result.column("changed"))
+        keys = [PartitionKey(0, key) for key in changed.column("key").to_pylist()]
+        known = [None if row is None else row.state for row in self.state.get_many(keys)]
+        assert changed.column("former_state").to_pylist() == known
 
     def rows(self, store: str) -> dict[bytes, bytes | None]:
         """Return the committed rows of a store."""
