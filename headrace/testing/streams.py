@@ -13,8 +13,8 @@ from headrace.core.tables import SCHEMA
 from headrace.extensions.keyed.sink import staged_state
 from headrace.extensions.keyed.state import LayeredState, Progress
 from headrace.extensions.keyed.tables import in_this_thread
-from headrace.extensions.streams.inline.run import topics_in_code
 from headrace.extensions.streams.inline.streams_test import bytes_of
+from headrace.extensions.streams.inline.times import in_task_order
 from headrace.extensions.streams.kernels.rows import Emit
 from headrace.extensions.streams.operators import Emitted, KeyBy, Sink
 from headrace.extensions.streams.runtime.fold import TopologyFold
@@ -167,7 +167,7 @@ def _run(plan: Plan, given: Sequence[TopicRecord], random: Random | None) -> dic
     for part in plan.channels_in_order:
         chunks = None if random is None else random.choice([None, 1, 3])
         run = InMemoryPart(plan, part, chunks=chunks)
-        _feed(run, _in_task_order(plan, part, topics), random)
+        _feed(run, in_task_order(plan, part, topics), random)
         for topic, written in run.written.items():
             topics[topic] = written
             if topic not in cut:
@@ -188,19 +188,6 @@ def _feed(run: InMemoryPart, records: Sequence[TopicRecord], random: Random | No
             run.restart()
         run.run(records[at : at + size])
         at += size
-
-
-def _in_task_order(
-    plan: Plan, part: Channel, topics: Mapping[str, Sequence[TopicRecord]]
-) -> list[TopicRecord]:
-    """Return the records of a part's topics by time; in a topic they keep their order."""
-    found: list[tuple[int, int, int, TopicRecord]] = []
-    for place, topic in enumerate(topics_in_code(plan, part)):
-        highest = -1
-        for number, record in enumerate(topics.get(topic, ())):
-            highest = max(highest, record.time)
-            found.append((highest, place, number, record))
-    return [each[-1] for each in sorted(found, key=lambda each: each[:3])]
 
 
 def _cut_topics(plan: Plan) -> set[str]:

@@ -6,20 +6,17 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.core.errors import ConfigError, PoisonRecordError
 from headrace.core.records import TopicPartition
 from headrace.extensions.streams.fitted import plain_value
 from headrace.extensions.streams.inline.aggregates import GroupState, WindowState
-from headrace.extensions.streams.inline.batch import TopicRecords
 from headrace.extensions.streams.inline.joins import StreamJoinState
 from headrace.extensions.streams.inline.run import (
     ChannelRun,
     emits_of,
     is_looked_up,
-    topics_in_code,
 )
 from headrace.extensions.streams.inline.tables import (
     FilteredTable,
@@ -28,6 +25,7 @@ from headrace.extensions.streams.inline.tables import (
     SourceTable,
     TableJoinState,
 )
+from headrace.extensions.streams.inline.times import columns_of, in_task_order
 from headrace.extensions.streams.operators import (
     Aggregate,
     Filter,
@@ -42,6 +40,7 @@ from headrace.extensions.streams.operators import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from headrace.extensions.streams.inline.batch import TopicRecords
     from headrace.extensions.streams.operators import Output
     from headrace.extensions.streams.plan import Channel, Plan
     from headrace.extensions.streams.rows import Row
@@ -214,15 +213,9 @@ class StreamsTest:
 
     def _take(self, channel: Channel) -> list[InRecord]:
         """Return the records that wait for a channel, in the order of its task."""
-        order = {topic: place for place, topic in enumerate(topics_in_code(self.plan, channel))}
-        found: list[tuple[int, int, int, InRecord]] = []
-        for topic, place in order.items():
-            highest = -1
-            for record in self._waiting.pop(topic, ()):
-                # a record out of order comes after those before it
-                highest = max(highest, record.time)
-                found.append((highest, place, record.offset, record))
-        return [each[-1] for each in sorted(found, key=lambda each: each[:3])]
+        waiting = {topic: self._waiting.pop(topic, []) for topic in channel.topics}
+        waiting |= {topic: self._waiting.pop(topic, []) for topic in channel.shared}
+        return in_task_order(self.plan, channel, waiting)
 
     def _process(self, channel: Channel, records: list[InRecord]) -> None:
         """Run the operators of a channel on records in the order of its task."""
@@ -265,14 +258,7 @@ def _by_topic(records: Sequence[InRecord]) -> dict[str, TopicRecords]:
     for at, record in enumerate(records):
         places.setdefault(record.topic, []).append(at)
     return {
-        topic: TopicRecords(
-            topic,
-            np.array(at, np.int64),
-            pa.array([records[each].key for each in at], pa.binary()),
-            pa.array([records[each].value for each in at], pa.binary()),
-            np.array([records[each].time for each in at], np.int64),
-        )
-        for topic, at in places.items()
+        topic: columns_of(topic, [records[each] for each in at], at) for topic, at in places.items()
     }
 
 

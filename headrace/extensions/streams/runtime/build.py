@@ -21,7 +21,7 @@ from headrace.extensions.streams.engines import choose_engine
 from headrace.extensions.streams.inline.run import topics_in_code
 from headrace.extensions.streams.runtime.fold import TopologyFold
 from headrace.extensions.streams.runtime.processor import StreamsProcessor
-from headrace.extensions.streams.runtime.tasks import RejectRules
+from headrace.extensions.streams.runtime.tasks import RejectRules, times_of_rows
 from headrace.extensions.streams.section import StreamsProcessorConfig
 from headrace.kafka.clients import client_properties
 from headrace.processors.micro_batch_processor import JOB_SHARE, merge_limits
@@ -111,4 +111,5 @@ def _merge_rules(chosen: StreamsProcessorConfig, plan: Plan, part: Channel) -> M
     """Return how the topics of a task are merged, None of a part that reads one."""
     if len(part.topics) == 1:
         return None
-    return MergeRules(tuple(topics_in_code(plan, part)), chosen.task_idle)
+    topics = tuple(topics_in_code(plan, part))
+    return MergeRules(topics, chosen.task_idle, times_of_rows(plan, topics))

@@ -16,10 +16,12 @@ from headrace.core.records import TopicPartition
 from headrace.extensions.keyed.letters import dead_letter
 from headrace.extensions.streams.inline.batch import TopicRecords
 from headrace.extensions.streams.inline.run import ChannelRun
+from headrace.extensions.streams.inline.times import RowTimes
 from headrace.extensions.streams.runtime.states import TaskStates
+from headrace.processors.task_merge import record_times
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from headrace.core.call_watch import CallWatch
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.inline.stage import StageRows
     from headrace.extensions.streams.plan import Channel, Plan
     from headrace.extensions.streams.runtime.states import Changes
+    from headrace.processors.task_merge import Times
 
 #: The time of a record that has none: before 1970, which is poison where it is asked for.
 _NO_TIME = -1
@@ -111,6 +114,21 @@ class TaskRecords:
 def _column(table: pa.Table, name: str) -> pa.Array:
     column = table.column(name)
     return column.chunk(0) if column.num_chunks else column.combine_chunks()
+
+
+def times_of_rows(plan: Plan, topics: Sequence[str]) -> Callable[[pa.Table], Times]:
+    """Return what finds the times by which records of a part's topics are merged."""
+    rows = RowTimes(plan, topics)
+    if rows.are_all_own:
+        return record_times
+
+    def find(table: pa.Table) -> Times:
+        found = record_times(table)
+        for records in TaskRecords(0, table).by_topic().values():
+            found[records.at] = rows.find(records)
+        return found
+
+    return find
 
 
 class TaskCalls:
