@@ -565,7 +565,7 @@ class StreamJoin(Operator):
     A record without a value joins nothing, but moves ``T``. A pair is told when the second of its
     records is read, with the later time of the two; pairs of one record in the order (time, place)
     of their partners. A partner is remembered while its time is at least
-    ``T - before - after - grace``.
+    ``T - before - after - grace``, and one of a side that is told alone while it is not over.
 
     A record of the left side of ``left``, of both sides of ``outer``, that has no partner is told
     alone, with its own time: when its reach (``after`` of a left record, ``before`` of a right
@@ -627,6 +627,8 @@ class StreamJoin(Operator):
         if Difference.FORGETFUL_JOIN in self._rules:
             own = max((other.time for other in others), default=-1)
             remembered = own - sum(self._reach) - self._grace + 1
+        elif self._tells_alone[1 - side]:
+            remembered = self._time - self._reach[1 - side] - self._grace
         for other in others:
             if (
                 other.key == record.key

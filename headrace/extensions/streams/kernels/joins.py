@@ -3,7 +3,8 @@
 A pair is emitted with the one of its records that is read later. The operator time T is the highest
 time of all records, that with the record included. A record of the buffer is a partner while its
 time is at least T - before - after - grace. In left and outer joins a record without a partner is
-emitted alone once ``time + reach + grace < T``, before the record of which the time is T is joined.
+emitted alone once ``time + reach + grace < T``, before the record of which the time is T is joined;
+records of a side that is emitted alone are no partners from then on.
 """
 
 from __future__ import annotations
@@ -195,7 +196,11 @@ class JoinKernel:
         self._windows, self._kind = windows, kind
         #: How much later than a record of the side its last partner may be.
         self._reach = (windows.after, windows.before)
-        self._kept = windows.before + windows.after + windows.grace
+        #: How far behind the operator time a record of the side is still a partner.
+        self._kept = tuple(
+            (reach if alone else windows.before + windows.after) + windows.grace
+            for reach, alone in zip(self._reach, kind.value, strict=True)
+        )
 
     def process(
         self, records: Records, right: Array, left_rows: pa.Array, right_rows: pa.Array
@@ -275,7 +280,7 @@ class JoinKernel:
         (own, at), (its, partner) = mine, other
         read = own.orders[at] - self.buffer.order
         partner_times = its.times[partner]
-        kept = partner_times >= times[read] - self._kept
+        kept = partner_times >= times[read] - self._kept[1 - side]
         if not kept.all():
             at, partner, read, partner_times = (
                 column[kept] for column in (at, partner, read, partner_times)
@@ -354,7 +359,7 @@ class JoinKernel:
         """Keep the records that may get a partner, or are still to be emitted alone."""
         for number, (before, added) in enumerate(zip(old, new, strict=True)):
             kept = [
-                side.take((side.times >= self.time - self._kept) | side.alone)
+                side.take((side.times >= self.time - self._kept[number]) | side.alone)
                 for side in (before, added)
             ]
             keys, times, orders, alone, rows = (

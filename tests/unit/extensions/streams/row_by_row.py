@@ -340,7 +340,7 @@ class JoinRows:
             if its != side
             and key == record.key
             and record.time - reach[1 - side] <= time <= record.time + reach[side]
-            and time >= self.time - sum(reach) - grace
+            and time >= self.time - (reach[its] if self.tells_alone[its] else sum(reach)) - grace
         )
         for time, place, value in partners:
             self.alone = [entry for entry in self.alone if entry[3] != place]

@@ -127,10 +127,12 @@ def _join(seed: int, how: str, *, late: bool) -> dict[str, Any]:
     return {"nodes": nodes, "records": records}
 
 
-@given(_SEEDS, st.sampled_from(["left", "outer"]))
-def test_a_record_within_the_grace_is_told_alone_or_with_its_partners(seed: int, how: str) -> None:
+@given(_SEEDS, st.sampled_from(["left", "outer"]), st.booleans())
+def test_a_record_of_a_join_is_told_alone_or_with_its_partners(
+    seed: int, how: str, late: bool
+) -> None:
     """Each record of a side that tells so is once alone or with others, and never both."""
-    found = _join(seed, how, late=False)
+    found = _join(seed, how, late=late)
     told = [
         output.value.s.split("+")
         for output in Reference(found).run(found["records"])
