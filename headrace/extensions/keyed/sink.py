@@ -22,6 +22,7 @@ from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
 from headrace.extensions.keyed.state import Layer, Progress
 from headrace.extensions.keyed.store import Position
 from headrace.extensions.keyed.tables import OUTPUT, named_tuples
+from headrace.extensions.keyed.topics import Changelog, lost_rows, truncated_rows
 from headrace.kafka.errors import KafkaUnavailableError
 from headrace.kafka.result_transactions import CountedMove
 from headrace.sinks.contract import Guarantee, Sink
@@ -81,6 +82,12 @@ class Ends(Protocol):
 
     def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
         """Return the leader epoch of a partition's last record, None where it is not known."""
+        ...
+
+    def truncated_at(
+        self, partition: TopicPartition, position: int, epoch: int, deadline: Deadline
+    ) -> tuple[bool, int | None]:
+        """Return whether a log does not lead to where it led under a leader epoch; its end."""
         ...
 
 
@@ -291,6 +298,12 @@ class KeyedSink(Sink[StagedState]):
         """Set the mark that commits of a partition carry. Any thread."""
         self._marks[partition] = mark
 
+    def set_end(self, partition: int, at: Position) -> None:
+        """Set where rows ended that were committed, for the next commit to say. Any thread."""
+        if (mark := self._marks.get(partition)) is not None:
+            changed = replace(mark, end=at.offset, leader_epoch=at.leader_epoch)
+            self._marks[partition] = changed
+
     def stored_leader_epoch(self, identity: str) -> int | None:
         """Return what was stored with the offset, in the same commit."""
         stored = self._transactions.stored_entry(identity)
@@ -444,14 +457,14 @@ class KeyedSink(Sink[StagedState]):
 
     def checkpoint(
         self, topic_id: str, ends: Ends, deadline: Deadline, is_ours: Callable[[int], bool]
-    ) -> dict[int, int]:
+    ) -> dict[int, str]:
         """Store how far the store follows the changelog, of what was committed since. Blocks.
 
         No transaction is under way meanwhile, so that the store has all that is before the ends,
         once it is flushed; but for partitions that are no longer ours, where the ends may be
         another owner's.
-        ``is_ours`` is asked once the ends are known. Partitions are returned whose changelog
-        begins later than their rows, with its first offset; nothing is noted of these.
+        ``is_ours`` is asked once the ends are known. What is lost of a changelog is returned, by
+        partition; nothing is noted of these.
 
         Raises:
             HeadraceError: a transaction is under way for as long.
@@ -464,38 +477,69 @@ class KeyedSink(Sink[StagedState]):
         try:
             if not self._state.flush():
                 return {}
-            now = self._clock.time()
             positions: dict[int, Position] = {}
-            cut: dict[int, int] = {}
+            lost: dict[int, str] = {}
             missing: list[KafkaUnavailableError] = []
             for number in sorted(self._touched):
-                partition = TopicPartition(self._topics.changelog, number)
-                patience = Deadline.after(deadline.at_most(_END_TIMEOUT), self._clock)
-                # before the end, so that it is no later one than the end's
-                epoch = _leader_epoch(ends, partition, patience)
                 try:
-                    low, end = ends.watermarks(partition, patience)
+                    found = self._look_at(number, topic_id, ends, deadline)
                 except KafkaUnavailableError as error:
                     missing.append(error)
                     continue
-                mark = self._marks.get(number)
-                if mark is not None and low > mark.start:
-                    cut[number] = low
+                if isinstance(found, str):
+                    lost[number] = found
                 else:
-                    positions[number] = Position(topic_id, end, now, epoch)
+                    positions[number] = found
             ours = {number: at for number, at in positions.items() if is_ours(number)}
             self._state.checkpoint(ours)
             for number, at in ours.items():
                 # the next commit says it, for an owner that has no store of this
-                if (mark := self._marks.get(number)) is not None:
-                    changed = replace(mark, end=at.offset, leader_epoch=at.leader_epoch)
-                    self._marks[number] = changed
+                self.set_end(number, at)
             self._touched.difference_update(positions)
-            if missing and not cut:
+            if missing and not lost:
                 raise missing[0]
-            return cut
+            return lost
         finally:
             self._lock.release()
+
+    def find_lost(self, number: int, topic_id: str, ends: Ends, deadline: Deadline) -> str | None:
+        """Return what is lost of the changelog of a partition to which nothing is committed.
+
+        Commits go on meanwhile. Blocks.
+
+        Raises:
+            KafkaUnavailableError: no answer.
+        """
+        found = self._look_at(number, topic_id, ends, deadline)
+        return found if isinstance(found, str) else None
+
+    def _look_at(
+        self, number: int, topic_id: str, ends: Ends, deadline: Deadline
+    ) -> Position | str:
+        """Return where the changelog of a partition ends, or what is lost of it."""
+        partition = TopicPartition(self._topics.changelog, number)
+        patience = Deadline.after(deadline.at_most(_END_TIMEOUT), self._clock)
+        # before the end, so that it is no later one than the end's
+        epoch = _leader_epoch(ends, partition, patience)
+        bounds = ends.watermarks(partition, patience)
+        mark = self._marks.get(number)
+        if mark is not None:
+            changelog = Changelog(partition.topic, topic_id, 0.0)
+            # readers see the end of a transaction a moment after it was committed: that there is
+            # nothing says nothing yet
+            seen = replace(mark, has_rows=False)
+            if reason := lost_rows(changelog, number, seen, None, bounds):
+                return reason
+            end, former = mark.end, mark.leader_epoch
+            # what a new leader did not have is gone, however long its log is by now
+            if (
+                end is not None
+                and former is not None
+                and epoch not in {None, former}
+                and ends.truncated_at(partition, end, former, patience)[0]
+            ):
+                return truncated_rows(changelog, number, end)
+        return Position(topic_id, bounds[1], self._clock.time(), epoch)
 
     def close(self) -> None:
         """Close the clients."""

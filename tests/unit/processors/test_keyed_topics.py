@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,9 +14,12 @@ from headrace.core.errors import RetryableError, StartError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed import restore
+from headrace.extensions.keyed.runtime import checkpoints
 from headrace.extensions.keyed.runtime.state_topics import LOOKS
 from headrace.extensions.keyed.store import StoredCommit
+from headrace.kafka.errors import KafkaUnavailableError
 from headrace.processors.contract import Request
+from headrace.testing.broker import InMemoryCatalog
 from tests.unit.processors.keyed_bench import CHANGELOG, INPUT, PARTITIONS, PATIENCE, KeyedBench
 
 if TYPE_CHECKING:
@@ -242,21 +246,108 @@ def refused(daemon: KeyedDaemon, held: Any) -> None:
 
 
 def checkpoint(daemon: KeyedDaemon) -> None:
-    """Run the processor's periodic checkpoint."""
-    daemon.processor.opened.checkpoints.note(Deadline.after(PATIENCE))
+    """Run the processor's periodic checkpoint, as where nothing came since the one before."""
+    opened = daemon.processor.opened.checkpoints
+    opened.note(Deadline.after(PATIENCE))
+    opened.look_at_quiet(inf, Deadline.after(PATIENCE))
 
 
-def test_rows_that_are_deleted_while_it_runs_have_their_partition_rest(bench: KeyedBench) -> None:
-    """The checkpoint finds it, and notes no position."""
-    with bench.daemon() as daemon:
+#: How a changelog loses rows while a channel runs, and what is said of it where no fact comes.
+LOST_WHILE_IT_RUNS = {
+    "cut": "begins at offset 1, and its rows began at 0",
+    "shortened": "ends at offset 1, and rows up to 3 were committed",
+    "grown": "lost its end before offset 3",
+    "emptied": "ends at offset 0, and rows up to 3 were committed",
+}
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["first", "restarted"])
+@pytest.mark.parametrize("harm", LOST_WHILE_IT_RUNS)
+def test_rows_that_are_lost_while_it_is_quiet_have_their_partition_rest(
+    bench: KeyedBench, harm: str, *, is_restarted: bool
+) -> None:
+    """The next checkpoint finds it, notes no position, and has the other partition go on."""
+    if is_restarted:
+        counted(bench)
+    with bench.daemon() as daemon, capture_logs() as logs:
         held, other = daemon.assign(0), daemon.assign(1)
-        for each, key in ((held, b"a"), (other, b"b")):
-            daemon.send(each, key)
+        for _ in range(0 if is_restarted else 3):
+            daemon.send(held, b"a")
+        checkpoint(daemon)
+        before = daemon.store.position(0)
+        HARMED[harm][0](bench.broker)
+        for _ in range(2):
+            checkpoint(daemon)
+        assert LOST_WHILE_IT_RUNS[harm] in daemon.stranded.wait_for(0)
+        assert daemon.store.position(0) == before
+        found = [each["partition"] for each in logs if each["event"] == "state_at_risk"]
+        assert found == [0]
+        assert daemon.send(other, b"b").request is Request.ADVANCE
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        ("cut", "begins at offset 1"),
+        ("shortened", "ends at offset 2, and rows up to 3 were committed"),
+        ("grown", "lost its end before offset 3"),
+    ],
+)
+def test_rows_that_are_lost_while_facts_come_have_their_partition_rest(
+    bench: KeyedBench, harm: str, words: str
+) -> None:
+    """What is committed to a changelog without its former rows is no position of the store."""
+    with bench.daemon() as daemon:
+        held = daemon.assign(0)
+        for _ in range(3):
+            daemon.send(held, b"a")
+        checkpoint(daemon)
+        before = daemon.store.position(0)
+        HARMED[harm][0](bench.broker)
+        daemon.send(held, b"a")
+        checkpoint(daemon)
+        assert words in daemon.stranded.wait_for(0)
+        assert daemon.store.position(0) == before
+
+
+def test_quiet_changelogs_are_looked_at_in_turns(
+    bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few are looked at with one checkpoint, each of them is found."""
+    monkeypatch.setattr(checkpoints, "QUIET_LOOKS", 1)
+    with bench.daemon() as daemon:
+        for number in (0, 1):
+            held = daemon.assign(number)
+            for _ in range(2):
+                daemon.send(held, b"a")
+        checkpoint(daemon)
+        for number in (0, 1):
+            bench.broker.expire(TopicPartition(CHANGELOG, number), 1)
+        for _ in range(2):
+            checkpoint(daemon)
+        daemon.stranded.wait_for(0, 1)
+
+
+def test_an_end_that_cannot_be_asked_for_leaves_a_quiet_partition_alone(
+    bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One without a leader is looked at again; the event says that it could not be."""
+    with bench.daemon() as daemon, capture_logs() as logs:
+        held = daemon.assign(0)
+        for _ in range(2):
+            daemon.send(held, b"a")
+        checkpoint(daemon)
+        with monkeypatch.context() as patch:
+            patch.setattr(InMemoryCatalog, "watermarks", _have_no_leader)
+            checkpoint(daemon)
+        assert [each["event"] for each in logs].count("state_not_noted") == 1
         cut(bench.broker)
         checkpoint(daemon)
-        assert "begins at offset 1" in daemon.stranded.wait_for(0)
-        position = daemon.store.position(0)
-        assert position is None or position.offset == 0
+        daemon.stranded.wait_for(0)
+
+
+def _have_no_leader(*_: object) -> tuple[int, int]:
+    raise KafkaUnavailableError("no leader")
 
 
 def test_a_policy_that_would_delete_rows_has_all_rest_until_it_is_set_back(

@@ -10,7 +10,6 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import HeadraceError
 from headrace.extensions.keyed.errors import CorruptStoreError
 from headrace.extensions.keyed.runtime.state_topics import LOOK_TIMEOUT
-from headrace.extensions.keyed.topics import lost_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -27,6 +26,9 @@ log = structlog.get_logger(__name__)
 
 #: Seconds between two tries to write what the store has not taken.
 WRITE_INTERVAL = 5.0
+
+#: Quiet partitions that are looked at in one turn: each takes three requests, and timers wait.
+QUIET_LOOKS = 32
 
 
 class Checkpoints:
@@ -54,6 +56,7 @@ class Checkpoints:
         self._context = context
         self._purged: dict[TopicPartition, int] = {}
         self._write_at = self._clear_at = 0.0
+        self._looked_at = -1
 
     def note(self, deadline: Deadline) -> None:
         """Store how far the store follows the changelog, if its topics are what they were.
@@ -68,17 +71,41 @@ class Checkpoints:
                 # where another topic ends says nothing of ours
                 return
             changelog = self._topics.changelog
-            cut = self._sink.checkpoint(
+            lost = self._sink.checkpoint(
                 changelog.topic_id, self._catalog, deadline, self._held.is_ours
             )
         except HeadraceError as error:
             log.warning("state_not_noted", channel=self._context.channel, error=str(error))
             return
-        for number, low in cut.items():
-            held, mark = self._held.find(number), self._sink.mark(number)
-            if held is not None and mark is not None:
-                reason = lost_rows(changelog, number, mark, None, (low, low))
-                self._topics.strand(held.assignment, reason)
+        for number, reason in lost.items():
+            self._strand(number, reason)
+
+    def look_at_quiet(self, before: float, deadline: Deadline) -> None:
+        """Pause quiet partitions whose changelogs have lost rows. Blocks.
+
+        Those are quiet of which no batch came since ``before``; some are looked at in each turn.
+        """
+        if self._topics.blocked is not None:
+            return
+        quiet = self._held.quiet_numbers(before)
+        later = [number for number in quiet if number > self._looked_at]
+        earlier = [number for number in quiet if number <= self._looked_at]
+        topic_id = self._topics.changelog.topic_id
+        for number in [*later, *earlier][:QUIET_LOOKS]:
+            self._looked_at = number
+            try:
+                reason = self._sink.find_lost(number, topic_id, self._catalog, deadline)
+            except HeadraceError as error:
+                log.warning("state_not_noted", channel=self._context.channel, error=str(error))
+                return
+            if reason is not None:
+                self._strand(number, reason)
+
+    def _strand(self, number: int, reason: str) -> None:
+        """Pause a partition whose changelog has not all rows."""
+        held = self._held.find(number)
+        if held is not None:
+            self._topics.strand(held.assignment, reason)
 
     def write_on(self, now: float) -> None:
         """Write to the store what is much or was refused before, and clear what it does not need.

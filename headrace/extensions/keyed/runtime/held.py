@@ -218,6 +218,15 @@ class HeldPartitions:
             restored = [each for each in self._held.values() if each.is_restored]
             return [assignment for each in restored for assignment in each.assignments]
 
+    def quiet_numbers(self, before: float) -> list[int]:
+        """Return the numbers of those whose state is there and whose last batch came before."""
+        with self._guard:
+            return sorted(
+                number
+                for number, each in self._held.items()
+                if each.is_restored and each.is_current() and each.last_batch < before
+            )
+
     def that_may_tick(self, now: float) -> list[HeldPartition]:
         """Return those of which timers may fire without records."""
         with self._guard:

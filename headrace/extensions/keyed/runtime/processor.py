@@ -173,8 +173,9 @@ class KeyedProcessor(MicroBatchProcessor):
                 ticks.tick_all(now)
                 ticks.refresh(now)
             if now >= last_checkpoint + self.current.settings.state.checkpoint:
-                last_checkpoint = now
                 checkpoints.note(Deadline.after(START_TIMEOUT, clock))
+                checkpoints.look_at_quiet(last_checkpoint, Deadline.after(START_TIMEOUT, clock))
+                last_checkpoint = now
             if every is not None and now >= purge_at and topics.blocked is None:
                 purge_at = now + every
                 purged = self.current.settings.purged_topics(self.current.channel)

@@ -260,6 +260,8 @@ class PartitionRestores:
             return
         if is_admitted:
             self._parts.state.note_commit(number)
+            if (position := self._parts.store.position(number)) is not None:
+                self._parts.sink.set_end(number, position)
             for each in self._held.parts_of(assignment):
                 self._context.restoring.resume(partition=each.partition)
             return
