@@ -52,6 +52,9 @@ _SERVE_EVERY = 100
 #: What the client takes for no choice of a partition, and of a time.
 _ANY_PARTITION, _NOW = -1, 0
 
+#: What the client says of a partition that it does not know.
+_NO_PARTITION = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001 - a public name of the client's
+
 #: What is said of records that will not be taken another time, either.
 _REFUSED = frozenset(
     {
@@ -60,7 +63,7 @@ _REFUSED = frozenset(
         KafkaError.INVALID_RECORD,
         KafkaError.INVALID_TIMESTAMP,
         KafkaError.TOPIC_EXCEPTION,
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - a public name of the client's
+        _NO_PARTITION,
     }
 )
 
@@ -192,6 +195,7 @@ def _produce(
 ) -> None:
     topic, value, key, headers, partition, timestamp = record
     named: Any = headers or None
+    has_looked = False
     while True:
         try:
             producer.produce(
@@ -213,6 +217,12 @@ def _produce(
         except KafkaException as error:
             if error.args[0].code() not in _REFUSED:
                 raise
+            if error.args[0].code() == _NO_PARTITION and _has_partition(record, producer, deadline):
+                if has_looked:
+                    raise ProduceError(f"topic {topic}: {error.args[0].str()}") from error
+                # the client had the topic as it was before it was given more, and knows by now
+                has_looked = True
+                continue
             size = len(record.value or b"") + len(record.key or b"")
             raise RowsRefusedError(
                 f"topic {record.topic}: a record with {size} bytes of key and value cannot be "
@@ -220,6 +230,20 @@ def _produce(
             ) from error
         else:
             return
+
+
+def _has_partition(record: ResultRecord, producer: Producer, deadline: Deadline) -> bool:
+    """Return whether the brokers have a record's partition; the client knows as much then. Blocks.
+
+    A client asks by itself every five minutes: a topic that was given partitions since then has
+    fewer for it.
+    """
+    patience = deadline.at_most(ANSWER_TIMEOUT)
+    try:
+        found = producer.list_topics(record.topic, timeout=patience).topics.get(record.topic)
+    except KafkaException as error:
+        raise ProduceError(f"topic {record.topic}: {error.args[0].str()}") from error
+    return found is not None and record.partition in found.partitions
 
 
 log = structlog.get_logger(__name__)

@@ -39,6 +39,9 @@ _ROOT = Path(__file__).resolve().parents[3]
 #: Fewer cannot be: producing, sending offsets, committing, and what is around them.
 _LINES = 50
 
+#: Partitions of a topic that is given some.
+_MORE = 8
+
 #: Rows of processes that are killed at the same time.
 _AT_ONCE = 4
 
@@ -226,6 +229,19 @@ def test_a_record_that_cannot_be_produced_undoes_all(
     assert place.records() == []
     assert results.commit([place.share(0, 0, 10, "tx.1")], [small]) == []
     assert len(place.records()) == 1
+
+
+def test_a_partition_that_was_added_since_the_producer_began_is_found(
+    place: KafkaPlace, results: ResultTransactions, broker: Broker
+) -> None:
+    """The record is no one's fault: it is stored there at once, by a client that knew fewer."""
+    first = ResultRecord(place.topic, b"first", partition=0)
+    assert results.commit([place.share(0, 0, 10, "tx.1")], [first]) == []
+    broker.add_partitions(place.topic, _MORE)
+    added = ResultRecord(place.topic, b"added", partition=_MORE - 1)
+    assert results.commit([place.share(0, 10, 20, "tx.1")], [added]) == []
+    found = {(each.partition(), each.value()) for each in place.records()}
+    assert found == {(0, b"first"), (_MORE - 1, b"added")}
 
 
 def test_a_record_that_the_topic_does_not_take_is_refused(

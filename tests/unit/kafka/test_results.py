@@ -49,6 +49,8 @@ class Producing(Stage):
         self._callbacks: list[Callable[[KafkaError | None, Any], None]] = []
         self.lose_marks: bool | None = False
         self.failing: OffsetStoreError | None = None
+        #: The partitions that the brokers have, whatever the client knows.
+        self.known: set[int] = set()
 
     def finishing(self, _: object, place: GroupPartition, producer: object) -> SimpleNamespace:
         """Return what finishes transactions."""
@@ -66,12 +68,18 @@ class Producing(Stage):
     ) -> None:
         """Note it."""
         assert (topic, value, key) == ("out", b"v", None)
-        assert more == {"partition": -1, "timestamp": 0, "headers": None}
+        assert more in [{"partition": each, "timestamp": 0, "headers": None} for each in (-1, 7)]
         if self.full:
             self.full -= 1
             raise BufferError
         self._callbacks.append(on_delivery)
         self._called("produce")
+
+    def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:
+        """Return which partitions there are."""
+        assert timeout > 0
+        self._called("look")
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=self.known)})
 
     def flush(self, _: float) -> int:
         """Report the records as the test wants."""
@@ -285,6 +293,38 @@ def test_a_record_that_the_client_refuses_is_to_blame(
     with pytest.raises(kind, match="no"):
         results.commit([share(0)], [RECORD])
     assert stage.calls[-1] == "abort"
+
+
+NO_PARTITION = KafkaError(KafkaError._UNKNOWN_PARTITION, "no")
+
+
+@pytest.mark.parametrize(
+    ("answers", "look", "kind"),
+    [
+        ([NO_PARTITION], [], None),
+        ([NO_PARTITION, NO_PARTITION], [], SinkFailedError),
+        ([NO_PARTITION], [TIMED_OUT], SinkFailedError),
+    ],
+    ids=["found", "never known", "silent"],
+)
+def test_a_partition_that_the_client_does_not_know_yet_is_no_record_s_fault(
+    stage: Producing,
+    results: ResultTransactions,
+    answers: list[KafkaError],
+    look: list[KafkaError],
+    kind: type[Exception] | None,
+) -> None:
+    """Where the brokers have it, or do not say: it is tried once more, and else another time."""
+    stage.known = {0, 7}
+    stage.script |= {"produce": deque(answers), "look": deque(look)}
+    record = ResultRecord("out", b"v", partition=7)
+    if kind is None:
+        assert results.commit([share(0)], [record]) == []
+        assert stage.calls.count("produce") == 2
+    else:
+        with pytest.raises(kind):
+            results.commit([share(0)], [record])
+        assert stage.calls[-1] == "abort"
 
 
 def test_a_full_queue_is_waited_for(stage: Producing, results: ResultTransactions) -> None:
