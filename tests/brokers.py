@@ -104,6 +104,10 @@ class Broker:
         """Delete a topic."""
         _done(self._admin.delete_topics([topic]).values())
 
+    def delete_groups(self, *groups: str) -> None:
+        """Delete groups without members, with all of their offsets."""
+        _done(self._admin.delete_consumer_groups(list(groups)).values())
+
     @contextmanager
     def configured(self, name: str, value: str) -> Iterator[None]:
         """Run the broker itself with another value of a property for a while."""

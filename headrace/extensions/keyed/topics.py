@@ -15,7 +15,7 @@ from headrace.extensions.keyed.names import BY_KEY_SETTINGS, REPARTITION, change
 from headrace.kafka.catalog import NewTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from headrace.extensions.keyed.store import Position
     from headrace.kafka.catalog import KafkaTopicCatalog
@@ -98,31 +98,53 @@ def found_lost(
     catalog: TopicCatalog,
     changelog: Changelog,
     group: str,
-    topic: str,
+    topics: Sequence[str],
     *,
-    partitions: int | None,
+    splits: bool,
     stored: Callable[[Collection[str], Deadline], Mapping[str, StoredOffset]],
     step: str = REPARTITION,
 ) -> Iterator[str]:
     """Yield what is lost of a state, or would be split, as far as the brokers can say it. Blocks.
 
-    ``changelog`` has no id where it does not exist. ``partitions`` are those that the state should
-    be for; None: any number will do. ``stored`` returns what is stored for partitions, by their
+    ``changelog`` has no id where it does not exist. ``splits``: another number of partitions of a
+    topic splits keys. ``stored`` returns what is stored for partitions of one topic, by their
     identities. ``step`` is said where keys are split.
 
     Raises:
         KafkaUnavailableError: no broker answered.
     """
     deadline = Deadline.after(_LOOK_TIMEOUT)
-    info = catalog.describe([topic], deadline)[topic]
     cluster = catalog.cluster_id(deadline)
-    names = {n: identity_of(cluster, group, info.topic_id, n) for n in range(info.partitions)}
-    found = stored(list(names.values()), deadline)
-    marks = {n: found[name].changelog for n, name in names.items() if name in found}
-    counts = {mark.partitions for mark in marks.values() if mark is not None}
-    if partitions is not None and (others := counts - {partitions}):
-        yield split_keys(topic, partitions, min(others), changelog.topic, step)
-    committed = {n: mark for n, mark in marks.items() if found[names[n]].commits}
+    problems: dict[str, None] = {}
+    read, known = set[int](), set[int]()
+    for topic, info in catalog.describe(topics, deadline).items():
+        names = {n: identity_of(cluster, group, info.topic_id, n) for n in range(info.partitions)}
+        entries = stored(list(names.values()), deadline)
+        found = {n: entries[name] for n, name in names.items() if name in entries}
+        read |= names.keys()
+        known |= found.keys()
+        marks = [each.changelog for each in found.values() if each.changelog is not None]
+        if splits and (others := {each.partitions for each in marks} - {info.partitions}):
+            problems[split_keys(topic, info.partitions, min(others), changelog.topic, step)] = None
+        # what is lost of a changelog is said once, whichever topic's offsets tell of it
+        problems |= dict.fromkeys(_lost_of(catalog, changelog, found, deadline))
+    yield from problems
+    for number in sorted(read - known) if changelog.topic_id else ():
+        if number < changelog.partitions:
+            place = TopicPartition(changelog.topic, number)
+            low, high = catalog.watermarks(place, deadline)
+            if low < high and catalog.has_records(place, low, high, deadline):
+                yield unplaced_rows(changelog, number)
+
+
+def _lost_of(
+    catalog: TopicCatalog,
+    changelog: Changelog,
+    found: Mapping[int, StoredOffset],
+    deadline: Deadline,
+) -> Iterator[str]:
+    """Yield what is lost of a changelog, by what is stored for the partitions of a topic."""
+    committed = {n: each.changelog for n, each in found.items() if each.commits}
     if not changelog.topic_id:
         ids = {mark.topic_id for mark in committed.values() if mark is not None}
         yield from (gone_changelog(replace(changelog, topic_id=each)) for each in sorted(ids))
@@ -140,6 +162,16 @@ def found_lost(
             and catalog.truncated_at(place, mark.end, mark.leader_epoch, deadline)[0]
         ):
             yield truncated_rows(changelog, number, mark.end)
+
+
+def unplaced_rows(changelog: Changelog, number: int) -> str:
+    """Return what is said of a partition whose changelog has rows, where no offset is stored."""
+    return (
+        f"{changelog.topic} has the state of partition {number}, and nothing says which records it "
+        "is of: the brokers forgot the offset, or the input is another topic of the same name. "
+        "Stop the channel; headrace state forget begins again, and headrace state import says "
+        "where to go on"
+    )
 
 
 def gone_changelog(changelog: Changelog, now: str | None = None) -> str:

@@ -64,7 +64,7 @@ def _judge_changelog(
     try:
         check_changelog(found.name, group, settings)
     except StartError as problem:
-        seen, _, advice = str(problem).rpartition("; ")
+        seen, _, advice = str(problem).partition("; ")
         yield error(check, seen, advice)
         return
     doubts = replica_doubts(found.replicas, settings)
@@ -75,7 +75,7 @@ def _judge_changelog(
 
 def _report(check: str, topic: str, doubts: Collection[str]) -> Iterator[Finding]:
     for doubt in doubts:
-        seen, _, advice = doubt.rpartition("; ")
+        seen, _, advice = doubt.partition("; ")
         yield warning(check, f"{topic}: {seen}", advice)
     if not doubts:
         yield ok(check, f"{topic} is compacted, or keeps its records, on several brokers")
@@ -92,24 +92,18 @@ def check_state(
     if not isinstance(chosen, StateProcessorConfig):
         return
     name_of_state = changelog_name(channel.group, channel.topics[0])
-    found = catalog.describe([*channel.topics, name_of_state], Deadline.after(TIMEOUT))
+    found = catalog.describe([name_of_state], Deadline.after(TIMEOUT))
     there = found.get(name_of_state, TopicInfo(name_of_state, "", 0))
     changelog = Changelog(there.name, there.topic_id, 0.0, there.partitions)
-    counts = {topic: found[topic].partitions for topic in channel.topics if topic in found}
-    problems: dict[str, None] = {}
-    for topic, partitions in counts.items():
-        lost = found_lost(
-            catalog,
-            changelog,
-            channel.group,
-            topic,
-            partitions=None if chosen.has_fixed_keys else partitions,
-            stored=stored,
-            step=chosen.split_step,
-        )
-        # what is lost of a changelog is said once, whichever topic's offsets tell of it
-        problems |= dict.fromkeys(lost)
-    for problem in problems:
+    for problem in found_lost(
+        catalog,
+        changelog,
+        channel.group,
+        channel.topics,
+        splits=not chosen.has_fixed_keys,
+        stored=stored,
+        step=chosen.split_step,
+    ):
         seen, _, advice = problem.partition(". ")
         yield error(f"state of channel {name}", seen, advice)
 

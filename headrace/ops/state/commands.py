@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
-from headrace.core.errors import HeadraceError, UsageError
+from headrace.core.errors import HeadraceError, StartError, UsageError
 from headrace.core.positions import format_moment
 from headrace.core.records import TopicPartition, identity_of
 from headrace.extensions.keyed.row import KeyRow
@@ -21,6 +21,7 @@ from headrace.extensions.keyed.state import Progress
 from headrace.extensions.keyed.state_reader import FoundKey
 from headrace.extensions.keyed.topics import (
     CHANGELOG_SETTINGS,
+    Changelog,
     changelog_doubts,
     found_lost,
     open_changelog,
@@ -403,41 +404,65 @@ def compared(store: RocksStore, changelog: ChangelogTable, number: int, position
 
 
 def topics(config: Config, channel: str | None, *, create: bool) -> int:
-    """Print the internal topics, created if ``create``; return the exit code."""
+    """Print the internal topics, created if ``create``; return the exit code.
+
+    What is wrong with one channel does not keep the others from being looked at.
+    """
     names = [channel] if channel is not None else _all(config)
-    lost = False
-    for name in names:
-        state = StateOf.of(config, name)
-        internal = state.processor.internal
-        with state.changelog() as changelog, closing(state.transactions()) as stored:
-            deadline = Deadline.after(ANSWER_TIMEOUT)
+    looks = [_look_at_topics(StateOf.of(config, name), create=create) for name in names]
+    return EXIT_LOST if any(looks) else 0
+
+
+def _look_at_topics(state: StateOf, *, create: bool) -> bool:
+    """Print the changelog of a channel, and what is lost of it; return whether anything is."""
+    with state.changelog() as changelog, closing(state.transactions()) as stored:
+        refusal = None
+        try:
             known = open_changelog(
                 changelog.catalog,
                 state.channel.group,
                 state.input,
-                deadline,
+                Deadline.after(ANSWER_TIMEOUT),
                 create=create,
-                replication_factor=internal.replication_factor,
+                replication_factor=state.processor.internal.replication_factor,
                 grows=state.has_fixed_keys,
                 step=state.processor.split_step,
             )
+        except StartError as error:
+            refusal = str(error)
+            known = _known_changelog(state, changelog)
+        else:
             settings = changelog.catalog.settings(state.topic, Deadline.after(ANSWER_TIMEOUT))
             shown = ", ".join(f"{key}={settings.get(key)}" for key in CHANGELOG_SETTINGS)
-            typer.echo(f"{name}: {state.topic}, {changelog.partitions} partitions, {shown}")
+            typer.echo(f"{state.name}: {state.topic}, {known.partitions} partitions, {shown}")
             for doubt in changelog_doubts(settings, state.processor.state.max_row):
                 typer.echo(f"warning: {state.topic}: {doubt}")
-            for problem in found_lost(
+        problems = list(
+            found_lost(
                 changelog.catalog,
                 known,
                 state.channel.group,
-                state.input,
-                partitions=None if state.has_fixed_keys else known.partitions,
+                state.channel.topics,
+                splits=not state.has_fixed_keys,
                 stored=stored.last_entries,
                 step=state.processor.split_step,
-            ):
-                lost = True
-                typer.echo(f"error: {problem}")
-    return EXIT_LOST if lost else 0
+            )
+        )
+    for problem in problems:
+        typer.echo(f"error: {problem}")
+    # where it is gone, with its rows, it is not to be created as if there had never been any
+    if refusal is not None and (known.topic_id or not problems) and refusal not in problems:
+        typer.echo(f"{state.name}: {refusal}", err=True)
+    return bool(problems) or refusal is not None
+
+
+def _known_changelog(state: StateOf, changelog: ChangelogTable) -> Changelog:
+    """Return a changelog as it is, without an id where it does not exist."""
+    found = changelog.catalog.describe([state.topic], Deadline.after(ANSWER_TIMEOUT))
+    info = found.get(state.topic)
+    if info is None:
+        return Changelog(state.topic, "", 0.0)
+    return Changelog(info.name, info.topic_id, 0.0, info.partitions)
 
 
 def _all(config: Config) -> list[str]:

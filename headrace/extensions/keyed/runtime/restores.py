@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.extensions.keyed.restore import Restorer
-from headrace.extensions.keyed.topics import lost_rows, truncated_rows
+from headrace.extensions.keyed.topics import lost_rows, truncated_rows, unplaced_rows
 from headrace.kafka.ports import ChangelogMark
 
 if TYPE_CHECKING:
@@ -265,12 +265,7 @@ class PartitionRestores:
             for each in self._held.parts_of(assignment):
                 self._context.restoring.resume(partition=each.partition)
             return
-        reason = (
-            f"{self._parts.sink.changelog} has the state of partition {number}, and nothing says "
-            "which records it is of: the brokers forgot the offset, or the input is another topic "
-            "of the same name. Stop the channel; headrace state forget begins again, and headrace "
-            "state import says where to go on"
-        )
+        reason = unplaced_rows(self._topics.changelog, number)
         log.error(
             "state_without_offset",
             channel=self._context.channel,

@@ -17,6 +17,7 @@ from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.extensions.keyed.names import by_key_topic, changelog_name
+from headrace.kafka.result_transactions import sink_group
 from headrace.ops.offsets.commands import zookeeper_session
 from headrace.testing.records import FakeRecord
 from tests.integration.extensions.keyed.test_commands import Rig, all_at
@@ -86,6 +87,41 @@ def test_a_changelog_that_is_made_again_is_written_from_the_local_store(site: Si
     assert rig.listed() == all_at(4)
     rig.stop(last)
     assert rig.run("verify").exit_code == 0
+
+
+def test_topics_tells_what_is_lost_of_each_channel(site: Site) -> None:
+    """A changelog that is gone is not one that never was, and keeps no other from being told."""
+    rig = Rig(site)
+    changelog = changelog_name(site.group, site.topic)
+    daemon = rig.start()
+    rig.count(daemon)
+    rig.stop(daemon)
+    other = {**rig.config["channels"]["main"], "group": f"{site.group}.other"}
+    channels = {**rig.config["channels"], "other": other}
+    rig.file.write_text(json.dumps({**rig.config, "channels": channels}), encoding="utf-8")
+    assert rig.run("topics", "--create").exit_code == 0
+    site.broker.delete_topic(changelog)
+    assert wait_for(lambda: changelog not in site.broker.topics(), Deadline.after(WAIT))
+    site.broker.delete_topic(changelog_name(other["group"], site.topic))
+    found = rig.run("topics", expect=1)
+    assert f"error: topic {changelog} was deleted, and had the id" in found.stdout
+    assert f"topic {changelog}, the state of" not in found.stderr
+    assert "other: " in found.stderr
+    assert "does not exist; create it compacted" in found.stderr
+    assert "another topic than the one" in rig.run("topics", "--create", expect=1).stdout
+
+
+def test_topics_tells_that_the_offset_of_a_state_is_forgotten(site: Site) -> None:
+    """The daemon would rest; so it is an error before it starts, too."""
+    rig = Rig(site)
+    daemon = rig.start()
+    rig.count(daemon)
+    rig.stop(daemon)
+    site.broker.delete_groups(site.group, sink_group(site.group))
+    said = rig.run("topics", expect=1).stdout
+    assert said.count("and nothing says which records it is of") == 2
+    rig.run("forget", "--yes")
+    assert rig.run("topics").exit_code == 0
 
 
 def test_an_input_with_more_partitions_rests_until_keys_are_moved(site: Site) -> None:

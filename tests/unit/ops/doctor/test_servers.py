@@ -281,6 +281,11 @@ def test_a_topic_setting_that_may_lose_state_is_a_finding(
         ("shortened", "ends at offset 1, and rows up to 3 were committed"),
         ("grown again", "lost its end before offset 3"),
         ("more partitions", "has 3 partitions, and the state in g.in.state is for 2"),
+        ("forgotten", "has the state of partition 0, and nothing says which records it is of"),
+        (
+            "another input",
+            "has the state of partition 0, and nothing says which records it is of",
+        ),
     ],
 )
 def test_lost_state_is_a_finding(tmp_path: Path, harm: str, words: str) -> None:
@@ -303,6 +308,9 @@ def test_lost_state_is_a_finding(tmp_path: Path, harm: str, words: str) -> None:
         broker.expire(log, 2)
     if harm == "more partitions":
         broker.create_topic("in", 3)
+    if harm == "another input":
+        broker.delete_topic("in")
+        broker.create_topic("in", 2)
 
     def stored(names: Collection[str], deadline: Deadline) -> dict[str, StoredOffset]:
         """Return an offset of the first partition."""
@@ -310,7 +318,7 @@ def test_lost_state_is_a_finding(tmp_path: Path, harm: str, words: str) -> None:
         return {
             name: StoredOffset(3, 0, commits=3, changelog=mark)
             for name in names
-            if name.endswith("/0")
+            if name.endswith("id-1/0") and harm != "forgotten"
         }
 
     keyed = {"type": "keyed", "engine": "arrow", "reducer": "m:f"}
