@@ -29,6 +29,7 @@ from headrace.kafka.transaction_log import (
     Decided,
     Decision,
     TransactionLog,
+    TransactionState,
     internal_partition,
 )
 from headrace.ops.console import Column, duration, numeric, print_table
@@ -388,6 +389,7 @@ def settle(
     name = channel_name(config, channel)
     survey = _TransactionSurvey(config, config.channels[name])
     found = _require_found(survey, name, transactional_id)
+    require_decided(found)
     if not force:
         require_settled(found)
     held = {
@@ -428,8 +430,18 @@ def settle(
         )
 
 
+def require_decided(found: FoundTransaction) -> None:
+    """Refuse a transaction of which nothing is decided: to shut its producer out would abort it."""
+    logged = found.logged
+    if logged.state is TransactionState.ONGOING:
+        raise UsageError(
+            f"{logged.transactional_id} has an open transaction, of which nothing is decided; "
+            "headrace transactions abort ends it"
+        )
+
+
 def require_settled(found: FoundTransaction) -> None:
-    """Refuse a transaction that is open, and a producer that another may go on with."""
+    """Refuse a transaction that brokers are at, and a producer that another may go on with."""
     logged = found.logged
     if found.owner is not None:
         raise ChannelRunningError(
@@ -438,8 +450,8 @@ def require_settled(found: FoundTransaction) -> None:
         )
     if logged.state.is_open:
         raise UsageError(
-            f"{logged.transactional_id} has an open transaction, of which nothing is decided; "
-            "headrace transactions abort ends it"
+            f"{logged.transactional_id} is {logged.state.name.lower().replace('_', ' ')}: the "
+            "brokers are marking its partitions. Wait a moment, or say --force where it stays so"
         )
     if not found.is_ours:
         raise UsageError(

@@ -147,7 +147,9 @@ def test_a_decided_transaction_is_settled(rig: Rig, chosen: list[str], offset: i
     """The log decides, or the operator where it does not; an open transaction is refused."""
     partition, group, name = rig.site.partition(0), rig.site.group, f"{rig.prefix}one.3"
     producer = rig.open(name, partition)
-    assert "has an open transaction" in rig.run("settle", name, "--yes", expect=2).output
+    for force in ((), ("--force",), ("--force", "--as", "commit")):
+        refused = rig.run("settle", name, "--yes", *force, expect=2).output
+        assert "has an open transaction" in refused
     with Consumer({"group.id": group, "log_level": 0}) as consumer:
         metadata = consumer.consumer_group_metadata()
     producer.send_offsets_to_transaction([ClientPartition(*partition, 5)], metadata, WAIT)

@@ -18,6 +18,7 @@ from headrace.ops.transactions.commands import (
     FoundTransaction,
     is_of_group,
     owner_of,
+    require_decided,
     require_hanging,
     require_settled,
 )
@@ -118,17 +119,30 @@ def test_only_a_hanging_transaction_is_aborted_unforced() -> None:
 
 
 def test_only_a_decided_transaction_is_settled_unforced() -> None:
-    """An open one, a running member's, and another program's are refused."""
+    """One that brokers are at, a running member's, and another program's are refused."""
     done = replace(OPEN, logged=replace(OPEN.logged, state=TransactionState.COMPLETE_COMMIT))
+    marking = replace(OPEN, logged=replace(OPEN.logged, state=TransactionState.PREPARE_COMMIT))
     require_settled(done)
     cases: list[tuple[FoundTransaction, type[HeadraceError], str]] = [
-        (OPEN, UsageError, "transactions abort ends it"),
+        (marking, UsageError, "is prepare commit: the brokers are marking"),
         (replace(done, owner="a at mill"), ChannelRunningError, "running member a at mill"),
         (replace(done, is_ours=False), UsageError, "no producer of the channel's group"),
     ]
     for found, kind, text in cases:
         with pytest.raises(kind, match=text):
             require_settled(found)
+
+
+@pytest.mark.parametrize("state", TransactionState)
+def test_an_open_transaction_is_never_settled(state: TransactionState) -> None:
+    """Nothing of it is decided, whoever has it; of all others there is nothing to be aborted."""
+    found = replace(OPEN, logged=replace(OPEN.logged, state=state))
+    if state is not TransactionState.ONGOING:
+        require_decided(found)
+        return
+    for each in (found, replace(found, is_ours=False), replace(found, owner="a at mill")):
+        with pytest.raises(UsageError, match="transactions abort ends it"):
+            require_decided(each)
 
 
 def test_one_past_its_time_out_is_overdue() -> None:
