@@ -99,7 +99,8 @@ class _Restore:
         if self.end is None:
             return RestoreProgress()
         done, total = self.position - self.start, self.end - self.start
-        left = None if done <= 0 else (now - self.begun) * (total - done) / done
+        knows_rate = done > 0 and not self.is_stalled
+        left = (now - self.begun) * (total - done) / done if knows_rate else None
         return RestoreProgress(done, total, left)
 
 
@@ -485,7 +486,8 @@ class Restorer:
         reason = (
             f"the restore of {self._partition(number)} has come no further than "
             f"{restoring.position} of {restoring.end}: {held_by}; headrace transactions list shows "
-            "it, and headrace transactions settle ends what is held back for good"
+            "it, abort ends one that hangs, and headrace transactions settle what is held back for "
+            "good"
         )
         self._stalled(restoring.assignment, restoring.attempt, reason)
 

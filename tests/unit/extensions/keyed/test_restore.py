@@ -411,6 +411,7 @@ def test_a_restore_that_comes_no_nearer_to_its_end_is_told_once(store: RocksStor
             assert told == []
             clock.now = 59.0
             eventually(lambda: len(told) == 1)
+            assert restorer.progress()[0].left is None
             clock.now = 600.0
             log.send(41, ROWS)
             eventually(lambda: len(ready) == 1)
