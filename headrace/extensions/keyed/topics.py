@@ -169,8 +169,9 @@ def unplaced_rows(changelog: Changelog, number: int) -> str:
     return (
         f"{changelog.topic} has the state of partition {number}, and nothing says which records it "
         "is of: the brokers forgot the offset, or the input is another topic of the same name. "
-        "Stop the channel; headrace state forget begins again, and headrace state import says "
-        "where to go on"
+        "Stop the channel; headrace state forget begins again. To keep the state, headrace state "
+        "export it, and headrace state import --replace says by --offsets where to go on: latest "
+        "where all records that are there count in it, earliest where none does"
     )
 
 

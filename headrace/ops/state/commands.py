@@ -149,7 +149,7 @@ def export(config: Config, channel: str | None, file: Path, kind: str) -> None:
             format_moment(int(SYSTEM_CLOCK.time()) * 1000),
         )
         cluster = changelog.catalog.cluster_id(Deadline.after(ANSWER_TIMEOUT))
-        count, moving = 0, []
+        count, moving, unplaced = 0, [], []
         with _output(file) as out, writing(out, head, kind) as writer:
             for number in range(head.partitions):
                 identity = identity_of(cluster, head.group, topic_id, number)
@@ -157,12 +157,15 @@ def export(config: Config, channel: str | None, file: Path, kind: str) -> None:
                     changelog, number, partial(stored.stored_entry, identity)
                 )
                 offset = None if found is None or not is_still else found.offset
-                if is_still and found is None and state.channel.initial_offset == "earliest":
+                if is_still and found is None and rows:
+                    # forgotten, or of another input: whatever is there may be in the rows already
+                    unplaced.append(number)
+                elif is_still and found is None and state.channel.initial_offset == "earliest":
                     # nothing was committed: a start begins there
                     input_partition = TopicPartition(state.input, number)
                     deadline = Deadline.after(ANSWER_TIMEOUT)
                     offset, _ = changelog.catalog.watermarks(input_partition, deadline)
-                if offset is None:
+                if offset is None and number not in unplaced:
                     moving.append(number)
                 time = None if found is None else found.stream_time
                 writer.write(number, rows, PartitionEnd(len(rows), offset, time))
@@ -172,6 +175,13 @@ def export(config: Config, channel: str | None, file: Path, kind: str) -> None:
         typer.echo(
             f"partitions {', '.join(map(str, moving))} have no offset, or are written to: the file "
             "is good to look at; to import it, stop the channel and export again",
+            err=True,
+        )
+    if unplaced:
+        typer.echo(
+            f"no offset is stored for partitions {', '.join(map(str, unplaced))}, so nothing says "
+            "which records their state is of: headrace state import takes the file with --offsets, "
+            "latest where all records that are there count in it, and earliest where none does",
             err=True,
         )
 
@@ -262,7 +272,7 @@ def _offset_for(file: StateFile, found: PartitionOffsets, offsets: str) -> tuple
         # what is read again must not be late for the time that it brought the file's rows to
         return (found.low, None) if offsets == "earliest" else (found.high, time)
     if end is None or end.offset is None:
-        problem = "has no offset for it: the channel was writing"
+        problem = "has no offset for it: the channel was writing, or its offset was forgotten"
     elif file.head.topic_id != found.topic_id:
         problem = f"is of another topic, with the id {file.head.topic_id}"
     elif not found.low <= end.offset <= found.high:

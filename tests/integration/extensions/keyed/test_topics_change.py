@@ -111,8 +111,8 @@ def test_topics_tells_what_is_lost_of_each_channel(site: Site) -> None:
     assert "another topic than the one" in rig.run("topics", "--create", expect=1).stdout
 
 
-def test_topics_tells_that_the_offset_of_a_state_is_forgotten(site: Site) -> None:
-    """The daemon would rest; so it is an error before it starts, too."""
+def test_a_state_whose_offset_is_forgotten_goes_on_where_it_is_told(site: Site) -> None:
+    """It is an error before a start; no export says that it is of the records that are there."""
     rig = Rig(site)
     daemon = rig.start()
     rig.count(daemon)
@@ -120,8 +120,17 @@ def test_topics_tells_that_the_offset_of_a_state_is_forgotten(site: Site) -> Non
     site.broker.delete_groups(site.group, sink_group(site.group))
     said = rig.run("topics", expect=1).stdout
     assert said.count("and nothing says which records it is of") == 2
-    rig.run("forget", "--yes")
+    file = str(site.directory / "forgotten.jsonl")
+    exported = rig.run("export", file).stderr
+    assert "no offset is stored for partitions 0, 1, so nothing says which records" in exported
+    refused = rig.run("import", file, "--replace", expect=2).stderr
+    assert "say where to go on with --offsets" in refused
+    rig.run("import", file, "--replace", "--offsets", "latest")
     assert rig.run("topics").exit_code == 0
+    again = rig.start()
+    rig.count(again)
+    assert rig.listed() == all_at(2)
+    rig.stop(again)
 
 
 def test_an_input_with_more_partitions_rests_until_keys_are_moved(site: Site) -> None:
