@@ -132,9 +132,14 @@ class StateProcessorConfig(MergingConfig):
         """Return whether there is one key for each partition, so that more of them split none."""
         return self.row_keys in FIXED_KEYS
 
-    @property
-    def split_step(self) -> str:
+    def split_step(self, channel: ChannelConfig) -> str:
         """Return what to do where an input has more partitions than its rows are for."""
+        if len(channel.topics) > 1:
+            return (
+                f"give all of {', '.join(channel.topics)} as many partitions (kafka-topics.sh "
+                "--alter), and headrace state forget begins again with them: rows of several "
+                "topics cannot be moved"
+            )
         return REPARTITION
 
     @property

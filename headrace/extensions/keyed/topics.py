@@ -196,6 +196,14 @@ def split_keys(
     topic: str, partitions: int, first: int, changelog: str, step: str = REPARTITION
 ) -> str:
     """Return what is said of an input with another number of partitions than its state is for."""
+    if partitions < first:
+        return (
+            f"topic {topic} has {partitions} partitions, and {changelog}, with its state, has "
+            f"{first}: keys belong elsewhere now, and would have two states. Nothing is delivered; "
+            f"stop all members of the channel, and give {topic} {first} partitions as well "
+            "(kafka-topics.sh --alter): the next start says what else is to be done. To begin from "
+            f"nothing, delete {changelog} in place of that"
+        )
     return (
         f"topic {topic} has {partitions} partitions, and the state in {changelog} is for {first}: "
         "keys belong elsewhere now, and would have two states. Nothing is delivered; stop all "

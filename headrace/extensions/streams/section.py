@@ -140,9 +140,9 @@ class StreamsProcessorConfig(StateProcessorConfig):
         # without a store there is nothing that more partitions would split
         return self.stores is None
 
-    @property
     @override
-    def split_step(self) -> str:
+    def split_step(self, channel: ChannelConfig) -> str:
+        del channel
         return (
             f"give topology {self.topology} another group, which reads its topics from the "
             "beginning: rows of its stores cannot be moved"

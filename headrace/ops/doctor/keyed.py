@@ -102,7 +102,7 @@ def check_state(
         channel.topics,
         splits=not chosen.has_fixed_keys,
         stored=stored,
-        step=chosen.split_step,
+        step=chosen.split_step(channel),
     ):
         seen, _, advice = problem.partition(". ")
         yield error(f"state of channel {name}", seen, advice)

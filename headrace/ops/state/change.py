@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,11 @@ class StateOf:
         return self.processor.has_fixed_keys
 
     @property
+    def split_step(self) -> str:
+        """Return what to do where the input has more partitions than the rows are for."""
+        return self.processor.split_step(self.channel)
+
+    @property
     def topic(self) -> str:
         """Return the changelog."""
         return changelog_name(self.channel.group, self.input)
@@ -194,6 +200,27 @@ class StateChange:
         number = found.partition.partition
         mine = [each for each in self._every if each.partition.partition == number]
         return [found, *(each for each in mine if each is not found)]
+
+    def fit_changelog(self) -> None:
+        """Add partitions to the changelog, as many as the topics have. Its rows are to go.
+
+        Raises:
+            UsageError: it has more, or the topics have different numbers of them.
+        """
+        topics = Counter(each.partition.topic for each in self._every)
+        most, there = max(topics.values()), self._changelog.partitions
+        if len(set(topics.values())) > 1:
+            numbers = ", ".join(f"{topic} has {number}" for topic, number in sorted(topics.items()))
+            raise UsageError(
+                f"the topics of channel {self._state.name} have different numbers of partitions: "
+                f"{numbers}. Give each of them {most} (kafka-topics.sh --alter)"
+            )
+        if there > most:
+            topic, step = self._state.input, self._state.split_step
+            raise UsageError(split_keys(topic, most, there, self._state.topic, step))
+        if there < most:
+            deadline = Deadline.after(ANSWER_TIMEOUT)
+            self._changelog.catalog.grow(self._state.topic, most, deadline)
 
     def rows(self, changelog: ChangelogTable, found: PartitionOffsets) -> dict[bytes, KeyRow]:
         """Return what there is of a partition, while the group stays held."""
@@ -312,7 +339,7 @@ def _create(state: StateOf, changelog: ChangelogTable) -> None:
         create=internal.create,
         replication_factor=internal.replication_factor,
         grows=state.has_fixed_keys,
-        step=state.processor.split_step,
+        step=state.split_step,
     )
 
 
@@ -320,7 +347,7 @@ def _require_as_many(state: StateOf, cluster: Cluster, changelog: ChangelogTable
     there = changelog.partitions
     for topic, info in cluster.topics.items():
         if info.partitions != there:
-            step = state.processor.split_step
+            step = state.split_step
             raise UsageError(split_keys(topic, info.partitions, there, state.topic, step))
 
 

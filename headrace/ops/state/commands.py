@@ -293,7 +293,8 @@ def forget(config: Config, channel: str | None, to: str | None, *, yes: bool) ->
         f"Delete all of {state.topic}, and have {state.name} begin again at the {where} offset?"
     ):
         raise UsageError("nothing was changed")
-    with changing(state) as (change, transactions, changelog):
+    with changing(state, may_differ=True) as (change, transactions, changelog):
+        change.fit_changelog()
         for found in change.found:
             keys = change.rows(changelog, found)
             starts = {
@@ -436,7 +437,7 @@ def _look_at_topics(state: StateOf, *, create: bool) -> bool:
                 create=create,
                 replication_factor=state.processor.internal.replication_factor,
                 grows=state.has_fixed_keys,
-                step=state.processor.split_step,
+                step=state.split_step,
             )
         except StartError as error:
             refusal = str(error)
@@ -455,7 +456,7 @@ def _look_at_topics(state: StateOf, *, create: bool) -> bool:
                 state.channel.topics,
                 splits=not state.has_fixed_keys,
                 stored=stored.last_entries,
-                step=state.processor.split_step,
+                step=state.split_step,
             )
         )
     for problem in problems:

@@ -216,7 +216,7 @@ def repartition(
         raise UsageError(
             f"channel {state.name} is of a topology, whose rows are by store and window, so they "
             "cannot be moved by their keys. Nothing was moved; stop all "
-            f"members of the channel, and {state.processor.split_step}"
+            f"members of the channel, and {state.split_step}"
         )
     with (
         _re_keying_held(state),

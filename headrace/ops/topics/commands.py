@@ -224,7 +224,7 @@ def _open_topic(catalog: KafkaTopicCatalog, needed: NeededTopic, sizes: Sizes | 
         deadline,
         create=sizes is not None,
         replication_factor=chosen.internal.replication_factor or asked,
-        step=chosen.split_step,
+        step=chosen.split_step(needed.channel),
     )
 
 

@@ -85,7 +85,7 @@ class StateTopics:
             replication_factor=internal.replication_factor,
             max_row=current.settings.state.max_row,
             grows=current.settings.has_fixed_keys,
-            step=current.settings.split_step,
+            step=current.settings.split_step(current.channel),
         )
         topics = cls(current, catalog, changelog, context)
         topics._require_same(sink, Deadline.after(START_TIMEOUT, context.clock))
@@ -115,7 +115,7 @@ class StateTopics:
                         info.partitions,
                         min(others),
                         self.changelog.topic,
-                        chosen.split_step,
+                        chosen.split_step(self._current.channel),
                     )
                 )
 
@@ -173,7 +173,7 @@ class StateTopics:
                     other.partitions,
                     changelog.partitions,
                     changelog.topic,
-                    self._current.settings.split_step,
+                    self._current.settings.split_step(self._current.channel),
                 )
             elif closely or self._blocked is not None:
                 try:

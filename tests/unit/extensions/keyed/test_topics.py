@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
+from headrace.config.models.channel import ChannelConfig
 from headrace.core.clock import Deadline
 from headrace.core.errors import StartError
-from headrace.extensions.keyed.topics import CHANGELOG_SETTINGS, open_changelog
+from headrace.extensions.keyed.section import StateProcessorConfig
+from headrace.extensions.keyed.topics import CHANGELOG_SETTINGS, open_changelog, split_keys
 from headrace.kafka.ports import TopicInfo
 
 if TYPE_CHECKING:
@@ -59,3 +61,21 @@ def test_doubtful_settings_of_a_changelog_are_logged() -> None:
     assert [each["event"] for each in logs] == ["changelog_doubtful"] * 2
     assert "delete.retention.ms=60000" in logs[0]["reason"]
     assert "max.message.bytes=999" in logs[1]["reason"]
+
+
+def test_an_input_with_fewer_partitions_is_not_told_to_be_repartitioned() -> None:
+    """No command makes fewer of more: the sentence says what there is to do."""
+    said = split_keys("in", 2, 4, "g.in.state")
+    assert "repartition" not in said
+    assert "give in 4 partitions as well" in said
+    assert "delete g.in.state" in said
+
+
+def test_a_state_of_several_topics_is_not_told_to_be_repartitioned() -> None:
+    """That command goes with one topic; the step is one that can be done."""
+    chosen = {"type": "keyed", "engine": "arrow", "reducer": "m:f"}
+    for topics, words in ((["a"], "state repartition moves"), (["a", "b"], "state forget begins")):
+        document = {"topics": topics, "group": "g", "processor": chosen}
+        channel = ChannelConfig.model_validate(document)
+        assert isinstance(channel.processor, StateProcessorConfig)
+        assert words in channel.processor.split_step(channel)

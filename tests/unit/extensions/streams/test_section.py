@@ -254,7 +254,7 @@ def test_more_partitions_split_rows_of_stores_alone() -> None:
         "t.pages": False,
         "t.top": False,
     }
-    assert "give topology t another group" in parts["t.pages"].split_step
+    assert "give topology t another group" in parts["t.pages"].split_step(made["t.pages"])
 
 
 def test_repartition_refuses_a_part_with_stores() -> None:
