@@ -440,7 +440,8 @@ class RocksStore(StateStore):
                 raise unusable from error
             raise StartError(
                 f"the state store in {self._folder} cannot be opened: {error}; end the process "
-                "that has it open, or delete the folder: it is made again from the changelog"
+                "that has it open. The folder may be deleted where headrace state topics finds no "
+                "error: then it is made again from the changelog"
             ) from error
 
     def move_aside(self) -> str:

@@ -102,13 +102,15 @@ def found_lost(
     *,
     splits: bool,
     stored: Callable[[Collection[str], Deadline], Mapping[str, StoredOffset]],
+    refuse: Callable[[str], str | None],
     step: str = REPARTITION,
 ) -> Iterator[str]:
     """Yield what is lost of a state, or would be split, as far as the brokers can say it. Blocks.
 
     ``changelog`` has no id where it does not exist. ``splits``: another number of partitions of a
     topic splits keys. ``stored`` returns what is stored for partitions of one topic, by their
-    identities. ``step`` is said where keys are split.
+    identities, and ``refuse`` why rows that depend on something cannot be gone on with. ``step`` is
+    said where keys are split.
 
     Raises:
         KafkaUnavailableError: no broker answered.
@@ -124,6 +126,9 @@ def found_lost(
         read |= names.keys()
         known |= found.keys()
         marks = [each.changelog for each in found.values() if each.changelog is not None]
+        for former in sorted({mark.key for mark in marks if mark.key is not None}):
+            if (reason := refuse(former)) is not None:
+                problems[reason] = None
         if splits and (others := {each.partitions for each in marks} - {info.partitions}):
             problems[split_keys(topic, info.partitions, min(others), changelog.topic, step)] = None
         # what is lost of a changelog is said once, whichever topic's offsets tell of it

@@ -102,6 +102,7 @@ def check_state(
         channel.topics,
         splits=not chosen.has_fixed_keys,
         stored=stored,
+        refuse=lambda former: chosen.refuse_state(former, channel),
         step=chosen.split_step(channel),
     ):
         seen, _, advice = problem.partition(". ")

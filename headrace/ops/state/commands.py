@@ -456,6 +456,7 @@ def _look_at_topics(state: StateOf, *, create: bool) -> bool:
                 state.channel.topics,
                 splits=not state.has_fixed_keys,
                 stored=stored.last_entries,
+                refuse=lambda former: state.processor.refuse_state(former, state.channel),
                 step=state.split_step,
             )
         )

@@ -281,6 +281,7 @@ def test_a_topic_setting_that_may_lose_state_is_a_finding(
         ("shortened", "ends at offset 1, and rows up to 3 were committed"),
         ("grown again", "lost its end before offset 3"),
         ("more partitions", "has 3 partitions, and the state in g.in.state is for 2"),
+        ("another key", "is of key: value.id, and the channel has key: record now"),
         ("forgotten", "has the state of partition 0, and nothing says which records it is of"),
         (
             "another input",
@@ -296,21 +297,9 @@ def test_lost_state_is_a_finding(tmp_path: Path, harm: str, words: str) -> None:
     log = TopicPartition("g.in.state", 0)
     broker.produce(log, b"1", b"2", b"3")
     mark = ChangelogMark("id-2", 0, 2, has_rows=True, end=3, leader_epoch=0)
-    if harm in {"shortened", "grown again"}:
-        broker.truncate(log, 1)
-    if harm == "grown again":
-        broker.produce(log, *[b"other"] * 3)
-    if harm in {"deleted", "made again"}:
-        broker.delete_topic("g.in.state")
-    if harm == "made again":
-        broker.create_topic("g.in.state", 2)
-    if harm == "cut":
-        broker.expire(log, 2)
-    if harm == "more partitions":
-        broker.create_topic("in", 3)
-    if harm == "another input":
-        broker.delete_topic("in")
-        broker.create_topic("in", 2)
+    if harm == "another key":
+        mark = replace(mark, key="value.id")
+    _harm(broker, log, harm)
 
     def stored(names: Collection[str], deadline: Deadline) -> dict[str, StoredOffset]:
         """Return an offset of the first partition."""
@@ -328,6 +317,24 @@ def test_lost_state_is_a_finding(tmp_path: Path, harm: str, words: str) -> None:
     assert [each.level for each in found] == [Level.ERROR] * bool(words)
     assert words in " ".join(each.seen for each in found)
     assert all("headrace state" in each.advice for each in found)
+
+
+def _harm(broker: InMemoryBroker, log: TopicPartition, harm: str) -> None:
+    if harm in {"shortened", "grown again"}:
+        broker.truncate(log, 1)
+    if harm == "grown again":
+        broker.produce(log, *[b"other"] * 3)
+    if harm in {"deleted", "made again"}:
+        broker.delete_topic("g.in.state")
+    if harm == "made again":
+        broker.create_topic("g.in.state", 2)
+    if harm == "cut":
+        broker.expire(log, 2)
+    if harm == "more partitions":
+        broker.create_topic("in", 3)
+    if harm == "another input":
+        broker.delete_topic("in")
+        broker.create_topic("in", 2)
 
 
 def test_the_topic_for_shed_records_has_to_exist(tmp_path: Path) -> None:
