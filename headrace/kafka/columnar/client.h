@@ -83,6 +83,10 @@ typedef int message_cb_t(rd_kafka_t *, message_t *, void *);
     DO(const char *, message_errstr, (const message_t *))                                         \
     DO(int, header_get_all,                                                                       \
        (const rd_kafka_headers_t *, size_t, const char **, const void **, size_t *))              \
+    DO(rd_kafka_headers_t *, headers_new, (size_t))                                               \
+    DO(int, header_add,                                                                           \
+       (rd_kafka_headers_t *, const char *, ssize_t, const void *, ssize_t))                      \
+    DO(void, headers_destroy, (rd_kafka_headers_t *))                                             \
     DO(rd_kafka_topic_t *, topic_new, (rd_kafka_t *, const char *, void *))                       \
     DO(const char *, topic_name, (const rd_kafka_topic_t *))                                      \
     DO(void, topic_destroy, (rd_kafka_topic_t *))                                                 \

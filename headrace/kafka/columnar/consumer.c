@@ -18,7 +18,7 @@
 
 /* Rises with every change that the caller in Python has to know of: a library that was not compiled
  * again is refused. */
-#define REVISION 4
+#define REVISION 5
 
 int headrace_revision(void) { return REVISION; }
 

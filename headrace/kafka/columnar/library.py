@@ -26,7 +26,7 @@ SENTENCE = 512
 ARROW_ARRAY = 80
 
 #: As in ``consumer.c``.
-REVISION = 4
+REVISION = 5
 
 _NAME = 256
 
@@ -79,6 +79,18 @@ class ValuesStruct(c.Structure):
     )
 
 
+class ListsStruct(c.Structure):
+    """Headers of a column: ``lists_t``."""
+
+    _fields_ = (
+        ("valid", c.c_void_p),
+        ("ends", c.c_void_p),
+        ("offset", c.c_int64),
+        ("names", ValuesStruct),
+        ("values", ValuesStruct),
+    )
+
+
 _NAMES, _CONSUMER, _WHY = c.POINTER(c.c_char_p), c.c_void_p, (c.c_char_p, c.c_size_t)
 _PRODUCER, _VALUES = c.c_void_p, c.POINTER(ValuesStruct)
 
@@ -110,6 +122,7 @@ _BLOCKING: dict[str, tuple[Any, tuple[Any, ...]]] = {
             c.c_char_p,
             _VALUES,
             _VALUES,
+            c.POINTER(ListsStruct),
             c.c_void_p,
             c.c_void_p,
             c.c_int64,

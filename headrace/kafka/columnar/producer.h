@@ -24,7 +24,9 @@ enum {
     V_KEY,
     V_OPAQUE,
     V_FLAGS,
-    V_TIMESTAMP
+    V_TIMESTAMP,
+    V_HEADER,
+    V_HEADERS
 };
 #define COPY 0x2
 
@@ -56,6 +58,14 @@ typedef struct {
     const char *data;
     int64_t offset;
 } values_t;
+
+/* Headers of a column, as Arrow has lists of a name and a value. */
+typedef struct {
+    const uint8_t *valid; /* NULL where all are there */
+    const int32_t *ends;
+    int64_t offset;
+    values_t names, values;
+} lists_t;
 
 /* The client that this thread made last. */
 static __thread producer_t *newest;
@@ -148,12 +158,32 @@ static void look_up_value(const values_t *column, int64_t at, const char **data,
     *size = (size_t)(column->ends[place + 1] - column->ends[place]);
 }
 
-/* Produce the records from ``start`` to ``end``, without headers, to the partitions and with the
- * times in milliseconds that are given; NULL leaves them to the client. Returns the place of the
- * first one that the client did not take, or ``end``. */
+/* Return the headers of a record, NULL where it has none. */
+static rd_kafka_headers_t *headers_at(const lists_t *column, int64_t at) {
+    int64_t place = column->offset + at;
+    if (column->valid != NULL && !(column->valid[place / 8] >> (place % 8) & 1))
+        return NULL;
+    int32_t first = column->ends[place], end = column->ends[place + 1];
+    if (first == end)
+        return NULL;
+    rd_kafka_headers_t *headers = kafka.headers_new((size_t)(end - first));
+    for (int32_t each = first; each < end; each++) {
+        const char *name, *value;
+        size_t name_size, value_size;
+        look_up_value(&column->names, each, &name, &name_size);
+        look_up_value(&column->values, each, &value, &value_size);
+        kafka.header_add(headers, name, (ssize_t)name_size, value, (ssize_t)value_size);
+    }
+    return headers;
+}
+
+/* Produce the records from ``start`` to ``end`` with the headers, to the partitions and with the
+ * times in milliseconds that are given; NULL is for no headers, and leaves the others to the client.
+ * Returns the place of the first one that the client did not take, or ``end``. */
 int64_t headrace_produce(
     producer_t *producer, const char *topic, const values_t *keys, const values_t *values,
-    const int32_t *partitions, const int64_t *times, int64_t start, int64_t end) {
+    const lists_t *headers, const int32_t *partitions, const int64_t *times, int64_t start,
+    int64_t end) {
     rd_kafka_topic_t *handle = kafka.topic_new(producer->client, topic, NULL);
     int64_t at = start;
     for (; handle != NULL && at < end; at++) {
@@ -161,12 +191,17 @@ int64_t headrace_produce(
         size_t key_size, value_size;
         look_up_value(keys, at, &key, &key_size);
         look_up_value(values, at, &value, &value_size);
+        rd_kafka_headers_t *own = headers == NULL ? NULL : headers_at(headers, at);
         int code = kafka.producev(
             producer->client, V_TOPIC_HANDLE, handle, V_PARTITION,
             partitions == NULL ? (int32_t)-1 : partitions[at], V_KEY, key, key_size, V_VALUE, value,
-            value_size, V_FLAGS, COPY, V_TIMESTAMP, times == NULL ? (int64_t)0 : times[at], V_END);
-        if (code != 0)
+            value_size, V_FLAGS, COPY, V_TIMESTAMP, times == NULL ? (int64_t)0 : times[at],
+            V_HEADERS, own, V_END);
+        if (code != 0) {
+            if (own != NULL) /* they are the client's only with a record that it took */
+                kafka.headers_destroy(own);
             break;
+        }
     }
     if (handle != NULL)
         kafka.topic_destroy(handle);

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from headrace.core.records import FIRST_TIME
-from headrace.kafka.columnar.library import PATH, FailureStruct, ValuesStruct, load
+from headrace.kafka.columnar.library import PATH, FailureStruct, ListsStruct, ValuesStruct, load
 from headrace.kafka.errors import LibraryMissingError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _ANY_PARTITION, _NOW = -1, 0
 class ColumnProducer:
     """Produces columns by a client of the Python client's, which has to live as long. One thread.
 
-    What the client cannot take at once, or not in columns, is left to its own ``produce``.
+    What the client cannot take at once is left to its own ``produce``.
     """
 
     def __init__(self, handle: int) -> None:
@@ -63,25 +63,23 @@ class ColumnProducer:
         keys, values = _values_of(results.keys), _values_of(results.values)
         partitions = _numbers(results.partitions, np.int32, _ANY_PARTITION)
         times = _times(results.timestamps)
-        start = 0
-        for end in [*_places_with(results.headers), len(results)]:
-            while start < end:
-                start = self._library.produce(
-                    self._handle,
-                    results.topic.encode(),
-                    keys,
-                    values,
-                    None if partitions is None else partitions.ctypes.data,
-                    None if times is None else times.ctypes.data,
-                    start,
-                    end,
-                )
-                if start < end:
-                    yield results[start]
-                    start += 1
-            if end < len(results):
-                yield results[end]
-                start = end + 1
+        headers = None if results.headers is None else _lists_of(results.headers)
+        start, end = 0, len(results)
+        while start < end:
+            start = self._library.produce(
+                self._handle,
+                results.topic.encode(),
+                keys,
+                values,
+                headers,
+                None if partitions is None else partitions.ctypes.data,
+                None if times is None else times.ctypes.data,
+                start,
+                end,
+            )
+            if start < end:
+                yield results[start]
+                start += 1
 
     def forget(self) -> None:
         """Clear the list of records that were refused before."""
@@ -101,6 +99,13 @@ def _values_of(column: pa.Array) -> ValuesStruct:
     return ValuesStruct(*addresses, column.offset)
 
 
+def _lists_of(column: pa.Array) -> ListsStruct:
+    """Return where a column of :data:`headrace.core.columns.HEADERS` has its names and values."""
+    addresses = [None if buffer is None else buffer.address for buffer in column.buffers()[:2]]
+    pairs = (_values_of(column.values.field(name)) for name in ("key", "value"))
+    return ListsStruct(*addresses, column.offset, *pairs)
+
+
 def _numbers(column: pa.Array | None, kind: Any, nothing: int) -> Any:
     """Return numbers one after the other, with ``nothing`` in place of nulls."""
     if column is None:
@@ -115,12 +120,3 @@ def _times(column: pa.Array | None) -> Any:
         return None
     is_first = (times == _NOW) & column.is_valid().to_numpy(zero_copy_only=False)
     return np.where(is_first, FIRST_TIME, times) if is_first.any() else times
-
-
-def _places_with(headers: pa.Array | None) -> list[int]:
-    """Return the places of the records that have headers."""
-    if headers is None or headers.null_count == len(headers):
-        return []
-    sizes = pc.fill_null(pc.list_value_length(headers), 0).to_numpy()
-    found: list[int] = np.flatnonzero(sizes).tolist()
-    return found

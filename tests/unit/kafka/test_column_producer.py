@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,27 @@ def test_records_come_out_as_they_are_and_in_order(site: Site) -> None:
     assert found[-1].value() == b"single"
 
 
+def test_headers_are_those_of_records_one_by_one(site: Site) -> None:
+    """Names and values of any bytes, none, several of one name, and records without among them."""
+    source = random.Random(1)
+    names = ["h", "", "name of several words", "Größe"]
+    headers: list[Any] = [
+        [(source.choice(names), source.choice([None, b"", source.randbytes(9)])) for _ in range(n)]
+        for n in (source.randrange(4) for _ in range(500))
+    ]
+    records = [
+        ResultRecord(TOPIC, b"%d" % n, None, each or None, 1, 1_000)
+        for n, each in enumerate(headers)
+    ]
+    columns = columns_of(records)
+    site.produce([columns])
+    site.produce(each_of([columns]))
+    _, found, *_ = site.read(1000)
+    assert [(int(each.value()), each.headers()) for each in found] == 2 * [
+        *enumerate(each or None for each in headers)
+    ]
+
+
 def test_the_first_time_of_all_is_not_now(site: Site) -> None:
     """The client takes 0 for now, so that a record of then is a millisecond later."""
     records = [ResultRecord(TOPIC, b"v", b"k", None, 1, time) for time in (0, 1, 2_000)]
@@ -154,9 +176,11 @@ def test_a_queue_that_is_full_loses_and_doubles_nothing() -> None:
     site = Site(**{"test.mock.num.brokers": 1, "queue.buffering.max.messages": 100})
     values = [b"%d" % number for number in range(2000)]
     ones = pa.array([1] * 2000, pa.int32())
-    site.produce([ResultColumns(TOPIC, pa.array(values), pa.array(values), None, ones)])
+    headers = pa.array([[("h", each)] for each in values], HEADERS)
+    site.produce([ResultColumns(TOPIC, pa.array(values), pa.array(values), headers, ones)])
     _, found, *_ = site.read(2000)
     assert [each.value() for each in found] == values
+    assert [each.headers() for each in found] == [[("h", each)] for each in values]
 
 
 def test_a_queue_that_stays_full_is_said() -> None:
