@@ -303,6 +303,7 @@ def restoring() -> Process:
         phases=[],
         amounts={},
         counts={},
+        operators=[],
     )
     progress = d.RestoreStatus(done=34_000, total=100_000, percent=34.0, left_s=12.2)
     keyed = replace(
@@ -339,6 +340,7 @@ def workflows() -> Process:
         ],
         amounts={"calls_in_flight": 17},
         counts={"attempts": 610, "attempts_returned": 580, "attempts_timed_out": 4},
+        operators=[],
     )
     reducer = replace(
         _CLICKS, name="workflow", processor="keyed", sink="several", state_by_key=state

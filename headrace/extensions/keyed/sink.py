@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import operator
+from collections import Counter
 from dataclasses import astuple, dataclass, field, replace
 from itertools import chain
 from threading import Lock
@@ -148,13 +150,15 @@ class OutputColumns:
 class StagedState:
     """A micro-batch that is folded: its layer, and what is to be produced.
 
-    ``rows`` are the changed rows of the layer, in its order; None where it has none.
+    ``rows`` are the changed rows of the layer, in its order; None where it has none. ``named`` are
+    counts of the function's own parts, as of a topology's operators.
     """
 
     layer: Layer
     rows: pa.Table | None
     outputs: OutputColumns = field(default_factory=OutputColumns)
     counts: KeyedCounts = field(default_factory=KeyedCounts)
+    named: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +193,7 @@ def staged_state(
     changes = _changes(rows, state)
     counts = KeyedCounts(result.num_rows, len(changes), outputs=len(outputs), **sums)
     layer = Layer(micro_batch.id, changes, times)
-    return StagedState(layer, rows, outputs, counts)
+    return StagedState(layer, rows, outputs, counts, counts_in(result))
 
 
 def _changes(rows: pa.Table, state: LayeredState) -> dict[PartitionKey, RowChange]:
@@ -231,6 +235,8 @@ class KeyedSink(Sink[StagedState]):
         self.require: Callable[[], None] = lambda: None
         #: What was done in all that was committed. Any thread may read it.
         self.totals = KeyedCounts()
+        #: The same of the function's own parts, by their names. Any thread may read it.
+        self.named_totals: Mapping[str, Mapping[str, int]] = {}
 
     @property
     def changelog(self) -> str:
@@ -376,6 +382,7 @@ class KeyedSink(Sink[StagedState]):
             self._marks.update({move.partition.partition: move.changelog for move in moves})
             for each in staged:
                 self.totals = self.totals.plus(each.counts)
+                self.named_totals = _added(self.named_totals, each.named)
 
     def _progress_after(self, moves: Sequence[CountedMove]) -> Mapping[int, Progress]:
         """Return where tasks are once their partitions have moved."""
@@ -546,6 +553,18 @@ class KeyedSink(Sink[StagedState]):
         self._transactions.close()
 
 
+def _added(
+    totals: Mapping[str, Mapping[str, int]], more: Mapping[str, Mapping[str, int]]
+) -> Mapping[str, Mapping[str, int]]:
+    """Return the sums of counts by name; those that there are stay as they are."""
+    if not more:
+        return totals
+    sums = {name: Counter(totals.get(name, {})) for name in more}
+    for name, counts in more.items():
+        sums[name].update(counts)
+    return {**totals, **sums}
+
+
 def _leader_epoch(ends: Ends, partition: TopicPartition, deadline: Deadline) -> int | None:
     """Return an epoch to go with a position, None where the leader does not say: it is a help."""
     try:
@@ -558,11 +577,27 @@ _COUNTED = ("fired", "late", "dropped", "rejected", "expired")
 
 _TIMES = b"headrace.times"
 
+_NAMED = b"headrace.counts"
+
 
 def with_times(result: pa.Table, times: Mapping[int, int]) -> pa.Table:
     """Return a result that says which stream time its partitions came to."""
     text = ",".join(f"{number}:{time}" for number, time in times.items())
     return result.replace_schema_metadata({_TIMES: text.encode()})
+
+
+def with_counts(result: pa.Table, counts: Mapping[str, Mapping[str, int]]) -> pa.Table:
+    """Return a result that says what was counted of the function's own parts, by their names."""
+    if not counts:
+        return result
+    noted = {**(result.schema.metadata or {}), _NAMED: json.dumps(counts).encode()}
+    return result.replace_schema_metadata(noted)
+
+
+def counts_in(result: pa.Table) -> dict[str, dict[str, int]]:
+    """Return what :func:`with_counts` put there."""
+    found: dict[str, dict[str, int]] = json.loads((result.schema.metadata or {}).get(_NAMED, "{}"))
+    return found
 
 
 def times_in(result: pa.Table) -> dict[int, int]:

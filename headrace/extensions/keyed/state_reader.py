@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.extensions.keyed.phases import UNKNOWN, named
@@ -13,13 +13,24 @@ from headrace.extensions.keyed.store import StoreSize
 from headrace.telemetry.metrics import PhaseSnapshot, StateSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from headrace.extensions.keyed.api import Phases
     from headrace.extensions.keyed.phases import PhaseTotals
     from headrace.extensions.keyed.row import KeyRow
     from headrace.extensions.keyed.state import LayeredState, Progress
     from headrace.extensions.keyed.store import RocksStore
+    from headrace.telemetry.metrics import OperatorSnapshot
+
+
+#: What reads the figures of operators over partitions, at a time in seconds since the epoch.
+OperatorsReader: TypeAlias = "Callable[[Sequence[int], float], tuple[OperatorSnapshot, ...]]"
+
+
+def no_operators(partitions: Sequence[int], now: float) -> tuple[OperatorSnapshot, ...]:
+    """Return nothing: there are no operators. An ``OperatorsReader``."""
+    del partitions, now
+    return ()
 
 
 class FoundKey(NamedTuple):
@@ -50,6 +61,7 @@ class StateReader:
 
     ``held`` returns the partitions that the channel has, ``restoring`` how far those are whose
     state is not there, ``counts`` what was done so far. ``phases`` are those of the reducer.
+    ``operators`` returns the figures of a topology's over partitions, at a time of the clock.
 
     Raises:
         StateStoreError: the store cannot be read, or the partition was given up meanwhile.
@@ -66,7 +78,9 @@ class StateReader:
         clock: Clock = SYSTEM_CLOCK,
         phases: Phases | None = None,
         topics_of: Callable[[int], Mapping[str, str]] = lambda _: {},
+        operators: OperatorsReader = no_operators,
     ) -> None:
+        self._operators = operators
         self._state = state
         self._store = store
         self._held = held
@@ -98,7 +112,10 @@ class StateReader:
         return {topics[each]: at for each, at in progress.offsets.items() if each in topics}
 
     def snapshot(self) -> StateSnapshot:
-        """Return all that the channel has here, in numbers. Does not block."""
+        """Return all that the channel has here, in numbers.
+
+        Blocks for no more than the operator times of a topology, which are in memory as a rule.
+        """
         held, counts = self.partitions(), self._counts()
         sizes = [each.size for each in held if each.restoring is None]
         known = [size for size in sizes if size is not None]
@@ -135,6 +152,7 @@ class StateReader:
             if declared is None or totals is None
             else named(declared.amounts, totals.amounts),
             counts={} if declared is None else named(declared.counts, added),
+            operators=self._operators(ready, now),
         )
 
     def find(self, key: bytes, partition: int | None = None) -> list[FoundKey]:

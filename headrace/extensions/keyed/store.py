@@ -38,6 +38,7 @@ from headrace.extensions.keyed.api import TimerClock
 from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
 from headrace.extensions.keyed.phases import PhaseTotals, Tally, summed, totals_of
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.extensions.keyed.row_groups import NO_ROWS, GroupSize, RowGroups, summed_groups
 from headrace.extensions.keyed.unwritten import ABSENT, Unwritten, UnwrittenTable
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from headrace.extensions.keyed.phases import PhaseReader
     from headrace.extensions.keyed.row import LoadedRows
+    from headrace.extensions.keyed.row_groups import Growth
 
 
 log = structlog.get_logger(__name__)
@@ -318,27 +320,40 @@ def _put_loaded(
 class _Count:
     """The counts of a partition, or of what is added to it."""
 
-    __slots__ = ("bytes", "quarantined", "rows", "tally", "timers")
+    __slots__ = ("bytes", "groups", "quarantined", "rows", "tally", "timers")
 
     def __init__(self) -> None:
         self.rows = self.bytes = self.timers = self.quarantined = 0
         self.tally = Tally()
+        self.groups: dict[str, GroupSize] = {}
 
-    def add_change(self, key: bytes, change: RowChange) -> None:
-        """Add what a change does to rows, bytes, timers and quarantine."""
+    def add_change(self, key: bytes, change: RowChange, group: str | None = None) -> None:
+        """Add what a change does to rows, bytes, timers and quarantine, and to a group's rows."""
         before, after = change
+        rows = size = 0
         if after is not None:
-            self.rows += 1
-            self.bytes += len(key) + _LENGTH.size + len(after.value) + len(after.extra or b"")
+            rows += 1
+            size += len(key) + _LENGTH.size + len(after.value) + len(after.extra or b"")
         if before is not None:
-            self.rows -= 1
-            self.bytes -= len(key) + _LENGTH.size + len(before.value) + len(before.extra or b"")
+            rows -= 1
+            size -= len(key) + _LENGTH.size + len(before.value) + len(before.extra or b"")
+        self.rows += rows
+        self.bytes += size
+        if group is not None:
+            self.groups[group] = self.groups.get(group, NO_ROWS).plus(GroupSize(rows, size))
         if (after is not None and after.extra) or (before is not None and before.extra):
             self.timers += len(timers_of(key, after)) - len(timers_of(key, before))
             self.quarantined += _is_quarantined(after) - _is_quarantined(before)
 
+    def add_growth(self, growth: Growth) -> None:
+        """Add what changes of rows with nothing but a value do."""
+        self.rows += growth.size.rows
+        self.bytes += growth.size.bytes
+        self.groups = summed_groups([self.groups, growth.groups])
+
     def merge(self, more: _Count) -> None:
         """Add what another one has."""
+        self.groups = summed_groups([self.groups, more.groups])
         self.rows += more.rows
         self.bytes += more.bytes
         self.timers += more.timers
@@ -392,14 +407,20 @@ class RocksStore(StateStore):
     Rows that were put are in a table until they are flushed, and cached from then on as they are
     stored, up to ``cache_bytes``. What the disk took meanwhile is found by RocksDB's checksums. The
     write-ahead log is not forced to the disk: what a crash of the machine takes is read again from
-    the changelog. With ``phase_of`` keys are counted by phase.
+    the changelog. With ``phase_of`` keys are counted by phase, and the rows of ``groups`` each by
+    themselves: what their keys begin with, by their names.
     """
 
     def __init__(
-        self, folder: Path, cache_bytes: int = 64 << 20, phase_of: PhaseReader | None = None
+        self,
+        folder: Path,
+        cache_bytes: int = 64 << 20,
+        phase_of: PhaseReader | None = None,
+        groups: Mapping[str, bytes] | None = None,
     ) -> None:
         self._folder = folder
         self._phase_of = phase_of
+        self._groups = None if groups is None else RowGroups(groups, _LENGTH.size)
         self._database: Rdict | None = None
         # by the name in the database: bytes are nothing that is looked through for garbage
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
@@ -562,26 +583,7 @@ class RocksStore(StateStore):
         timers: dict[bytes, bytes | None] = {timer_key(*each): None for each in stale}
         partitions = {number for number, _ in keys}
         growth = {number: _Count() for number in partitions & self._counts.keys()}
-        # most rows have nothing but a state: there is no call of Python's for them
-        more, longer = dict.fromkeys(partitions, 0), dict.fromkeys(partitions, 0)
-        for key, change in changes:
-            (number, name), (before, after) = key, change
-            if (before is not None and before[1]) or (after is not None and after[1]):
-                timers.update(timer_changes(key, change))
-                if number in growth:
-                    growth[number].add_change(name, change)
-                continue
-            if before is None or after is None:
-                sign = (after is not None) - (before is not None)
-                more[number] += sign
-                longer[number] += sign * (len(name) + _LENGTH.size)
-            if after is not None:
-                longer[number] += len(after[0] or b"")
-            if before is not None:
-                longer[number] -= len(before[0] or b"")
-        for number, count in growth.items():
-            count.rows += more[number]
-            count.bytes += longer[number]
+        timers |= self._count_changes(changes, partitions, growth)
         added: list[int] = []
         for key, change in changes if self._phase_of is not None else ():
             added = summed(added, self._tally(change, growth.get(key.partition)))
@@ -590,6 +592,36 @@ class RocksStore(StateStore):
             self._unwritten.commits.update(commits or {})
             self._grow(growth, partitions)
             self._added = summed(self._added, added)
+
+    def _count_changes(
+        self,
+        changes: Sequence[tuple[PartitionKey, RowChange]],
+        partitions: Collection[int],
+        growth: Mapping[int, _Count],
+    ) -> dict[bytes, bytes | None]:
+        """Add what changes do to counts of partitions; return what they do to the timers' index."""
+        timers: dict[bytes, bytes | None] = {}
+        groups = self._groups
+        if groups is not None and (found := groups.growth(changes)) is not None:
+            for number, count in growth.items():
+                count.add_growth(found[number])
+            return timers
+        # most rows were there and have nothing but a state: there is no call of Python's for them
+        longer = dict.fromkeys(partitions, 0)
+        for key, change in changes:
+            before, after = change
+            if before is not None and after is not None and not before[1] and not after[1]:
+                if groups is None:
+                    longer[key[0]] += len(after[0] or b"") - len(before[0] or b"")
+                    continue
+            elif (before is not None and before[1]) or (after is not None and after[1]):
+                timers.update(timer_changes(key, change))
+            if key.partition in growth:
+                group = None if groups is None else groups.find(key.key)
+                growth[key.partition].add_change(key.key, change, group)
+        for number, count in growth.items():
+            count.bytes += longer[number]
+        return timers
 
     @override
     def unwritten(self) -> Unwritten:
@@ -781,7 +813,8 @@ class RocksStore(StateStore):
             found = _Count()
             for count, (name, data) in enumerate(rows, 1):
                 key, row = name[_PARTITION.size :], decode_row(data)
-                found.add_change(key, RowChange(None, row))
+                group = None if self._groups is None else self._groups.find(key)
+                found.add_change(key, RowChange(None, row), group)
                 if self._phase_of is not None:
                     found.tally.add(self._phase_of(row), 1)
                 if count % STEP == 0:
@@ -796,6 +829,16 @@ class RocksStore(StateStore):
         """Return what there is of a partition, None where it has not been counted yet."""
         with self._lock:
             return self._counts[partition].size() if partition in self._counted else None
+
+    def group_sizes(self, partitions: Collection[int]) -> dict[str, GroupSize] | None:
+        """Return the rows of partitions by group, None where one has not been counted yet.
+
+        A group without rows is missing, or has none.
+        """
+        with self._lock:
+            if not self._counted.issuperset(partitions):
+                return None
+            return summed_groups(self._counts[number].groups for number in partitions)
 
     def phases(self, partitions: Collection[int]) -> PhaseTotals | None:
         """Return the keys of partitions by phase, None where one has not been counted yet."""

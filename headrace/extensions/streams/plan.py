@@ -152,6 +152,16 @@ class Plan:
         sources = tuple(topic for topic in channel.topics if topic not in made)
         return dict.fromkeys(made, sources)
 
+    def read_by(self, place: int) -> str | None:
+        """Return the topic that an operator names to read, None of one that reads others."""
+        operator = self.operators[place]
+        return operator.topic if isinstance(operator, Source | TableSource) else None
+
+    def written_by(self, place: int) -> str | None:
+        """Return the topic that an operator's rows go to, None where they go to none."""
+        operator = self.operators[place]
+        return operator.topic if isinstance(operator, Sink) else self.by_key.get(place)
+
     def part(self, name: str) -> Channel:
         """Return a part by its name, which is its channel's without the topology's.
 

@@ -223,6 +223,9 @@ class Totals(Document):
     """Errors told to the processor."""
     commit_failures: Number
     """Commits that failed."""
+    enforced: Number = 0
+    """Pieces of work that were taken while one of several topics had no records, and was at its
+    end for max_task_idle."""
     rebalances: Number
     """Changes of this member's share."""
     lag: Number
@@ -270,6 +273,35 @@ class PhaseStatus(Document):
     """The age of the oldest; null where no key in it has one."""
 
 
+class OperatorStatus(Document):
+    """An operator of a topology, over the partitions that are here.
+
+    Counts are since the channel started; null: it is nothing that can happen to the operator.
+    """
+
+    name: str
+    """Its name."""
+    kind: str
+    """Its kind: aggregate, join, lookup, table_join or table."""
+    records: Number
+    """Rows that came to it."""
+    late: Number | None
+    """Rows that came when their windows and the grace were over."""
+    alone: Number | None
+    """Rows without a partner that a left or an outer join told."""
+    closed: Number | None
+    """Windows of keys that are over."""
+    skipped: Number | None
+    """Rows left out because they have no value, or not the key to look up."""
+    rows: Number | None
+    """Rows of its store; null, as the next one, while they are counted, or without a store."""
+    bytes: Number | None
+    """Bytes of keys and rows, as stored."""
+    operator_time_lag_s: Seconds | None
+    """Seconds by which its oldest operator time is behind the clock; null before a record, and of
+    an operator without one."""
+
+
 class StateTotals(Document):
     """The state that a channel keeps by key, of the partitions that are here.
 
@@ -306,6 +338,8 @@ class StateTotals(Document):
     """Sums over all keys, as the reducer declares them; none while they are counted."""
     counts: dict[str, Number]
     """Sums of what commits added to the counts that the reducer declares."""
+    operators: list[OperatorStatus]
+    """The operators of a topology that have figures of their own, in the order of the code."""
 
 
 class PoolStatus(Document):

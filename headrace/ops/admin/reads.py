@@ -223,6 +223,8 @@ class Reads:
         yield _Endpoint(f"{channel}/state/{{key:path}}", self.state, "One key's state", statuses)
         title = "Records as they pass, a line of JSON each"
         yield _Endpoint(f"{channel}/tap", self.tap, title, (404, 409, 422), _LINES, _PLAIN)
+        title = "The plans of topologies of streams"
+        yield _Endpoint("/api/v1/topologies", look.topologies, title)
         yield _Endpoint("/api/v1/members", look.members, "The members of each group", (503,))
         yield _Endpoint("/api/v1/history", self.history, "The last hour in numbers", (422,))
         yield _Endpoint("/api/v1/events", self.events, "The recent log events", (422,))

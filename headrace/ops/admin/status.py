@@ -21,6 +21,7 @@ from headrace.ops.admin.document import Document, Number, moment
 from headrace.ops.admin.health import not_ready
 from headrace.ops.admin.history import INTERVAL, Events, EventStatus, History, Rates
 from headrace.ops.admin.state import restore_status, state_reader_of
+from headrace.ops.admin.topologies import Topologies, topologies_of
 from headrace.telemetry.logs import recent_events
 from headrace.telemetry.metrics import Summary
 from headrace.version import VERSION
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.ops.admin.ports import Controller, Deployment, Process
     from headrace.ops.admin.rejects import Rejects
     from headrace.telemetry.logs import RecentEvent
-    from headrace.telemetry.metrics import ChannelSummary, PartitionSnapshot
+    from headrace.telemetry.metrics import ChannelSummary, OperatorSnapshot, PartitionSnapshot
 
 P = TypeVar("P", bound=d.PartitionStatus)
 
@@ -210,6 +211,10 @@ class StatusBuilder:
         found = [self._group(channel) for channel in self._sorted()]
         return Members(at=self._now(), groups=found)
 
+    def topologies(self) -> Topologies:
+        """Return the plans of the topologies whose channels run."""
+        return topologies_of(self._sorted())
+
     def config(self) -> configuration.ConfigDocument:
         """Return the configuration, secrets masked."""
         applied = dict(document(self._controller.config))
@@ -298,6 +303,7 @@ class StatusBuilder:
             dead_letters=int(done.dead_letters),
             errors=int(done.errors),
             commit_failures=int(done.commit_failures),
+            enforced=int(done.enforced),
             rebalances=int(done.rebalances),
             lag=lag,
             lag_per_s=trend.per_s,
@@ -367,6 +373,23 @@ def _state_by_key(channel: InboundKafkaChannel) -> d.StateTotals | None:
         ],
         amounts=dict(found.amounts),
         counts=dict(found.counts),
+        operators=[_operator(each) for each in found.operators],
+    )
+
+
+def _operator(each: OperatorSnapshot) -> d.OperatorStatus:
+    counts = each.counts
+    return d.OperatorStatus(
+        name=each.name,
+        kind=each.kind,
+        records=counts.get("records", 0),
+        late=counts.get("late"),
+        alone=counts.get("alone"),
+        closed=counts.get("closed"),
+        skipped=counts.get("skipped"),
+        rows=each.rows,
+        bytes=each.bytes,
+        operator_time_lag_s=each.time_lag,
     )
 
 

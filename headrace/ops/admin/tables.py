@@ -10,7 +10,7 @@ from headrace.ops.admin.document import restoring
 from headrace.ops.console import Column, duration, figures, numeric, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from rich.console import Console
 
@@ -73,6 +73,9 @@ def _show_channel(channel: dict[str, Any], console: Console) -> None:
         console.print(Text(_pause(pause), style="yellow"))
     for line in _numbers(channel):
         console.print(line, highlight=False)
+    # a process of a former version has none
+    if operators := (channel.get("state_by_key") or {}).get("operators"):
+        console.print(table_of(operators, OPERATORS))
     if channel["partitions"]:
         console.print(table_of(channel["partitions"], _PARTITIONS))
 
@@ -99,6 +102,8 @@ def _numbers(channel: dict[str, Any]) -> Iterable[str]:
     """Yield what there is to say of overflow, of keys by phase, and of a pool."""
     if overflow := channel["totals"]["overflow_records"]:
         yield f"overflow: {overflow} records"
+    if enforced := channel["totals"].get("enforced"):
+        yield f"enforced: {enforced} pieces of work did not wait for all topics"
     rejects = channel.get("rejects") or {}
     kinds = ("dead_letters", "skipped_records", "rejected_facts")
     if said := [f"{kind.replace('_', ' ')} {rejects[kind]}" for kind in kinds if rejects.get(kind)]:
@@ -114,6 +119,29 @@ def _numbers(channel: dict[str, Any]) -> Iterable[str]:
         busy = f"pool: {pool['busy']} of {pool['threads']} threads busy"
         left = [f"left to calls that hang {count}"] if (count := pool.get("left")) else []
         yield " · ".join([busy, *left, f"waiting {pool['waiting']}", *ended])
+
+
+def _count_of(name: str) -> Callable[[dict[str, Any]], str | None]:
+    return lambda each: None if each[name] is None else f"{each[name]:,}"
+
+
+def _time_lag(each: dict[str, Any]) -> str | None:
+    lag = each["operator_time_lag_s"]
+    return None if lag is None else duration(lag)
+
+
+#: Of an operator of a topology: what is no figure of it is left empty.
+OPERATORS: tuple[Column[dict[str, Any]], ...] = (
+    Column("operator", lambda each: f"{each['kind'].replace('_', ' ')} {each['name']}"),
+    numeric("records", _count_of("records")),
+    numeric("late", _count_of("late")),
+    numeric("alone", _count_of("alone")),
+    numeric("closed", _count_of("closed")),
+    numeric("skipped", _count_of("skipped")),
+    numeric("rows", _count_of("rows")),
+    numeric("bytes", _count_of("bytes")),
+    numeric("time lag", _time_lag),
+)
 
 
 def _phase(phase: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.errors import UnreachableError
-from headrace.ops.admin.tables import catch_up, partition_name, state_word
+from headrace.ops.admin.tables import OPERATORS, catch_up, partition_name, state_word
 from headrace.ops.console import Column, duration, numeric, table_of
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class Top:
             head,
             *reasons,
             table_of(self._figures(found), _CHANNELS),
+            *_of_operators(found),
             Text(""),
             self._of_partitions(found),
         )
@@ -138,6 +139,7 @@ class Top:
                 "held_bytes": totals["held_bytes"],
                 "held": len(channel["partitions"]),
                 "partitions": sum(channel["topics"].values()),
+                "operators": _operators_of(channel),
                 "lag_by_partition": {
                     partition_name(each): each["lag"] for each in channel["partitions"]
                 },
@@ -153,6 +155,19 @@ class Top:
         if left <= 0:
             return table
         return Group(table, Text(f"and {left} partitions with less lag", style="dim"))
+
+
+def _operators_of(channel: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the operators of a topology's channel; a process of a former version has none."""
+    return list((channel.get("state_by_key") or {}).get("operators") or ())
+
+
+def _of_operators(found: dict[str, Any]) -> list[RenderableType]:
+    """Return the operators of topologies, nothing where there are none."""
+    rows = [
+        (channel["name"], each) for channel in found["channels"] for each in _operators_of(channel)
+    ]
+    return [Text(""), table_of(rows, _OPERATORS)] if rows else []
 
 
 def _seconds(seconds: float | None) -> str | None:
@@ -191,6 +206,20 @@ _PARTITIONS: tuple[Column[tuple[str, dict[str, Any]]], ...] = (
     numeric("position", lambda pair: pair[1]["position"]),
     numeric("end", lambda pair: pair[1]["end"]),
     Column("last error", lambda pair: _error(pair[1])),
+)
+
+
+def _of_second(column: Column[dict[str, Any]]) -> Column[tuple[str, dict[str, Any]]]:
+    """Return the column for pairs, of which the second is what it is of."""
+    return Column(
+        column.title, lambda pair: column.cell(pair[1]), column.style, is_number=column.is_number
+    )
+
+
+#: Of a channel's name and an operator of it.
+_OPERATORS: tuple[Column[tuple[str, dict[str, Any]]], ...] = (
+    Column("channel", itemgetter(0)),
+    *(_of_second(column) for column in OPERATORS),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.telemetry.metrics.declared import Metrics
 from headrace.telemetry.metrics.readings import (
     ChannelSummary,
+    OperatorSnapshot,
     PartitionSnapshot,
     PhaseSnapshot,
     PoolSnapshot,
@@ -27,6 +28,7 @@ __all__ = [
     "MetricSample",
     "Metrics",
     "MetricsServer",
+    "OperatorSnapshot",
     "PartitionSnapshot",
     "PhaseSnapshot",
     "PoolSnapshot",

@@ -47,6 +47,7 @@ class ChannelSummary:
     dead_letters: float
     errors: float
     commit_failures: float
+    enforced: float
     rebalances: float
     stages: dict[str, StageTotal]
     threads: dict[tuple[ThreadRole, ThreadActivity], float]
@@ -66,6 +67,7 @@ class Summary:
             "dead_letters": _counted(metrics.dead_lettered),
             "errors": _counted(metrics.errors),
             "commit_failures": _counted(metrics.commit_failures),
+            "enforced": _counted(metrics.enforced),
             "rebalances": _counted(metrics.rebalances),
         }
         self._stages = _stages(metrics)
@@ -303,6 +305,31 @@ class PhaseSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorSnapshot:
+    """An operator of a topology: its figures over the partitions that the channel has here.
+
+    ``counts`` are since the channel started: those that can happen to such an operator. ``rows``
+    and ``bytes`` are None while they are not counted, or without a store. ``time_lag`` is by how
+    many seconds the oldest operator time is behind the clock, None before the first record, and of
+    an operator without one.
+    """
+
+    topology: str
+    name: str
+    kind: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+    rows: int | None = None
+    bytes: int | None = None
+    time_lag: float | None = None
+
+    def values(self) -> dict[str, float]:
+        """Return what is known, by the name of the metric."""
+        gauges = {"rows": self.rows, "bytes": self.bytes, "time_lag": self.time_lag}
+        known = {name: value for name, value in gauges.items() if value is not None}
+        return {**self.counts, **known}
+
+
+@dataclass(frozen=True, slots=True)
 class StateSnapshot:
     """The state that a channel keeps by key, of the partitions that are here.
 
@@ -312,7 +339,8 @@ class StateSnapshot:
     these take nothing. ``stream_time_lag`` is by how many seconds the oldest stream time is behind
     the clock, None before the first record.
     ``phases`` and ``amounts`` are those that the reducer declares, empty while something is not
-    counted; ``counts`` are what was added to its counts since the channel started.
+    counted; ``counts`` are what was added to its counts since the channel started. ``operators``
+    are those of a topology.
     """
 
     keys_touched: int = 0
@@ -332,6 +360,7 @@ class StateSnapshot:
     phases: tuple[PhaseSnapshot, ...] = ()
     amounts: Mapping[str, int] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
+    operators: tuple[OperatorSnapshot, ...] = ()
 
     def values(self) -> dict[str, float | None]:
         """Return what is measured, by the name of the metric."""
@@ -433,6 +462,41 @@ _ADDED = MetricSpec(
 )
 
 
+def _of_operator(name: str, kind: str, text: str) -> MetricSpec:
+    labels = ("topology", "channel", "operator")
+    return MetricSpec(f"headrace_streams_{name}", kind, labels, text)
+
+
+#: What there is of an operator of a topology, by what a snapshot calls it.
+_OPERATORS = {
+    "records": _of_operator("records_total", "counter", "Rows that came to the operator."),
+    "late": _of_operator(
+        "late_total",
+        "counter",
+        "Rows that came when their windows and the grace were over. Windows leave them out, a join "
+        "still looks for partners.",
+    ),
+    "alone": _of_operator(
+        "alone_total", "counter", "Rows without a partner that a left or an outer join told."
+    ),
+    "closed": _of_operator("closed_total", "counter", "Windows of keys that are over."),
+    "skipped": _of_operator(
+        "skipped_total",
+        "counter",
+        "Rows left out because they have no value, or not the key to look up.",
+    ),
+    "rows": _of_operator(
+        "rows", "gauge", "Rows of the operator's store, of the partitions that are held."
+    ),
+    "bytes": _of_operator("bytes", "gauge", "Bytes of these keys and rows, as they are stored."),
+    "time_lag": _of_operator(
+        "operator_time_lag_seconds",
+        "gauge",
+        "By how much the oldest operator time of a held partition is behind the clock.",
+    ),
+}
+
+
 class StateCollector(Collector):
     """Reads the state of channels when Prometheus asks. What is not known has no sample."""
 
@@ -443,6 +507,7 @@ class StateCollector(Collector):
         _PHASE_OLDEST,
         _AMOUNTS,
         _ADDED,
+        *_OPERATORS.values(),
     )
 
     def __init__(self) -> None:
@@ -451,12 +516,15 @@ class StateCollector(Collector):
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
         """Return all families, without samples where no channel keeps state."""
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
-            name: CounterMetricFamily(spec.name, spec.text, labels=spec.labels)
-            for name, spec in _STATE_COUNTS.items()
+            name: _counters(spec) for name, spec in _STATE_COUNTS.items()
         }
         families |= {name: _gauges(spec) for name, spec in _STATE_GAUGES.items()}
         phases, oldest, amounts = map(_gauges, (_PHASES, _PHASE_OLDEST, _AMOUNTS))
-        added = CounterMetricFamily(_ADDED.name, _ADDED.text, labels=_ADDED.labels)
+        added = _counters(_ADDED)
+        operators = {
+            name: _counters(spec) if spec.kind == "counter" else _gauges(spec)
+            for name, spec in _OPERATORS.items()
+        }
         for channel, source in list(self.sources.items()):
             found = source()
             for name, value in found.values().items():
@@ -470,7 +538,11 @@ class StateCollector(Collector):
                 amounts.add_metric([channel, name], number)
             for name, number in found.counts.items():
                 added.add_metric([channel, name], number)
-        return [*families.values(), phases, oldest, amounts, added]
+            for operator in found.operators:
+                labels = [operator.topology, channel, operator.name]
+                for name, figure in operator.values().items():
+                    operators[name].add_metric(labels, figure)
+        return [*families.values(), phases, oldest, amounts, added, *operators.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -594,6 +666,10 @@ class ThreadCollector(Collector):
             for activity, seconds in time.seconds().items():
                 family.add_metric([*labels, activity.value], seconds)
         return [family]
+
+
+def _counters(spec: MetricSpec) -> CounterMetricFamily:
+    return CounterMetricFamily(spec.name, spec.text, labels=spec.labels)
 
 
 def _gauges(spec: MetricSpec) -> GaugeMetricFamily:

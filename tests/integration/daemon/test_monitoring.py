@@ -43,6 +43,39 @@ def wait(call):
 flows.define("waiting", 1, Call("wait"))
 """
 
+_TOPOLOGY = """
+from headrace.streams import Field, Row, Topology, tumbling, count, window_start
+
+
+class Order(Row):
+    id: Field[int]
+
+
+class Payment(Row):
+    paid: Field[int]
+
+
+class Settled(Row):
+    id: Field[int | None]
+    paid: Field[int | None]
+
+
+class Minute(Row):
+    begin: Field[int]
+    n: Field[int]
+
+
+def settled(orders, payments, output):
+    app = Topology()
+    made = app.stream(orders, Order).join(
+        app.stream(payments, Payment), Settled, name="settled", kind="outer", within="1s",
+        id=Order.id, paid=Payment.paid,
+    )
+    by_minute = made.group_by(Settled.id, name="minutes").window(tumbling("1m"))
+    by_minute.agg(Minute, begin=window_start, n=count()).final().to(output)
+    return app
+"""
+
 #: A metric with what narrows it down.
 _SELECTOR = re.compile(r"\b(?:headrace_[a-z_]+|process_[a-z_]+|up)\b(?:\{[^}]*\})?")
 
@@ -78,7 +111,22 @@ def instances(site: Site) -> dict[str, Any]:
     return found
 
 
-def busy(site: Site, besides: dict[str, Any] | None = None) -> Daemon:
+def topologies(site: Site) -> dict[str, Any]:
+    """Return a topology with a join and windows, which has counted a record."""
+    (site.directory / "settled.py").write_text(_TOPOLOGY, encoding="utf-8")
+    orders, payments, output = (site.broker.create_topic(1) for _ in range(3))
+    record = FakeRecord(key_=b"1", value_=b'{"id": 1}', timestamp_=round(time.time() * 1000))
+    site.broker.produce(TopicPartition(orders, 0), record)
+    options = {"orders": orders, "payments": payments, "output": output}
+    group = f"{site.group}.shop"
+    return {"shop": {"code": "settled:settled", "group": group, "options": options}}
+
+
+def busy(
+    site: Site,
+    besides: dict[str, Any] | None = None,
+    topologies: dict[str, Any] | None = None,
+) -> Daemon:
     """Return a daemon that has processed records, and skipped one that failed."""
     quick = {
         "retry": {"attempts": 2, "backoff": "1ms", "max_backoff": "10ms"},
@@ -88,10 +136,13 @@ def busy(site: Site, besides: dict[str, Any] | None = None) -> Daemon:
         site.broker.produce(site.partition(number), b"a", b"poison", b"c")
     document = site.document("refuse_poison", **quick)
     document["channels"] |= besides or {}
+    document["topologies"] = topologies or {}
     daemon = site.daemon(document).start()
     eventually(lambda: site.offsets() == [3, 3])
     if besides is not None:
         eventually(lambda: daemon.metric("headrace_keyed_rows", channel="workflow") == 1)
+    if topologies is not None:
+        eventually(lambda: daemon.metric("headrace_streams_rows", operator="settled") == 1)
     return daemon
 
 
@@ -122,7 +173,7 @@ def test_the_lag_is_the_age_of_a_waiting_record(site: Site) -> None:
 
 def test_each_query_has_an_answer(site: Site, tmp_path: Path) -> None:
     """Every expression of the dashboard has a series, and so has every part of every alert."""
-    daemon = busy(site, instances(site))
+    daemon = busy(site, instances(site), topologies(site))
     port = daemon.wait_event("metrics_served")["port"]
     with prometheus(tmp_path, f"127.0.0.1:{port}") as server:
         # a rate takes two scrapes, and the deriv of an alert two minutes, which nobody waits for

@@ -22,6 +22,7 @@ from headrace.extensions.keyed.store import StoreSize
 from headrace.telemetry.metrics import (
     Metrics,
     MetricsServer,
+    OperatorSnapshot,
     PartitionSnapshot,
     PhaseSnapshot,
     PoolSnapshot,
@@ -65,6 +66,17 @@ STATE = StateSnapshot(
     phases=(PhaseSnapshot("open", 4, 90.0), PhaseSnapshot("closed", 1)),
     amounts={"calls_in_flight": 10},
     counts={"attempts": 11},
+    operators=(
+        OperatorSnapshot(
+            "shop",
+            "pages",
+            "aggregate",
+            {"records": 90, "late": 4, "alone": 3, "closed": 2, "skipped": 1},
+            rows=40,
+            bytes=900,
+            time_lag=2.5,
+        ),
+    ),
 )
 
 #: What the threads of a processor's pool are doing.
@@ -395,6 +407,29 @@ def test_the_state_of_a_channel_is_read_at_a_scrape() -> None:
     assert "headrace_keyed_late" in scraped(metrics)
     metrics.forget_partitions("main")
     assert "headrace_keyed_late" not in scraped(metrics)
+
+
+def test_the_operators_of_a_topology_are_read_at_a_scrape() -> None:
+    """Each figure is there by topology, channel and operator; what an operator has not is not."""
+    metrics = used()
+    found = scraped(metrics)
+    own = [name for name in found if "streams" in name]
+    read = {name.removeprefix("headrace_streams_"): found[name][2] for name in own}
+    assert read == {
+        "records": 90,
+        "late": 4,
+        "alone": 3,
+        "closed": 2,
+        "skipped": 1,
+        "rows": 40,
+        "bytes": 900,
+        "operator_time_lag_seconds": 2.5,
+    }
+    labels = {"topology": "shop", "channel": "main", "operator": "pages"}
+    assert samples(metrics, "headrace_streams_late_total") == [labels]
+    table = StateSnapshot(operators=(OperatorSnapshot("shop", "people", "table", {"records": 2}),))
+    metrics.watch_state("main", lambda: table)
+    assert [name for name in scraped(metrics) if "streams" in name] == ["headrace_streams_records"]
 
 
 def test_the_pool_of_a_processor_is_read_at_a_scrape() -> None:

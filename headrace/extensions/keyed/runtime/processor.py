@@ -103,6 +103,7 @@ class KeyedProcessor(MicroBatchProcessor):
             counts=parts.sink.counts,
             phases=parts.phases,
             topics_of=self.held.topics_of,
+            operators=parts.operators,
         )
 
     # --- the channel's life -----------------------------------------------------------------

@@ -331,6 +331,8 @@ class WindowState:
         self.late = 0
         #: The late records of the last micro-batch, by their places.
         self.late_at: Array = np.empty(0, np.int64)
+        #: How many windows of keys were over with the last micro-batch.
+        self.closed = 0
 
     @property
     def time(self) -> int:
@@ -344,6 +346,7 @@ class WindowState:
         batch, result = retried(records, batch, self._kernel.process, poison, label)
         self.late += len(result.late)
         self.late_at = batch.at[result.late]
+        self.closed = result.closed
         found = {}
         for emit, rows in result.rows.items():
             keys = rows.names.take(pa.array(rows.codes, pa.int64()))

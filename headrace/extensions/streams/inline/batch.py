@@ -111,6 +111,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.at)
 
+    @property
+    def deletions(self) -> int:
+        """Return how many rows are deletions."""
+        return len(self.present) - int(np.count_nonzero(self.present))
+
     def take(self, places: Array) -> Batch:
         """Return some of the rows."""
         indices = pa.array(places, pa.int64())

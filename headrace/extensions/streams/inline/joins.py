@@ -57,6 +57,8 @@ class StreamJoinState:
         self._operator, self._outputs, self._names = operator, outputs, names
         self._output = operator.output
         self._is_stored = is_stored
+        #: How many records of the last micro-batch were late, and how many rows came out alone.
+        self.late = self.alone = 0
         self.buffer = buffer or JoinBuffer(*map(side_type, outputs, names))
         self._kernel = JoinKernel(operator.windows, _KINDS[operator.join], self.buffer, time)
 
@@ -85,6 +87,7 @@ class StreamJoinState:
         # a deletion without a key joins nothing
         records = Records.of(pc.fill_null(keys, b""), times)
         joined = self._kernel.process(records, right[order], *rows)
+        self.late, self.alone = joined.late, joined.alone
         return self._made(joined, at[order], label, poison)
 
     def _storable(self, side: int, batch: Batch, poison: Poison) -> Batch:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.extensions.streams.inline.aggregates import filter_windows
 from headrace.extensions.streams.inline.batch import TopicRecords, Unwatched, merge_batches
+from headrace.extensions.streams.inline.counts import OperatorCounts
 from headrace.extensions.streams.inline.stage import Notes, StageRows
 from headrace.extensions.streams.inline.stateless import (
     apply,
@@ -130,6 +131,7 @@ class ChannelRun:
         self._poison = poison
         #: What is written, by topic and as it came; changes of key among them.
         self.written: list[tuple[str, Written]] = []
+        self.counts = OperatorCounts()
         self._rows: dict[int, Any] = {}
         #: The rows that are read of topics, by the places that name these.
         self._reads: dict[int, Batch] = {}
@@ -168,6 +170,7 @@ class ChannelRun:
     def read_table(self, place: int, operator: TableSource) -> list[Change]:
         """Return the changes of a table by the records of its topic."""
         batch = self._read_table(place, operator)
+        self.counts.add(operator, records=len(batch))
         found: list[Change] = self._states[place].process(batch, operator.label, self._poison)
         return found
 
@@ -215,30 +218,45 @@ class ChannelRun:
 
     def aggregate(self, place: int, operator: Aggregate) -> Any:
         """Return the changes of a table, or what its windows emit."""
-        stream = self._stream(operator.inputs[0])
+        stream, state = self._stream(operator.inputs[0]), self._states[place]
         if not operator.folds:
-            return self._states[place].process(stream, self._poison)
-        with self._calls.job():
-            self._calls.call(operator.label, None)
-            return self._states[place].process(stream, self._poison)
+            found = state.process(stream, self._poison)
+        else:
+            with self._calls.job():
+                self._calls.call(operator.label, None)
+                found = state.process(stream, self._poison)
+        self.counts.add(operator, records=len(stream), skipped=stream.deletions)
+        if operator.windows is not None:
+            self.counts.add(operator, late=len(state.late_at), closed=state.closed)
+        return found
 
     def join_streams(self, place: int, operator: StreamJoin) -> Any:
         """Return the pairs of two streams."""
         left, right = map(self._stream, operator.inputs)
-        return self._states[place].process((left, right), self._poison)
+        state = self._states[place]
+        found = state.process((left, right), self._poison)
+        for side in (left, right):
+            self.counts.add(operator, records=len(side), skipped=side.deletions)
+        self.counts.add(operator, late=state.late, alone=state.alone)
+        return found
 
     def look_up(self, place: int, operator: Lookup) -> Any:
         """Return the rows of a stream with those of a table."""
         stream, table = operator.inputs
-        view = self._view(table)
-        return self._states[place].process(self._stream(stream), view, self._poison)
+        view, rows, state = self._view(table), self._stream(stream), self._states[place]
+        found = state.process(rows, view, self._poison)
+        skipped = rows.deletions + state.without_key
+        self.counts.add(operator, records=len(rows), skipped=skipped, alone=state.alone)
+        return found
 
     def join_tables(self, place: int, operator: TableJoin) -> Any:
         """Return the changes of a table of two."""
         left, right = operator.inputs
         views = (self._view(left), self._view(right))
-        changes = (self._rows[left], self._rows[right])
-        return self._states[place].process(views, changes, self._poison)
+        changes, state = (self._rows[left], self._rows[right]), self._states[place]
+        found = state.process(views, changes, self._poison)
+        self.counts.add(operator, records=sum(map(len, changes)), alone=state.alone)
+        return found
 
     def _read(self, topic: str, place: int, codec: str) -> Batch:
         """Return the records of a topic as rows of the operator that names it."""

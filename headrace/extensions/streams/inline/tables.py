@@ -244,10 +244,13 @@ class LookupState:
         assert operator.output is not None, "rows come out"
         self._operator, self._left, self._right = operator, left, right
         self._pairs = PairFields(operator.fields, left, right, operator.output)
+        #: How many rows of the last micro-batch came out alone, and had no key to look up.
+        self.alone = self.without_key = 0
 
     def process(self, batch: Batch, view: View, poison: Poison) -> Batch:
         """Return the rows with what the table knows; deletions are left out."""
         operator = self._operator
+        self.without_key = 0
         if operator.on is None:
             batch, keys = split_by_key(batch, self._left.key, operator.label, poison)
             looked = keys
@@ -267,10 +270,17 @@ class LookupState:
         )
         for key, wanted, row, at, time in rows:
             view.advance(at)
+            self.without_key += wanted is None
             held = None if wanted is None else view.get(wanted)
             if held is not None or operator.join is Join.LEFT:
                 pairs.append(Pair(at, key, row, None if held is None else held.row, time))
+        self.alone = _count_alone(pairs)
         return self._pairs.compute(pairs, operator.label, poison)
+
+
+def _count_alone(pairs: Iterable[Pair]) -> int:
+    """Return how many pairs have a row of one side only."""
+    return sum(each.left is None or each.right is None for each in pairs)
 
 
 class _Quiet:
@@ -300,6 +310,8 @@ class TableJoinState:
             Join.OUTER: (False, False),
         }[operator.join]
         self.state = TableState()
+        #: How many changes of the last micro-batch were to a row of one side only.
+        self.alone = 0
 
     def fill(self, left: Mapping[bytes, Held], right: Mapping[bytes, Held]) -> None:
         """Set the rows to those of two tables; a pair at fault was noted when it came."""
@@ -340,6 +352,7 @@ class TableJoinState:
             else:
                 made.append((at, change.key, time, row_time, len(pairs)))
                 pairs.append(Pair(at, change.key, left, right, time))
+        self.alone = _count_alone(pairs)
         batch, kept = self._pairs.compute_kept(pairs, self._operator.label, poison)
         rows = dict(zip(kept, batch.to_rows(), strict=True))
         return [
@@ -365,11 +378,14 @@ class ForeignJoinState:
         self._pairs = PairFields(operator.fields, left, right, operator.output)
         self._named: dict[bytes, dict[bytes, Fields]] = {}
         self.state = TableState()
+        #: How many changes of the last micro-batch were to a row of the left side only.
+        self.alone = 0
 
     def process(
         self, views: tuple[View, View], changes: tuple[list[Change], list[Change]], poison: Poison
     ) -> list[Change]:
         """Return the changes of the result, of each left row in the order of its keys."""
+        self.alone = 0
         merged = _in_task_order(changes)
         names = self._foreign_keys(changes[0], poison)
         found: list[Change] = []
@@ -433,6 +449,7 @@ class ForeignJoinState:
     ) -> Iterable[Change]:
         if left is None or (right is None and self._operator.join is Join.INNER):
             return (self.state.put(at, key, None, time),)
+        self.alone += right is None
         batch = self._pairs.compute(
             [Pair(at, key, left, right, time)], self._operator.label, poison
         )

@@ -54,6 +54,8 @@ class Joined:
 
     ``at`` is the record that a row comes with. ``codes`` are positions in ``names``. ``left`` and
     ``right`` have the values of both sides; one is null where the other side's record is alone.
+    ``alone`` counts these, ``late`` the records that were read when their own time with all that a
+    partner may be later, and the grace, was over.
     """
 
     at: Array
@@ -62,6 +64,8 @@ class Joined:
     times: Array
     left: pa.Array
     right: pa.Array
+    alone: int = 0
+    late: int = 0
 
     def __len__(self) -> int:
         return len(self.at)
@@ -222,7 +226,7 @@ class JoinKernel:
         rows = [pairs]
         if self._kind is not JoinKind.INNER:
             rows = [*self._find_alone(old, new, pairs, times, records.times), pairs]
-        joined = self._build(rows, new)
+        joined = self._build(rows, new, self._count_late(new, times))
         if len(records):
             self.time = int(times[-1])
             self._keep(old, new)
@@ -342,7 +346,15 @@ class JoinKernel:
         by_name = by_key[groups.ids] if len(due) else rank
         return due.take(np.lexsort((due.partner, by_name, due.right < 0, due.times, due.at)))
 
-    def _build(self, rows: list[_Rows], new: list[Side]) -> Joined:
+    def _count_late(self, new: list[Side], times: Array) -> int:
+        """Return how many new records were read when their own time and the grace were over."""
+        late = 0
+        for side, records in enumerate(new):
+            over = records.times + self._reach[side] + self._windows.grace
+            late += int(np.count_nonzero(over < times[records.orders - self.buffer.order]))
+        return late
+
+    def _build(self, rows: list[_Rows], new: list[Side], late: int) -> Joined:
         """Return rows with values: of one record, what is due comes before all others."""
         joined = _concat(rows)
         phase = np.repeat([0, *[1] * (len(rows) - 1)] if len(rows) > 1 else [1], [*map(len, rows)])
@@ -353,7 +365,8 @@ class JoinKernel:
             for side, rows in zip(new, (joined.left, joined.right), strict=True)
         )
         names = pa.array(self.buffer.name_keys(groups.numbers), pa.binary())
-        return Joined(joined.at, groups.ids, names, joined.times, left, right)
+        alone = int(np.count_nonzero((joined.left < 0) | (joined.right < 0)))
+        return Joined(joined.at, groups.ids, names, joined.times, left, right, alone, late)
 
     def _keep(self, old: list[Side], new: list[Side]) -> None:
         """Keep the records that may get a partner, or are still to be emitted alone."""

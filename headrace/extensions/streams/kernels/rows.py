@@ -57,10 +57,14 @@ class WindowRows:
 
 @dataclass(frozen=True, slots=True)
 class WindowResult:
-    """The result of a micro-batch: rows by way of emitting, and the records that were late."""
+    """The result of a micro-batch: rows by way of emitting, and the records that were late.
+
+    ``closed`` counts the windows of keys that are over with it.
+    """
 
     rows: dict[Emit, WindowRows]
     late: Array
+    closed: int = 0
 
 
 def no_rows() -> Array:

@@ -307,7 +307,7 @@ class SessionKernel:
         keys = zip(done.names, done.begins, done.ends, strict=True)
         self.store.replace(keys, StoredWindows([], [], [], layout.empty(0)))
         self.time = time
-        return WindowResult(rows, np.array(structure.late, np.int64))
+        return WindowResult(rows, np.array(structure.late, np.int64), len(done))
 
     def _reduce(self, stored: StoredWindows, members: _Members, inputs: Inputs) -> Parts:
         """Return the row of each session that a record was added to."""

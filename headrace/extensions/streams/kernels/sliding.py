@@ -196,14 +196,13 @@ class SlidingKernel:
             for window in windows.by_begin.values()
             if window.emitted
         ]
-        return WindowResult(
-            self._finish(records, times, stored.rows, changed), np.array(late, np.int64)
-        )
+        found, closed = self._finish(records, times, stored.rows, changed)
+        return WindowResult(found, np.array(late, np.int64), closed)
 
     def _finish(
         self, records: Records, times: Array, stored: Parts, changed: list[tuple[bytes, _Window]]
-    ) -> dict[Emit, WindowRows]:
-        """Compute and store the changed windows, and return what to emit."""
+    ) -> tuple[dict[Emit, WindowRows], int]:
+        """Compute and store the changed windows; return what to emit, and how many are over."""
         layout, size, grace = self._layout, self._windows.size, self._windows.grace
         windows = [window for _, window in changed]
         steps = self._compute(records, stored, windows)
@@ -253,7 +252,7 @@ class SlidingKernel:
             [key for key in gone if key[1] < useless],
             StoredWindows([], [], [], layout.empty(0)),
         )
-        return rows
+        return rows, int(np.count_nonzero(np.array(done.ends, np.int64) >= before - grace))
 
     def _compute(self, records: Records, stored: Parts, windows: list[_Window]) -> Parts:
         """Return for each window its row before any record, then that with each one added.

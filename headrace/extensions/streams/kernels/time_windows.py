@@ -101,12 +101,12 @@ class TimeWindowKernel:
         opened = opened[:1] if opened[0] == opened[1] else self._first_open(times)
         taken, late = self._take(records, opened)
         try:
-            rows, changed = self._emit(taken, times, int(opened[-1]))
+            rows, changed, closed = self._emit(taken, times, int(opened[-1]))
         except RowError as error:
             raise RowError(int(taken.at[error.at]), str(error)) from error.__cause__
         self._write(changed, int(opened[-1]))
         self.time = int(times[-1])
-        return WindowResult(rows, late)
+        return WindowResult(rows, late, closed)
 
     def _first_open(self, times: Array) -> Array:
         """Return the first window that is open at operator times."""
@@ -141,7 +141,7 @@ class TimeWindowKernel:
 
     def _emit(
         self, taken: _Taken, times: Array, opened: int
-    ) -> tuple[dict[Emit, WindowRows], dict[int, _Changed]]:
+    ) -> tuple[dict[Emit, WindowRows], dict[int, _Changed], int]:
         inputs = Inputs(self._layout, taken.records)
         changed, touched = self._change(taken, inputs)
         rows: dict[Emit, WindowRows] = {}
@@ -154,9 +154,11 @@ class TimeWindowKernel:
                 self._check(taken, inputs, updates)
             if Emit.UPDATES in self._emits:
                 rows[Emit.UPDATES] = self._rows(updates, len(times) - 1)
+        over = self._find_over(changed, opened)
         if Emit.FINAL in self._emits:
-            rows[Emit.FINAL] = self._final(changed, times, opened)
-        return rows, changed
+            rows[Emit.FINAL] = self._final(over, changed, times)
+            return rows, changed, len(rows[Emit.FINAL])
+        return rows, changed, self._count_over(over, changed)
 
     def _change(
         self, taken: _Taken, inputs: Inputs
@@ -361,8 +363,11 @@ class TimeWindowKernel:
         if any(self._layout.may_overflow(rows, inputs) for _, _, rows in updates):
             self._running(taken, inputs)
 
-    def _final(self, changed: dict[int, _Changed], times: Array, opened: int) -> WindowRows:
-        """Return the rows of windows that are over, which were open before."""
+    def _find_over(self, changed: dict[int, _Changed], opened: int) -> tuple[Array, Array]:
+        """Return windows that are over and were open before, and the keys with rows in them.
+
+        A pair of both is there once for each pane, and may have no record in the window.
+        """
         windows, numbers = [no_rows()], [no_rows()]
         start = int(self._first_open(np.array([self.time]))[0])
         for pane in {*self.store.list_panes(), *changed}:
@@ -374,7 +379,23 @@ class TimeWindowKernel:
                     keys = np.union1d(keys, changed[pane].keys)
                 windows.append(np.repeat(np.arange(first, last + 1), len(keys)))
                 numbers.append(np.tile(keys, last + 1 - first))
-        pairs = (np.concatenate(windows), np.concatenate(numbers))
+        return np.concatenate(windows), np.concatenate(numbers)
+
+    def _count_over(self, pairs: tuple[Array, Array], changed: dict[int, _Changed]) -> int:
+        """Return how many of pairs of window and key have records."""
+        if not len(pairs[0]):
+            return 0
+        if any(len(each.steps) > 1 for each in changed.values()):
+            # a late record may be in a later window of its pane alone
+            values = self._values(pairs, changed, None)
+            return sum(int(np.count_nonzero(self._layout.present(rows))) for _, _, rows in values)
+        windows, numbers = pairs
+        return len(distinct((windows - windows.min()) * (int(numbers.max()) + 1) + numbers))
+
+    def _final(
+        self, pairs: tuple[Array, Array], changed: dict[int, _Changed], times: Array
+    ) -> WindowRows:
+        """Return the rows of windows that are over."""
         if not len(pairs[0]):
             return self._rows([])
         keys = distinct(pairs[1])

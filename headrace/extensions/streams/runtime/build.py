@@ -20,6 +20,7 @@ from headrace.extensions.keyed.tables import DEAD_LETTERS
 from headrace.extensions.streams.engines import choose_engine
 from headrace.extensions.streams.inline.run import topics_in_code
 from headrace.extensions.streams.runtime.fold import TopologyFold
+from headrace.extensions.streams.runtime.operator_figures import OperatorFigures, store_prefixes
 from headrace.extensions.streams.runtime.processor import StreamsProcessor
 from headrace.extensions.streams.runtime.tasks import RejectRules, times_of_rows
 from headrace.extensions.streams.section import StreamsProcessorConfig
@@ -42,7 +43,7 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
     assert folder is not None, "a channel with state has a folder"
     plan, part = _planned(chosen, channel)
     clients = ChannelClients(client_properties(site.kafka), channel.group)
-    store = RocksStore(folder / "db", chosen.state.cache)
+    store = RocksStore(folder / "db", chosen.state.cache, groups=store_prefixes(plan, part))
     state = LayeredState(store)
     engine_name = choose_engine(chosen.engine, plan, part).name
     watches = watch_code(engine_name, channel.group, folder)
@@ -55,14 +56,17 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
         assert isinstance(section, StreamsProcessorConfig), "another processor starts again"
         fold.follow(_rules(changed), section.state.max_row)
 
+    topics = _topics(channel, part)
+    sink = KeyedSink(clients.transactions(site.member), state, topics, SYSTEM_CLOCK)
     parts = KeyedParts(
         follow,
-        KeyedSink(clients.transactions(site.member), state, _topics(channel, part), SYSTEM_CLOCK),
+        sink,
         state,
         store,
         catalog=clients.catalog,
         source=clients.changelog_source,
         holder=clients.holder,
+        operators=OperatorFigures(plan, part, state, store, sink).read,
     )
     return StreamsProcessor(
         engine_of(channel.group, site.spark, fold, load_callable(chosen.code), None, watches),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.extensions.keyed.rows import without_finishing
-from headrace.extensions.keyed.sink import FORMER, with_times
+from headrace.extensions.keyed.sink import FORMER, with_counts, with_times
 from headrace.extensions.keyed.tables import OUTPUT, RESULT
 from headrace.extensions.streams.runtime.tasks import Task, TaskRecords
 from headrace.extensions.streams.runtime.worker_stage import WorkerStage
@@ -85,6 +86,7 @@ class TopologyFold:
         results = [_RESULT.empty_table()]
         outputs: list[pa.Array] = []
         times: dict[int, int] = {}
+        counts: dict[str, Counter[str]] = {}
         for records in several:
             number = records.number
             known = self._state.time(number)
@@ -97,12 +99,14 @@ class TopologyFold:
                 results += _result_tables(number, found)
                 outputs += (_outputs(topic, each) for topic, each in found.written)
                 outputs.append(_letters(found.letters))
+                for name, counted in found.counts.items():
+                    counts.setdefault(name, Counter()).update(counted)
             if time >= 0:
                 times[number] = time
                 task.last_layer = batch.id
         if any(map(len, outputs)):
             results.append(_output_table(times, merged_by_time(outputs)))
-        return with_times(pa.concat_tables(results), times)
+        return with_counts(with_times(pa.concat_tables(results), times), counts)
 
     def _task(self, number: int) -> Task:
         """Return a task whose states are those of the rows as they are now."""

@@ -201,7 +201,7 @@ class TaskResult:
     """The result of a micro-batch in a task.
 
     ``written`` are records by topic, ``rows`` the rows that changed. ``late`` and ``rejected``
-    count records.
+    count records, ``counts`` are those of operators by their names.
     """
 
     written: Sequence[tuple[str, Written]]
@@ -209,6 +209,7 @@ class TaskResult:
     rows: Changes
     late: int
     rejected: int
+    counts: Mapping[str, Mapping[str, int]]
 
 
 class Task:
@@ -268,4 +269,5 @@ class Task:
                     f"and state.max_row is {max_row}; lower the limit of what the operator "
                     "collects, or raise state.max_row and the changelog's max.message.bytes"
                 )
-        return TaskResult(run.written, letters, rows, len(late), len(rejected.reasons))
+        counts = run.counts.by_name()
+        return TaskResult(run.written, letters, rows, len(late), len(rejected.reasons), counts)

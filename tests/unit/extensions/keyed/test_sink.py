@@ -20,6 +20,7 @@ from headrace.extensions.keyed.sink import (
     KeyedCounts,
     KeyedSink,
     SinkTopics,
+    with_counts,
     with_times,
 )
 from headrace.extensions.keyed.state import LayeredState, Progress
@@ -432,6 +433,28 @@ def test_counts_are_added_once_their_commit_succeeds() -> None:
     bench.sink.commit_all([one, two], [share(0, 20)])
     done = bench.sink.totals
     assert (done.touched, done.late, done.fired, done.rejected) == (3, 3, 1, 3)
+
+
+def test_named_counts_are_added_once_their_commit_succeeds() -> None:
+    """Those of a micro-batch that is dropped are not, and names are counted by themselves."""
+    bench = Bench()
+
+    def staged(name: str, start: int, counts: dict[str, dict[str, int]]) -> Any:
+        part = OffsetRange("in", 0, start, start + 10, 10, "id/0")
+        result = with_counts(with_times(RESULT.empty_table(), {0: 5}), counts)
+        return bench.sink.stage(MicroBatch(name, "c", (part,)), result)
+
+    bench.sink.discard(staged("0", 0, {"a": {"late": 9}}))
+    one = staged("1", 0, {"a": {"late": 2}, "b": {"late": 1}})
+    two = staged("2", 10, {"a": {"late": 1, "closed": 4}})
+    bench.brokers.fails = HeadraceError("the brokers are away")
+    with pytest.raises(HeadraceError, match="away"):
+        bench.sink.commit_all([one, two], [share(0, 20)])
+    assert bench.sink.named_totals == {}
+    bench.brokers.fails = None
+    bench.sink.commit_all([one, two], [share(0, 20)])
+    assert bench.sink.named_totals == {"a": {"late": 3, "closed": 4}, "b": {"late": 1}}
+    assert bench.state.time(0) == 5
 
 
 def test_outputs_to_a_topic_are_in_their_order_and_rows_the_last_of_each_key() -> None:

@@ -13,6 +13,7 @@ from headrace.core.errors import RetryableError, StartError
 from headrace.extensions.keyed.api import Timer, TimerClock
 from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.extensions.keyed.row_groups import GroupSize
 from headrace.extensions.keyed.state import Layer, LayeredState, Progress
 from headrace.extensions.keyed.store import (
     STEP,
@@ -28,7 +29,7 @@ from headrace.keyed import at_clock, at_event
 from headrace.testing.keyed import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from headrace.extensions.keyed.store import DueTimer
@@ -482,6 +483,46 @@ def test_a_size_follows_writes_and_deletions(tmp_path: Path) -> None:
         put(store, 0, str(random.randrange(20)), random.choice(made))
     assert store.size(0) == counted(store)
     assert store.size(1) is None
+    store.close()
+
+
+def grouped(store: RocksStore, prefixes: Mapping[str, bytes], number: int) -> dict[str, GroupSize]:
+    """Return what is in each group of a partition's rows, row by row."""
+    found = {}
+    for name, prefix in prefixes.items():
+        own = [(key, row) for key, row in store.rows(number) if key.startswith(prefix)]
+        found[name] = GroupSize(len(own), sum(len(key) + len(encode_row(row)) for key, row in own))
+    return found
+
+
+@pytest.mark.parametrize("has_timers", [False, True])
+def test_groups_are_counted_each_by_itself(tmp_path: Path, has_timers: bool) -> None:
+    """Rows and bytes of a group are those that a count finds, also with timers in some rows."""
+    prefixes = {"pages": b"pages/", "pages-2": b"pages-2/"}
+    store, random = RocksStore(tmp_path / "db", groups=prefixes), Random(7)
+    store.open()
+    made = [None, KeyRow(b"1"), KeyRow(b"longer"), *([row("2", a=at_event(3))] * has_timers)]
+    names = [b"pages/a", b"pages/b", b"pages-2/a", b"pages-2/b", b"pages:time", b"other/a"]
+    rows: dict[PartitionKey, KeyRow | None] = {}
+    assert store.group_sizes([0]) is None
+    for step in range(60):
+        if step == 20:  # with the rows of the commits before
+            for number in (0, 1):
+                for _ in store.measure(number):
+                    pass
+        if step % 7 == 0:
+            store.flush()
+        keys = random.sample([PartitionKey(number, name) for number in (0, 1) for name in names], 4)
+        changes = [(key, RowChange(rows.get(key), random.choice(made))) for key in keys]
+        rows.update({key: change.after for key, change in changes})
+        store.put(changes)
+    for number in (0, 1):
+        assert store.group_sizes([number]) == grouped(store, prefixes, number)
+        assert store.size(number) == counted(store, number)
+    both = [grouped(store, prefixes, number) for number in (0, 1)]
+    sums = {name: both[0][name].plus(both[1][name]) for name in prefixes}
+    assert store.group_sizes([0, 1]) == sums
+    assert store.group_sizes([]) == {}
     store.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal
@@ -63,6 +64,7 @@ class InMemory:
         self.store = MemoryStore()
         self.written: dict[str, list[Record]] = {}
         self.counts: list[Any] = []
+        self.named: dict[str, Counter[str]] = {}
         self._offset = self._number = 0
         self.restart()
 
@@ -93,6 +95,8 @@ class InMemory:
         self._offset += len(records)
         self.state.apply([staged.layer], {0: Progress({"in": self._offset}, self._number, None)})
         self.counts.append(staged.counts)
+        for name, counted in staged.named.items():
+            self.named.setdefault(name, Counter()).update(counted)
         for each in staged.outputs:
             record = (each.key, each.value, each.timestamp or 0)
             self.written.setdefault(each.topic, []).append(record)

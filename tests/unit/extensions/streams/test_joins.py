@@ -68,12 +68,27 @@ def test_pairs_are_those_of_one_record_at_a_time(kind: JoinKind, data: st.DataOb
     restarts = data.draw(st.booleans())
     kernel = JoinKernel(windows, kind, JoinBuffer(pa.int64(), pa.int64()))
     found: list[Joined] = []
+    alone = late = 0
     for start, stop in pairwise(edges):
         if restarts:
             kernel = JoinKernel(windows, kind, hand_over(kernel.buffer), kernel.time)
         batch = list(zip(sides, records, strict=True))[start:stop]
-        found += list_joined(process(kernel, batch), start)
+        joined = process(kernel, batch)
+        found += list_joined(joined, start)
+        alone, late = alone + joined.alone, late + joined.late
     assert found == slow.rows
+    assert alone == sum(row.left is None or row.right is None for row in slow.rows)
+    assert late == _count_late(windows, sides, records)
+
+
+def _count_late(windows: JoinWindows, sides: list[int], records: list[Record]) -> int:
+    """Return how many records had their own time and the grace over when they were read."""
+    late, time = 0, -1
+    for side, record in zip(sides, records, strict=True):
+        time = max(time, record.time)
+        reach = windows.before if side else windows.after
+        late += record.value is not None and record.time + reach + windows.grace < time
+    return late
 
 
 def test_a_loaded_buffer_has_one_number_for_the_records_of_a_key() -> None:

@@ -57,7 +57,7 @@ def test_sessions_are_those_of_one_record_at_a_time(name: str, data: st.DataObje
     restarts = data.draw(st.booleans())
     layout = make_layout([aggregate for aggregate, _ in pairs], kind)
     slow = SessionRows(windows, lambda rows: tuple(of(rows) for _, of in pairs))
-    store, time, before = MemoryKeyedWindows(layout), -1, 0
+    store, time, before, closed = MemoryKeyedWindows(layout), -1, 0, 0
     found: dict[Emit, list[Row]] = {each: [] for each in ALL}
     late: list[int] = []
     kernel = SessionKernel(windows, layout, store, emits, time)
@@ -70,8 +70,10 @@ def test_sessions_are_those_of_one_record_at_a_time(name: str, data: st.DataObje
         for way, rows in result.rows.items():
             found[way] += list_rows(rows, before)
         late += [at + before for at in result.late.tolist()]
+        closed += result.closed
         before += len(batch)
     assert late == slow.late
+    assert closed == len(slow.final)
     assert plain(found[Emit.EACH]) == (plain(slow.each) if Emit.EACH in emits else [])
     assert plain(found[Emit.FINAL]) == plain(slow.final)
     assert plain(sorted(found[Emit.UPDATES])) == plain(sorted(slow.updates))

@@ -53,7 +53,7 @@ def test_windows_are_those_of_one_record_at_a_time(name: str, data: st.DataObjec
     kernel = SlidingKernel(windows, layout, MemoryKeyedWindows(layout), ALL)
     found: dict[Emit, list[Row]] = {each: [] for each in ALL}
     late: list[int] = []
-    before = 0
+    before = closed = 0
     for batch in batches:
         slow.process(batch)
         if restarts:
@@ -63,8 +63,10 @@ def test_windows_are_those_of_one_record_at_a_time(name: str, data: st.DataObjec
         for way, rows in result.rows.items():
             found[way] += list_rows(rows, before)
         late += [at + before for at in result.late.tolist()]
+        closed += result.closed
         before += len(batch)
     assert late == slow.late
+    assert closed == len(slow.final)
     assert plain(found[Emit.EACH]) == plain(slow.each)
     assert plain(found[Emit.FINAL]) == plain(slow.final)
     assert plain(sorted(found[Emit.UPDATES])) == plain(sorted(slow.updates))

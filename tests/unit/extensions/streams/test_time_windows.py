@@ -92,6 +92,26 @@ def test_rows_are_those_of_one_record_at_a_time(name: str, data: st.DataObject) 
     assert plain(by_pair) == plain(slow.updates)
 
 
+@pytest.mark.parametrize("emits", [ALL, frozenset({Emit.UPDATES}), frozenset({Emit.EACH})])
+@settings(max_examples=40)
+@given(data=st.data())
+def test_windows_that_are_over_are_counted_however_they_are_told(
+    emits: frozenset[Emit], data: st.DataObject
+) -> None:
+    """The count is of those that final() tells, also where nothing is told when one is over."""
+    kind, values = KINDS["int"]
+    windows = data.draw(WINDOWS)
+    batches = cut(data, data.draw(record_lists(values)))
+    layout = make_layout([agg.count()], kind)
+    slow = WindowedRows(windows, lambda rows: (len(rows),))
+    kernel = TimeWindowKernel(windows, layout, MemoryStore(layout), emits)
+    closed = 0
+    for batch in batches:
+        slow.process(batch)
+        closed += kernel.process(make_records(layout, batch, kind)).closed
+    assert closed == len(slow.final)
+
+
 @settings(max_examples=20)
 @given(data=st.data())
 def test_no_window_is_final_twice_or_lost_over_restarts(data: st.DataObject) -> None:

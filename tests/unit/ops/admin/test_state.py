@@ -26,7 +26,8 @@ from headrace.keyed import Phase, Phases, at_clock, at_event
 from headrace.ops.admin.client import AnswerError
 from headrace.ops.admin.commands import state_of_key, states, status
 from headrace.ops.admin.tables import show
-from headrace.telemetry.metrics import PoolSnapshot
+from headrace.ops.admin.top import Top
+from headrace.telemetry.metrics import OperatorSnapshot, PoolSnapshot
 from headrace.testing import in_memory_channel, running
 from tests.unit.channel.in_memory import eventually
 from tests.unit.channel.recorder import Recorder
@@ -330,6 +331,50 @@ def test_phases_and_a_pool_stand_in_status_metrics_and_table(bare: Scene, tmp_pa
     threads, calls = pool.split(" · waiting 2 · ")
     assert threads == "pool: 3 of 4 threads busy · left to calls that hang 1"
     assert calls == "returned 5 · not stored 1"
+
+
+def test_operators_of_a_topology_stand_in_status_metrics_and_tables(
+    bare: Scene, kept: Kept
+) -> None:
+    """A figure that an operator has not, or that is not known, is null and an empty cell."""
+    operators = (
+        OperatorSnapshot("t", "people", "table", {"records": 5}, rows=3, bytes=70),
+        OperatorSnapshot("t", "settled", "join", {"records": 9, "late": 0, "alone": 1200}, None),
+    )
+    kept.reader = StateReader(
+        kept.state, kept.store, lambda: kept.held, dict, operators=lambda *_: operators
+    )
+    with with_state(bare, kept):
+        whole = bare.get("/api/v1/status").json()
+        metrics = bare.get("/metrics").text
+    (channel,) = whole["channels"]
+    people, settled = channel["state_by_key"]["operators"]
+    assert (people["kind"], people["rows"], people["bytes"], people["late"]) == (
+        "table",
+        3,
+        70,
+        None,
+    )
+    assert (settled["alone"], settled["closed"], settled["operator_time_lag_s"]) == (
+        1200,
+        None,
+        None,
+    )
+    labels = 'channel="member",operator="settled",topology="t"'
+    assert f"headrace_streams_alone_total{{{labels}}} 1200.0" in metrics
+    channel["totals"]["enforced"] = 4
+    printed = StringIO()
+    show(whole, [channel], Console(file=printed, width=200))
+    lines = [" ".join(line.split()) for line in printed.getvalue().splitlines()]
+    assert "enforced: 4 pieces of work did not wait for all topics" in lines
+    table = lines.index("operator records late alone closed skipped rows bytes time lag")
+    assert lines[table + 1] == "table people 5 - - - - 3 70 -"
+    assert lines[table + 2] == "join settled 9 0 1,200 - - - - -"
+    printed = StringIO()
+    console = Console(file=printed, width=200)
+    console.print(Top(console, partitions=1).table(whole))
+    lines = [" ".join(line.split()) for line in printed.getvalue().splitlines()]
+    assert "member join settled 9 0 1,200 - - - - -" in lines
 
 
 def test_pages_follow_each_other_to_the_last_key(bare: Scene, kept: Kept) -> None:
