@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 _NO_RECORDS = TopicRecords(
     "",
     np.empty(0, np.int64),
-    pa.array([], pa.binary()),
-    pa.array([], pa.binary()),
+    pa.nulls(0, pa.binary()),
+    pa.nulls(0, pa.binary()),
     np.empty(0, np.int64),
 )
 

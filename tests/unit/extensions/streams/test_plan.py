@@ -341,3 +341,9 @@ def test_a_part_whose_name_changed_begins_only_where_its_former_one_has_no_state
     start("own", "t.users.users.state")
     with pytest.raises(StartError, match=r"t\.users\.users\.state has the state of part users"):
         start("t.users.users.state")
+
+
+def test_programs_import_no_library_that_no_topology_needs() -> None:
+    """The code is called within seconds, and pandas alone takes as many on a busy machine."""
+    code = "import sys, headrace.streams; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
