@@ -62,13 +62,15 @@ class MergeRules:
     """The rules by which tasks are merged.
 
     ``topics`` are in the order that decides between equal times. One without records is waited for
-    while it may have some, and for ``max_idle`` seconds after its end was reached. ``times``
+    while it may have some, and for ``max_idle`` seconds after its end was reached. Those of
+    ``free`` are not: their records are taken as they come, and nothing waits for them. ``times``
     returns the times of a table's records, in milliseconds.
     """
 
     topics: tuple[str, ...]
     max_idle: float
     times: Callable[[pa.Table], Times] = record_times
+    free: frozenset[str] = frozenset()
 
     @property
     def anchor(self) -> str:
@@ -285,7 +287,27 @@ class MergedTask:
 
         And whether one was not waited for any more. With the lock.
         """
-        ordered = [self.queues[topic] for topic in self._rules.topics]
+        found = self._merged_parts(max_idle, now)
+        return found if found[0] else (self._free_parts(now), False)
+
+    def _free_parts(self, now: float) -> list[_Part]:
+        """Return the records of topics that have no place in the order; one that failed alone."""
+        for topic in sorted(self._rules.free):
+            parts: list[_Part] = []
+            for each in list(self.queues[topic].untaken()):
+                if each.failed_alone and parts:
+                    break
+                parts.append(each.take(len(each.times), now))
+                if each.failed_alone:
+                    break
+            if parts:
+                return parts
+        return []
+
+    def _merged_parts(self, max_idle: float, now: float) -> tuple[list[_Part], bool]:
+        """Return the records that come next of the topics that are merged."""
+        topics = [topic for topic in self._rules.topics if topic not in self._rules.free]
+        ordered = [self.queues[topic] for topic in topics]
         lasts = [(queue.last_time, number) for number, queue in enumerate(ordered)]
         filled = [(last, number) for last, number in lasts if last is not None]
         empty = [queue for queue, (last, _) in zip(ordered, lasts, strict=True) if last is None]

@@ -272,6 +272,16 @@ class ProcessorConfig(Section):
         del channel
         return ()
 
+    def made_topics(self, channel: ChannelConfig) -> tuple[TopicByKey, ...]:
+        """Return the topics by key that its start needs, and may create.
+
+        Those that it writes, unless others write what it needs and begin after it.
+
+        Raises:
+            ConfigError: users' code says which, and cannot be used.
+        """
+        return self.topics_by_key(channel)
+
     def outputs(self, channel: ChannelConfig) -> tuple[str, ...]:
         """Return the topics that its code writes results to, which are not those of a sink.
 

@@ -19,7 +19,6 @@ from headrace.extensions.streams.operators import (
     Lookup,
     Reduce,
     StreamJoin,
-    TableJoin,
     TableSource,
 )
 from headrace.extensions.streams.tables import find_aggregate, table_rows
@@ -123,10 +122,10 @@ class Expansion:
                     f"is {', '.join(sorted(key))}, and a row of {name} is told from others by "
                     f"{', '.join(sorted(own))}; write that",
                 )
-        for operator in self._plan.operators:
+        for place, operator in enumerate(self._plan.operators):
             if isinstance(operator, StreamJoin):
                 yield from self._conflicts_of_join(operator)
-            if isinstance(operator, TableSource):
+            if isinstance(operator, TableSource) or place in self._plan.answers:
                 yield from self._conflicts_of_rows(operator, operator.output, None)
             if is_not_run(operator):
                 yield FieldConflict(
@@ -228,7 +227,7 @@ class Expansion:
         )
         given = {**every, **own}
         stores = {each.name: f"{each.rows}:{each.fingerprint}" for each in self._plan.stores}
-        by_key = {*self._plan.by_key.values()}
+        by_key = {*self._plan.by_key.values(), *self._plan.answer_topics}
         processor = {
             "engine": self._section.engine,
             **(every.get("processor") or {}),
@@ -258,6 +257,6 @@ def is_not_run(operator: Operator) -> bool:
     match operator:
         case Reduce() | TableSource(shared=True):
             return True
-        case TableJoin() | Lookup():
+        case Lookup():
             return operator.on is not None
     return False

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.errors import ConfigError
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.streams.checks import is_topic
-from headrace.extensions.streams.expressions import FieldNode, value_document, walk
+from headrace.extensions.streams.expressions import (
+    FieldNode,
+    document_of,
+    value_document,
+    walk,
+)
 from headrace.extensions.streams.operators import (
     Aggregate,
     Emitted,
@@ -49,6 +54,9 @@ VERSION = 1
 #: Hexadecimal digits of a fingerprint, and of a plan's digest.
 _DIGITS = 8
 
+#: The kind of a store with what is wanted of a table, and the end of its name.
+SUBSCRIPTIONS = "subscriptions"
+
 #: Characters of a topic's name at most.
 _LONGEST = 249
 
@@ -57,9 +65,11 @@ _LONGEST = 249
 class Store:
     """State of an operator, and the topic that it is restored from.
 
-    ``kind`` is rows, windows, sessions, join, subscriptions, table or keyed. ``fingerprint`` is of
-    what the stored rows depend on: a store with another cannot go on with them. ``rows`` is what
-    their keys begin with: the name, and the version from the second one on.
+    ``kind`` is rows, windows, sessions, join, foreign_join, subscriptions, table or keyed.
+    ``fingerprint`` is of what the stored rows depend on: a store with another cannot go on with
+    them. ``rows`` is what their keys begin with: the name, and the version from the second one on.
+    ``holder`` is the place of the operator whose channel has it: subscriptions to a table are where
+    the table is, and not where it is joined.
     """
 
     name: str
@@ -68,6 +78,7 @@ class Store:
     changelog: str
     fingerprint: str
     rows: str
+    holder: int
 
     def document(self) -> dict[str, Any]:
         """Return the store as the plan's document has it."""
@@ -81,11 +92,26 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Answers:
+    """The topics between the two sides of a join by a foreign key.
+
+    By ``subscribe`` the left side names the right rows that it wants, and by ``respond`` it has
+    them. ``left`` and ``right`` are the places of the tables.
+    """
+
+    left: int
+    right: int
+    subscribe: str
+    respond: str
+
+
+@dataclass(frozen=True, slots=True)
 class Channel:
     """A sub-topology: what runs together, partition by partition.
 
-    ``topics`` are read in tasks, so they have the same number of partitions; ``shared`` are whole
-    in each member. ``operators`` are places in the order of the code.
+    ``topics`` are read in tasks, so they have the same number of partitions; those of joins by a
+    foreign key are the last. ``shared`` are whole in each member. ``operators`` are places in the
+    order of the code.
     """
 
     name: str
@@ -114,7 +140,8 @@ class Plan:
     """The parts that a topology is run as. A value; any thread.
 
     ``by_key`` are the topics of changes of key by the operator's place; ``as_read`` says which of
-    them have the values as they were read. ``fields`` are those that are read of each operator.
+    them have the values as they were read. ``answers`` are the topics of joins by a foreign key, by
+    the join's place. ``fields`` are those that are read of each operator.
     """
 
     name: str
@@ -123,6 +150,7 @@ class Plan:
     channels: tuple[Channel, ...]
     stores: tuple[Store, ...]
     by_key: Mapping[int, str]
+    answers: Mapping[int, Answers]
     as_read: frozenset[int]
     fields: Mapping[int, tuple[str, ...]]
 
@@ -131,25 +159,59 @@ class Plan:
         """Return the topics that the topology keeps for itself, in alphabetical order."""
         tables = {each.topic for each in self.operators if isinstance(each, TableSource)}
         changelogs = {each.changelog for each in self.stores} - tables
-        own = {each for channel in self.channels for each in (*channel.topics, *channel.writes)}
-        by_key = {each for each in own if each.startswith(f"{self.group}.") and _is_own(each)}
-        return tuple(sorted(changelogs | by_key))
+        return tuple(sorted({*changelogs, *self.by_key.values(), *self.answer_topics}))
+
+    @cached_property
+    def answer_topics(self) -> frozenset[str]:
+        """Return the topics of joins by a foreign key."""
+        pairs = ((each.subscribe, each.respond) for each in self.answers.values())
+        return frozenset(topic for pair in pairs for topic in pair)
 
     @property
     def channels_in_order(self) -> tuple[Channel, ...]:
         """Return the channels, each after those that write what it reads, as far as that goes."""
-        left, found = list(self.channels), []
+        return tuple(each for circle in self.circles_in_order for each in circle)
+
+    @property
+    def circles_in_order(self) -> tuple[tuple[Channel, ...], ...]:
+        """Return the channels, those together that ask each other for rows, in their order."""
+        asked = {
+            place: (answers.subscribe, answers.respond) for place, answers in self.answers.items()
+        }
+        groups = _Groups(len(self.channels))
+        for pair in asked.values():
+            readers = [
+                n for n, each in enumerate(self.channels) if {*pair}.intersection(each.topics)
+            ]
+            for number in readers[1:]:
+                groups.unite(number, readers[0])
+        circles: dict[int, list[Channel]] = {}
+        for number, each in enumerate(self.channels):
+            circles.setdefault(groups.root(number), []).append(each)
+        in_order = self._in_order(list(circles.values()))
+        return tuple(
+            tuple(each for (each,) in self._in_order([[one] for one in circle]))
+            for circle in in_order
+        )
+
+    def _in_order(self, left: list[list[Channel]]) -> list[list[Channel]]:
+        """Return groups of channels, each after those that write by key what it reads."""
+        found: list[list[Channel]] = []
         while left:
-            written = {topic for each in left for topic in each.writes}
-            ready = [each for each in left if not written.intersection(each.topics)] or left[:1]
+            ready = [each for each in left if not self._waits(each, left)] or left[:1]
             found += ready
             left = [each for each in left if each not in ready]
-        return tuple(found)
+        return found
+
+    def _waits(self, group: list[Channel], left: list[list[Channel]]) -> bool:
+        read = {topic for each in group for topic in each.topics} - self.answer_topics
+        others = (each for other in left if other is not group for each in other)
+        return any(read.intersection(each.writes) for each in others)
 
     def by_key_of(self, channel: Channel) -> dict[str, tuple[str, ...]]:
         """Return the topics of a channel's changes of key, with those that they are made of."""
         made = [self.by_key[place] for place in channel.operators if place in self.by_key]
-        sources = tuple(topic for topic in channel.topics if topic not in made)
+        sources = tuple(topic for topic in self.inputs_of(channel) if topic not in made)
         return dict.fromkeys(made, sources)
 
     def read_by(self, place: int) -> str | None:
@@ -161,6 +223,34 @@ class Plan:
         """Return the topic that an operator's rows go to, None where they go to none."""
         operator = self.operators[place]
         return operator.topic if isinstance(operator, Sink) else self.by_key.get(place)
+
+    def inputs_of(self, channel: Channel) -> tuple[str, ...]:
+        """Return the topics that a channel reads, without those of joins by a foreign key."""
+        return tuple(topic for topic in channel.topics if topic not in self.answer_topics)
+
+    def answers_of(self, channel: Channel) -> dict[str, tuple[str, ...]]:
+        """Return the topics of joins by a foreign key of which a channel is a side.
+
+        Each with those whose partitions it has, which are what its reader has in addition.
+        """
+        found = {}
+        for reader in self.channels:
+            for topic in self.answer_topics.intersection(reader.topics):
+                if topic in channel.topics or topic in channel.writes:
+                    found[topic] = self.inputs_of(reader)
+        return dict(sorted(found.items()))
+
+    def by(self, place: int) -> str:
+        """Return by which topics an operator's rows go, as what follows its label."""
+        if place in self.by_key:
+            return f", to {self.by_key[place]}"
+        if place in self.answers:
+            return f", by {self.answers[place].subscribe} and {self.answers[place].respond}"
+        return ""
+
+    def joins_with(self, place: int) -> list[int]:
+        """Return the joins by a foreign key whose right side a table is."""
+        return [join for join, answers in self.answers.items() if answers.right == place]
 
     def part(self, name: str) -> Channel:
         """Return a part by its name, which is its channel's without the topology's.
@@ -183,7 +273,7 @@ class Plan:
         named = {each.topics[0]: each.name for each in self.channels}
         by_key = {topic: self.operators[place].own_name for place, topic in self.by_key.items()}
         found = {}
-        for topic in channel.topics[1:]:
+        for topic in self.inputs_of(channel)[1:]:
             part = by_key.get(topic) or topic.removeprefix(f"{self.group}.")
             if topic not in named:
                 found[changelog_name(f"{self.group}.{part}", topic)] = part
@@ -231,6 +321,9 @@ class Plan:
         if place in self.by_key:
             found["topic"] = self.by_key[place]
             found["values"] = "as_read" if place in self.as_read else "rows"
+        if place in self.answers:
+            answers = self.answers[place]
+            found |= {"subscribe": answers.subscribe, "respond": answers.respond}
         return {**found, **operator.document()}
 
     def _boxes(self) -> Iterator[str]:
@@ -264,6 +357,9 @@ class Plan:
                 found[operator.topic] = None
             elif place in self.by_key:
                 found[self.by_key[place]] = None
+            elif place in self.answers:
+                answers = self.answers[place]
+                found |= dict.fromkeys((answers.subscribe, answers.respond))
         return list(found)
 
     def _arrows(self) -> Iterator[str]:
@@ -281,7 +377,9 @@ class Plan:
             target = f"n{place}"
             if isinstance(operator, Sink):
                 target = f"t{numbers[operator.topic]}"
-            for each in operator.inputs:
+            if place in self.answers:
+                yield from self._answer_arrows(place, numbers)
+            for each in operator.inputs[: 1 if place in self.answers else None]:
                 source = self.operators[each]
                 start = f"n{each}"
                 if isinstance(source, Source):
@@ -294,6 +392,16 @@ class Plan:
                 yield f"  {start} --> {target}"
             if place in self.by_key:
                 yield f"  n{place} --> t{numbers[self.by_key[place]]}"
+
+    def _answer_arrows(self, place: int, numbers: Mapping[str, int]) -> Iterator[str]:
+        """Yield the arrows between a join by a foreign key and its right side."""
+        answers = self.answers[place]
+        for one, topic, other in (
+            (place, answers.subscribe, answers.right),
+            (answers.right, answers.respond, place),
+        ):
+            yield f"  n{one} --> t{numbers[topic]}"
+            yield f"  t{numbers[topic]} --> n{other}"
 
 
 def make_plan(operators: Sequence[Operator], name: str, group: str) -> Plan:
@@ -346,6 +454,16 @@ class _Planner:
             for place, operator in enumerate(operators)
             if isinstance(operator, KeyBy)
         }
+        self._answers = {
+            place: Answers(
+                operator.inputs[0],
+                operator.inputs[1],
+                self._topic(operator.name, "subscribe"),
+                self._topic(operator.name, "respond"),
+            )
+            for place, operator in enumerate(operators)
+            if isinstance(operator, TableJoin) and operator.on is not None
+        }
 
     def plan(self) -> Plan:
         channels = sorted(self._channels(), key=lambda each: each.name)
@@ -357,6 +475,7 @@ class _Planner:
             channels=tuple(channels),
             stores=tuple(self._with_changelog(each, channels) for each in stores),
             by_key=self._by_key,
+            answers=self._answers,
             as_read=frozenset(place for place in self._by_key if self._is_as_read(place)),
             fields={
                 place: self._fields_in_use(place)
@@ -369,7 +488,7 @@ class _Planner:
         """Return a store with its channel's changelog; a shared table's topic is its own."""
         if _is_shared(self._operators[store.operator]):
             return store
-        (own,) = (each for each in channels if store.operator in each.operators)
+        (own,) = (each for each in channels if store.holder in each.operators)
         return replace(store, changelog=changelog_name(own.group, own.topics[0]))
 
     def _topic(self, name: str, ending: str) -> str:
@@ -433,7 +552,8 @@ class _Planner:
         # the log of a table is the topic that it reads
         own = {each.changelog for each in self._stores()} - {*read}
         own |= {*self._by_key.values()}
-        own |= {each for place in self._consumers for each in self._answers(place)}
+        own |= {each.subscribe for each in self._answers.values()}
+        own |= {each.respond for each in self._answers.values()}
         for topic in sorted(own & {*read, *written}):
             yield f"topic {topic!r} is one that the topology keeps for itself; take another"
         for topic in sorted(own):
@@ -491,7 +611,7 @@ class _Planner:
                 source = self._operators[each]
                 if isinstance(source, KeyBy):
                     groups.unite(place, topics.setdefault(self._by_key[each], place))
-                elif not _is_shared(source) and not (_is_foreign(operator) and number == 1):
+                elif not _is_shared(source) and not (place in self._answers and number == 1):
                     groups.unite(place, each)
         found: dict[int, list[int]] = {}
         for place, operator in enumerate(self._operators):
@@ -500,9 +620,11 @@ class _Planner:
         return list(found.values())
 
     def _channels(self) -> Iterator[Channel]:
-        stores = {each.operator: each.name for each in self._stores()}
+        stores = list(self._stores())
         for places in self._components():
             topics = sorted({each for place in places for each in self._read(place)})
+            # not the first: a part is not called by them, so a join may come and go
+            topics += sorted({each for place in places for each in self._answers_read(place)})
             name = self._part_name(topics[0])
             shared = {
                 source.topic
@@ -517,17 +639,21 @@ class _Planner:
                 topics=tuple(topics),
                 shared=tuple(sorted(shared)),
                 writes=tuple(sorted({each for place in places for each in self._written(place)})),
-                stores=tuple(sorted(stores[each] for each in places if each in stores)),
+                stores=tuple(sorted(each.name for each in stores if each.holder in places)),
             )
 
     def _read(self, place: int) -> Iterator[str]:
-        """Yield the topics of which an operator reads a task's partition."""
+        """Yield the topics of which an operator reads a task's partition, but for answers."""
         operator = self._operators[place]
         if isinstance(operator, (Source, TableSource)):
             yield operator.topic
         yield from (self._by_key[each] for each in operator.inputs if each in self._by_key)
-        yield from self._answers(place)[1:]
-        yield from (self._answers(each)[0] for each in self._foreign_of(place))
+
+    def _answers_read(self, place: int) -> Iterator[str]:
+        """Yield the topics of joins by a foreign key that an operator reads, as either side."""
+        if place in self._answers:
+            yield self._answers[place].respond
+        yield from (each.subscribe for each in self._answers.values() if each.right == place)
 
     def _written(self, place: int) -> Iterator[str]:
         """Yield the topics that an operator writes."""
@@ -536,23 +662,9 @@ class _Planner:
             yield operator.topic
         if place in self._by_key:
             yield self._by_key[place]
-        yield from self._answers(place)[:1]
-        yield from (self._answers(each)[1] for each in self._foreign_of(place))
-
-    def _foreign_of(self, place: int) -> list[int]:
-        """Return the joins by a foreign key that have an operator as their right side."""
-        return [
-            each
-            for each in self._consumers[place]
-            if _is_foreign(self._operators[each]) and self._operators[each].inputs[1] == place
-        ]
-
-    def _answers(self, place: int) -> tuple[str, ...]:
-        """Return the topics between the sides of a join by a foreign key, else none."""
-        operator = self._operators[place]
-        if not isinstance(operator, TableJoin) or operator.on is None:
-            return ()
-        return (self._topic(operator.name, "subscribe"), self._topic(operator.name, "respond"))
+        if place in self._answers:
+            yield self._answers[place].subscribe
+        yield from (each.respond for each in self._answers.values() if each.right == place)
 
     def _part_name(self, topic: str) -> str:
         """Return what the part is called whose first topic by the alphabet this is.
@@ -579,7 +691,23 @@ class _Planner:
                 changelog = operator.topic
             fingerprint = _digest({"kind": kind, **self._kept(operator)})
             rows = self._versioned(operator.name)
-            yield Store(operator.name, kind, place, changelog, fingerprint, rows)
+            yield Store(operator.name, kind, place, changelog, fingerprint, rows, place)
+            if place in self._answers:
+                yield self._subscriptions(place, operator, changelog)
+
+    def _subscriptions(self, place: int, operator: Named, changelog: str) -> Store:
+        """Return the store with which rows of the right table a join by a foreign key wants."""
+        outputs = [self._operators[each].output for each in operator.inputs]
+        keys = [[part.document() for part in each.key] for each in outputs if each is not None]
+        return Store(
+            name=f"{operator.name}.{SUBSCRIPTIONS}",
+            kind=SUBSCRIPTIONS,
+            operator=place,
+            changelog=changelog,
+            fingerprint=_digest({"kind": SUBSCRIPTIONS, "keys": keys}),
+            rows=f"{self._versioned(operator.name)}.{SUBSCRIPTIONS}",
+            holder=self._answers[place].right,
+        )
 
     def _kept(self, operator: Operator) -> dict[str, Any]:
         """Return what the rows of a store depend on, and not its place or what comes of them."""
@@ -603,6 +731,12 @@ class _Planner:
                 )
             ]
             return {"key": key, "rows": sides}
+        if isinstance(operator, TableJoin) and operator.on is not None:
+            assert operator.output is not None, "rows come out"
+            on, right = _without_rows(document_of(operator.on)), inputs[1]
+            asked = [each.document() for each in (right.key if right else ())]
+            rows = row_document(operator.output.row)
+            return {"key": key, "on": on, "asked": asked, "rows": rows}
         return {"key": key}
 
     # --- what is read
@@ -660,17 +794,9 @@ def _is_shared(operator: Operator) -> bool:
     return isinstance(operator, TableSource) and operator.shared
 
 
-def _is_foreign(operator: Operator) -> bool:
-    return isinstance(operator, TableJoin) and operator.on is not None
-
-
 def _quoted(text: str) -> str:
     """Return a text as Mermaid has it between quotes, where # begins the name of a character."""
     return text.replace("#", "#35;").replace('"', "#quot;").replace("'", "")
-
-
-def _is_own(topic: str) -> bool:
-    return topic.endswith((".by-key", ".subscribe", ".respond"))
 
 
 def _kind_of_store(operator: Operator) -> str | None:
@@ -683,7 +809,7 @@ def _kind_of_store(operator: Operator) -> str | None:
         case StreamJoin():
             kind = "join"
         case TableJoin() if operator.on is not None:
-            kind = "subscriptions"
+            kind = "foreign_join"
         case TableSource():
             kind = "table"
         case Reduce():

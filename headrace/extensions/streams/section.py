@@ -191,8 +191,9 @@ class StreamsProcessorConfig(StateProcessorConfig):
     @override
     def purged_topics(self, channel: ChannelConfig) -> tuple[str, ...]:
         # others may read the rest
-        by_key = {*self.planned[0].by_key.values()}
-        return tuple(each for each in super().purged_topics(channel) if each in by_key)
+        plan, _ = self.planned
+        own = {*plan.by_key.values(), *plan.answer_topics}
+        return tuple(each for each in super().purged_topics(channel) if each in own)
 
     @override
     def topics_by_key(self, channel: ChannelConfig) -> tuple[TopicByKey, ...]:
@@ -200,9 +201,25 @@ class StreamsProcessorConfig(StateProcessorConfig):
         made = plan.by_key_of(part)
         topics = [self.internal.topic_by_key(name, made[name]) for name in made]
         for name in self._table_topics & {*part.writes}:
-            sources = tuple(topic for topic in part.topics if topic not in made)
+            sources = tuple(topic for topic in plan.inputs_of(part) if topic not in made)
             topics.append(self.internal.topic_by_key(name, sources, TABLE_SETTINGS))
+        answers = plan.answers_of(part)
+        topics += (self._answers(name, answers[name]) for name in answers if name in part.writes)
         return tuple(topics)
+
+    @override
+    def made_topics(self, channel: ChannelConfig) -> tuple[TopicByKey, ...]:
+        # each side of a join by a foreign key begins with both topics, whichever comes first
+        plan, part = self.planned
+        written = self.topics_by_key(channel)
+        names = {each.name for each in written}
+        answers = plan.answers_of(part).items()
+        return (*written, *(self._answers(*each) for each in answers if each[0] not in names))
+
+    def _answers(self, name: str, sources: tuple[str, ...]) -> TopicByKey:
+        """Return a topic of a join by a foreign key, with the partitions of its reader's others."""
+        internal = self.internal.model_copy(update={"partitions": None})
+        return internal.topic_by_key(name, sources)
 
     @property
     def _table_topics(self) -> set[str]:
@@ -213,7 +230,7 @@ class StreamsProcessorConfig(StateProcessorConfig):
     def outputs(self, channel: ChannelConfig) -> tuple[str, ...]:
         plan, part = self.planned
         by_key = plan.by_key_of(part)
-        own = {*by_key, *self._table_topics}
+        own = {*by_key, *self._table_topics, *plan.answer_topics}
         return tuple(topic for topic in part.writes if topic not in own)
 
     def notes(self, channel: ChannelConfig) -> Iterator[str]:
@@ -222,8 +239,7 @@ class StreamsProcessorConfig(StateProcessorConfig):
         yield self.chosen_engine.reason
         for place in part.operators:
             operator = plan.operators[place]
-            by_key = f", to {plan.by_key[place]}" if place in plan.by_key else ""
-            yield f"operator {operator.label}{by_key}"
+            yield f"operator {operator.label}{plan.by(place)}"
 
     @override
     def conflicts_in(self, channel: ChannelConfig) -> Iterator[FieldConflict]:

@@ -86,10 +86,11 @@ def _of_own_topics(channel: ChannelConfig) -> Iterator[Acl]:
         if channel.sink is None:
             yield Acl("group", sink_group(channel.group), ("Read",))
             yield _transactional_id(channel.group)
-    for by_key in chosen.topics_by_key(channel):
+    written = {each.name for each in chosen.topics_by_key(channel)}
+    for by_key in chosen.made_topics(channel):
         made = create if by_key.create else ()
         # what is written to a sink's topic is in the sink's permissions
-        write = ("Write",) if channel.sink is None else ()
+        write = ("Write",) if channel.sink is None and by_key.name in written else ()
         yield Acl("topic", by_key.name, (*made, "DescribeConfigs", *write))
         for topic in by_key.sources:
             yield Acl("topic", topic, ("DescribeConfigs",))

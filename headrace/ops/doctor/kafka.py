@@ -167,7 +167,7 @@ def made_at_the_start(settings: Config) -> frozenset[str]:
     return frozenset(
         topic.name
         for channel in settings.channels.values()
-        for topic in channel.processor.topics_by_key(channel)
+        for topic in channel.processor.made_topics(channel)
         if topic.create
     )
 

@@ -107,7 +107,7 @@ def _operator(plan: Plan, place: int) -> str:
     operator = plan.operators[place]
     if isinstance(operator, Source | TableSource):
         return f"{operator.label} of {operator.topic}"
-    return f"{operator.label} to {plan.by_key[place]}" if place in plan.by_key else operator.label
+    return f"{operator.label}{plan.by(place)}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -26,15 +26,17 @@ class Merge:
 
     clock: FakeClock = field(default_factory=FakeClock)
     enforced: int = 0
+    free: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.open = OpenBatches(MergeLimits())
+        topics = ("a", "b", *sorted(self.free))
         self.held = {
-            topic: FakeAssignment(TopicPartition(topic, 0), high_watermark=100) for topic in "ab"
+            topic: FakeAssignment(TopicPartition(topic, 0), high_watermark=100) for topic in topics
         }
         self.merge = TaskMerge(
             "tasks",
-            MergeRules(("a", "b"), MAX_IDLE),
+            MergeRules(topics, MAX_IDLE, free=self.free),
             self.open,
             self.clock,
             on_done=lambda _: None,
@@ -107,6 +109,37 @@ def test_records_above_the_lowest_last_time_wait(merge: Merge) -> None:
     merge.put("a", 3, 5)
     (work,) = merge.taken()
     assert places(work) == [("b", 0), ("a", 0), ("a", 1)]
+
+
+def test_a_free_topic_waits_for_none_and_none_waits_for_it() -> None:
+    """The records are taken as they come, and those of others without them; none is enforced."""
+    merge = Merge(free=frozenset("c"))
+    merge.put("c", 7, 3)
+    merge.put("a", 1, 5)
+    first, *none = merge.taken()
+    assert (places(first), none) == ([("c", 0), ("c", 1)], [])
+    merge.put("b", 4, 9)
+    (work,) = merge.taken()
+    assert places(work) == [("a", 0), ("b", 0), ("a", 1)]
+    assert merge.enforced == 0
+
+
+def test_a_record_of_a_free_topic_that_failed_is_taken_alone() -> None:
+    """The records before it are a piece of their own, and those after it another."""
+    merge = Merge(free=frozenset("c"))
+    held = merge.held["c"]
+    merge.held["a"].current = False  # so that all of them wait
+    for attempt in (1, 2, 1):
+        batch = make_batch([FakeRecord()], assignment=held, start=held.position, attempt=attempt)
+        held.position = batch.next_offset
+        merge.merge.put(PendingBatch(batch, table_of(batch)))
+    merge.held["a"].current = True
+    merge.merge.look()
+    found = []
+    while taken := merge.taken():
+        found += [places(each) for each in taken]
+        taken[-1].advance(0.0)
+    assert found == [[("c", 0)], [("c", 1)], [("c", 2)]]
 
 
 def test_a_batch_is_answered_once_all_of_it_is_stored(merge: Merge) -> None:

@@ -11,6 +11,11 @@ import pyarrow as pa
 from headrace.extensions.streams.inline.aggregates import filter_windows
 from headrace.extensions.streams.inline.batch import TopicRecords, Unwatched, merge_batches
 from headrace.extensions.streams.inline.counts import OperatorCounts
+from headrace.extensions.streams.inline.foreign import (
+    AskingSide,
+    read_subscriptions,
+    write_subscriptions,
+)
 from headrace.extensions.streams.inline.stage import Notes, StageRows
 from headrace.extensions.streams.inline.stateless import (
     apply,
@@ -55,6 +60,7 @@ if TYPE_CHECKING:
         UserCalls,
         Written,
     )
+    from headrace.extensions.streams.inline.foreign import AnsweringSide
     from headrace.extensions.streams.inline.stage import Stage
     from headrace.extensions.streams.kernels.rows import Emit
     from headrace.extensions.streams.operators import Operator
@@ -77,6 +83,9 @@ def topics_in_code(plan: Plan, channel: Channel) -> list[str]:
             found[operator.topic] = None
         elif place in plan.by_key:
             found[plan.by_key[place]] = None
+        elif place in plan.answers:
+            answers = plan.answers[place]
+            found |= dict.fromkeys((answers.subscribe, answers.respond))
     return [each for each in found if each in {*channel.topics, *channel.shared}]
 
 
@@ -107,7 +116,11 @@ def is_looked_up(plan: Plan, place: int) -> bool:
 
 
 class ChannelRun:
-    """A micro-batch of a channel on its way through the operators."""
+    """A micro-batch of a channel on its way through the operators.
+
+    ``answering`` are the right sides of joins by a foreign key that the channel has, by the joins'
+    places.
+    """
 
     def __init__(  # noqa: PLR0917 - what operators run on
         self,
@@ -118,11 +131,13 @@ class ChannelRun:
         poison: Poison,
         calls: UserCalls | None = None,
         staged: StageRows | None = None,
+        answering: Mapping[int, AnsweringSide] | None = None,
     ) -> None:
         """Start with the records of each topic that has any, and the operators' states.
 
         The operators of a stage that was run before are not run again.
         """
+        self._answering = answering or {}
         self._calls = calls or Unwatched()
         self._plan = plan
         self._channel = channel
@@ -150,6 +165,18 @@ class ChannelRun:
         }
         for place in sorted({*self._channel.operators, *shared}):
             self._rows[place] = self._run(place, self._plan.operators[place])
+            for join in self._plan.joins_with(place):
+                if join in self._answering:
+                    self._answer(join)
+
+    def _answer(self, join: int) -> None:
+        """Write to the left side of a join by a foreign key what it wants of the right one."""
+        side, answers = self._answering[join], self._plan.answers[join]
+        asked = read_subscriptions(self._records.get(answers.subscribe, _NO_RECORDS))
+        view, changes = self._view(answers.right), self._rows[answers.right]
+        found = side.process(view, changes, asked)
+        if found:
+            self.written.append((answers.respond, side.format.write(found, self._poison)))
 
     def _run(self, place: int, operator: Operator) -> Any:
         if self._staged is None:
@@ -251,12 +278,36 @@ class ChannelRun:
 
     def join_tables(self, place: int, operator: TableJoin) -> Any:
         """Return the changes of a table of two."""
+        state = self._states[place]
+        if isinstance(state, AskingSide):
+            return self._ask(place, state)
         left, right = operator.inputs
         views = (self._view(left), self._view(right))
-        changes, state = (self._rows[left], self._rows[right]), self._states[place]
-        found = state.process(views, changes, self._poison)
+        changes = (self._rows[left], self._rows[right])
+        found: list[Change] = state.process(views, changes, self._poison)
         self.counts.add(operator, records=sum(map(len, changes)), alone=state.alone)
         return found
+
+    def _ask(self, place: int, side: AskingSide) -> list[Change]:
+        """Return the changes of a join by a foreign key, and write what is wanted of its right."""
+        answers = self._plan.answers[place]
+        view = self._view(answers.left)
+        asked = []
+        if side.asks_for_all:
+            asked = side.subscribe_all(view.rows_before(), self._first_at())
+        found = side.format.read(self._records.get(answers.respond, _NO_RECORDS), self._poison)
+        lefts = self._rows[answers.left]
+        changes, more = side.process(view, lefts, found, self._poison)
+        operator = self._plan.operators[place]
+        self.counts.add(operator, records=len(lefts), alone=side.alone)
+        asked += more
+        if asked:
+            self.written.append((answers.subscribe, write_subscriptions(asked)))
+        return changes
+
+    def _first_at(self) -> int:
+        """Return the first record of the micro-batch."""
+        return min(int(each.at[0]) for each in self._records.values() if len(each.at))
 
     def _read(self, topic: str, place: int, codec: str) -> Batch:
         """Return the records of a topic as rows of the operator that names it."""

@@ -12,6 +12,8 @@ from headrace.core.errors import ConfigError, PoisonRecordError
 from headrace.core.records import TopicPartition
 from headrace.extensions.streams.fitted import plain_value
 from headrace.extensions.streams.inline.aggregates import GroupState, WindowState
+from headrace.extensions.streams.inline.batch import TopicRecords
+from headrace.extensions.streams.inline.foreign import ForeignJoinState
 from headrace.extensions.streams.inline.joins import StreamJoinState
 from headrace.extensions.streams.inline.run import (
     ChannelRun,
@@ -20,7 +22,6 @@ from headrace.extensions.streams.inline.run import (
 )
 from headrace.extensions.streams.inline.tables import (
     FilteredTable,
-    ForeignJoinState,
     LookupState,
     SourceTable,
     TableJoinState,
@@ -36,6 +37,7 @@ from headrace.extensions.streams.operators import (
     TableJoin,
     TableSource,
 )
+from headrace.extensions.streams.plan import SUBSCRIPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -200,10 +202,12 @@ class StreamsTest:
         raise KeyError(f"{name!r} has no windows")
 
     def _state(self, name: str) -> Any:
-        for each in self.plan.stores:
+        # both sides of a join by a foreign key are in one place here, so nothing is subscribed to
+        stores = [each for each in self.plan.stores if each.kind != SUBSCRIPTIONS]
+        for each in stores:
             if each.name == name:
                 return self._states[each.operator]
-        known = ", ".join(each.name for each in self.plan.stores) or "none"
+        known = ", ".join(each.name for each in stores) or "none"
         raise KeyError(f"there is no store {name!r}; there are {known}")
 
     def _put(self, topic: str, record: tuple[bytes | None, bytes | None, int]) -> None:
@@ -291,48 +295,23 @@ def _from_bytes(value: bytes) -> Any:
 def _in_order(plan: Plan) -> list[Channel]:
     """Return the channels so that each comes after others that write what it reads.
 
-    Of a circle, of changes of key, one comes first: it has its records the next time.
+    Those that ask each other, for a join by a foreign key, are one, which has no topics of its own
+    in between. Of a circle, of changes of key, one comes first: it has its records the next time.
     """
-    found: list[Channel] = []
-    left = _joined(plan)
-    while left:
-        ready = [
-            each
-            for each in left
-            if not any({*each.topics}.intersection(other.writes) for other in left if other != each)
-        ] or left[:1]
-        found += ready
-        left = [each for each in left if each not in ready]
-    return found
+    return [_joined(plan, circle) for circle in plan.circles_in_order]
 
 
-def _joined(plan: Plan) -> list[Channel]:
-    """Return the channels; those that ask each other, for a join by a foreign key, as one.
-
-    Of what they write each other, the topics of changes of key alone are read.
-    """
-    found: list[Channel] = []
-    for each in plan.channels:
-        together = [each, *(other for other in found if _ask(each, other))]
-        found = [other for other in found if other not in together]
-        writes = {topic for one in together for topic in one.writes}
-        read = {topic for one in together for topic in one.topics}
-        asked = read.intersection(writes).difference(plan.by_key.values())
-        found.append(
-            replace(
-                each,
-                operators=tuple(sorted(place for one in together for place in one.operators)),
-                topics=tuple(sorted(read - asked)),
-                writes=tuple(sorted(writes - asked)),
-                shared=tuple(sorted({topic for one in together for topic in one.shared})),
-            )
-        )
-    return found
-
-
-def _ask(one: Channel, other: Channel) -> bool:
-    both = ({*one.topics}.intersection(other.writes), {*other.topics}.intersection(one.writes))
-    return all(both)
+def _joined(plan: Plan, circle: Sequence[Channel]) -> Channel:
+    """Return channels as one; of what they write each other, topics by key alone are read."""
+    topics = {topic for one in circle for topic in one.topics}
+    writes = {topic for one in circle for topic in one.writes}
+    return replace(
+        circle[0],
+        operators=tuple(sorted(place for one in circle for place in one.operators)),
+        topics=tuple(sorted(topics - plan.answer_topics)),
+        writes=tuple(sorted(writes - plan.answer_topics)),
+        shared=tuple(sorted({topic for one in circle for topic in one.shared})),
+    )
 
 
 def _state_of(plan: Plan, place: int) -> Any:

@@ -25,7 +25,7 @@ from headrace.extensions.streams.keys import decode_keys, encode_keys
 from headrace.extensions.streams.operators import Join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.extensions.streams.expressions import Node
     from headrace.extensions.streams.inline.batch import Poison
@@ -65,6 +65,14 @@ class View:
             change = self._changes[self._next]
             self._next += 1
             self._changed[change.key] = _held(change.row, change.row_time)
+
+    def rows_before(self) -> dict[bytes, Held]:
+        """Return all rows as they were before the changes."""
+        former: dict[bytes, Held | None] = {}
+        for change in reversed(self._changes):
+            former[change.key] = _held(change.before, change.former)
+        found = {**self._rows, **former}
+        return {key: held for key, held in found.items() if held is not None}
 
     def get(self, key: bytes) -> Held | None:
         """Return the row of a key."""
@@ -123,11 +131,7 @@ class SourceTable:
     def process(self, batch: Batch, label: str, poison: Poison) -> list[Change]:
         """Return the changes of records; one without a key is poison."""
         if self._is_stored:
-            faults: dict[int, str] = {}
-            kinds = [pa.field(name, each.type) for name, each in batch.fields.items()]
-            rows_in = pa.StructArray.from_arrays(list(batch.fields.values()), fields=kinds)
-            encode_structs(rows_in, batch.row, faults)
-            batch = batch.without(faults, poison, label)
+            batch = batch.without(unstorable(batch), poison, label)
         keys = batch.keys(self._output.key).to_pylist()
         changes = []
         rows = zip(keys, batch.to_rows(), batch.at.tolist(), batch.times.tolist(), strict=True)
@@ -139,17 +143,29 @@ class SourceTable:
         return changes
 
 
+class _Quiet:
+    """Poison that was noted before."""
+
+    def note(self, at: int, reason: str) -> None:
+        """Return at once."""
+
+
+#: For rows that were poison when they came.
+QUIET = _Quiet()
+
+
 def filter_table(operator: Filter, changes: list[Change], poison: Poison) -> list[Change]:
     """Return changes of a table of which only some rows are there."""
     assert operator.output is not None, "rows come out"
     sides = []
-    for rows in ([each.row for each in changes], [each.before for each in changes]):
+    # a row before was noted when it came, by its own record
+    for rows, noted in (([e.row for e in changes], poison), ([e.before for e in changes], QUIET)):
         side = [replace(change, row=row) for change, row in zip(changes, rows, strict=True)]
         batch = batch_of(side, operator.output)
         found = evaluate(operator.where, batch.columns(), len(batch))
         for place, reason in sorted(found.faults.items()):
             if batch.present[place]:
-                poison.note(int(batch.at[place]), f"{operator.label}: {reason}")
+                noted.note(int(batch.at[place]), f"{operator.label}: {reason}")
         kept = (mask_of(found.values) & batch.present).tolist()
         sides.append([row if keep else None for row, keep in zip(rows, kept, strict=True)])
     return [
@@ -157,6 +173,15 @@ def filter_table(operator: Filter, changes: list[Change], poison: Poison) -> lis
         for change, row, before in zip(changes, *sides, strict=True)
         if row is not None or before is not None
     ]
+
+
+def unstorable(batch: Batch) -> dict[int, str]:
+    """Return which rows JSON cannot have, with the reason."""
+    faults: dict[int, str] = {}
+    kinds = [pa.field(name, each.type) for name, each in batch.fields.items()]
+    rows = pa.StructArray.from_arrays(list(batch.fields.values()), fields=kinds)
+    encode_structs(rows, batch.row, faults)
+    return faults
 
 
 def emit_changes(emit: Emit, changes: Sequence[Change], output: Output) -> Batch:
@@ -181,7 +206,7 @@ class Pair:
     time: int
 
 
-def _in_task_order(
+def in_task_order(
     changes: tuple[Sequence[Change], Sequence[Change]],
 ) -> list[tuple[int, int, int]]:
     """Return the changes of two tables as record, side, and place among those of the side."""
@@ -274,26 +299,19 @@ class LookupState:
             held = None if wanted is None else view.get(wanted)
             if held is not None or operator.join is Join.LEFT:
                 pairs.append(Pair(at, key, row, None if held is None else held.row, time))
-        self.alone = _count_alone(pairs)
+        self.alone = count_alone(pairs)
         return self._pairs.compute(pairs, operator.label, poison)
 
 
-def _count_alone(pairs: Iterable[Pair]) -> int:
+def count_alone(pairs: Sequence[Pair]) -> int:
     """Return how many pairs have a row of one side only."""
     return sum(each.left is None or each.right is None for each in pairs)
-
-
-class _Quiet:
-    """Poison that was noted before."""
-
-    def note(self, at: int, reason: str) -> None:
-        """Return at once."""
 
 
 def filter_rows(operator: Filter, rows: Mapping[bytes, Held]) -> dict[bytes, Held]:
     """Return the rows of a table of which a condition is true."""
     changes = [Change(0, key, held.row, None, held.time, held.time) for key, held in rows.items()]
-    kept = {change.key for change in filter_table(operator, changes, _Quiet())}
+    kept = {change.key for change in filter_table(operator, changes, QUIET)}
     return {key: held for key, held in rows.items() if key in kept}
 
 
@@ -322,7 +340,7 @@ class TableJoinState:
             if not self._is_gone(one, other):
                 time = max(each.time for each in both if each is not None)
                 pairs.append(Pair(0, key, one, other, time))
-        batch, kept = self._pairs.compute_kept(pairs, self._operator.label, _Quiet())
+        batch, kept = self._pairs.compute_kept(pairs, self._operator.label, QUIET)
         for place, row in zip(kept, batch.to_rows(), strict=True):
             pair = pairs[place]
             self.state.put(0, pair.key, row, pair.time)
@@ -331,7 +349,7 @@ class TableJoinState:
         self, views: tuple[View, View], changes: tuple[list[Change], list[Change]], poison: Poison
     ) -> list[Change]:
         """Return the changes of the result."""
-        merged = _in_task_order(changes)
+        merged = in_task_order(changes)
         pairs: list[Pair] = []
         made: list[tuple[int, bytes, int, int, int | None]] = []
         for at, side, place in merged:
@@ -352,7 +370,7 @@ class TableJoinState:
             else:
                 made.append((at, change.key, time, row_time, len(pairs)))
                 pairs.append(Pair(at, change.key, left, right, time))
-        self.alone = _count_alone(pairs)
+        self.alone = count_alone(pairs)
         batch, kept = self._pairs.compute_kept(pairs, self._operator.label, poison)
         rows = dict(zip(kept, batch.to_rows(), strict=True))
         return [
@@ -365,92 +383,3 @@ class TableJoinState:
         missing = (left is None, right is None)
         pairs = zip(self._needed, missing, strict=True)
         return all(missing) or any(needed and lost for needed, lost in pairs)
-
-
-class ForeignJoinState:
-    """Joins each left row with the right row that one of its fields names."""
-
-    def __init__(self, operator: TableJoin, left: Output, right: Output) -> None:
-        assert operator.output is not None, "rows come out"
-        assert operator.on is not None, "there is a foreign key"
-        self._operator, self._left, self._right = operator, left, right
-        self._on = operator.on
-        self._pairs = PairFields(operator.fields, left, right, operator.output)
-        self._named: dict[bytes, dict[bytes, Fields]] = {}
-        self.state = TableState()
-        #: How many changes of the last micro-batch were to a row of the left side only.
-        self.alone = 0
-
-    def process(
-        self, views: tuple[View, View], changes: tuple[list[Change], list[Change]], poison: Poison
-    ) -> list[Change]:
-        """Return the changes of the result, of each left row in the order of its keys."""
-        self.alone = 0
-        merged = _in_task_order(changes)
-        names = self._foreign_keys(changes[0], poison)
-        found: list[Change] = []
-        for at, side, place in merged:
-            change = changes[side][place]
-            views[1].advance(at if side else at - 1)
-            if side == 1:
-                for key, left in sorted(self._named.get(change.key, {}).items()):
-                    found += self._put(at, key, left, change.row, change.time, poison)
-            elif place in names:
-                found += self._change_left(change, names[place], views[1], poison)
-        return found
-
-    def _foreign_keys(
-        self, changes: list[Change], poison: Poison
-    ) -> dict[int, tuple[bytes | None, bytes | None]]:
-        """Return the foreign keys before and after each change, but of those at fault."""
-        keys: list[list[bytes | None]] = []
-        faults: dict[int, str] = {}
-        for rows in ([each.before for each in changes], [each.row for each in changes]):
-            side = [replace(change, row=row) for change, row in zip(changes, rows, strict=True)]
-            batch = batch_of(side, self._left)
-            values = evaluate(self._on, batch.columns(), len(batch))
-            faults |= values.faults
-            keys.append(encode_keys([values.values], self._right.key).to_pylist())
-        for place, reason in sorted(faults.items()):
-            poison.note(changes[place].at, f"{self._operator.label}: {reason}")
-        pairs = enumerate(zip(*keys, strict=True))
-        return {place: pair for place, pair in pairs if place not in faults}
-
-    def _change_left(
-        self, change: Change, names: tuple[bytes | None, bytes | None], view: View, poison: Poison
-    ) -> Iterable[Change]:
-        before, after = names
-        if change.before is not None and before is not None:
-            self._named[before].pop(change.key, None)
-        if change.row is not None and after is not None:
-            self._named.setdefault(after, {})[change.key] = change.row
-        if change.row is None and change.before is None:
-            return ()
-        asked = before if change.row is None else after
-        right = None if asked is None else view.get(asked)
-        moved = change.before is not None and (change.row is None or before != after)
-        alone = self._operator.join is Join.LEFT
-        if right is None and not (alone or moved):
-            return ()
-        time = change.time
-        if right is not None and not (change.row is None and alone):
-            time = max(time, right.time)
-        row = None if right is None else right.row
-        return self._put(change.at, change.key, change.row, row, time, poison)
-
-    def _put(  # noqa: PLR0917 - both rows, and where they come from
-        self,
-        at: int,
-        key: bytes,
-        left: Fields | None,
-        right: Fields | None,
-        time: int,
-        poison: Poison,
-    ) -> Iterable[Change]:
-        if left is None or (right is None and self._operator.join is Join.INNER):
-            return (self.state.put(at, key, None, time),)
-        self.alone += right is None
-        batch = self._pairs.compute(
-            [Pair(at, key, left, right, time)], self._operator.label, poison
-        )
-        return tuple(self.state.put(at, key, row, time) for row in batch.to_rows())

@@ -73,7 +73,7 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
         parts,
         channel,
         fold=fold,
-        by_key=chosen.topics_by_key(channel),
+        by_key=chosen.made_topics(channel),
         formers=plan.former_parts(part),
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
@@ -116,4 +116,6 @@ def _merge_rules(chosen: StreamsProcessorConfig, plan: Plan, part: Channel) -> M
     if len(part.topics) == 1:
         return None
     topics = tuple(topics_in_code(plan, part))
-    return MergeRules(topics, chosen.task_idle, times_of_rows(plan, topics))
+    # an answer counts whenever it comes, and to wait for one would hold up what makes it
+    free = plan.answer_topics.intersection(topics)
+    return MergeRules(topics, chosen.task_idle, times_of_rows(plan, topics), free=free)

@@ -6,7 +6,6 @@ Its value has the record's key, its time, whether it is still alone, and the fie
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from headrace.extensions.streams.expressions import FieldNode
 from headrace.extensions.streams.inline.joins import side_type
 from headrace.extensions.streams.kernels.groups import sort_pairs
 from headrace.extensions.streams.kernels.joins import JoinBuffer, Side
+from headrace.extensions.streams.runtime.table_store import split_row
 from headrace.extensions.streams.types import TEXT
 
 if TYPE_CHECKING:
@@ -51,32 +51,31 @@ class StoredJoin(JoinBuffer):
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Load the rows of the state, by their keys without the store's prefix."""
-        sides: tuple[list[tuple[int, dict[str, Any]]], ...] = ([], [])
+        sides: tuple[list[tuple[int, dict[str, Any], bytes]], ...] = ([], [])
         for key, value in rows:
             side = _SIDES.index(chr(key[0]))
-            sides[side].append((int(key[2:]), json.loads(value)))
+            sides[side].append((int(key[2:]), *split_row(value)))
         highest = -1
         for side, found in enumerate(sides):
             found.sort(key=lambda row: row[0])
-            orders = np.array([order for order, _ in found], np.int64)
-            names = [_name_of(each) for _, each in found]
+            orders = np.array([order for order, _, _ in found], np.int64)
+            names = [_name_of(each) for _, each, _ in found]
             keys = self.number_keys(pa.array(names, pa.binary()))
-            times = np.array([each["time"] for _, each in found], np.int64)
-            alone = np.array([each["alone"] for _, each in found], np.bool_)
-            values = self._values(side, [each["row"] for _, each in found])
+            times = np.array([each["time"] for _, each, _ in found], np.int64)
+            alone = np.array([each["alone"] for _, each, _ in found], np.bool_)
+            values = self._values(side, [row for _, _, row in found])
             read = Side(keys, times, orders, alone, np.arange(len(found)), values)
             self.sides[side] = read.take(sort_pairs(keys, times))
             self._known[side] = (orders, alone)
             highest = max(highest, int(orders.max(initial=-1)))
         self.order = highest + 1
 
-    def _values(self, side: int, rows: Sequence[dict[str, Any]]) -> pa.Array:
+    def _values(self, side: int, rows: Sequence[bytes]) -> pa.Array:
         output, names = self._outputs[side], self._names_in_use[side]
         kind = side_type(output, names)
         if not names:
-            return pa.array(rows, kind)
-        texts = pa.array([json.dumps(each).encode() for each in rows], pa.binary())
-        columns = decode_values(texts, output.row, names).columns
+            return pa.array([{}] * len(rows), kind)
+        columns = decode_values(pa.array(rows, pa.binary()), output.row, names).columns
         arrays = [
             columns[FieldNode(output.row, name)].cast(kind.field(name).type) for name in names
         ]

@@ -14,6 +14,7 @@ from headrace.extensions.streams.inline.aggregates import (
     WindowState,
     layout_of,
 )
+from headrace.extensions.streams.inline.foreign import AnsweringSide, AskingSide
 from headrace.extensions.streams.inline.joins import StreamJoinState
 from headrace.extensions.streams.inline.run import emits_of, is_looked_up
 from headrace.extensions.streams.inline.tables import (
@@ -32,6 +33,8 @@ from headrace.extensions.streams.operators import (
     TableJoin,
     TableSource,
 )
+from headrace.extensions.streams.plan import SUBSCRIPTIONS
+from headrace.extensions.streams.runtime.foreign_store import StoredAnswers, StoredSubscriptions
 from headrace.extensions.streams.runtime.join_store import StoredJoin
 from headrace.extensions.streams.runtime.stores import (
     StoredGroups,
@@ -86,13 +89,26 @@ class TaskStates:
             StateStoreError: they cannot be read.
         """
         self._plan, self._state, self._number = plan, state, number
-        self._names = {each.operator: each.rows for each in plan.stores}
+        kept = [each for each in plan.stores if each.holder in channel.operators]
+        wanted = [each for each in kept if each.kind == SUBSCRIPTIONS]
+        self._names = {each.operator: each.rows for each in kept if each not in wanted}
         self._stores: dict[int, ChangingStore] = {}
         self._times: dict[int, int] = {}
         #: The state of each operator, None where it has none.
         self.by_place: dict[int, Any] = dict.fromkeys(range(len(plan.operators)))
         for place in channel.operators:
             self.by_place[place] = self._open(place, plan.operators[place])
+        #: The right sides of joins by a foreign key, by the joins' places.
+        self.answering: dict[int, AnsweringSide] = {}
+        self._subscriptions: list[StoredSubscriptions] = []
+        for each in wanted:
+            join = plan.operators[each.operator]
+            assert isinstance(join, TableJoin), "others have no subscriptions"
+            store = StoredSubscriptions(each.rows)
+            store.restore(self._rows(each.rows))
+            self._subscriptions.append(store)
+            right = self._output(join.inputs[1])
+            self.answering[each.operator] = AnsweringSide(join, right, store)
 
     def _open(self, place: int, operator: Operator) -> Any:
         """Return the state of an operator, with its rows."""
@@ -111,6 +127,8 @@ class TaskStates:
                 made = FilteredTable(operator, self._table(operator.inputs[0]))
             case Lookup():
                 made = LookupState(operator, *outputs)
+            case TableJoin() if operator.on is not None:
+                made = self._open_asking(place, operator, outputs)
             case TableJoin():
                 made = TableJoinState(operator, outputs[0], outputs[1])
                 made.fill(*map(self._table, operator.inputs))
@@ -172,6 +190,17 @@ class TaskStates:
             operator, outputs, (one, other), buffer=store, time=time, is_stored=True
         )
 
+    def _open_asking(
+        self, place: int, operator: TableJoin, outputs: Sequence[Output]
+    ) -> AskingSide:
+        name = self._names[place]
+        store = self._stores[place] = StoredAnswers(name, self._output(place).row)
+        store.restore(self._rows(name))
+        (mark,) = self._state.get_many([PartitionKey(self._number, store.mark)])
+        store.is_marked = mark is not None
+        left, right = outputs
+        return AskingSide(operator, left, right, store, asks_for_all=mark is None)
+
     def _read_time(self, place: int) -> int:
         time = read_time(self._state, self._number, self._names[place])
         self._times[place] = time
@@ -201,6 +230,8 @@ class TaskStates:
         """
         changed: dict[bytes, bytes | None] = {}
         formers: dict[bytes, bytes | None] = {}
+        for wanted in self._subscriptions:
+            changed.update(wanted.take_changes())
         for place, store in self._stores.items():
             changed.update(store.take_changes())
             if isinstance(store, _KNOWING):

@@ -9,7 +9,6 @@ import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from typing_extensions import override
 
 from headrace.extensions.streams.decode import decode_values
@@ -27,25 +26,67 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.runtime.stores import ChangedRow
 
 
+#: What stands before the row in a value. A quote within a text is escaped, so it is found as it is.
+_ROW = b',"row":'
+
+
+def split_row(value: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the members of an object in JSON before "row", its last, and the text of that.
+
+    Read by itself: a number has as many digits in the text as it was written with.
+    """
+    said, _, row = value.partition(_ROW)
+    return json.loads(said + b"}"), row[:-1]
+
+
+class TableRows:
+    """Writes rows of a table with their times as values of a state, and reads them."""
+
+    def __init__(self, row: type[Row]) -> None:
+        self._row = row
+
+    def read(
+        self, rows: Iterable[tuple[bytes, bytes]]
+    ) -> Iterator[tuple[bytes, Held, dict[str, Any]]]:
+        """Yield the rows by their keys, each with what is said beside it."""
+        found = [(key, *split_row(value)) for key, value in rows]
+        texts = pa.array([text for _, _, text in found], pa.binary())
+        names = list(self._row.__fields__)
+        columns = decode_values(texts, self._row, names).columns
+        lists = {name: columns[FieldNode(self._row, name)].to_pylist() for name in names}
+        for place, (key, said, _) in enumerate(found):
+            row = {name: values[place] for name, values in lists.items()}
+            yield key, Held(row, said["time"]), said
+
+    def write(
+        self, held: Sequence[Held], said: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[bytes]:
+        """Return the values of rows, with what else is to be said of each."""
+        if not held:
+            return []
+        faults: dict[int, str] = {}
+        rows = encode_structs(structs_of([each.row for each in held], self._row), self._row, faults)
+        assert not faults, "rows with such numbers were left out"
+        found = []
+        for place, (each, text) in enumerate(zip(held, rows.to_pylist(), strict=True)):
+            members = {"time": each.time, **({} if said is None else said[place])}
+            head = json.dumps(members, separators=(",", ":"))
+            found.append(head[:-1].encode() + _ROW + text.encode() + b"}")
+        return found
+
+
 class StoredTable(TableState):
     """The rows of a table, in memory, which tells what of them changed. One thread."""
 
     def __init__(self, store: str, row: type[Row]) -> None:
         super().__init__()
         self._prefix = f"{store}/".encode()
-        self._row = row
+        self._format = TableRows(row)
         self._changed: dict[bytes, None] = {}
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Load the rows of the state, by their keys without the store's prefix."""
-        found = [(key, json.loads(value)) for key, value in rows]
-        texts = [json.dumps(each["row"]).encode() for _, each in found]
-        names = list(self._row.__fields__)
-        columns = decode_values(pa.array(texts, pa.binary()), self._row, names).columns
-        lists = {name: columns[FieldNode(self._row, name)].to_pylist() for name in names}
-        for place, (key, each) in enumerate(found):
-            row = {name: values[place] for name, values in lists.items()}
-            self.rows[key] = Held(row, each["time"])
+        self.rows.update({key: held for key, held, _ in self._format.read(rows)})
 
     @override
     def put(
@@ -62,22 +103,10 @@ class StoredTable(TableState):
     def take_changes(self) -> Iterator[ChangedRow]:
         """Yield the rows that changed since the last call."""
         changed, self._changed = list(self._changed), {}
-        there = [(key, self.rows[key]) for key in changed if key in self.rows]
+        there = [key for key in changed if key in self.rows]
         yield from ((self._prefix + key, None) for key in changed if key not in self.rows)
-        if there:
-            texts = self._texts([held for _, held in there])
-            yield from (
-                (self._prefix + key, text) for (key, _), text in zip(there, texts, strict=True)
-            )
-
-    def _texts(self, held: Sequence[Held]) -> list[bytes]:
-        """Return the values of rows, in JSON."""
-        faults: dict[int, str] = {}
-        rows = encode_structs(structs_of([each.row for each in held], self._row), self._row, faults)
-        assert not faults, "rows with such numbers were left out"
-        times = pa.array([each.time for each in held], pa.int64()).cast(pa.string())
-        texts = pc.binary_join_element_wise('{"time":', times, ',"row":', rows, "}", "")
-        return [each.encode() for each in texts.to_pylist()]
+        texts = self._format.write([self.rows[key] for key in there])
+        yield from ((self._prefix + key, text) for key, text in zip(there, texts, strict=True))
 
 
 def structs_of(rows: Sequence[Mapping[str, Any]], row: type[Row]) -> pa.Array:

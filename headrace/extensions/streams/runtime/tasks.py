@@ -256,8 +256,16 @@ class Task:
         rejected = _Rejected(records, rules)
         states = self._states.by_place
         calls = None if self._watch is None else TaskCalls(records, self._watch)
-        by_topic = records.by_topic() if staged is None else {}
-        run = ChannelRun(self._plan, self._channel, states, by_topic, rejected, calls, staged)
+        run = ChannelRun(
+            self._plan,
+            self._channel,
+            states,
+            records.by_topic(),
+            rejected,
+            calls,
+            staged,
+            self._states.answering,
+        )
         run.process()
         late = self._states.late()
         letters = rejected.letters(late)

@@ -16,6 +16,7 @@ import pytest
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
+from headrace.extensions.keyed.codecs import partition_of
 from headrace.streams import StreamsTest
 from headrace.testing.records import FakeRecord
 from tests.integration.daemon.rig import spark_section
@@ -119,6 +120,29 @@ def of_functions(clicks, output):
     app = Topology()
     by_url = app.stream(clicks, Click).map(doubled, Click).group_by(Click.url, name="totals")
     by_url.agg(Totals, url=key, n=total(Click.n)).updates().to(output)
+    return app
+
+
+class Sale(Row):
+    buyer: Field[str | None]
+    cents: Field[int]
+
+
+class Buyer(Row):
+    name: Field[str]
+
+
+class Sold(Row):
+    cents: Field[int]
+    who: Field[str | None]
+
+
+def sold(sales, buyers, output, kind):
+    app = Topology()
+    people = app.table(buyers, Buyer, name="people")
+    app.table(sales, Sale, name="sales").join(
+        people, Sold, name="sold", on=Sale.buyer, kind=kind, cents=Sale.cents, who=Buyer.name,
+    ).to(output)
     return app
 
 
@@ -399,6 +423,85 @@ def test_a_join_of_two_topics_and_a_table_is_exact_after_a_kill(site: Site) -> N
     for key, value in rows(site, output):
         got.setdefault(key, []).append(value)
     assert got == wanted
+
+
+def changes(
+    seed: int, size: int, begin: int, sales: str, buyers: str
+) -> list[tuple[str, str, dict[str, Any] | None, int]]:
+    """Return changes of sales and of their buyers, deletions among them."""
+    random = Random(seed)
+    found: list[tuple[str, str, dict[str, Any] | None, int]] = []
+    for at in range(size):
+        time, is_sale = begin + 37 * at, random.random() < 0.7
+        name = str(random.randrange(40)) if is_sale else f"b{random.randrange(8)}"
+        value: dict[str, Any] | None = {"name": f"n{seed}-{at}"}
+        if is_sale:
+            buyer = random.choice([None, *(f"b{number}" for number in range(8))])
+            value = {"buyer": buyer, "cents": at}
+        found.append(
+            (sales if is_sale else buyers, name, random.choice([value] * 5 + [None]), time)
+        )
+    return found
+
+
+def send_changes(
+    site: Site, sent: Sequence[tuple[str, str, dict[str, Any] | None, int]], counts: dict[str, int]
+) -> None:
+    """Produce changes of tables to the partitions of their keys, of so many by topic."""
+    found: dict[TopicPartition, list[FakeRecord]] = {}
+    for topic, name, value, time in sent:
+        number = partition_of(name.encode(), counts[topic])
+        text = None if value is None else json.dumps(value).encode()
+        record = FakeRecord(key_=name.encode(), value_=text, timestamp_=time)
+        found.setdefault(TopicPartition(topic, number), []).append(record)
+    for partition, records in found.items():
+        site.broker.produce(partition, *records)
+
+
+def last_of(site: Site, topic: str) -> dict[str, Any]:
+    """Return the last value of each key of a topic, without deletions."""
+    last = {(key or b"").decode(): value for key, value in rows(site, topic)}
+    return {key: value for key, value in last.items() if value is not None}
+
+
+@pytest.mark.parametrize("kind", ["left", pytest.param("inner", marks=pytest.mark.slow)])
+@pytest.mark.timeout(400)
+def test_a_join_by_a_foreign_key_ends_with_the_last_rows_after_a_kill(
+    site: Site, kind: str
+) -> None:
+    """Tables of different numbers of partitions are joined, at the end as in the test kit."""
+    code = program(site)
+    counts = {site.topic: 2, site.broker.create_topic(3): 3}
+    buyers, sales = counts
+    output = site.broker.create_topic(1)
+    options = {"sales": sales, "buyers": buyers, "output": output, "kind": kind}
+    document = topology(site, code, "sold", options)
+    sent = changes(1, 300, BEGIN, sales, buyers)
+    send_changes(site, sent, counts)
+    first = site.daemon(document).start()
+    arrived(site, first, output, 30)
+    first.signal(signal.SIGKILL)
+    first.wait()
+    more = changes(2, 200, BEGIN + 20_000, sales, buyers)
+    send_changes(site, more, counts)
+    second = site.daemon(document).start()
+    test = StreamsTest(code.sold(**options), batch=10_000)
+    for topic, name, value, time in [*sent, *more]:
+        test.pipe(topic, value, key=name, time=time)
+    wanted = test.store("sold")
+    wait_for(lambda: last_of(site, output) == wanted, Deadline.after(SPARK_WAIT))
+    # one change more of each side, at a time when nothing is under way
+    end = [
+        (buyers, "b1", {"name": "last"}, BEGIN + 60_000),
+        (sales, "1", {"buyer": "b1", "cents": -1}, BEGIN + 60_001),
+    ]
+    send_changes(site, end, counts)
+    for topic, name, value, time in end:
+        test.pipe(topic, value, key=name, time=time)
+    wanted = test.store("sold")
+    wait_for(lambda: last_of(site, output) == wanted, Deadline.after(SPARK_WAIT))
+    stop(second)
+    assert last_of(site, output) == wanted
 
 
 @pytest.mark.slow

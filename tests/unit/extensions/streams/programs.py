@@ -131,3 +131,28 @@ def top_pages() -> Topology:
     by_begin = pages.final().group_by(Pages.begin, name="top")
     by_begin.agg(Top, begin=key, pages=top(10, by=Pages.n, of=Pages.url)).updates().to("top-pages")
     return app
+
+
+class Sale(Row):
+    buyer: Field[str]
+    cents: Field[int]
+
+
+class Buyer(Row):
+    name: Field[str]
+
+
+class Sold(Row):
+    cents: Field[int]
+    who: Field[str]
+
+
+def sold() -> Topology:
+    """Join sales and buyers, whom a field of a sale names."""
+    app = Topology()
+    buyers = app.table("buyers", Buyer, name="people")
+    sales = app.table("sales", Sale, name="sales")
+    sales.join(buyers, Sold, name="sold", on=Sale.buyer, cents=Sale.cents, who=Buyer.name).to(
+        "sold"
+    )
+    return app

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from headrace.extensions.streams.plan import Plan
 
-PROGRAMS = ["word_count", "sessions", "settle", "enrich", "top_pages"]
+PROGRAMS = ["word_count", "sessions", "settle", "enrich", "top_pages", "sold"]
 
 _PRINT = """
 import sys
@@ -347,3 +347,71 @@ def test_programs_import_no_library_that_no_topology_needs() -> None:
     """The code is called within seconds, and pandas alone takes as many on a busy machine."""
     code = "import sys, headrace.streams; sys.exit('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_sides_of_a_join_by_a_foreign_key_are_parts_that_ask_each_other() -> None:
+    """They are called by their tables, and have a store each; the topics have the join's name."""
+    plan = programs.sold().plan("t", "g")
+    left, right = plan.part("sales"), plan.part("buyers")
+    assert left.topics == ("sales", "g.sold.respond")
+    assert right.topics == ("buyers", "g.sold.subscribe")
+    assert (left.writes, right.writes) == (("g.sold.subscribe", "sold"), ("g.sold.respond",))
+    assert (left.stores, right.stores) == (("sales", "sold"), ("people", "sold.subscriptions"))
+    stores = {each.name: each for each in plan.stores}
+    assert stores["sold"].changelog == "g.sales.sales.state"
+    assert stores["sold.subscriptions"].changelog == "g.buyers.buyers.state"
+    assert plan.circles_in_order == ((right, left),)
+    assert plan.inputs_of(left) == ("sales",)
+    assert plan.answers_of(right) == {
+        "g.sold.respond": ("sales",),
+        "g.sold.subscribe": ("buyers",),
+    }
+
+
+def joined(change: Callable[[Any, Any], Any]) -> Plan:
+    """Return the plan of a join by a foreign key of sales that may be other ones, and buyers."""
+    app = Topology()
+    sales = app.table("sales", programs.Sale, name="sales")
+    change(sales, app.table("buyers", programs.Buyer, name="people")).to("sold")
+    return app.plan("t")
+
+
+def by_buyer(on: Any = programs.Sale.buyer, **fields: Any) -> Callable[[Any, Any], Any]:
+    """Return a function that joins them."""
+    made = {"cents": programs.Sale.cents, "who": programs.Buyer.name, **fields}
+    return lambda sales, buyers: sales.join(buyers, programs.Sold, name="x", on=on, **made)
+
+
+def test_a_join_by_a_foreign_key_goes_on_unless_what_is_stored_changes() -> None:
+    """Filters before it and values of fields do not change rows; the foreign key does."""
+    base = {each.name: each.fingerprint for each in joined(by_buyer()).stores}
+
+    def changed(change: Callable[[Any, Any], Any]) -> set[str]:
+        found = {each.name: each.fingerprint for each in joined(change).stores}
+        assert found.keys() == base.keys()
+        return {name for name in base if found[name] != base[name]}
+
+    assert changed(by_buyer(cents=programs.Sale.cents * 2)) == set()
+    assert (
+        changed(lambda sales, buyers: by_buyer()(sales.filter(programs.Sale.cents > 0), buyers))
+        == set()
+    )
+    assert changed(by_buyer(on=programs.Sale.buyer.lower())) == {"x"}
+
+
+def test_a_part_begins_after_what_the_other_side_of_its_join_reads() -> None:
+    """Topics between the sides have the partitions of what both read, so that has to be there."""
+    app = Topology()
+    words = app.stream("z-lines", programs.Word).key_by(programs.Word.word, name="z-words")
+    counts = words.group_by(key, name="counts").agg(programs.Counted, word=key, n=count())
+    sales = app.table("a-sales", programs.Sale, name="sales")
+    sales.join(
+        counts,
+        programs.Sold,
+        name="sold",
+        on=programs.Sale.buyer,
+        cents=programs.Sale.cents,
+        who=programs.Counted.word,
+    ).to("sold")
+    order = [each.name for each in app.plan("t").channels_in_order]
+    assert order == ["t.z-lines", "t.a-sales", "t.z-words"]

@@ -40,6 +40,11 @@ def top_pages() -> Topology:
     return programs.top_pages()
 
 
+def sold() -> Topology:
+    """Return a join by a foreign key, of two channels."""
+    return programs.sold()
+
+
 def mixed() -> Topology:
     """Return a topology whose channel reads its input again by another key."""
     app = Topology()
@@ -75,6 +80,28 @@ def test_a_channel_names_the_topics_that_it_writes() -> None:
     assert written_topics(middle) == {"shop.top.by-key", "shop.pages.by-key.state"}
     assert written_topics(last) == {"top-pages", "shop.top.by-key.state"}
     assert continued("t.top", made) == {"t.pages": ["shop.top.by-key"]}
+
+
+def test_each_side_of_a_join_by_a_foreign_key_makes_both_topics_and_writes_one() -> None:
+    """They have the partitions of what their readers read, whatever those of other topics are."""
+    internal = {"partitions": 6}
+    made = channels("sold", channel={"processor": {"internal": internal}})
+    subscribe, respond = (
+        TopicByKey(f"shop.sold.{name}", (source,), True, None, None, BY_KEY_SETTINGS)
+        for name, source in (("subscribe", "buyers"), ("respond", "sales"))
+    )
+    left, right = made["t.sales"], made["t.buyers"]
+    assert processor(left).topics_by_key(left) == (subscribe,)
+    assert processor(right).topics_by_key(right) == (respond,)
+    assert processor(left).made_topics(left) == (subscribe, respond)
+    assert processor(right).made_topics(right) == (respond, subscribe)
+    assert (processor(left).outputs(left), processor(right).outputs(right)) == (("sold",), ())
+    assert written_topics(left) == {"shop.sold.subscribe", "sold", "shop.sales.sales.state"}
+    assert processor(left).purged_topics(left) == ("shop.sold.respond",)
+    assert processor(right).purged_topics(right) == ("shop.sold.subscribe",)
+    assert processor(left).stores != processor(right).stores
+    notes = [*processor(left).notes(left)]
+    assert "operator table_join 'sold', by shop.sold.subscribe and shop.sold.respond" in notes
 
 
 def test_the_code_is_called_once_for_all_channels() -> None:

@@ -1,0 +1,107 @@
+"""Joins by a foreign key, as rows of a channel's state.
+
+On the left side a row is a result, with the time of the right row in it. On the right side it says
+that a left row wants a right one: its key has both keys, the length of the first before them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from headrace.extensions.streams.inline.foreign import Answered, Subscriptions
+from headrace.extensions.streams.runtime.stores import rows_prefix
+from headrace.extensions.streams.runtime.table_store import TableRows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+    from headrace.extensions.streams.inline.batch import Change
+    from headrace.extensions.streams.rows import Row
+    from headrace.extensions.streams.runtime.stores import ChangedRow
+
+#: The value of a row whose key says all.
+_THERE = b"true"
+
+
+class StoredAnswers(Answered):
+    """The results of a join by a foreign key, which tell what of them changed. One thread.
+
+    ``mark`` is the key of the row that says that all left rows have asked, and ``is_marked``
+    whether it is there.
+    """
+
+    def __init__(self, store: str, row: type[Row]) -> None:
+        super().__init__()
+        self._prefix, self._format = rows_prefix(store), TableRows(row)
+        self._changed: dict[bytes, None] = {}
+        self.mark = f"{store}:asked".encode()
+        self.is_marked = False
+
+    def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Load the rows of the state, by their keys without the store's prefix."""
+        for key, held, said in self._format.read(rows):
+            self.rows[key] = held
+            self.set_right_time(key, said["right"])
+
+    @override
+    def put(
+        self,
+        at: int,
+        key: bytes,
+        row: Mapping[str, Any] | None,
+        time: int,
+        row_time: int | None = None,
+    ) -> Change:
+        self._changed[key] = None
+        return super().put(at, key, row, time, row_time)
+
+    def take_changes(self) -> Iterator[ChangedRow]:
+        """Yield the rows that changed since the last call."""
+        if not self.is_marked:
+            self.is_marked = True
+            yield self.mark, _THERE
+        changed, self._changed = list(self._changed), {}
+        there = [key for key in changed if key in self.rows]
+        yield from ((self._prefix + key, None) for key in changed if key not in self.rows)
+        said = [{"right": self.right_times.get(key)} for key in there]
+        texts = self._format.write([self.rows[key] for key in there], said)
+        yield from ((self._prefix + key, text) for key, text in zip(there, texts, strict=True))
+
+
+class StoredSubscriptions(Subscriptions):
+    """The left rows that want each right row, which tell what of them changed. One thread."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__()
+        self._prefix = rows_prefix(store)
+        self._changed: dict[bytes, bytes | None] = {}
+
+    def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Load the rows of the state, by their keys without the store's prefix."""
+        for row, _ in rows:
+            length, _, names = row.partition(b"/")
+            size = int(length)
+            super().add(names[:size], names[size + 1 :])
+
+    @override
+    def add(self, foreign_key: bytes, key: bytes) -> None:
+        if key not in self.by_key.get(foreign_key, ()):
+            self._changed[self._row(foreign_key, key)] = _THERE
+        super().add(foreign_key, key)
+
+    @override
+    def remove(self, foreign_key: bytes, key: bytes) -> None:
+        if key in self.by_key.get(foreign_key, ()):
+            self._changed[self._row(foreign_key, key)] = None
+        super().remove(foreign_key, key)
+
+    def _row(self, foreign_key: bytes, key: bytes) -> bytes:
+        return self._prefix + b"%d/%b/%b" % (len(foreign_key), foreign_key, key)
+
+    def take_changes(self) -> Iterator[ChangedRow]:
+        """Yield the rows that changed since the last call."""
+        changed, self._changed = self._changed, {}
+        yield from changed.items()
