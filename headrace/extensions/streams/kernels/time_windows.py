@@ -385,8 +385,11 @@ class TimeWindowKernel:
         """Return how many of pairs of window and key have records."""
         if not len(pairs[0]):
             return 0
-        if any(len(each.steps) > 1 for each in changed.values()):
-            # a late record may be in a later window of its pane alone
+        panes = np.array([*changed], np.int64)
+        first = self._first_window(panes, int(self._first_open(np.array([self.time]))[0]))
+        last_steps = [each.steps[-1][0] for each in changed.values()]
+        if (np.array(last_steps, np.int64) > first).any():
+            # a late record may be in later windows of its pane alone
             values = self._values(pairs, changed, None)
             return sum(int(np.count_nonzero(self._layout.present(rows))) for _, _, rows in values)
         windows, numbers = pairs
