@@ -162,6 +162,11 @@ class StateProcessorConfig(MergingConfig):
         """Return how long a topic of a task that is at its end is waited for, in seconds."""
         return TASK_IDLE if self.max_task_idle is None else self.max_task_idle
 
+    @property
+    def has_rows(self) -> bool:
+        """Return whether there is any row to keep: parts of topologies may have none."""
+        return True
+
     def purged_topics(self, channel: ChannelConfig) -> tuple[str, ...]:
         """Return the topics from which records that are processed are deleted."""
         return () if self.internal.purge_input is None else channel.topics

@@ -148,6 +148,11 @@ class StreamsProcessorConfig(StateProcessorConfig):
             "beginning: rows of its stores cannot be moved"
         )
 
+    @property
+    @override
+    def has_rows(self) -> bool:
+        return self.stores is not None
+
     @override
     def state_key(self, channel: ChannelConfig) -> str | None:
         return self.stores

@@ -390,7 +390,7 @@ def _channel(
 ) -> str:
     found = client.get("/api/v1/channels")["channels"]
     if with_state and channel is None:
-        found = [each for each in found if each["processor"] in {"keyed", "streams"}]
+        found = [each for each in found if _keeps_rows(each)]
         if not found:
             raise UsageError("no channel of the process keeps state by key; see headrace status")
     if channel is not None:
@@ -404,6 +404,15 @@ def _channel(
     if not fitting:
         raise UsageError("the process has no channel yet; see headrace status")
     raise UsageError(f"there are several channels; name one of {', '.join(fitting)}")
+
+
+def _keeps_rows(channel: dict[str, Any]) -> bool:
+    """Return whether a channel has state that a command may be about."""
+    # parts of topologies may have no store; a process of a former version does not say which
+    operators = (channel.get("state_by_key") or {}).get("operators")
+    if channel["processor"] == "streams" and operators is not None:
+        return any(each["store"] is not None for each in operators)
+    return channel["processor"] in {"keyed", "streams"}
 
 
 def _require_channel(channel: str, found: Sequence[dict[str, Any]]) -> str:

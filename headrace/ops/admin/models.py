@@ -283,6 +283,8 @@ class OperatorStatus(Document):
     """Its name."""
     kind: str
     """Its kind: aggregate, join, lookup, table_join or table."""
+    store: str | None
+    """The kind of its store, as rows, windows, sessions, join or table; null: it has none."""
     records: Number
     """Rows that came to it."""
     late: Number | None

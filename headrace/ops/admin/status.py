@@ -382,6 +382,7 @@ def _operator(each: OperatorSnapshot) -> d.OperatorStatus:
     return d.OperatorStatus(
         name=each.name,
         kind=each.kind,
+        store=each.store,
         records=counts.get("records", 0),
         late=counts.get("late"),
         alone=counts.get("alone"),

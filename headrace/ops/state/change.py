@@ -68,7 +68,7 @@ class StateOf:
         kept = [
             name
             for name, each in config.channels.items()
-            if isinstance(each.processor, StateProcessorConfig)
+            if isinstance(each.processor, StateProcessorConfig) and each.processor.has_rows
         ]
         name = kept[0] if channel is None and len(kept) == 1 else channel_name(config, channel)
         chosen = config.channels[name]

@@ -289,6 +289,12 @@ def forget(config: Config, channel: str | None, to: str | None, *, yes: bool) ->
     """Delete all rows of a stopped channel, and have it begin again; asks, unless ``yes``."""
     state = StateOf.of(config, channel)
     where = to or state.channel.initial_offset
+    for topic in state.processor.purged_topics(state.channel):
+        typer.echo(
+            f"{topic} is purged as it is processed: what is gone from it is not counted again. "
+            "Another group of the channel, or of its topology, counts from the beginning",
+            err=True,
+        )
     if not yes and not typer.confirm(
         f"Delete all of {state.topic}, and have {state.name} begin again at the {where} offset?"
     ):

@@ -308,15 +308,16 @@ class PhaseSnapshot:
 class OperatorSnapshot:
     """An operator of a topology: its figures over the partitions that the channel has here.
 
-    ``counts`` are since the channel started: those that can happen to such an operator. ``rows``
-    and ``bytes`` are None while they are not counted, or without a store. ``time_lag`` is by how
-    many seconds the oldest operator time is behind the clock, None before the first record, and of
-    an operator without one.
+    ``counts`` are since the channel started: those that can happen to such an operator. ``store``
+    is the kind of its store, None without one; ``rows`` and ``bytes`` are None then, and while they
+    are not counted. ``time_lag`` is by how many seconds the oldest operator time is behind the
+    clock, None before the first record, and of an operator without one.
     """
 
     topology: str
     name: str
     kind: str
+    store: str | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     rows: int | None = None
     bytes: int | None = None

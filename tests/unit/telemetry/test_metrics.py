@@ -71,6 +71,7 @@ STATE = StateSnapshot(
             "shop",
             "pages",
             "aggregate",
+            "windows",
             {"records": 90, "late": 4, "alone": 3, "closed": 2, "skipped": 1},
             rows=40,
             bytes=900,
@@ -427,7 +428,9 @@ def test_the_operators_of_a_topology_are_read_at_a_scrape() -> None:
     }
     labels = {"topology": "shop", "channel": "main", "operator": "pages"}
     assert samples(metrics, "headrace_streams_late_total") == [labels]
-    table = StateSnapshot(operators=(OperatorSnapshot("shop", "people", "table", {"records": 2}),))
+    table = StateSnapshot(
+        operators=(OperatorSnapshot("shop", "people", "table", counts={"records": 2}),)
+    )
     metrics.watch_state("main", lambda: table)
     assert [name for name in scraped(metrics) if "streams" in name] == ["headrace_streams_records"]
 

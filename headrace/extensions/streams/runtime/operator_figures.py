@@ -60,6 +60,7 @@ class OperatorFigures:
                     self._topology,
                     name,
                     operator.op,
+                    None if store is None else store.kind,
                     {count: own.get(count, 0) for count in counted},
                     rows=None if size is None else size.rows,
                     bytes=None if size is None else size.bytes,

@@ -185,6 +185,7 @@ def test_a_part_shows_its_operators_with_rows_and_times(store: RocksStore) -> No
             pass
     (found,) = figures.read([0, 1, 2], 100.0)
     assert (found.topology, found.name, found.kind) == (plan.name, "minutes", "aggregate")
+    assert found.store == "windows"
     assert found.counts == {"records": 8, "skipped": 0, "late": 3, "closed": 0}
     assert (found.rows, found.time_lag) == (2, 60.0)
     own = [(name, row) for (_, name), row in rows.items() if name.startswith(b"minutes/")]

@@ -300,6 +300,14 @@ def test_state_list_finds_the_channels_of_topologies() -> None:
         return named_channel(client, None, None, with_state=True)
 
     assert ask("simple", "streams") == "c1"
+    without, kept = ({"operators": [{"store": store}]} for store in (None, "windows"))
+    parts = [
+        {"name": "t.in", "processor": "streams", "state_by_key": {"operators": []}},
+        {"name": "t.lookup", "processor": "streams", "state_by_key": without},
+        {"name": "t.pages", "processor": "streams", "state_by_key": kept},
+    ]
+    several: Any = SimpleNamespace(get=lambda _, **__: {"channels": parts})
+    assert named_channel(several, None, None, with_state=True) == "t.pages"
     with pytest.raises(UsageError, match="several channels; name one of c0, c1"):
         ask("streams", "keyed")
 

@@ -338,8 +338,8 @@ def test_operators_of_a_topology_stand_in_status_metrics_and_tables(
 ) -> None:
     """A figure that an operator has not, or that is not known, is null and an empty cell."""
     operators = (
-        OperatorSnapshot("t", "people", "table", {"records": 5}, rows=3, bytes=70),
-        OperatorSnapshot("t", "settled", "join", {"records": 9, "late": 0, "alone": 1200}, None),
+        OperatorSnapshot("t", "people", "table", "table", {"records": 5}, rows=3, bytes=70),
+        OperatorSnapshot("t", "settled", "join", None, {"records": 9, "late": 0, "alone": 1200}),
     )
     kept.reader = StateReader(
         kept.state, kept.store, lambda: kept.held, dict, operators=lambda *_: operators
