@@ -61,6 +61,7 @@ class Made:
     state_by_key: d.StateTotals | None = None
     pool: d.PoolStatus | None = None
     restoring: d.RestoreStatus | None = None
+    enforced: int = 0
 
 
 def _owner(made: Made, number: int) -> str | None:
@@ -201,6 +202,7 @@ def _totals(made: Made, partitions: list[d.PartitionStatus], records_per_s: floa
         dead_letters=sum(each.dead_letters for each in partitions),
         errors=sum(each.attempts for each in partitions) + 3,
         commit_failures=0,
+        enforced=made.enforced,
         rebalances=4,
         lag=lag,
         lag_per_s=made.lag_per_s,

@@ -14,6 +14,12 @@ from headrace.ops.admin import history, status
 from headrace.ops.admin import models as d
 from headrace.ops.admin.configuration import ConfigSummary, PendingStatus
 from headrace.ops.admin.ports import ProcessPhase
+from headrace.ops.admin.topologies import (
+    PlannedOperator,
+    PlannedPart,
+    Topologies,
+    TopologyPlan,
+)
 from headrace.telemetry.logs import Subject
 from headrace.zookeeper.protocol import SessionState
 from tests.web.made import MEMBERS, Made, Trouble, ago, channel_of, group_of, point_of
@@ -47,6 +53,7 @@ class Process:
     spark: bool = True
     events: list[tuple[float, str, str, Subject, int, dict[str, Any]]] = field(default_factory=list)
     config: ConfigSummary = field(default_factory=_summary)
+    topologies: list[TopologyPlan] = field(default_factory=list)
 
     def answers(self) -> dict[str, Callable[[], Any]]:
         """Return what each path answers."""
@@ -55,8 +62,13 @@ class Process:
             "/api/v1/history": self.history,
             "/api/v1/events": self.recent,
             "/api/v1/members": self.members,
+            "/api/v1/topologies": self.plans,
             "/api/v1/config": lambda: {"file": "/etc/headrace.yaml", "applied": {"channels": {}}},
         }
+
+    def plans(self) -> Any:
+        """Return the plans of the topologies."""
+        return Topologies(topologies=self.topologies).model_dump(mode="json")
 
     def status(self) -> Any:
         """Return the status."""
@@ -351,7 +363,102 @@ def workflows() -> Process:
     return Process([reducer, worker], events=list(_USUAL))
 
 
+def _planned(
+    place: int,
+    kind: str,
+    name: str | None = None,
+    inputs: tuple[int, ...] = (),
+    **more: str,
+) -> PlannedOperator:
+    ends: dict[str, Any] = {"reads": None, "writes": None, "store": None, **more}
+    return PlannedOperator(place=place, kind=kind, name=name, inputs=list(inputs), **ends)
+
+
+def _operator(name: str, kind: str, **figures: Any) -> d.OperatorStatus:
+    unknown: dict[str, Any] = dict.fromkeys(d.OperatorStatus.model_fields)
+    return d.OperatorStatus.model_validate(
+        {**unknown, "name": name, "kind": kind, "records": 61_204, **figures}
+    )
+
+
+def _part_state(*operators: d.OperatorStatus) -> d.StateTotals:
+    counts = ("keys_touched", "timers_fired", "rejected", "restoring", "restore_remaining")
+    return d.StateTotals(
+        rows=1_204,
+        bytes=88_000,
+        timers=0,
+        quarantined=0,
+        late=3,
+        unwritten_bytes=4_000,
+        stream_time_lag_s=2.2,
+        phases=[],
+        amounts={},
+        counts={},
+        operators=list(operators),
+        **dict.fromkeys(counts, 0),
+    )
+
+
+def topology() -> Process:
+    """A topology of three parts: a join with a table, windows, and the ten largest of them."""
+    settled = _part_state(
+        _operator("settled", "join", late=3, alone=212, skipped=1, rows=907, bytes=61_000),
+        _operator("people", "table", rows=297, bytes=27_000),
+        _operator("named", "lookup", alone=4, skipped=0),
+    )
+    minutes = _part_state(
+        _operator(
+            "minutes",
+            "aggregate",
+            late=0,
+            closed=4_120,
+            skipped=0,
+            rows=1_204,
+            bytes=88_000,
+            operator_time_lag_s=62.5,
+        )
+    )
+    parts = [
+        PlannedPart(
+            channel="shop.orders",
+            reads=["orders", "payments", "people"],
+            writes=["shop.minutes.by-key"],
+            operators=[
+                _planned(0, "stream", reads="orders"),
+                _planned(1, "stream", reads="payments"),
+                _planned(2, "join", "settled", (0, 1), store="join"),
+                _planned(3, "table", "people", reads="people", store="table"),
+                _planned(4, "lookup", "named", (2, 3)),
+                _planned(5, "key_by", "minutes", (4,), writes="shop.minutes.by-key"),
+            ],
+        ),
+        PlannedPart(
+            channel="shop.minutes",
+            reads=["shop.minutes.by-key"],
+            writes=["minutes"],
+            operators=[
+                _planned(6, "aggregate", "minutes", (5,), store="windows"),
+                _planned(7, "emit", None, (6,)),
+                _planned(8, "to", None, (7,), writes="minutes"),
+            ],
+        ),
+    ]
+    both = replace(_CLICKS, processor="streams", sink="kafka", lag=3)
+    first = replace(
+        both,
+        name="shop.orders",
+        topics={"orders": 2, "payments": 2, "people": 2},
+        state_by_key=settled,
+        enforced=7,
+    )
+    topics = {"shop.minutes.by-key": 2}
+    second = replace(both, name="shop.minutes", topics=topics, state_by_key=minutes)
+    plan = TopologyPlan(name="shop", group="shop", parts=parts)
+    return Process([first, second, _FLIGHTS], events=list(_USUAL), topologies=[plan])
+
+
 SCENES = {
+    "topology": topology,
     "healthy": healthy,
     "paused": paused,
     "failing": failing,

@@ -36,6 +36,7 @@ PICTURES = (
     Picture("status-failing-dark", "failing", "dark", height=1000),
     Picture("status-paused", "paused", height=1000),
     Picture("status-thousand", "large", height=1100),
+    Picture("status-topology", "topology", height=900),
     Picture("status-away", "healthy", height=700, away=True),
     Picture("status-phone", "failing", width=360, height=1600),
     Picture("status-phone-dark", "large", "dark", width=360, height=1600),

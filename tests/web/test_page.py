@@ -19,6 +19,7 @@ from tests.web.scenes import (
     rejecting,
     restoring,
     ten_channels,
+    topology,
     workflows,
 )
 from tests.web.visit import accessibility, overflow, rows, until
@@ -144,6 +145,97 @@ def test_channels_of_workflows_show_open_instances_and_pools(stage: Stage, visit
     page = visits.open(stage.url)
     page.wait_for_selector("#partitions tbody tr")
     assert not page.locator("h4", has_text="Phases and calls").first.is_visible()
+
+
+def test_a_topology_is_drawn_with_its_parts_topics_and_figures(
+    stage: Stage, visits: Visits
+) -> None:
+    """Parts stand after the topics that they read; arrows connect what the plan connects."""
+    stage.process = topology()
+    page = visits.open(stage.url)
+    page.wait_for_selector(".plan .part-of")
+    columns = [
+        [" ".join(text.split()) for text in column.locator(".topic-of, h4").all_inner_texts()]
+        for column in page.locator(".plan .column-of").all()
+    ]
+    assert columns == [
+        ["topic orders", "topic payments", "topic people"],
+        ["shop.orders running"],
+        ["topic shop.minutes.by-key"],
+        ["shop.minutes running"],
+        ["topic minutes"],
+    ]
+    assert page.locator(".plan .arrow").count() == 6
+    first, second = page.locator(".plan .part-of").all()
+    assert "did not wait 7 times" in first.inner_text()
+    joined = "join settled store of join of orders, payments rows 907 bytes 61 kB"
+    assert [" ".join(text.split()) for text in first.locator("li").all_inner_texts()] == [
+        f"{joined} records 61,204 late 3 alone 212 skipped 1",
+        "table people store of table of people rows 297 bytes 27 kB records 61,204",
+        "lookup named of join settled, people records 61,204 alone 4 skipped 0",
+        "key by minutes",
+    ]
+    (windows, _) = second.locator("li").all_inner_texts()
+    assert "closed 4,120 skipped 0 time lag 63 s" in " ".join(windows.split())
+    assert page.locator("li[data-late]").count() == 1
+    stage.process = healthy()
+    until(page, lambda: not page.locator("#topologies").is_visible())
+
+
+def test_arrows_of_a_plan_end_at_the_boxes_that_they_connect(stage: Stage, visits: Visits) -> None:
+    """They do beside each other, on a phone one below the other, and after the window changed."""
+    stage.process = topology()
+    page = visits.open(stage.url)
+    page.wait_for_selector(".plan .arrow")
+    assert _loose_arrows(page) == []
+    page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
+    until(page, lambda: _loose_arrows(page) == [])
+    assert overflow(page) == 0
+
+
+def _loose_arrows(page: Page) -> list[str]:
+    """Return the arrows that do not begin and end at the edge of their boxes."""
+    found: list[str] = page.evaluate(
+        """() => {
+            const boxes = new Map([...document.querySelectorAll(".part-of, .topic-of")]
+                .map((box) => [box.dataset.key, box.getBoundingClientRect()]));
+            const frame = document.querySelector(".drawing").getBoundingClientRect();
+            const isAt = (box, x, y) => x >= box.left - 2 && x <= box.right + 2
+                && y >= box.top - 2 && y <= box.bottom + 2;
+            return [...document.querySelectorAll(".arrow")].filter((arrow) => {
+                const [from, to] = arrow.dataset.key.split(" > ");
+                const [start, end] = [...arrow.getAttribute("d").matchAll(/M(-?\\d+) (-?\\d+)/g)]
+                    .map(([, x, y]) => [Number(x) + frame.left, Number(y) + frame.top]);
+                return !isAt(boxes.get(from), ...start) || !isAt(boxes.get(to), ...end);
+            }).map((arrow) => arrow.dataset.key);
+        }""".replace("\\\\", "\\")
+    )
+    return found
+
+
+def test_a_part_of_a_topology_leads_to_its_channel_by_keyboard(
+    stage: Stage, visits: Visits
+) -> None:
+    """The link opens the channel's details, which were closed, and puts the focus there."""
+    stage.process = topology()
+    page = visits.open(stage.url)
+    page.wait_for_selector(".plan .part-of")
+    assert page.locator(".panel.channel").count() == 0
+    _tab_to(page, ".part-of a")
+    page.keyboard.press("Enter")
+    assert page.locator(".panel.channel h3").all_inner_texts() == ["shop.orders"]
+    assert page.evaluate("() => document.activeElement.id") == "channel shop.orders"
+    assert page.url == f"{stage.url}/"
+
+
+def test_plans_are_asked_for_where_a_channel_has_one(stage: Stage, visits: Visits) -> None:
+    """A process without topologies is not asked for their plans."""
+    stage.process = healthy()
+    stage.asked.clear()
+    page = visits.open(stage.url)
+    page.wait_for_selector("#partitions tbody tr")
+    assert "/api/v1/topologies" not in stage.asked
+    assert not page.locator("#topologies").is_visible()
 
 
 def test_a_partition_says_how_far_its_state_is(stage: Stage, visits: Visits) -> None:
@@ -390,6 +482,27 @@ def test_updates_shift_nothing(stage: Stage, visits: Visits) -> None:
         shown = {1: "1", 987_654: "988K", 33: "33"}[rate]
         until(page, partial(_first_number_is, page, shown))
     assert page.evaluate("window.shifts") == []
+
+
+def test_figures_of_a_topology_shift_nothing(stage: Stage, visits: Visits) -> None:
+    """Numbers that get longer keep their places."""
+    stage.process = topology()
+    page = visits.open(stage.url)
+    page.wait_for_selector(".plan .figures-of span")
+    size = page.locator(".plan").bounding_box()
+    longer = topology()
+    first = longer.channels[0]
+    assert first.state_by_key is not None
+    figures = {"records": 999_999_999, "rows": 999_999_999, "bytes": 999_000_000_000}
+    operators = [
+        each.model_copy(update=figures if each.store else {"records": 999_999_999})
+        for each in first.state_by_key.operators
+    ]
+    state = first.state_by_key.model_copy(update={"operators": operators})
+    longer.channels[0] = replace(first, state_by_key=state)
+    stage.process = longer
+    until(page, lambda: "records 1B" in page.inner_text(".plan .part-of >> nth=0"))
+    assert page.locator(".plan").bounding_box() == size
 
 
 def test_an_absent_process_is_shown_with_the_age_of_the_data(stage: Stage, visits: Visits) -> None:

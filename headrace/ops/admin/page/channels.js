@@ -4,6 +4,7 @@ import { gridOf } from "./cells.js";
 import { change, each, make, say, show, updating } from "./dom.js";
 import { age, bytes, many, percent, rate, seconds, short, whole, words } from "./format.js";
 import { highest } from "./model.js";
+import { channelId } from "./topologies.js";
 
 const NUMBERS = [
   [() => "records per second", ({ channel }) => rate(channel.totals.records_per_s)],
@@ -139,7 +140,7 @@ export function channelPanel(onPick) {
   const grid = gridOf(onPick);
   const element = make(
     "article",
-    { class: "panel channel" },
+    { class: "panel channel", tabindex: "-1" },
     make("header", {}, name, state, about, member),
     numbers.element,
     stateTitle,
@@ -152,7 +153,7 @@ export function channelPanel(onPick) {
   );
   return updating(element, (data) => {
     const { channel, points, end } = data;
-    change(element, { "data-state": channel.paused ? "paused" : channel.state });
+    change(element, { id: channelId(channel.name), "data-state": channel.paused ? "paused" : channel.state });
     say(name, channel.name);
     say(state, stateOf(channel));
     change(state, { "data-state": channel.paused ? "paused" : channel.state });

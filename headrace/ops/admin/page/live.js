@@ -1,7 +1,7 @@
 // Asks the process, again and again, and knows how old the answers are.
 
 /** Milliseconds between two looks at each part; the status is what the page lives on. */
-const EVERY = { status: 2000, events: 2000, history: 5000, members: 10000, config: 10000 };
+const EVERY = { status: 2000, events: 2000, history: 5000, members: 10000, config: 10000, topologies: 30000 };
 
 /** Milliseconds that an answer may take. */
 const PATIENCE = 10000;
@@ -25,7 +25,7 @@ class Answered extends Error {}
  */
 export class Live {
   constructor(onChange, onState) {
-    this.parts = { status: null, history: {}, events: [], members: null, config: null };
+    this.parts = { status: null, history: {}, events: [], members: null, config: null, topologies: [] };
     this.answered = null;
     this.failures = 0;
     this.failure = null;
@@ -72,6 +72,7 @@ export class Live {
       await Promise.all([
         this._ask("history", () => this._history()),
         this._ask("events", () => this._events()),
+        this._ask("topologies", () => this._topologies()),
       ]);
       this._aside("members", () => this._members());
       this._aside("config", () => this._config());
@@ -206,6 +207,12 @@ export class Live {
     const kept = this.parts.events.filter((old) => !events.some((event) => same(old, event)));
     this.parts.events = [...kept, ...events].slice(-400);
     this._newest.event = events.at(-1).number;
+  }
+
+  /** The plans stay the same while their channels run: they are asked for where there are any. */
+  async _topologies() {
+    const planned = this.parts.status.channels.some(({ processor }) => processor === "streams");
+    this.parts.topologies = planned ? (await this._get("/api/v1/topologies")).topologies : [];
   }
 
   async _members() {

@@ -8,6 +8,7 @@ import { channelPanel, channelTable } from "./channels.js";
 import { PartitionTable } from "./partitions.js";
 import { EventList, Verdict, titleOf, updateConfig, updateFacts, updateGroup } from "./sections.js";
 import { startTheme } from "./theme.js";
+import { Topologies, channelId } from "./topologies.js";
 
 /** Milliseconds without an answer after which what is shown counts as old. */
 const OLD = 5000;
@@ -17,6 +18,7 @@ const table = new PartitionTable();
 const events = new EventList();
 const verdict = new Verdict(({ find }) => table.find({ text: find }), acknowledge);
 const overview = channelTable(toggle);
+const topologies = new Topologies(open);
 /** Channels whose details somebody opened or closed; of up to so many they are open without that. */
 const chosen = new Map();
 const OPEN = 2;
@@ -39,6 +41,7 @@ function render(parts) {
     points: history[channel.name] ?? [],
     partitions: partitions.filter((partition) => partition.channel === channel.name),
   }));
+  topologies.update(parts.topologies, status.channels);
   const isOpen = (name) => chosen.get(name) ?? panels.length <= OPEN;
   overview.update(status.channels, isOpen);
   each(byId("channels"), panels.filter(({ channel }) => isOpen(channel.name)), ({ channel }) => channel.name, () =>
@@ -54,6 +57,15 @@ function render(parts) {
 function toggle(name) {
   chosen.set(name, !(chosen.get(name) ?? live.parts.status.channels.length <= OPEN));
   render(live.parts);
+}
+
+/** Open the details of a channel and go there. */
+function open(name) {
+  chosen.set(name, true);
+  render(live.parts);
+  const panel = byId(channelId(name));
+  panel?.scrollIntoView();
+  panel?.focus({ preventScroll: true });
 }
 
 async function acknowledge({ channel, counts }) {
