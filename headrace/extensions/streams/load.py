@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from threading import Thread
-from time import process_time
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ConfigError, ImportPathError
 from headrace.core.imports import load_factory
+from headrace.core.progress import Silence, own_processor_time
 from headrace.core.user_text import describe_error
 from headrace.extensions.streams.kernels.rows import Emit
 from headrace.extensions.streams.plan import make_plan
@@ -17,20 +17,21 @@ from headrace.extensions.streams.tables import with_tables
 from headrace.extensions.streams.topology import Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from headrace.extensions.streams.plan import Plan
 
-#: Seconds in which the code has to return its topology: it makes expressions, and reads nothing.
-#: They count in full only where the code waits for something, or has the processor.
-LIMIT = 5.0
+#: Seconds without processor time of its own after which the code is taken to wait for something,
+#: which it is not to do. Its imports may wait for a slow disk.
+SILENCE_S = 15.0
 
-#: Seconds of the processor below which code that was looked at for ``LIMIT`` is taken to wait.
-_WORK = 0.25
+#: Seconds of processor time after which it is taken to compute without end. Its imports take one or
+#: two.
+MOST_WORK_S = 30.0
 
-#: How often code that works is looked at: on a machine that is busy it has a part of a core only.
-_LOOKS = 12
+#: Seconds between two looks at what it has used.
+_LOOK_S = 0.1
 
 
 def load_plan(  # noqa: PLR0917 - what a configuration says of a topology
@@ -65,26 +66,18 @@ def load_plan(  # noqa: PLR0917 - what a configuration says of a topology
         raise ConfigError(problems) from error
 
 
-def _wait(thread: Thread) -> None:
-    """Wait for a thread that works, until it had the processor for the limit."""
-    begin = process_time()
-    for _ in range(_LOOKS):
-        before = process_time()
-        thread.join(LIMIT)
-        worked = process_time()
-        if not thread.is_alive() or worked - before < _WORK or worked - begin >= LIMIT:
-            return
-
-
 def _call(code: str, options: Mapping[str, Any]) -> object:
-    """Return what the function returns, within the limit: a thread that hangs is left behind.
+    """Return what the function returns, for as long as it works: one that hangs is left behind.
 
     What it prints goes to standard error, as standard output is that of commands.
     """
     found: list[object] = []
     problems: list[str] = []
 
+    clocks: list[Callable[[], float]] = []
+
     def run() -> None:
+        clocks.append(own_processor_time())
         try:
             found.append(load_factory(code, options)(**options))
         except ImportPathError as error:
@@ -97,13 +90,25 @@ def _call(code: str, options: Mapping[str, Any]) -> object:
     thread = Thread(target=run, name="topology", daemon=True)
     with redirect_stdout(sys.stderr):
         thread.start()
-        _wait(thread)
+        hang = _hang(thread, lambda: sum(used() for used in clocks))
     if problems:
         raise ConfigError(problems)
     if not found:
         problem = (
-            f"has not returned its topology after {LIMIT:g} s; it is called whenever the "
-            "configuration is read, so have it make operators only, and read or write nothing"
+            f"{hang}, without returning its topology; it is called whenever the configuration is "
+            "read, so have it make operators only, and read or write nothing"
         )
         raise ConfigError([problem])
     return found[0]
+
+
+def _hang(thread: Thread, used: Callable[[], float]) -> str:
+    """Wait for a thread to end; return what it does instead, of one that does not."""
+    silence = Silence(lambda: round(used(), 2), SILENCE_S)
+    while thread.is_alive():
+        if used() >= MOST_WORK_S:
+            return f"has computed for {MOST_WORK_S:g} s"
+        if silence.is_over():
+            return f"has done nothing for {SILENCE_S:g} s"
+        thread.join(_LOOK_S)
+    return "has ended"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING
 
 from hypothesis import given
@@ -12,10 +14,11 @@ from hypothesis import strategies as st
 
 from headrace.core import progress
 from headrace.core.clock import Deadline
-from headrace.core.progress import Silence, processor_time, signs_of_work
+from headrace.core.progress import Silence, own_processor_time, processor_time, signs_of_work
 from headrace.devstack.wait import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 PATIENCE = 60.0
@@ -104,3 +107,27 @@ def test_a_process_that_is_gone_is_no_error() -> None:
     with subprocess.Popen(["true"]) as done:
         done.wait()
     assert processor_time(done.pid) == 0.0
+
+
+def test_another_thread_is_told_what_one_has_used() -> None:
+    """The processor time is that of the thread alone, while it runs."""
+    told: list[Callable[[], float]] = []
+    has_worked, is_over = threading.Event(), threading.Event()
+
+    def work() -> None:
+        told.append(own_processor_time())
+        while time.thread_time() < 0.2:
+            pass
+        has_worked.set()
+        is_over.wait(PATIENCE)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert has_worked.wait(PATIENCE)
+    assert told[0]() >= 0.2
+    used, begin = told[0](), time.thread_time()
+    while time.thread_time() < begin + 0.2:
+        pass
+    assert told[0]() < used + 0.1
+    is_over.set()
+    thread.join(PATIENCE)

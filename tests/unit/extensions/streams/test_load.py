@@ -1,68 +1,78 @@
-"""The time in which code has to return its topology."""
+"""Code that makes a topology: waited for while it works, and named where it never returns."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+import time
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headrace.core.errors import ConfigError
 from headrace.extensions.streams import load
-from tests.unit.extensions.streams import programs
+from headrace.extensions.streams.load import load_plan
+from headrace.streams import Field, Row, Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-_CODE = f"{programs.__name__}:top_pages"
-
-
-class SlowThread:
-    """A thread that gets a share of a core, and is done after so many looks at it."""
-
-    share = 0.0
-    needed = 1
-    used = 0.0
-
-    def __init__(self, target: Callable[[], None], **_: object) -> None:
-        self._target, self._looks = target, 0
-
-    def start(self) -> None:
-        """Begin."""
-
-    def join(self, seconds: float) -> None:
-        """Let the time pass; run what there is to run in the last look."""
-        self._looks += 1
-        SlowThread.used += self.share * seconds
-        if self._looks == self.needed:
-            self._target()
-
-    def is_alive(self) -> bool:
-        """Return whether it still runs."""
-        return self._looks < self.needed
+    from headrace.extensions.streams.plan import Plan
 
 
-@pytest.mark.parametrize(
-    ("share", "needed", "is_enough"),
-    [
-        (0.1, 1, True),
-        (0.1, 8, True),  # a busy machine: 4 s of the processor in 40 s
-        (0.5, 3, False),  # it computes for more than 5 s
-        (1.0, 2, False),
-        (0.0, 2, False),  # it waits for something
-        (0.06, 13, False),  # it makes hardly any progress in a minute
-    ],
-)
-def test_code_that_works_is_waited_for_until_it_had_the_processor_for_the_limit(
-    monkeypatch: pytest.MonkeyPatch, share: float, needed: int, is_enough: bool
+class _Click(Row):
+    url: Field[str]
+
+
+def _topology() -> Topology:
+    app = Topology()
+    app.stream("clicks", _Click).to("out")
+    return app
+
+
+@pytest.fixture
+def ended() -> Iterator[Event]:
+    """Yield what ends functions that would not return, once the test is over."""
+    event = Event()
+    yield event
+    event.set()
+
+
+def _plan(monkeypatch: pytest.MonkeyPatch, function: Callable[[], Any]) -> Plan:
+    monkeypatch.setattr(sys.modules[__name__], "made", function, raising=False)
+    return load_plan(f"{__name__}:made", {}, "shop", "shop", {})
+
+
+def test_code_that_works_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may take longer than it may be silent, as its imports do on a busy machine."""
+    monkeypatch.setattr(load, "SILENCE_S", 0.3)
+
+    def made() -> Topology:
+        begin = time.thread_time()
+        while time.thread_time() < begin + 1.0:
+            pass
+        return _topology()
+
+    assert [each.name for each in _plan(monkeypatch, made).channels] == ["shop.clicks"]
+
+
+def test_code_that_waits_for_ever_is_named(monkeypatch: pytest.MonkeyPatch, ended: Event) -> None:
+    """The error says that the code does nothing, as where it reads from a server that is away."""
+    monkeypatch.setattr(load, "SILENCE_S", 0.3)
+
+    with pytest.raises(ConfigError, match=r"has done nothing for 0\.3 s, without returning"):
+        _plan(monkeypatch, lambda: ended.wait(60))
+
+
+def test_code_that_computes_for_ever_is_named(
+    monkeypatch: pytest.MonkeyPatch, ended: Event
 ) -> None:
-    """Code that hangs is refused after 5 s, and code that a busy machine slows down is not."""
-    monkeypatch.setattr(SlowThread, "share", share)
-    monkeypatch.setattr(SlowThread, "needed", needed)
-    monkeypatch.setattr(SlowThread, "used", 0.0)
-    monkeypatch.setattr(load, "Thread", SlowThread)
-    monkeypatch.setattr(load, "process_time", lambda: SlowThread.used)
-    if is_enough:
-        assert load.load_plan(_CODE, {}, "shop", "g", {}).name == "shop"
-        return
-    with pytest.raises(ConfigError, match="has not returned its topology after 5 s"):
-        load.load_plan(_CODE, {}, "shop", "g", {})
+    """The error says how long it has computed."""
+    monkeypatch.setattr(load, "MOST_WORK_S", 0.3)
+
+    def made() -> None:
+        while not ended.is_set():
+            pass
+
+    with pytest.raises(ConfigError, match=r"has computed for 0\.3 s, without returning"):
+        _plan(monkeypatch, made)
