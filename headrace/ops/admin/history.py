@@ -17,6 +17,8 @@ from headrace.telemetry.logs import Subject
 from headrace.telemetry.metrics import Summary
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.core.clock import Clock
     from headrace.ops.admin.ports import Controller
     from headrace.telemetry.metrics import ChannelSummary, PartitionSnapshot, StageTotal
@@ -108,7 +110,9 @@ class Sample:
 
     ``stages`` names them and ``seconds`` has what each took so far: an array, because a float in a
     tuple takes four times the room. ``late`` is for how long, in seconds, the longest of the next
-    records of partitions that are not paused has been waiting to be answered.
+    records of partitions that are not paused has been waiting to be answered. ``moved`` is by how
+    much the lag rose or fell since the first sample, without what partitions brought along when
+    they were claimed, or took with them.
     """
 
     at: float
@@ -119,6 +123,7 @@ class Sample:
     stages: tuple[str, ...] = ()
     seconds: array[float] = field(default_factory=lambda: array("d"))
     late: float = 0.0
+    moved: int = 0
 
     def spent(self) -> dict[str, float]:
         """Return the seconds by stage."""
@@ -155,6 +160,7 @@ class Rates:
         self._lock = Lock()
         self._channels: dict[str, deque[Sample]] = {}
         self._positions: deque[tuple[float, dict[_Claim, int]]] = deque(maxlen=WINDOW + 1)
+        self._lags: dict[_Claim, int] = {}
         self._totals: dict[str, deque[StageTotals]] = {}
 
     def sample(self) -> None:
@@ -163,23 +169,28 @@ class Rates:
         summary = Summary(self._controller.metrics)
         channels = dict(self._controller.channels)
         positions: dict[_Claim, int] = {}
+        lags: dict[_Claim, int] = {}
         samples: dict[str, Sample] = {}
         totals: dict[str, StageTotals] = {}
         for name, channel in channels.items():
             held = channel.partitions()
             positions |= {_claim(each): each.position for each in held}
+            known = {_claim(each): lag for each in held if (lag := each.lag_records) is not None}
+            lags |= known
             done = summary.channel(name)
             totals[name] = StageTotals(now, done.stages, done.threads)
             samples[name] = Sample(
                 now,
                 time,
                 done.records,
-                sum(each.lag_records or 0 for each in held),
+                sum(known.values()),
                 done.batches,
                 self._names(name, done),
                 array("d", (each.seconds for each in done.stages.values())),
                 max((each.lag_seconds or 0 for each in held if not each.paused), default=0),
+                self._moved(name, known),
             )
+        self._lags = lags
         with self._lock:
             self._positions.append((now, positions))
             for gone in self._channels.keys() - channels.keys():
@@ -187,6 +198,12 @@ class Rates:
             for name, sample in samples.items():
                 self._channels.setdefault(name, deque(maxlen=KEPT)).append(sample)
                 self._totals.setdefault(name, deque(maxlen=WINDOW + 1)).append(totals[name])
+
+    def _moved(self, name: str, lags: Mapping[_Claim, int]) -> int:
+        """Return ``moved`` of a channel's next sample, for the thread that takes it."""
+        samples, before = self._channels.get(name), self._lags
+        moved = sum(lag - before[claim] for claim, lag in lags.items() if claim in before)
+        return moved + (samples[-1].moved if samples else 0)
 
     def _names(self, name: str, done: ChannelSummary) -> tuple[str, ...]:
         """Return the stages, as the same tuple that the sample before has where they are the same.
@@ -209,11 +226,12 @@ class Rates:
     def trend(self, name: str, lag: int, records_per_s: float) -> Trend:
         """Return how the lag of a channel moved in the last minutes, which is ``lag`` now.
 
-        It is the slope of the line that fits the samples best: single bursts do not turn it.
+        It is the slope of the line that fits the samples best: single bursts do not turn it, nor do
+        partitions that come with all that is behind them.
         """
         with self._lock:
             samples = list(self._channels.get(name, ()))[-TREND:]
-        slope = _slope([(sample.at, sample.lag) for sample in samples])
+        slope = _slope([(sample.at, sample.moved) for sample in samples])
         if lag <= records_per_s * _UNDER_WAY:
             return Trend(slope, 0.0)
         return Trend(slope, round(lag / -slope, 1) if slope < 0 else None)

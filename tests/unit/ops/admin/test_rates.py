@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections import deque
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from headrace.ops.admin.history import INTERVAL, KEPT, Rates, Sample
+from headrace.ops.admin.history import INTERVAL, KEPT, Rates
 from headrace.telemetry.logs.recent import keep
 from headrace.telemetry.metrics import Summary
 from headrace.telemetry.thread_time import ThreadActivity, ThreadRole
 from headrace.testing import FakeClock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from tests.unit.ops.admin.scene import Scene
 
 
@@ -101,12 +104,33 @@ def test_recent_events_are_served_with_the_process_they_are_of(scene: Scene) -> 
     assert (rest["events"], rest["pid"]) == ([], found["pid"])
 
 
-def _lags(scene: Scene, lags: list[int]) -> Rates:
-    clock = FakeClock()
+def _partition(number: int, lag: int | None, epoch: int = 1) -> Any:
+    return SimpleNamespace(
+        channel="member",
+        topic="events",
+        partition=number,
+        epoch=epoch,
+        position=0,
+        lag_records=lag,
+        lag_seconds=None,
+        paused=False,
+    )
+
+
+def _held(scene: Scene, moments: Iterable[Sequence[Any]]) -> Rates:
+    """Return samples of a channel that holds these partitions at one moment after the other."""
+    clock, channel = FakeClock(), MagicMock()
+    scene.controller.channels["member"] = channel
     rates = Rates(scene.controller, clock)
-    samples = (Sample(INTERVAL * n, INTERVAL * n, 0.0, lag) for n, lag in enumerate(lags))
-    rates._channels["member"] = deque(samples, maxlen=KEPT)
+    for partitions in moments:
+        channel.partitions.return_value = partitions
+        rates.sample()
+        clock.advance(INTERVAL)
     return rates
+
+
+def _lags(scene: Scene, lags: list[int]) -> Rates:
+    return _held(scene, ([_partition(0, lag)] for lag in lags))
 
 
 def test_a_lag_that_falls_says_when_it_is_gone(scene: Scene) -> None:
@@ -133,3 +157,15 @@ def test_a_lag_that_does_not_fall_has_no_end(
 ) -> None:
     """It rises or rests; what a second of records is under way counts as caught up."""
     assert _lags(scene, lags).trend("member", lag, rate).catch_up == catch_up
+
+
+def test_partitions_that_come_and_go_do_not_turn_a_trend(scene: Scene) -> None:
+    """The lag that they have when they are claimed, or known of, is no falling back."""
+    lags = [60_000 - 500 * n for n in range(30)]
+    started = [[], [_partition(0, None)], *([_partition(0, lag)] for lag in lags[:14])]
+    shared = ([_partition(0, lag), _partition(1, 90_000 + lag)] for lag in lags[14:20])
+    again = ([_partition(0, lag, epoch=2)] for lag in lags[20:])
+    trend = _held(scene, [*started, *shared, *again]).trend("member", lags[-1], 100.0)
+    assert -200 < trend.per_s < -90
+    assert trend.catch_up is not None
+    assert 200 < trend.catch_up < 500
