@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,7 +53,46 @@ def by_query(df: DataFrame) -> DataFrame:
     return df.sparkSession.sql("SELECT cast(value as string) AS value FROM of_a_micro_batch")
 
 
-@pytest.mark.parametrize("persisting", [by_cache, by_persist, by_rdd, by_query])
+def by_lazy_query(df: DataFrame) -> DataFrame:
+    """Cache by a command what nothing computes before the sink does."""
+    df.createOrReplaceTempView("lazily")
+    df.sparkSession.sql("CACHE LAZY TABLE lazily")
+    return df.sparkSession.sql("SELECT cast(value as string) AS value FROM lazily")
+
+
+def by_lazy_checkpoint(df: DataFrame) -> DataFrame:
+    """Cut the plan off where the sink computes it first."""
+    return df.selectExpr("cast(value as string) AS value").localCheckpoint(eager=False)
+
+
+def by_library(df: DataFrame) -> DataFrame:
+    """Cache by a call of the JVM, as libraries in Scala do; the sink computes it."""
+    cached = df.selectExpr("cast(value as string) AS value")
+    cached._jdf.cache()
+    return cached
+
+
+def by_threads(df: DataFrame) -> DataFrame:
+    """Cache on threads of the reducer's own."""
+    cached = df.selectExpr("cast(value as string) AS value")
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(lambda: cached.cache().count()).result(SECONDS)
+    return cached
+
+
+@pytest.mark.parametrize(
+    "persisting",
+    [
+        by_cache,
+        by_persist,
+        by_rdd,
+        by_query,
+        by_lazy_query,
+        by_lazy_checkpoint,
+        by_library,
+        by_threads,
+    ],
+)
 def test_persisted_data_is_let_go_after_the_commit(
     spark_runtime: SparkRuntime,
     channel: Callable[..., Channel],
