@@ -54,8 +54,14 @@ _OF_CODE = (
     ResultMisfitError,
 )
 
-#: The same in the text of an error of Spark's.
-_OF_CODE_IN_SPARK = ("AnalysisException", "[UNRESOLVED_COLUMN", "[PARSE_SYNTAX_ERROR]")
+#: The same in the text of an error of Spark's, and of Arrow's for a column that a table has not.
+_SIGNS_OF_CODE = (
+    "AnalysisException",
+    "[UNRESOLVED_COLUMN",
+    "[PARSE_SYNTAX_ERROR]",
+    "does not exist in schema",
+    "No match for FieldRef",
+)
 
 #: Of no server: they do not pass by waiting.
 _LASTING = (
@@ -159,12 +165,10 @@ class LastingFailures:
             self._first.append(error)
             is_named = len(self._first) == FIRST_FAILURES and all(map(is_of_code, self._first))
         if is_named:
-            chosen = self._environment.config.processor
-            named = [getattr(chosen, each, None) for each in ("code", "factory")]
             log.error(
                 "processor_never_worked",
                 channel=self._environment.name,
-                code=next(filter(None, named), chosen.type),
+                code=self._code(),
                 failures=FIRST_FAILURES,
                 error=_first_line(error),
                 reason=(
@@ -174,13 +178,20 @@ class LastingFailures:
                 ),
             )
 
+    def _code(self) -> str:
+        """Return the import path of what fails; of a query, which has none, the type."""
+        channel = self._environment.config
+        called = channel.processor.called(channel)
+        paths = channel.processor.code_paths if called is None else called[:1]
+        return next(iter(paths), channel.processor.type)
+
 
 def is_of_code(error: BaseException) -> bool:
     """Return whether an error is one of code that does not fit, whatever the values are."""
     return any(
         isinstance(each, _OF_CODE)
         or type(each).__name__ == "AnalysisException"
-        or any(sign in str(each) for sign in _OF_CODE_IN_SPARK)
+        or any(sign in str(each) for sign in _SIGNS_OF_CODE)
         for each in causes(error)
     )
 

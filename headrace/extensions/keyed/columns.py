@@ -64,6 +64,7 @@ class CountInColumns:
             "extra": pa.nulls(size, pa.binary()),
             "outputs": self._outputs(keys, states, facts),
             "late": pa.array(facts.late.astype(np.int32)),
+            "reason": pa.nulls(size, pa.string()),
         }
         return pa.Table.from_arrays(
             [columns.get(name, nothing) for name in RESULT.names], schema=RESULT

@@ -409,7 +409,10 @@ class KeyEvaluation:
             else f"offset {last.offset} of {TopicPartition(last.source, partition)}"
         )
         if calls.has_hung(partition, key, place):
-            self._give_up(last, f"the reducer does not return when it is called with {place}")
+            self._give_up(
+                last,
+                f"the reducer does not return when it is called with {place}, or ends its process",
+            )
             return True
         calls.call(partition, key, place.encode())
         return False
@@ -430,7 +433,7 @@ class KeyEvaluation:
                 reason if isinstance(reason, BaseException) else None
             )
         if policy == "skip":
-            self._result.rejected += 1
+            self._result.reject(str(error))
         else:
             self._reject(last, str(error), reason, stage)
         if policy == "quarantine":
@@ -457,6 +460,6 @@ class KeyEvaluation:
         stage: Stage = Stage.PROCESS,
     ) -> None:
         """Make a dead letter of a fact or a timer."""
-        self._result.rejected += 1
+        self._result.reject(message)
         letter = letter_of(self._reduction, self._touched, last, message, reason, stage)
         self._result.outputs.append(letter)

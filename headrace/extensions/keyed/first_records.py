@@ -1,4 +1,4 @@
-"""A keyed reducer that has never worked: its records all go where ``rejects`` say."""
+"""Code with state that has never worked: its records all go where ``rejects`` say."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 import structlog
 
-from headrace.core.letter_headers import CONNECT_PREFIX, PREFIX
-from headrace.extensions.keyed.tables import DEAD_LETTERS
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -17,19 +14,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Micro-batches with records of which none was reduced, after which it is said; so many records
+#: Micro-batches with records of which none was processed, after which it is said; so many records
 #: are enough by themselves.
 MOST_BATCHES, MOST_RECORDS = 3, 100
 
-_MESSAGES = (f"{PREFIX}message", f"{CONNECT_PREFIX}exception.message")
-
 
 class FirstRecords:
-    """Says in the log, once, that no record was reduced since the start. For the lane.
+    """Says in the log, once, that no record was processed since the start. For the lane.
 
-    A batch fails by what its reducer raises only where ``failing`` is ``fail``: with the other
-    policies it is committed, and nothing else would tell that none of it was counted. ``code`` is
-    the reducer's import path.
+    A batch fails by what a reducer or a topology raises only where ``failing`` is ``fail``: with
+    the other policies it is committed, and nothing else would tell that none of it was counted.
+    ``code`` is the import path of the reducer or the topology.
     """
 
     def __init__(self, code: str) -> None:
@@ -56,11 +51,11 @@ class FirstRecords:
             channel=micro_batch.channel,
             code=self._code,
             failures=self._records,
-            error=_last_message(result),
+            error=_last_reason(result),
             reason=(
-                f"no record has been reduced since the start: the first {self._records} were all "
+                f"no record has been processed since the start: the first {self._records} were all "
                 "rejected or too late, as rejects say, and their offsets are committed; once "
-                "the code is right, headrace dead-letters replay has them reduced"
+                "the code is right, headrace dead-letters replay has them processed"
             ),
         )
 
@@ -69,13 +64,6 @@ class FirstRecords:
 _GIVEN_UP = ("rejected", "dropped")
 
 
-def _last_message(result: pa.Table) -> str | None:
-    """Return what the last dead letter says; None where there is none."""
-    for outputs in reversed(result.column("outputs").to_pylist()):
-        for output in reversed(outputs or ()):
-            if output["to"] != DEAD_LETTERS:
-                continue
-            for header in output["headers"] or ():
-                if header["key"] in _MESSAGES and header["value"] is not None:
-                    return str(header["value"].decode("utf-8", "replace"))
-    return None
+def _last_reason(result: pa.Table) -> str | None:
+    """Return why the last key's record was rejected that was."""
+    return next(filter(None, reversed(result.column("reason").to_pylist())), None)

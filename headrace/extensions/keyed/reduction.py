@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.user_text import kind_of
 from headrace.extensions.keyed.api import Output, is_batched
 from headrace.extensions.keyed.codecs import DECODERS, ENCODERS, key_bytes, output_bytes
 from headrace.extensions.keyed.exact import exact_text
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Bytes of a header beside its name and its value, at most.
 _HEADER_FRAME = 10
+
+#: Parts of what a reducer returns: state, outputs and timers.
+_PARTS = 3
 
 
 class Reduction:
@@ -61,7 +65,10 @@ class Reduction:
         Raises:
             TypeError, ValueError: what it returned cannot be used; and whatever it raised.
         """
-        state, made, timers = self.reducer(name, state, facts, now)  # type: ignore[arg-type]
+        returned = self.reducer(name, state, facts, now)  # type: ignore[arg-type]
+        if type(returned) is not tuple or len(returned) != _PARTS:
+            returned = _parts(returned)
+        state, made, timers = returned
         return state, [self._output(key, each, ts) for each in made], timers
 
     def require_row(self, key: bytes, state: bytes | None, extra: bytes | None) -> None:
@@ -125,3 +132,21 @@ def _header(name: Any, data: Any) -> dict[str, Any]:
 
 def _header_size(header: Mapping[str, Any]) -> int:
     return len(header["key"].encode()) + len(header["value"] or b"") + _HEADER_FRAME
+
+
+def _parts(returned: Any) -> tuple[Any, Any, Any]:
+    """Return state, outputs and timers of what is no tuple of three.
+
+    Raises:
+        TypeError: it has not these parts; texts and dicts of three are no list of them either.
+    """
+    if isinstance(returned, list | tuple) and len(returned) == _PARTS:
+        state, outputs, timers = returned
+        return state, outputs, timers
+    found = f"a {kind_of(returned)}"
+    if isinstance(returned, list | tuple):
+        found += f" of {len(returned)}"
+    raise TypeError(
+        f"the reducer returned {found}, and state, outputs and timers are expected: "
+        "return state, [], {}"
+    )

@@ -202,7 +202,7 @@ class Rekey:
 
 
 #: Why a record has no key that the user's code did not return for.
-_HANGS = "it has no key: the code does not return when it is called with it"
+_HANGS = "it has no key: the code does not return when it is called with it, or ends its process"
 
 
 class RekeyFunction:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.core.letter_headers import shortened
 from headrace.extensions.keyed.tables import OUTPUT, RESULT
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ class Folded:
     dropped: int = 0
     rejected: int = 0
     expired: int = 0
+    reason: str | None = None
+
+    def reject(self, reason: str) -> None:
+        """Count a fact or a timer that is rejected."""
+        self.rejected += 1
+        if self.reason is None:
+            self.reason = shortened(reason)
 
 
 class FoldResults:
@@ -42,7 +50,9 @@ class FoldResults:
         """Add a key."""
         after, is_changed = found.row, found.row != touched.row
         numbers = found.fired, found.late, found.dropped, found.rejected, found.expired
-        self._rows.append((touched.key, touched.partition, is_changed, *after, *numbers))
+        self._rows.append(
+            (touched.key, touched.partition, is_changed, *after, *numbers, found.reason)
+        )
         self._outputs += found.outputs
         self._ends.append(len(self._outputs))
 
@@ -56,7 +66,7 @@ class FoldResults:
         late: int,
     ) -> None:
         """Add a key that has a state and nothing else, before and after."""
-        self._rows.append((key, partition, after != before, after, None, 0, late, 0, 0, 0))
+        self._rows.append((key, partition, after != before, after, None, 0, late, 0, 0, 0, None))
         self._outputs += outputs
         self._ends.append(len(self._outputs))
 

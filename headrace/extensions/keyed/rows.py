@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.errors import PoisonRecordError
-from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage
+from headrace.core.letter_headers import OUR_HEADERS, Failure, LetterHeaders, Stage, shortened
 from headrace.core.records import FINISHED_KEY, TopicPartition
 from headrace.core.user_text import describe_error, plain_error
 from headrace.extensions.keyed.codecs import field_of, from_json
@@ -65,16 +65,24 @@ class RowSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Ungrouped:
+    """A record that cannot be grouped, and why; ``letter`` is None where it is left out."""
+
+    reason: str
+    letter: OutputRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Grouped:
     """A micro-batch as the fold takes it.
 
     ``rows`` is a table of :data:`ROWS`, ``times`` the stream time that each partition comes to.
-    ``undecodable`` has what cannot be grouped, by partition; None for each record that is dropped.
+    ``undecodable`` has what cannot be grouped, by partition.
     """
 
     rows: pa.Table
     times: Mapping[int, int]
-    undecodable: Mapping[int, Sequence[OutputRow | None]]
+    undecodable: Mapping[int, Sequence[Ungrouped]]
 
 
 def grouped(
@@ -181,15 +189,18 @@ class _Records:
         for (index, value), topic, partition, offset in zip(values, *columns, strict=True):
             place = f"the time of offset {offset} of {topic}-{partition}"
             if calls.has_hung(partition, None, place):
-                message = "it has no time: the function does not return when it is called with it"
+                message = (
+                    "it has no time: the function does not return when it is called with it, or "
+                    "ends its process"
+                )
                 self._reasons[index] = Failure(message, stage=Stage.KEY, code=self._settings.time)
                 continue
             calls.call(partition, None, place.encode())
             yield index, value
 
-    def undecodable(self) -> dict[int, list[OutputRow | None]]:
-        """Return what cannot be grouped, as dead letters by partition."""
-        found: dict[int, list[OutputRow | None]] = {}
+    def undecodable(self) -> dict[int, list[Ungrouped]]:
+        """Return what cannot be grouped, by partition."""
+        found: dict[int, list[Ungrouped]] = {}
         for index, failure in sorted(self._reasons.items()):
             record = self._table.slice(index, 1).to_pylist()[0]
             partition = record["partition"]
@@ -197,7 +208,7 @@ class _Records:
                 source = TopicPartition(record["topic"], partition)
                 raise PoisonRecordError(source, record["offset"], failure.message)
             if self._settings.undecodable == "skip":
-                found.setdefault(partition, []).append(None)
+                found.setdefault(partition, []).append(Ungrouped(failure.message))
                 continue
             said = {
                 "topic": record["topic"],
@@ -213,7 +224,7 @@ class _Records:
                 said,
                 record["headers"],
             )
-            found.setdefault(partition, []).append(letter)
+            found.setdefault(partition, []).append(Ungrouped(failure.message, letter))
         return found
 
     def times(
@@ -367,24 +378,25 @@ def _rows(  # noqa: PLR0917 - the columns of the table
     return pa.Table.from_arrays(columns, schema=ROWS)
 
 
-def rejected_rows(undecodable: Mapping[int, Sequence[OutputRow | None]]) -> pa.Table:
+def rejected_rows(undecodable: Mapping[int, Sequence[Ungrouped]]) -> pa.Table:
     """Return rows of :data:`RESULT` that have nothing but dead letters, and count the others."""
     rows = [
         {
             "partition": partition,
             "changed": False,
             "outputs": [
-                dict(zip(OUTPUT.names, letter, strict=True))
-                for letter in letters
-                if letter is not None
+                dict(zip(OUTPUT.names, each.letter, strict=True))
+                for each in records
+                if each.letter is not None
             ],
             "fired": 0,
             "late": 0,
             "dropped": 0,
-            "rejected": len(letters),
+            "rejected": len(records),
             "expired": 0,
+            "reason": shortened(records[0].reason),
         }
-        for partition, letters in undecodable.items()
+        for partition, records in undecodable.items()
     ]
     return pa.Table.from_pylist(rows, schema=RESULT)
 

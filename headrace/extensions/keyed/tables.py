@@ -62,7 +62,8 @@ OUTPUT = pa.struct(
 )
 
 #: What became of a touched key. ``state`` and ``extra`` count where it is ``changed``; both null
-#: delete it. ``key`` is null for records without one.
+#: delete it. ``key`` is null for records without one. ``reason`` says why the first one that was
+#: rejected was.
 RESULT = pa.schema(
     [
         ("key", pa.binary()),
@@ -76,6 +77,7 @@ RESULT = pa.schema(
         ("dropped", pa.int32()),
         ("rejected", pa.int32()),
         ("expired", pa.int32()),
+        ("reason", pa.string()),
     ]
 )
 

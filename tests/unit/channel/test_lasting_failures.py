@@ -16,10 +16,12 @@ from headrace.channel.lasting_failures import (
     BOUNDED_ATTEMPTS,
     BOUNDED_ATTEMPTS_AWAY,
     BOUNDED_REST,
+    FIRST_FAILURES,
     LastingFailures,
     is_of_code,
 )
 from headrace.channel.pauses import Pause, PauseMode, PauseReason
+from headrace.config import ChannelConfig
 from headrace.core.clock import Deadline
 from headrace.core.errors import (
     BatchTimeoutError,
@@ -336,6 +338,7 @@ def test_an_error_of_code_is_found_among_causes() -> None:
     assert not is_of_code(named)
     named.__cause__ = TypeError("no")
     assert is_of_code(named)
+    assert is_of_code(KeyError('Field "nope" does not exist in schema'))
     assert not is_of_code(JobFailedError("java.io.IOException: disk"))
 
 
@@ -373,3 +376,29 @@ def test_lasting_failures_fail_no_channel_for_a_rest_that_may_end(
     pause = Pause(reason, "processor", since=1000.0, note="it was cut")
     assert lasting.look_at_rests([pause], 1000.0 + seconds) == looks_again
     environment.fail.assert_not_called()
+
+
+@pytest.mark.parametrize(
+    ("processor", "sink", "code"),
+    [
+        ({"type": "arrow", "reducer": "m:reduce"}, "noop", "m:reduce"),
+        ({"type": "spark", "reducer": "m:reduce"}, "noop", "m:reduce"),
+        ({"type": "spark", "sql": "select * from batch"}, "noop", "spark"),
+        ({"type": "simple"}, "m:function", "m:function"),
+        ({"type": "custom", "factory": "m:Processor"}, None, "m:Processor"),
+    ],
+    ids=str,
+)
+def test_the_line_names_the_code_of_any_type(
+    processor: dict[str, str], sink: str | None, code: str
+) -> None:
+    """A reducer, a function and a class are named by their paths; a query has none."""
+    environment = MagicMock()
+    environment.config = ChannelConfig.model_validate(
+        {"topics": ["t"], "group": "g", "processor": processor, "sink": sink}
+    )
+    lasting = LastingFailures(environment, is_bounded=False)
+    with capture_logs() as logs:
+        for _ in range(FIRST_FAILURES):
+            lasting.note_failure(TypeError("no"))
+    assert [line["code"] for line in logs] == [code]

@@ -9,6 +9,7 @@ from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.errors import ConfigError, StartError
 from headrace.core.imports import load_callable
 from headrace.core.letter_headers import LetterHeaders
+from headrace.extensions.keyed.first_records import FirstRecords
 from headrace.extensions.keyed.names import changelog_name
 from headrace.extensions.keyed.runtime.clients import ChannelClients
 from headrace.extensions.keyed.runtime.engines import engine_of, watch_code
@@ -57,7 +58,8 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
         fold.follow(_rules(changed), section.state.max_row)
 
     topics = _topics(channel, part)
-    sink = KeyedSink(clients.transactions(site.member), state, topics, SYSTEM_CLOCK)
+    first = FirstRecords(chosen.code)
+    sink = KeyedSink(clients.transactions(site.member), state, topics, SYSTEM_CLOCK, first)
     parts = KeyedParts(
         follow,
         sink,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.letter_headers import shortened
 from headrace.extensions.keyed.rows import without_finishing
 from headrace.extensions.keyed.sink import FORMER, with_counts, with_times
 from headrace.extensions.keyed.tables import OUTPUT, RESULT
@@ -138,7 +139,9 @@ def _result_tables(number: int, found: TaskResult) -> Iterator[pa.Table]:
         "rejected": found.rejected,
     }
     if any(counts.values()):
-        yield _table(1, {"outputs": _no_outputs(1), "partition": [number], **_each(counts)})
+        reason = None if found.reason is None else shortened(found.reason)
+        given = {"outputs": _no_outputs(1), "partition": [number], "reason": [reason]}
+        yield _table(1, {**given, **_each(counts)})
     if found.rows.keys:
         yield _changed(number, found.rows)
 

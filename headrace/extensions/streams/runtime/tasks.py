@@ -143,7 +143,9 @@ class TaskCalls:
     def call(self, label: str, at: int | None) -> None:
         place = f"{label} of {self._records.place(at)}"
         if self._watch.has_hung(self._records.number, None, place):
-            raise ReducerError("the function does not return when it is called with it")
+            raise ReducerError(
+                "the function does not return when it is called with it, or ends its process"
+            )
         self._watch.call(self._records.number, None, place.encode())
 
 
@@ -201,7 +203,8 @@ class TaskResult:
     """The result of a micro-batch in a task.
 
     ``written`` are records by topic, ``rows`` the rows that changed. ``late`` and ``rejected``
-    count records, ``counts`` are those of operators by their names.
+    count records, ``counts`` are those of operators by their names. ``reason`` says why the first
+    record was rejected, None where none was.
     """
 
     written: Sequence[tuple[str, Written]]
@@ -210,6 +213,7 @@ class TaskResult:
     late: int
     rejected: int
     counts: Mapping[str, Mapping[str, int]]
+    reason: str | None
 
 
 class Task:
@@ -277,5 +281,12 @@ class Task:
                     f"and state.max_row is {max_row}; lower the limit of what the operator "
                     "collects, or raise state.max_row and the changelog's max.message.bytes"
                 )
-        counts = run.counts.by_name()
-        return TaskResult(run.written, letters, rows, len(late), len(rejected.reasons), counts)
+        return TaskResult(
+            run.written,
+            letters,
+            rows,
+            len(late),
+            len(rejected.reasons),
+            run.counts.by_name(),
+            next(iter(rejected.reasons.values()), None),
+        )

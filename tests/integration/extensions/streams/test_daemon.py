@@ -591,6 +591,29 @@ def test_records_that_fail_and_late_ones_go_to_the_topic(site: Site) -> None:
     assert windows_in(site, final) == [("/a", BEGIN, 1, 1)]
 
 
+@pytest.mark.parametrize("failing", ["skip", "dead_letter"])
+def test_a_topology_that_no_record_got_through_is_named_once(site: Site, failing: str) -> None:
+    """Their offsets are committed, so that nothing but this line tells of code that never works."""
+    code = program(site)
+    outputs = {name: site.broker.create_topic(1) for name in ("final", "updates")}
+    options: dict[str, Any] = {"clicks": site.topic, **outputs, "kind": "tumbling"}
+    rejects = {"failing": failing}
+    if failing == "dead_letter":
+        rejects["topic"] = site.broker.create_topic(1)
+    values = [{"url": "/a", "n": "x"}, {"n": 3}] * 50
+    records = [
+        FakeRecord(key_=None, value_=json.dumps(each).encode(), timestamp_=BEGIN) for each in values
+    ]
+    site.broker.produce(site.partition(0), *records)
+    daemon = site.daemon(topology(site, code, "windows", options, rejects=rejects)).start()
+    line = daemon.wait_event("processor_never_worked")
+    assert line["code"] == f"{code.__name__}:windows"
+    assert line["channel"].startswith("shop.")
+    assert "n" in line["error"]
+    stop(daemon)
+    assert [each["event"] for each in daemon.events()].count("processor_never_worked") == 1
+
+
 def test_a_store_whose_window_changed_is_refused_until_it_has_another_version(site: Site) -> None:
     """The start names the store; with version=2 it begins from nothing."""
     code = program(site)

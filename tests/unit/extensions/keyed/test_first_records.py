@@ -39,7 +39,7 @@ def reduce_good(key: str, state: int | None, facts: list[Any], now: int) -> Any:
 
 
 def lines(
-    reducer: Any, batches: list[list[str]], **settings: Any
+    reducer: Any, batches: list[list[str]], *, key_: bytes | None = b"k", **settings: Any
 ) -> list[MutableMapping[str, Any]]:
     """Return what is logged while a keyed sink stages batches of these values."""
     settings = {"value": "string", "outputs": ("out",), **settings}
@@ -53,7 +53,7 @@ def lines(
     sink = KeyedSink(cast("Any", None), state, topics, SYSTEM_CLOCK, FirstRecords("m:reduce"))
     with capture_logs() as logs:
         for number, values in enumerate(batches):
-            table = records_table([FakeRecord(key_=b"k", value_=each.encode()) for each in values])
+            table = records_table([FakeRecord(key_=key_, value_=each.encode()) for each in values])
             parts = (OffsetRange("events", 0, 0, len(values), len(values), "i/0"),)
             batch = MicroBatch(str(number), "c", parts)
             sink.stage(batch, function(table, batch))
@@ -69,12 +69,11 @@ def lines(
 def test_a_reducer_that_no_record_got_through_is_named_once(
     policy: str, batches: list[list[str]]
 ) -> None:
-    """The log names the reducer once for each policy; letters have the error."""
+    """The log names the reducer and the error once for each policy, with letters and without."""
     (line,) = lines(reduce, batches, failing=policy)
     assert (line["log_level"], line["channel"], line["code"]) == ("error", "c", "m:reduce")
     assert line["failures"] == min(MOST_RECORDS, MOST_BATCHES if len(batches) > 2 else MOST_RECORDS)
-    if policy == "dead_letter":
-        assert "'str' object has no attribute 'append'" in line["error"]
+    assert "'str' object has no attribute 'append'" in line["error"]
 
 
 @pytest.mark.parametrize("names", ["headrace", "connect", "both"])
@@ -89,6 +88,13 @@ def test_values_that_cannot_be_read_count_alike() -> None:
     """Undecodable values count too, which shows a decoding that is not the producers'."""
     (line,) = lines(reduce_good, [["{"] * MOST_RECORDS], failing="dead_letter", value="json")
     assert line["failures"] == MOST_RECORDS
+    assert "[NOT_JSON]" in line["error"]
+
+
+def test_records_without_a_key_count_alike() -> None:
+    """A topic of which no record has a key is named where they are skipped."""
+    (line,) = lines(reduce_good, [["x"] * MOST_RECORDS], failing="skip", key_=None)
+    assert line["error"] == "the record has no key"
 
 
 @pytest.mark.parametrize(

@@ -371,7 +371,11 @@ def test_timers_of_a_key_in_quarantine_stay_and_do_not_fire() -> None:
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
-        (None, "cannot unpack"),
+        (None, "the reducer returned a NoneType, and state, outputs and timers are expected"),
+        ({"n": 1}, "the reducer returned a dict, and state"),
+        ({"a": 1, "b": 2, "c": 3}, "the reducer returned a dict, and state"),
+        ("abc", "the reducer returned a str, and state"),
+        ((1, []), "the reducer returned a tuple of 2, and state"),
         ((1, ["x"], {}), "an output is a str"),
         ((1, [Output(1, to="other")], {}), "there is no output 'other'; the outputs are out"),
         ((1, [Output(object())], {}), "not JSON serializable"),

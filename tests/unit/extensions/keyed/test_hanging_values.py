@@ -111,9 +111,9 @@ def test_a_record_whose_time_function_hangs_is_set_aside_after_one_time_out(
         grouped(table, BATCH, state, settings, 5000)  # type: ignore[arg-type]
     found = grouped(table, BATCH, state, settings, 5000)  # type: ignore[arg-type]
     assert [each["offset"] for each in found.rows.to_pylist()[0]["facts"]] == [0, 2]
-    (letter,) = found.undecodable[3]
-    assert letter is not None
-    assert letter[:3] == (DEAD_LETTERS, b"k", b"bad")
+    (left_out,) = found.undecodable[3]
+    assert left_out.letter is not None
+    assert left_out.letter[:3] == (DEAD_LETTERS, b"k", b"bad")
 
 
 def test_with_policy_fail_the_error_names_the_record_whose_time_hangs(watch: CallWatch) -> None:

@@ -135,9 +135,9 @@ def test_a_record_without_key_or_time_is_poison(
 def test_a_record_that_cannot_be_grouped_has_the_headers_that_are_asked_for() -> None:
     """A dead letter of one without a key says so under Kafka Connect's names."""
     chosen = RowSettings(undecodable="dead_letter", letters=LetterHeaders("connect", "group"))
-    (letter,) = grouped(table((0, None, 1)), batch(1), state(0), chosen, 0).undecodable[0]
-    assert letter is not None
-    headers = {each["key"]: each["value"] for each in letter[-1]}
+    (found,) = grouped(table((0, None, 1)), batch(1), state(0), chosen, 0).undecodable[0]
+    assert found.letter is not None
+    headers = {each["key"]: each["value"] for each in found.letter[-1]}
     assert headers["__connect.errors.exception.message"] == b"the record has no key"
     assert headers["__connect.errors.connector.name"] == b"group"
 
@@ -193,6 +193,10 @@ def test_dropped_records_are_counted_by_partition() -> None:
     assert [(row["partition"], row["rejected"], row["outputs"]) for row in counted] == [
         (0, 1, []),
         (1, 1, []),
+    ]
+    assert [row["reason"] for row in counted] == [
+        "the record has no key",
+        "the record has no time",
     ]
     assert [row["key"] for row in found.rows.to_pylist()] == [b"a"]
 

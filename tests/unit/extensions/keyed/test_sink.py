@@ -126,7 +126,7 @@ class Bench:
     def stage(self, name: str, start: int, rows: list[dict[str, Any]], time: int = 5) -> Any:
         """Stage a folded micro-batch of ten records."""
         part = OffsetRange("in", 0, start, start + 10, 10, "id/0")
-        base = dict.fromkeys(RESULT.names[6:], 0)
+        base = dict.fromkeys(RESULT.names[6:-1], 0)
         made = [{**base, "partition": 0, "changed": True, "outputs": [], **row} for row in rows]
         table = pa.Table.from_pylist(made, schema=RESULT)
         return self.sink.stage(MicroBatch(name, "c", (part,)), with_times(table, {0: time}))
