@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from headrace.extensions.streams.aggregates import (
+    approx_distinct,
+    approx_quantile,
+    approx_quantiles,
     collect,
     count,
     distinct,
@@ -37,6 +40,9 @@ __all__ = [
     "StreamsTest",
     "Table",
     "Topology",
+    "approx_distinct",
+    "approx_quantile",
+    "approx_quantiles",
     "collect",
     "count",
     "distinct",

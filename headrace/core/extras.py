@@ -34,6 +34,12 @@ class Extra(Enum):
     KEYED = ("keyed", {"rocksdict": "rocksdict", "numpy": "numpy"})
     """Processors of type keyed."""
 
+    DISTINCT = ("sketches", {"datasketches": "datasketches"})
+    """Approximate numbers of different values in topologies. It has no wheels for Python 3.14."""
+
+    QUANTILES = ("sketches", {"ddsketch": "ddsketch"})
+    """Approximate quantiles in topologies."""
+
     OTEL = (
         "otel",
         {

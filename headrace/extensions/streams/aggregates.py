@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headrace.extensions.streams.expressions import Expr
 
@@ -22,6 +22,17 @@ T = TypeVar("T")
 R = TypeVar("R")
 #: Types that can be added up.
 N = TypeVar("N", int, float, Decimal, int | None, float | None, Decimal | None)
+
+#: The version of sketches in a store's rows: a store with another one does not go on with them.
+SKETCH_VERSION = 1
+#: Registers of a sketch of different values, as a power of two: a standard error of 1.6 %, and rows
+#: of 5.5 KB in JSON at most.
+DISTINCT_LOG2_REGISTERS = 12
+#: How far a quantile may be from the value that it stands for, as a part of that.
+QUANTILE_ERROR = 0.01
+#: Buckets of a histogram at most: a row stays below the limit of rows, and what is not the lowest
+#: value is within the error as long as the highest one is no more than 10**35 times it.
+QUANTILE_BUCKETS = 4096
 
 #: Values that one list of an aggregate may have: it is a row, which is written whole.
 MAX_LIMIT = 10_000
@@ -127,6 +138,46 @@ class Distinct(_Limited[T]):
     __slots__ = ()
 
 
+class ApproxDistinct(_OfOne[int]):
+    """The approximate number of different values."""
+
+    __slots__ = ()
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "approx_distinct",
+            "registers": 2**DISTINCT_LOG2_REGISTERS,
+            "version": SKETCH_VERSION,
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # expressions have another ==
+class _Quantiles(_OfOne[T]):
+    """Approximate quantiles; which ones, no stored value depends on."""
+
+    at: tuple[float, ...]
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "approx_quantiles",
+            "error": QUANTILE_ERROR,
+            "buckets": QUANTILE_BUCKETS,
+            "version": SKETCH_VERSION,
+        }
+
+
+class ApproxQuantile(_Quantiles[float]):
+    """An approximate quantile."""
+
+    __slots__ = ()
+
+
+class ApproxQuantiles(_Quantiles[list[float]]):
+    """A list of approximate quantiles."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)  # expressions have another ==
 class Fold(Agg[T]):
     """A Python function applied to each row, in the order in which rows arrive."""
@@ -203,6 +254,45 @@ def distinct(of: Expr[T], *, limit: int) -> Agg[list[T]]:
         TypeError, ValueError: the limit cannot be used.
     """
     return Distinct(of, _checked(limit, "distinct"))
+
+
+def approx_distinct(of: Expr[Any]) -> Agg[int]:
+    """Return the approximate number of different values: 1.6 % is the standard error.
+
+    Takes the extra ``sketches``.
+    """
+    return ApproxDistinct(of)
+
+
+def approx_quantile(of: Expr[Any], at: float) -> Agg[float]:
+    """Return the value of a number that a part ``at`` of the values is not above, within 1 %.
+
+    ``at`` is from 0 to 1: 0.5 is the median. Takes the extra ``sketches``.
+
+    Raises:
+        TypeError, ValueError: ``at`` is no such number.
+    """
+    return ApproxQuantile(of, (_checked_part(at),))
+
+
+def approx_quantiles(of: Expr[Any], at: Iterable[float]) -> Agg[list[float]]:
+    """Return several of these, in the order of ``at``; an empty list without a value.
+
+    Raises:
+        TypeError, ValueError: ``at`` are no numbers from 0 to 1.
+    """
+    found = tuple(_checked_part(each) for each in at)
+    if not found:
+        raise ValueError("approx_quantiles takes one part of the values at least, as in [0.5]")
+    return ApproxQuantiles(of, found)
+
+
+def _checked_part(at: float) -> float:
+    if isinstance(at, bool) or not isinstance(at, (int, float)):
+        raise TypeError(f"a quantile takes a part of the values, as in 0.99, and got {at!r}")
+    if not 0 <= at <= 1:
+        raise ValueError(f"a quantile has the part {at}: it has to be from 0 to 1")
+    return float(at)
 
 
 def fold(

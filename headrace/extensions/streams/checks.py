@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ConfigError
+from headrace.core.extras import Extra
 from headrace.extensions.streams import aggregates as declared
 from headrace.extensions.streams.expressions import (
     FieldNode,
@@ -287,7 +288,7 @@ def resolve_aggregate(
     windows: Windows | None,
 ) -> Aggregated:
     """Return an aggregate with the types of what it is computed of."""
-    kind = type(aggregate).__name__.lower()
+    kind = aggregate.describe()["kind"]
     try:
         found = tuple(resolve(node_of(each), scope) for each in aggregate.arguments)
     except TypeError as error:
@@ -317,30 +318,50 @@ def _result_of(
         case declared.Count():
             return INT
         case declared.Fold():
-            if aggregate.rows not in scope.rows:
-                raise TypeError(f"rows={aggregate.rows.__name__} is not what is grouped")
-            one_row = windows is None or (isinstance(windows, TimeWindows) and windows.tumbling)
-            if aggregate.merge is None and not one_row:
-                raise TypeError("these windows are made of parts; give merge=")
-            fit(aggregate.start, declaration, "is the start")
-            return declaration
-        case declared.Total() | declared.Mean():
-            _require_kind(types[0], NUMBERS, "added up")
-            is_mean = isinstance(aggregate, declared.Mean)
-            return FLOAT.or_null(types[0].nullable) if is_mean else types[0]
-        case declared.Least() | declared.Most():
-            _require_kind(types[0], ORDERED | {Kind.BOOL}, "ordered")
-            return types[0]
-        case declared.First() | declared.Last():
-            return types[0]
-        case declared.Top():
-            _require_kind(types[1], ORDERED | {Kind.BOOL}, "ordered")
-        case declared.Distinct():
-            _require_kind(types[0], ORDERED | {Kind.BOOL}, "ordered")
-    return list_of(types[0].required)
+            return _result_of_fold(aggregate, scope, declaration, windows)
+        case declared.Total() | declared.Mean() | declared.ApproxQuantile():
+            return _result_of_numbers(aggregate, types[0])
+        case declared.ApproxQuantiles():
+            return list_of(_result_of_numbers(aggregate, types[0]).required)
+        case declared.First() | declared.Last() | declared.Collect():
+            pass
+        case _:
+            # of top the second one decides
+            _require_kind(types[-1], ORDERED | {Kind.BOOL}, "ordered")
+    if isinstance(aggregate, declared.ApproxDistinct):
+        _require_extra(Extra.DISTINCT)
+        return INT
+    is_one = (declared.Least, declared.Most, declared.First, declared.Last)
+    return types[0] if isinstance(aggregate, is_one) else list_of(types[0].required)
+
+
+def _result_of_fold(
+    fold: declared.Fold[Any], scope: Scope, declaration: Type, windows: Windows | None
+) -> Type:
+    if fold.rows not in scope.rows:
+        raise TypeError(f"rows={fold.rows.__name__} is not what is grouped")
+    one_row = windows is None or (isinstance(windows, TimeWindows) and windows.tumbling)
+    if fold.merge is None and not one_row:
+        raise TypeError("these windows are made of parts; give merge=")
+    fit(fold.start, declaration, "is the start")
+    return declaration
+
+
+def _result_of_numbers(aggregate: declared.Agg[Any], kind: Type) -> Type:
+    if isinstance(aggregate, (declared.ApproxQuantile, declared.ApproxQuantiles)):
+        _require_kind(kind, NUMBERS, "a number")
+        _require_extra(Extra.QUANTILES)
+    else:
+        _require_kind(kind, NUMBERS, "added up")
+    return kind if isinstance(aggregate, declared.Total) else FLOAT.or_null(kind.nullable)
 
 
 def _require_kind(found: Type, kinds: set[Kind], doing: str) -> None:
     if found.kind not in kinds:
         names = ", ".join(sorted(each.value for each in kinds))
         raise TypeError(f"{found} is not {doing}; that is for {names}")
+
+
+def _require_extra(extra: Extra) -> None:
+    if not extra.installed:
+        raise TypeError(f"it {extra.advice}")

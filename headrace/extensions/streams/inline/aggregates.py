@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from headrace.extensions.streams.expressions import Node
     from headrace.extensions.streams.inline.batch import Poison
-    from headrace.extensions.streams.kernels.partials import Parts
+    from headrace.extensions.streams.kernels.partials import Partial, Parts
     from headrace.extensions.streams.kernels.records import Array
     from headrace.extensions.streams.kernels.stores import KeyedWindowStore, WindowStore
     from headrace.extensions.streams.operators import Aggregate, Output
@@ -47,14 +47,18 @@ _ALL = 2**62
 
 def layout_of(operator: Aggregate) -> Layout:
     """Return the layout of the stored rows of an operator."""
-    partials = [
-        make_partial(each.aggregate, [kind.arrow() for kind in each.types], each.result)
-        for each in operator.aggregates.values()
-    ]
+    partials = _partials_of(operator)
     for each in partials:
         if isinstance(each, Fold):
             each.finds_all = operator.windows is None
     return Layout(partials, stored_order(operator))
+
+
+def _partials_of(operator: Aggregate) -> list[Partial]:
+    return [
+        make_partial(each.aggregate, [kind.arrow() for kind in each.types], each.result)
+        for each in operator.aggregates.values()
+    ]
 
 
 class Inflow:
@@ -62,17 +66,23 @@ class Inflow:
 
     def __init__(self, operator: Aggregate, source: Output) -> None:
         self._operator, self._source = operator, source
+        self._aggregates = list(
+            zip(operator.aggregates.values(), _partials_of(operator), strict=True)
+        )
 
     def read(self, batch: Batch, poison: Poison) -> tuple[Batch, Records]:
         """Return the rows that have a key and no fault, and what is aggregated of them."""
         label = self._operator.label
         batch, _ = split_by_key(batch, self._source.key, label, poison)
-        faults: dict[int, str] = {}
-        for node in self._operator.expressions:
-            faults |= evaluate(node, batch.columns(), len(batch)).faults
+        found, faults = batch.columns(), dict[int, str]()
+        for each, partial in self._aggregates:
+            made = [evaluate(node, found, len(batch)) for node in each.arguments]
+            faults.update(partial.find_faults([one.values for one in made]))
+            for one in made:
+                faults.update(one.faults)
         batch = batch.without(faults, poison, label)
-        found, columns = batch.columns(), []
-        for each in self._operator.aggregates.values():
+        found, columns = batch.columns(), list[Any]()
+        for each, _ in self._aggregates:
             if isinstance(each.aggregate, declared.Fold):
                 rows = np.empty(len(batch), object)
                 rows[:] = row_objects(batch)

@@ -42,7 +42,7 @@ from headrace.extensions.streams.kernels.values import (
 from headrace.extensions.streams.types import Type
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.extensions.streams.kernels.groups import Groups
 
@@ -96,6 +96,11 @@ class Partial(ABC):
     @abstractmethod
     def decode(self, value: Any) -> tuple[Any, ...]:
         """Return the partial that :meth:`encode` wrote."""
+
+    def find_faults(self, columns: Sequence[pa.Array]) -> Mapping[int, str]:
+        """Return the rows of which it cannot take the values, with the reasons."""
+        del columns
+        return {}
 
     def read_columns(self, columns: Sequence[Any]) -> Sequence[Values]:
         """Return its columns of a micro-batch, prepared once for all that is done with them."""
@@ -819,9 +824,28 @@ def make_partial(
             made = Collect(codecs[0], aggregate.limit)
         case declared.Distinct():
             made = Distinct(codecs[0], aggregate.limit)
+        case declared.ApproxDistinct() | declared.ApproxQuantile() | declared.ApproxQuantiles():
+            made = _make_sketch(aggregate, codecs[0])
         case _:
             raise TypeError(f"no such aggregate: {aggregate!r}")
     return made
+
+
+def _make_sketch(aggregate: declared.Agg[Any], codec: Codec) -> Partial:
+    """Return an approximate aggregate; its library is imported only where a program has one."""
+    if isinstance(aggregate, declared.ApproxDistinct):
+        from headrace.extensions.streams.kernels.distinct_sketch import (  # noqa: PLC0415 - extra
+            ApproxDistinct,
+        )
+
+        return ApproxDistinct(codec)
+    from headrace.extensions.streams.kernels.quantile_sketch import (  # noqa: PLC0415 - extra
+        ApproxQuantiles,
+    )
+
+    assert isinstance(aggregate, (declared.ApproxQuantile, declared.ApproxQuantiles)), "no other"
+    is_list = isinstance(aggregate, declared.ApproxQuantiles)
+    return ApproxQuantiles(codec, aggregate.at, is_list=is_list)
 
 
 def _make_sum(codec: Codec, *, mean: bool) -> Partial:

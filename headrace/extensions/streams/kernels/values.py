@@ -194,8 +194,8 @@ class Values:
 
     @cached_property
     def floats(self) -> Array:
-        """Return the values as floats; null is 0."""
-        filled = self._array.cast(pa.float64()).fill_null(0.0)
+        """Return the values as floats, the nearest to each; null is 0."""
+        filled = self._array.cast(pa.float64(), safe=False).fill_null(0.0)
         return np.asarray(filled.to_numpy(zero_copy_only=False))
 
     def unscaled(self) -> Array:

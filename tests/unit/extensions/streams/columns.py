@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from headrace.core.extras import Extra
 from headrace.extensions.streams import aggregates as agg
 from headrace.extensions.streams.kernels.errors import RowError
 from headrace.extensions.streams.kernels.layout import Layout
@@ -81,6 +82,12 @@ OF_SORTED: list[tuple[agg.Agg[Any], Callable[[Rows], Any]]] = [
     (agg.collect(VALUE, limit=3), lambda rows: by_time(rows)[:3]),
     (agg.distinct(VALUE, limit=2), lambda rows: find_distinct(present(rows), 2)),
 ]
+
+if Extra.DISTINCT.installed:
+    # of so few it is the number itself
+    OF_SORTED.append(
+        (agg.approx_distinct(VALUE), lambda rows: len(find_distinct(present(rows), 99)))
+    )
 
 #: Aggregates of numbers.
 OF_NUMBERS: list[tuple[agg.Agg[Any], Callable[[Rows], Any]]] = [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.core.extras import Extra
 from headrace.core.letter_headers import LetterHeaders
 from headrace.extensions.streams.rows import field
 from headrace.extensions.streams.runtime.tasks import RejectRules
@@ -17,6 +18,9 @@ from headrace.streams import (
     Field,
     Row,
     Topology,
+    approx_distinct,
+    approx_quantile,
+    approx_quantiles,
     collect,
     distinct,
     first,
@@ -77,6 +81,8 @@ AGGREGATES: dict[str, tuple[Any, list[str]]] = {
     "collect": (lambda of: collect(of, limit=3), list(FIELDS)),
     "distinct": (lambda of: distinct(of, limit=3), SCALARS),
     "top": (lambda of: top(3, by=of, of=of), SCALARS),
+    "quantiles": (lambda of: approx_quantiles(of, [0, 0.5, 1]), NUMBERS),
+    "quantile": (lambda of: approx_quantile(of, 0.9), NUMBERS),
     "top of whole": (lambda of: top(3, by=Fact.real, of=of), list(FIELDS)),
 }
 
@@ -88,28 +94,42 @@ WINDOWS: dict[str, Any] = {
     "session": session("3s", grace="5s"),
 }
 
+if Extra.DISTINCT.installed:
+    AGGREGATES["approximate"] = (approx_distinct, SCALARS)
+
 CASES = [(name, of) for name, (_, fields) in AGGREGATES.items() for of in fields]
 
 
-def result_row(of: str, *, is_list: bool, is_mean: bool) -> type[Row]:
+#: The types of values that are not those of the field.
+OTHER: dict[str, Any] = {
+    "mean": float,
+    "quantile": float,
+    "quantiles": float,
+    "approximate": int,
+}
+LISTS = {"collect", "distinct", "quantiles", "top", "top of whole"}
+
+
+def result_row(name: str, of: str) -> type[Row]:
     """Return a class of rows with one field of an aggregate's type."""
-    kind: Any = {
-        "text": str,
-        "whole": int,
-        "real": float,
-        "flag": bool,
-        "at": datetime,
-        "price": Decimal,
-        "words": list[str],
-        "times": list[datetime],
-        "reals": list[float],
-        "prices": list[Decimal],
-        "inner": Inner,
-        "inners": list[Inner],
-    }[of]
-    if is_mean:
-        kind = float
-    annotation = Field[list[kind]] if is_list else Field[kind | None]
+    kind: Any = (
+        OTHER.get(name)
+        or {
+            "text": str,
+            "whole": int,
+            "real": float,
+            "flag": bool,
+            "at": datetime,
+            "price": Decimal,
+            "words": list[str],
+            "times": list[datetime],
+            "reals": list[float],
+            "prices": list[Decimal],
+            "inner": Inner,
+            "inners": list[Inner],
+        }[of]
+    )
+    annotation = Field[list[kind]] if name in LISTS else Field[kind | None]
     scale = 3 if "Decimal" in str(annotation) else None
     return type(
         "Found",
@@ -125,9 +145,7 @@ def result_row(of: str, *, is_list: bool, is_mean: bool) -> type[Row]:
 def program(name: str, of: str, kind: str, key_type: type = str) -> Topology:
     """Return a topology with one aggregate of one field, which comes out in all ways there are."""
     make, _ = AGGREGATES[name]
-    row = result_row(
-        of, is_list=name in {"collect", "distinct", "top", "top of whole"}, is_mean=name == "mean"
-    )
+    row = result_row(name, of)
     app = Topology()
     grouped: Any = app.stream("facts", Fact, key=key_type).group_by(key, name="found")
     windows = WINDOWS[kind]
