@@ -27,12 +27,20 @@ from headrace.extensions.streams.expressions import (
 )
 from headrace.extensions.streams.inline.streams_test import OutRecord, StreamsTest
 from headrace.extensions.streams.rows import Field, Row, field
-from headrace.extensions.streams.topology import Grouped, SharedTable, Stream, Table, Topology
+from headrace.extensions.streams.topology import (
+    Grouped,
+    GroupedTable,
+    SharedTable,
+    Stream,
+    Table,
+    Topology,
+)
 from headrace.extensions.streams.windows import hopping, session, sliding, tumbling
 
 __all__ = [
     "Field",
     "Grouped",
+    "GroupedTable",
     "OutRecord",
     "Row",
     "SharedTable",

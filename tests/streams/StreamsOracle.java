@@ -199,6 +199,20 @@ public final class StreamsOracle {
                   .selectKey((key, row) -> text(row, "s"))
                   .repartition(Repartitioned.<String, JsonNode>as(name).withKeySerde(TEXT).withValueSerde(ROW)));
       case "aggregate" -> aggregate(name, node);
+      case "group_table" -> {
+        boolean counts = text(node, "what").equals("count");
+        stores.put(name, "rows");
+        tables.put(
+            name,
+            tables
+                .get(text(node, "of"))
+                .groupBy((key, row) -> KeyValue.pair(text(row, "s"), row), Grouped.with(TEXT, ROW))
+                .aggregate(
+                    () -> made(0, ""),
+                    (key, row, held) -> made(number(held) + (counts ? 1 : number(row)), key),
+                    (key, row, held) -> made(number(held) - (counts ? 1 : number(row)), key),
+                    rows(name)));
+      }
       case "each" -> each(name, node);
       case "final" ->
           streams.put(
@@ -417,6 +431,10 @@ public final class StreamsOracle {
     }
     return made(
         found.get(0), found.stream().map(String::valueOf).collect(Collectors.joining(",")));
+  }
+
+  private static long number(JsonNode row) {
+    return row.get("n").asLong();
   }
 
   private static JsonNode made(long number, String text) {

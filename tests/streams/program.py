@@ -43,6 +43,7 @@ class _Program:
             "explode": self._explode,
             "key_by": lambda node: self._of(node).key_by(_row(self._of(node)).s, name=node["name"]),
             "aggregate": self._aggregate,
+            "group_table": self._group_table,
             "each": lambda node: self._of(node).each(),
             "final": lambda node: self._of(node).final(),
             "join": self._join,
@@ -97,6 +98,14 @@ class _Program:
             types |= {"begin": Field[int], "end": Field[int]}
             fields |= {"begin": window_start, "end": window_end}
         made: Table[Any] = grouped.agg(_rows(node, types), **fields)
+        return made
+
+    def _group_table(self, node: Mapping[str, Any]) -> Table[Any]:
+        of = self._of(node)
+        row = _row(of)
+        found = count() if node["what"] == "count" else total(row.n)
+        rows = _rows(node, {"n": Field[int | None], "s": Field[str]})
+        made: Table[Any] = of.group_by(row.s, name=node["name"]).agg(rows, n=found, s=row.s)
         return made
 
     def _join(self, node: Mapping[str, Any]) -> Stream[Any]:

@@ -62,6 +62,12 @@ class Difference(Enum):
     REPEATED_SESSION = auto()
     """A session that takes a record within its bounds is withdrawn before it is told again."""
 
+    START_AS_BEFORE = auto()
+    """The row before the first of an aggregate is what its start makes, not none.
+
+    Where the aggregate's table is grouped again, the group of that row is told a null.
+    """
+
 
 #: All of them: Kafka Streams.
 KAFKA_STREAMS = frozenset(Difference)
@@ -214,9 +220,10 @@ class Aggregate(StoredTable):
     A null value is skipped. The time of a row is that of its latest record.
     """
 
-    def __init__(self, fold: Fold) -> None:
+    def __init__(self, fold: Fold, rules: frozenset[Difference]) -> None:
         super().__init__()
         self._fold = fold
+        self._start = Row(0, "") if Difference.START_AS_BEFORE in rules else None
 
     def take(self, item: Record, side: int) -> None:
         if item.value is None:
@@ -224,7 +231,54 @@ class Aggregate(StoredTable):
         key = str(item.key)
         held = self.rows.get(key)
         value = self._fold.add(key, held and held.value, item.value)
-        self.put(key, value, item.time if held is None else max(held.time, item.time))
+        time = item.time if held is None else max(held.time, item.time)
+        self.rows[key] = Held(value, time)
+        self.send(Change(key, value, self._start if held is None else held.value, time))
+
+
+class GroupChanges(Topic):
+    """Changes of a table by the field ``s`` of the row before and of the row after.
+
+    Of a row that stays in its group it is one change, else one without a row after in the group
+    before, and then one without a row before in the group after.
+    """
+
+    def take(self, item: Item, side: int) -> None:
+        assert isinstance(item, Change)
+        before, after = item.before, item.value
+        if before is not None and after is not None and before.s == after.s:
+            super().take(Change(after.s, after, before, item.time), side)
+            return
+        if before is not None:
+            super().take(Change(before.s, None, before, item.time), side)
+        if after is not None:
+            super().take(Change(after.s, after, None, item.time), side)
+
+
+class TableAggregate(StoredTable):
+    """Aggregates of a table's groups: the row before is taken away, then the row after added.
+
+    A group that lost all its rows stays, with what no row comes to. The time of a row is that of
+    its latest change.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def take(self, item: Change, side: int) -> None:
+        key = str(item.key)
+        held = self.rows.get(key)
+        if held is None and item.value is None:
+            # there is nothing to take it away from
+            self.put(key, None, item.time)
+            return
+        n = 0 if held is None else held.value.n
+        if held is not None and item.before is not None:
+            n -= 1 if self._what == "count" else item.before.n
+        if item.value is not None:
+            n += 1 if self._what == "count" else item.value.n
+        self.put(key, Row(n, key), item.time if held is None else max(held.time, item.time))
 
 
 class Fold:
@@ -855,7 +909,16 @@ class Reference:
                 topic.readers.append((self.operators[name], 0))
         else:
             parents = [node[side] for side in ("of", "left", "right") if side in node]
-            self._put(name, self._made(node, *map(self.operators.get, parents)), *parents)
+            made = self._made(node, *map(self.operators.get, parents))
+            self._put(name, made, *([] if node["op"] == "group_table" else parents))
+
+    def _group_table(self, node: Mapping[str, Any], table: Operator) -> Operator:
+        """Return the aggregate, which reads a topic of changes by group."""
+        changes = GroupChanges(self._queue)
+        table.readers.append((changes, 0))
+        made = TableAggregate(node["what"])
+        changes.readers.append((made, 0))
+        return made
 
     def _put(self, name: str, operator: Operator, *parents: str) -> None:
         self.operators[name] = operator
@@ -876,6 +939,7 @@ class Reference:
             "key_by": lambda: KeyBy(self._queue),
             "merge": lambda: Stateless(lambda record: [record]),
             "aggregate": lambda: self._aggregate(node),
+            "group_table": lambda: self._group_table(node, parents[0]),
             "each": Each,
             "final": lambda: Final(parents[0]),
             "join": lambda: StreamJoin(
@@ -890,7 +954,7 @@ class Reference:
     def _aggregate(self, node: Mapping[str, Any]) -> Operator:
         fold, window = Fold(node["what"]), node["window"]
         if window is None:
-            return Aggregate(fold)
+            return Aggregate(fold, self._rules)
         match window["kind"]:
             case "tumbling":
                 size = window["size"]

@@ -18,6 +18,7 @@ row is null or ``{"n": whole number, "s": words}``, in every stream and table. A
 ``each``       each change of a table as a record
 ``final``      each window's last change, when it is over
 ``join``       two streams: inner, left or outer, with ``before``, ``after`` and ``grace``
+``group_table``  the ``count`` or ``total`` of a table's rows as they are, by their ``s``
 ``stream_table``, ``table_table``, ``foreign_key``  (the left row's ``s`` is the right key)
 ``to``         writes to a ``topic``
 =============  ==================================================================================
@@ -54,6 +55,7 @@ KINDS = (
     *(f"stream_table_{how}" for how in ("inner", "left")),
     *(f"table_table_{how}" for how in ("inner", "left", "outer")),
     *(f"foreign_key_{how}" for how in ("inner", "left")),
+    *(f"group_table_{what}" for what in ("count", "total")),
     "mixed",
 )
 
@@ -137,6 +139,7 @@ class _Builder:
             "stream_table": ["stream", "table"],
             "table_table": ["table", "table"],
             "foreign_key": ["table", "table"],
+            "group_table": ["table"],
             "mixed": ["stream", self._random.choice(["stream", "table"])],
         }.get(self._kind.removesuffix(f"_{self._suffix()}"), ["stream"])
         if self._random.random() < 0.3:
@@ -198,10 +201,23 @@ class _Builder:
             self._pair("table_table", suffix, "table", "table", "table")
         elif kind.startswith("foreign_key_"):
             self._pair("foreign_key", suffix, "table", "table", "table", stored=True)
+        elif kind.startswith("group_table_"):
+            self._group_table(suffix)
         elif kind == "key_by":
             self._key_by(self._random.choice(self._of("stream")))
         else:
             self._add_any(self._stateless())
+
+    def _group_table(self, what: str) -> None:
+        """Group a table that is a topic, a join of two, or an aggregate."""
+        if self._pairs("table", "table") and self._random.random() < 0.5:
+            self._pair("table_table", "outer", "table", "table", "table")
+        elif self._of("stream", plain=True) and self._random.random() < 0.5:
+            self._aggregate(self._keyed(), "total", None)
+        of = self._random.choice(self._of("table", plain=True)[:3])
+        # of a group without rows there is no total
+        made = _Result(self._name("group_table"), "table", of.sources, usual=False)
+        self._add(made, op="group_table", of=of.name, what=what)
 
     def _keyed(self) -> _Result:
         """Return a stream that can be grouped by its key; the source is always there."""

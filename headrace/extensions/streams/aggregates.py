@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -42,6 +42,9 @@ MAX_LIMIT = 10_000
 class Agg(Generic[T]):
     """An aggregate of type ``T``, made by one of the functions below."""
 
+    #: Whether a value can be taken away again, so that rows of a table may change.
+    subtracts: ClassVar[bool] = False
+
     @property
     def arguments(self) -> tuple[Expr[Any], ...]:
         """Return the expressions whose columns it takes, in their order."""
@@ -67,12 +70,14 @@ class Count(Agg[int]):
     """The number of rows."""
 
     __slots__ = ()
+    subtracts = True
 
 
 class Total(_OfOne[T]):
     """The sum. A sum of int that leaves 64 bits is poison; one of float is exact, then rounded."""
 
     __slots__ = ()
+    subtracts = True
 
 
 class Least(_OfOne[T]):
@@ -91,6 +96,7 @@ class Mean(_OfOne[float]):
     """The sum by the number of values."""
 
     __slots__ = ()
+    subtracts = True
 
 
 class First(_OfOne[T]):

@@ -277,6 +277,17 @@ def scope_of_join(
     return join, replace(scope, missing=frozenset(missing))
 
 
+def require_subtraction(name: str, found: object) -> None:
+    """Check that an aggregate of a table's groups can take a row away again."""
+    if isinstance(found, declared.Agg) and not found.subtracts:
+        kind = found.describe()["kind"]
+        raise TypeError(
+            f"field {name}: {kind} cannot take away what a row was before it changed: what it left "
+            f"out for that row is not known; take count, total or mean, or aggregate changes as "
+            "rows of a stream, by updates() and group_by"
+        )
+
+
 # --- aggregates -----------------------------------------------------------------------------------
 
 

@@ -218,6 +218,13 @@ class KeyBy(Named):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChanges(KeyBy):
+    """Changes of a table by the group of each row: of one that moves, in both groups."""
+
+    op = "group_by"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stateful(Named):
     """An operator with a store; ``version`` is raised to begin with an empty one."""
 
@@ -268,6 +275,17 @@ class Aggregate(Stateful):
             "fields": _documents(self.fields),
             "aggregates": {name: each.document() for name, each in self.aggregates.items()},
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateChanges(Aggregate):
+    """A table of a row for each group of a table: new rows are added, former ones taken away."""
+
+    rows: type[Row]
+
+    @property
+    def needs_whole_rows(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from headrace.extensions.streams.expressions import (
 )
 from headrace.extensions.streams.operators import (
     Aggregate,
+    AggregateChanges,
     Emitted,
     Filter,
     KeyBy,
@@ -719,7 +720,10 @@ class _Planner:
             group = _without_rows(operator.document()["group"])
             made = [_stored_document(each) for each in operator.aggregates.values()]
             ordered = [made[place] for place in stored_order(operator)]
-            return {"key": key, "group": group, "windows": windows, "aggregates": ordered}
+            kept = {"key": key, "group": group, "windows": windows, "aggregates": ordered}
+            # of a table's rows as they are, and not of all that there ever were
+            is_of_table = isinstance(operator, AggregateChanges)
+            return {**kept, "of": "table"} if is_of_table else kept
         if isinstance(operator, TableSource):
             rows = [] if operator.output is None else row_document(operator.output.row)
             return {"codec": operator.codec, "rows": rows}

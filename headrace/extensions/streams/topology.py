@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from headrace.extensions.streams import aggregates as declared
+from headrace.extensions.streams.changes import change_row
 from headrace.extensions.streams.checks import (
     TIME,
     by_of,
@@ -23,6 +24,7 @@ from headrace.extensions.streams.checks import (
     require_function,
     require_key,
     require_name,
+    require_subtraction,
     require_topic,
     resolve_aggregate,
     resolve_condition,
@@ -33,7 +35,7 @@ from headrace.extensions.streams.checks import (
     scope_of_join,
     windows_of_join,
 )
-from headrace.extensions.streams.decode import check_codec
+from headrace.extensions.streams.decode import check_codec, has_bytes
 from headrace.extensions.streams.expressions import (
     Expr,
     FieldNode,
@@ -50,10 +52,12 @@ from headrace.extensions.streams.expressions import when as choose
 from headrace.extensions.streams.kernels.rows import Emit
 from headrace.extensions.streams.operators import (
     Aggregate,
+    AggregateChanges,
     Aggregated,
     Apply,
     Emitted,
     Filter,
+    GroupChanges,
     KeyBy,
     Lookup,
     Merge,
@@ -561,9 +565,12 @@ class Grouped(Generic[R]):
             version: raise it for a new, empty store after a change that the old one does not allow.
             **fields: the fields of ``rows``, by aggregates and expressions of the group.
         """
-        with named_errors(f"agg of {self._name!r}"):
-            plain, made = self._fields(rows, fields)
         source = self._stream.handle.output
+        with named_errors(f"agg of {self._name!r}"):
+            scope = scope_of((source.row,), source, TIME)
+            plain, made = _fields_of_group(
+                rows, fields, source, self._group, scope=scope, windows=self._windows
+            )
         output = Output(
             rows,
             source.key,
@@ -577,62 +584,120 @@ class Grouped(Generic[R]):
             name=self._name,
             version=check_version(self._name, version),
             windows=self._windows,
-            group=tuple(map(node_of, self._parts())),
+            group=self._group,
             fields={name: each.node for name, each in plain.items()},
             aggregates=made,
             folds=any(isinstance(each.aggregate, declared.Fold) for each in made.values()),
         )
         return Table(self._stream.handle.append(operator))
 
-    def _parts(self) -> tuple[Expr[Any], ...]:
-        return tuple(map(Expr, self._group))
 
-    def _fields(
-        self, rows: type[Row], fields: Mapping[str, declared.Agg[Any] | Value]
-    ) -> tuple[dict[str, Resolved], dict[str, Aggregated]]:
-        source = self._stream.handle.output
-        scope = scope_of((source.row,), source, TIME)
-        made: dict[str, Aggregated] = {}
-        plain: dict[str, Expr[Any]] = {}
-        for name, each in fields.items():
-            if not isinstance(each, declared.Agg):
-                plain[name] = self._of_group(name, each)
-                continue
-            require_field(rows, name)
-            kind = rows.__fields__[name].type
-            made[name] = resolve_aggregate(name, each, scope, kind, self._windows)
-            if not kind.accepts(made[name].result):
-                raise TypeError(describe_misfit(rows, name, made[name].result))
-        windowed = (
-            ()
-            if self._windows is None
-            else (
-                (Part.WINDOW_START, INT),
-                (Part.WINDOW_END, INT),
+def _fields_of_group(
+    rows: type[Row],
+    fields: Mapping[str, declared.Agg[Any] | Value],
+    source: Output,
+    group: tuple[Node, ...],
+    *,
+    scope: Scope,
+    windows: Windows | None = None,
+    may_empty: bool = False,
+) -> tuple[dict[str, Resolved], dict[str, Aggregated]]:
+    """Return the fields of a row that are of its group, and those that are aggregates.
+
+    ``source`` is what comes out by the key of the group. ``may_empty`` says that a group may come
+    to have no row, and so no value.
+    """
+    made: dict[str, Aggregated] = {}
+    plain: dict[str, Expr[Any]] = {}
+    for name, each in fields.items():
+        if not isinstance(each, declared.Agg):
+            plain[name] = _of_group(name, each, group)
+            continue
+        require_field(rows, name)
+        kind = rows.__fields__[name].type
+        made[name] = resolve_aggregate(name, each, scope, kind, windows)
+        if may_empty and not isinstance(each, declared.Count):
+            made[name] = replace(made[name], result=made[name].result.or_null())
+        if not kind.accepts(made[name].result):
+            raise TypeError(describe_misfit(rows, name, made[name].result))
+    windowed = ((Part.WINDOW_START, INT), (Part.WINDOW_END, INT)) if windows is not None else ()
+    of_group = replace(scope_of((), source, windowed), keys=source.key)
+    return resolve_fields(rows, plain, of_group, given=made), made
+
+
+def _of_group(name: str, found: Any, group: tuple[Node, ...]) -> Expr[Any]:
+    """Return an expression of the group, in which its own expressions are parts of the key."""
+    if len(group) == 1:
+        keys: dict[Node, Node] = {group[0]: PartNode(Part.KEY)}
+    else:
+        keys = {node: KeyNode(place) for place, node in enumerate(group)}
+    node = substitute(node_of(found), keys)
+    for each in walk(node):
+        if isinstance(each, FieldNode):
+            shown = describe(each)
+            raise TypeError(
+                f"field {name}: {shown} has a value in each row of the group; aggregate it, as "
+                f"in last({shown}), or group by it as well"
+            )
+        if isinstance(each, PartNode) and each.part is Part.TIME:
+            raise TypeError(f"field {name}: each row has a time; aggregate it, as in most(time)")
+    return Expr(node)
+
+
+class GroupedTable(Generic[R]):
+    """Rows of a table by group, of which aggregates are made that follow their changes."""
+
+    __slots__ = ("_by", "_group", "_name", "_table")
+
+    def __init__(
+        self, table: Table[R], name: str, by: tuple[Resolved, ...], group: tuple[Node, ...]
+    ) -> None:
+        self._table = table
+        self._name = name
+        self._by = by
+        self._group = group
+
+    def agg(
+        self, rows: type[S], /, *, version: int = 1, **fields: declared.Agg[Any] | Value
+    ) -> Table[S]:
+        """Return a table of a row for each group: of the table's rows as they are now.
+
+        A field is count, total or mean, or an expression of what the group is the same in. A row
+        that changes is taken away as it was and added as it is, in another group if that changes.
+
+        Args:
+            rows: what a row of the table is.
+            version: raise it for a new, empty store after a change that the old one does not allow.
+            **fields: the fields of ``rows``, by aggregates and expressions of the group.
+        """
+        source = self._table.handle.output
+        nodes = tuple(each.node for each in self._by)
+        key = tuple(each.type.required for each in self._by)
+        grouped = Output(change_row(source.row), key)
+        with named_errors(f"agg of {self._name!r}"):
+            scope = scope_of((source.row,), grouped)
+            for name, each in fields.items():
+                require_subtraction(name, each)
+            plain, made = _fields_of_group(
+                rows, fields, grouped, self._group, scope=scope, may_empty=True
+            )
+        changes = self._table.handle.append(
+            GroupChanges(
+                inputs=(self._table.handle.place,), output=grouped, name=self._name, parts=nodes
             )
         )
-        group = replace(scope_of((), source, windowed), keys=source.key)
-        return resolve_fields(rows, plain, group, given=made), made
-
-    def _of_group(self, name: str, found: Any) -> Expr[Any]:
-        """Return an expression of the group, in which its own expressions are parts of the key."""
-        if len(self._group) == 1:
-            keys: dict[Node, Node] = {self._group[0]: PartNode(Part.KEY)}
-        else:
-            keys = {node: KeyNode(place) for place, node in enumerate(self._group)}
-        node = substitute(node_of(found), keys)
-        for each in walk(node):
-            if isinstance(each, FieldNode):
-                shown = describe(each)
-                raise TypeError(
-                    f"field {name}: {shown} has a value in each row of the group; aggregate it, as "
-                    f"in last({shown}), or group by it as well"
-                )
-            if isinstance(each, PartNode) and each.part is Part.TIME:
-                raise TypeError(
-                    f"field {name}: each row has a time; aggregate it, as in most(time)"
-                )
-        return Expr(node)
+        operator = AggregateChanges(
+            inputs=(changes.place,),
+            output=Output(rows, key, by_of_key(rows, plain, key), is_table=True),
+            name=self._name,
+            version=check_version(self._name, version),
+            windows=None,
+            group=self._group,
+            fields={name: each.node for name, each in plain.items()},
+            aggregates=made,
+            rows=source.row,
+        )
+        return Table(changes.append(operator))
 
 
 class Table(_Rows[R]):
@@ -657,6 +722,28 @@ class Table(_Rows[R]):
                     "each(), or group with .window(...)"
                 )
         return self._emitted(Emit.FINAL)
+
+    def group_by(self, *by: Expr[Any], name: str) -> GroupedTable[R]:
+        """Group the rows as they are now by expressions; changes are written by them to a topic.
+
+        State, and that topic, are called by ``name``.
+        """
+        with named_errors(f"group_by {name!r}"):
+            require_name(name)
+            source = self.handle.output
+            if source.windows is not None:
+                raise TypeError(
+                    "a table with windows does not keep what its rows were before; group what "
+                    "final() tells, or updates(), as a stream"
+                )
+            for field, each in source.row.__fields__.items():
+                if has_bytes(each.type):
+                    raise TypeError(
+                        f"{source.row.__name__}.{field} has bytes, and changes are written as "
+                        "JSON; leave it out, or have text in its place"
+                    )
+            parts = resolve_key(by, scope_of((source.row,), source))
+        return GroupedTable(self, name, parts, tuple(node_of(each) for each in by))
 
     def _emitted(self, emit: Emit) -> Stream[R]:
         output = Output(self.handle.output.row, self.handle.output.key, self.handle.output.by)
@@ -742,4 +829,4 @@ class SharedTable(_Rows[R]):
 _ALWAYS: Expr[bool] = Expr(ValueNode(True, BOOL))
 
 
-__all__ = ["Grouped", "SharedTable", "Stream", "Table", "Topology"]
+__all__ = ["Grouped", "GroupedTable", "SharedTable", "Stream", "Table", "Topology"]

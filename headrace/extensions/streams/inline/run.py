@@ -28,6 +28,7 @@ from headrace.extensions.streams.inline.stateless import (
     write_by_key,
     write_sink,
 )
+from headrace.extensions.streams.inline.table_groups import write_changes
 from headrace.extensions.streams.inline.tables import (
     View,
     emit_changes,
@@ -35,9 +36,11 @@ from headrace.extensions.streams.inline.tables import (
 )
 from headrace.extensions.streams.operators import (
     Aggregate,
+    AggregateChanges,
     Apply,
     Emitted,
     Filter,
+    GroupChanges,
     KeyBy,
     Lookup,
     Merge,
@@ -365,6 +368,14 @@ class ChannelRun:
         records = write_by_key(operator, batch, self._poison, as_read=as_read)
         self.written.append((self._plan.by_key[place], records))
 
+    def group_changes(self, place: int, operator: GroupChanges) -> None:
+        """Write the changes of a table to the topic of its groups."""
+        (source,) = operator.inputs
+        output = self._plan.operators[source].output
+        assert output is not None, "rows come in"
+        records = write_changes(operator, self._rows[source], output, self._poison)
+        self.written.append((self._plan.by_key[place], records))
+
 
 class StageRun(ChannelRun):
     """A part of a micro-batch on its way through a stage, which needs no states."""
@@ -418,7 +429,9 @@ _STEPS: dict[type[Operator], Callable[[ChannelRun, int, Any], Any]] = {
     Peek: ChannelRun.show,
     Merge: ChannelRun.merge,
     KeyBy: ChannelRun.write_by_key,
+    GroupChanges: ChannelRun.group_changes,
     Aggregate: ChannelRun.aggregate,
+    AggregateChanges: ChannelRun.aggregate,
     Emitted: ChannelRun.emit,
     StreamJoin: ChannelRun.join_streams,
     Lookup: ChannelRun.look_up,

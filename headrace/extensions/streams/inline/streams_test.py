@@ -20,6 +20,7 @@ from headrace.extensions.streams.inline.run import (
     emits_of,
     is_looked_up,
 )
+from headrace.extensions.streams.inline.table_groups import TableGroupState
 from headrace.extensions.streams.inline.tables import (
     FilteredTable,
     LookupState,
@@ -29,6 +30,7 @@ from headrace.extensions.streams.inline.tables import (
 from headrace.extensions.streams.inline.times import columns_of, in_task_order
 from headrace.extensions.streams.operators import (
     Aggregate,
+    AggregateChanges,
     Filter,
     Lookup,
     Reduce,
@@ -323,6 +325,8 @@ def _state_of(plan: Plan, place: int) -> Any:
     match operator:
         case TableSource(output=output) if output is not None:
             made = SourceTable(output)
+        case AggregateChanges():
+            made = TableGroupState(operator, outputs[0])
         case Aggregate():
             made = _state_of_aggregate(plan, place, operator, outputs[0])
         case StreamJoin():

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.extensions.streams.kernels.partials import LatestTime, make_filled
+from headrace.extensions.streams.kernels.partials import LatestTime, Side, make_filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -77,6 +77,24 @@ class Layout:
         return self._concat(
             partial.extend_scan(part, groups, columns, inputs.times)
             for (partial, (part,)), columns in zip(self._each(before), inputs.columns, strict=True)
+        )
+
+    def scan_changes(
+        self,
+        before: Parts,
+        groups: Groups,
+        added: tuple[Inputs, Array],
+        removed: tuple[Inputs, Array],
+    ) -> Parts:
+        """Return the row of its group with each change, in the order of the groups.
+
+        Rows after changes are added and those before taken away, each where its mask is true.
+        """
+        inputs = zip(added[0].columns, removed[0].columns, strict=True)
+        times = added[0].times
+        return self._concat(
+            partial.scan_changes(part, groups, Side(new, added[1]), Side(old, removed[1]), times)
+            for (partial, (part,)), (new, old) in zip(self._each(before), inputs, strict=True)
         )
 
     def merge(self, first: Parts, second: Parts) -> Parts:

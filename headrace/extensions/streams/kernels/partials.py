@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from decimal import Decimal
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -50,12 +50,20 @@ if TYPE_CHECKING:
 Parts: TypeAlias = tuple[Array, ...]
 
 _LONG, _OBJECT, _BOOL = np.dtype(np.int64), np.dtype(object), np.dtype(np.bool_)
+_LOWEST = np.int64(-(2**63))
 #: Where a sum in floats may be one of whole numbers that leaves 64 bits.
 _NEAR_LIMIT = 2.0**62
 #: What the digits of an Arrow decimal are below.
 _DECIMAL_LIMIT = 10**38
 
 _first, _second = itemgetter(0), itemgetter(1)
+
+
+class Side(NamedTuple):
+    """The rows before or after changes: their columns, null where ``there`` is false."""
+
+    columns: Sequence[Any]
+    there: Array
 
 
 class Partial(ABC):
@@ -124,6 +132,25 @@ class Partial(ABC):
         repeated = tuple(part[groups.ordered_ids] for part in before)
         return self.merge(repeated, self.scan(groups, columns, times))
 
+    def scan_changes(
+        self, before: Parts, groups: Groups, added: Side, removed: Side, times: Array
+    ) -> Parts:
+        """Return the partial of each group with each change, in the order of the groups.
+
+        Raises:
+            TypeError: the aggregate cannot take away a row.
+        """
+        added_up = self.extend_scan(before, groups, added.columns, times)
+        return self.merge(added_up, self.negate(self.scan(groups, removed.columns, times)))
+
+    def negate(self, parts: Parts) -> Parts:
+        """Return the partials that take these away when they are merged.
+
+        Raises:
+            TypeError: there are none.
+        """
+        raise TypeError(f"{type(self).__name__} takes nothing away from {len(parts)} parts")
+
     def overflows(self, parts: Parts) -> Array | None:
         """Return which values cannot be written, None where that cannot be."""
         del parts
@@ -159,6 +186,12 @@ class LatestTime(Partial):
         rows = _scan_best(groups, times, None, lowest=False)
         return (times[rows],)
 
+    def scan_changes(
+        self, before: Parts, groups: Groups, added: Side, removed: Side, times: Array
+    ) -> Parts:
+        counted = np.where(added.there | removed.there, times, -1)
+        return self.extend_scan(before, groups, (), counted)
+
     def merge(self, first: Parts, second: Parts) -> Parts:
         return (np.maximum(first[0], second[0]),)
 
@@ -189,6 +222,13 @@ class Count(Partial):
     def scan(self, groups: Groups, columns: Sequence[Values], times: Array) -> Parts:
         del columns
         return (np.arange(1, len(times) + 1) - groups.starts[groups.ordered_ids],)
+
+    def scan_changes(
+        self, before: Parts, groups: Groups, added: Side, removed: Side, times: Array
+    ) -> Parts:
+        del times
+        steps = added.there.astype(np.int64) - removed.there
+        return (before[0][groups.ordered_ids] + _scan_sums(groups, steps),)
 
     def merge(self, first: Parts, second: Parts) -> Parts:
         return (first[0] + second[0],)
@@ -234,6 +274,11 @@ class WholeSum(_OfOne):
     def merge(self, first: Parts, second: Parts) -> Parts:
         low, carry = add_whole((first[0], first[1]), (second[0], second[1]))
         return (low, carry, first[2] + second[2])
+
+    def negate(self, parts: Parts) -> Parts:
+        low, carry, count = parts
+        # the lowest number of 64 bits is its own negative, and 2**64 is missing
+        return (-low, np.where(low == _LOWEST, 1 - carry, -carry), -count)
 
     def result(self, parts: Parts) -> pa.Array:
         return pa.array(parts[0], mask=parts[2] == 0)
@@ -310,6 +355,9 @@ class FloatSum(_OfOne):
         with np.errstate(invalid="ignore"):
             return (first[0] + second[0], first[1] + second[1], first[2] + second[2])
 
+    def negate(self, parts: Parts) -> Parts:
+        return (-parts[0], 0.0 - parts[1], -parts[2])
+
     def result(self, parts: Parts) -> pa.Array:
         sums = np.array([round_scaled(each) for each in parts[0].tolist()], np.float64)
         return self._with_rest(sums, parts)
@@ -360,6 +408,9 @@ class DecimalSum(_OfOne):
 
     def merge(self, first: Parts, second: Parts) -> Parts:
         return (first[0] + second[0], first[1] + second[1])
+
+    def negate(self, parts: Parts) -> Parts:
+        return (-parts[0], -parts[1])
 
     def result(self, parts: Parts) -> pa.Array:
         scale = self._codec.type.scale
@@ -885,9 +936,14 @@ def _count_valid(groups: Groups, values: Values) -> Array:
 
 
 def _scan_valid(groups: Groups, values: Values) -> Array:
-    counts = np.cumsum(values.valid[groups.order])
+    return _scan_sums(groups, values.valid.astype(np.int64))
+
+
+def _scan_sums(groups: Groups, numbers: Array) -> Array:
+    """Return the sum of each group up to each row, in the order of the groups."""
+    sums = np.cumsum(numbers[groups.order])
     before = groups.starts[groups.ordered_ids] - 1
-    return np.asarray(counts - np.where(before < 0, 0, counts[before]), np.int64)
+    return np.asarray(sums - np.where(before < 0, 0, sums[before]), np.int64)
 
 
 def _scan_best(groups: Groups, keys: Array, valid: Array | None, *, lowest: bool) -> Array:

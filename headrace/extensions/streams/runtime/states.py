@@ -17,6 +17,7 @@ from headrace.extensions.streams.inline.aggregates import (
 from headrace.extensions.streams.inline.foreign import AnsweringSide, AskingSide
 from headrace.extensions.streams.inline.joins import StreamJoinState
 from headrace.extensions.streams.inline.run import emits_of, is_looked_up
+from headrace.extensions.streams.inline.table_groups import TableGroupState
 from headrace.extensions.streams.inline.tables import (
     FilteredTable,
     LookupState,
@@ -26,6 +27,7 @@ from headrace.extensions.streams.inline.tables import (
 from headrace.extensions.streams.kernels.records import NO_TIME
 from headrace.extensions.streams.operators import (
     Aggregate,
+    AggregateChanges,
     Emitted,
     Filter,
     Lookup,
@@ -155,10 +157,14 @@ class TaskStates:
         name, layout = self._names[place], layout_of(operator)
         groups = self._stores[place] = StoredGroups(name, layout, self._state, self._number)
         readers = [each for each in self._plan.operators if place in each.inputs]
-        if all(isinstance(each, Emitted) for each in readers):
-            return StreamedGroups(operator, source, groups, emits_of(self._plan, place))
         keeps_rows = is_looked_up(self._plan, place)
-        made = GroupState(operator, source, groups, keeps_rows=keeps_rows)
+        made: GroupState
+        if isinstance(operator, AggregateChanges):
+            made = TableGroupState(operator, source, groups, keeps_rows=keeps_rows)
+        elif all(isinstance(each, Emitted) for each in readers):
+            return StreamedGroups(operator, source, groups, emits_of(self._plan, place))
+        else:
+            made = GroupState(operator, source, groups, keeps_rows=keeps_rows)
         if keeps_rows:
             keys = pa.array([key for key, _ in self._rows(name)], pa.binary())
             made.recall(keys, groups.read(keys))
