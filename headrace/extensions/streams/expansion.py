@@ -17,7 +17,6 @@ from headrace.extensions.streams.decode import has_bytes
 from headrace.extensions.streams.names import table_channel, table_topic
 from headrace.extensions.streams.operators import (
     Lookup,
-    Reduce,
     StreamJoin,
     TableSource,
 )
@@ -131,8 +130,7 @@ class Expansion:
                 yield FieldConflict(
                     ("code",),
                     f"is {self._section.code}, and {operator.label} does not run in a channel yet; "
-                    "leave it out, or write its input to a topic that a keyed channel reduces "
-                    "(docs/keyed.md)",
+                    "leave it out, or join the table by the stream's key",
                 )
 
     def _conflicts_of_processors(self) -> Iterator[FieldConflict]:
@@ -255,7 +253,7 @@ class Expansion:
 def is_not_run(operator: Operator) -> bool:
     """Return whether channels do not run an operator."""
     match operator:
-        case Reduce() | TableSource(shared=True):
+        case TableSource(shared=True):
             return True
         case Lookup():
             return operator.on is not None

@@ -87,10 +87,12 @@ from headrace.extensions.streams.windows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
     from decimal import Decimal
 
+    from headrace.extensions.keyed.api import Event, Fired, Timer
+    from headrace.extensions.keyed.api import Output as Reduced
     from headrace.extensions.streams.expressions import Node
     from headrace.extensions.streams.inference import Resolved, Scope
     from headrace.extensions.streams.rows import Row
@@ -497,9 +499,29 @@ class Stream(_Rows[R]):
         return Stream(self.handle.append(operator))
 
     def reduce(
-        self, reducer: Callable[..., Any], *, name: str, rows: type[S], version: int = 1
+        self,
+        reducer: Callable[
+            [Any, Any, list[Event[R] | Fired], int],
+            tuple[Any, Sequence[S] | Sequence[Reduced], Mapping[str, Timer]],
+        ],
+        *,
+        name: str,
+        rows: type[S],
+        version: int = 1,
     ) -> Stream[S]:
-        """Apply a reducer with state by key, as of a keyed channel; its outputs are rows."""
+        """Apply a keyed reducer: a Python function with a state and timers for each key.
+
+        ``reducer(key, state, [fact], now)`` is called for each row, and for each timer that is due,
+        in the order of the task. It returns the new state, rows, and all timers of the key by name,
+        which are of event time. ``now`` is the operator time. Deletions are left out.
+
+        Args:
+            reducer: the function; see :mod:`headrace.keyed`. Its state is kept as JSON.
+            name: what its store is called by.
+            rows: the rows that it returns, by themselves or as the value of an ``Output``, which
+                may have a time of its own.
+            version: raise it for a new, empty store.
+        """
         with named_errors(f"reduce {name!r}"):
             require_name(name)
             require_function(reducer)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class TopicRecords:
     """Records of a topic in columns, in the order of the task: bytes, and times in milliseconds.
 
-    ``at`` are their places in the micro-batch.
+    ``at`` are their places in the micro-batch, ``offsets`` those in the topic, as far as known.
     """
 
     topic: str
@@ -37,6 +37,7 @@ class TopicRecords:
     keys: pa.Array
     values: pa.Array
     times: Array
+    offsets: Array | None = None
 
 
 class Poison(Protocol):

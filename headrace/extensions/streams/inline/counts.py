@@ -15,6 +15,7 @@ from headrace.extensions.streams.operators import (
     KeyBy,
     Lookup,
     Named,
+    Reduce,
     StreamJoin,
     TableJoin,
 )
@@ -56,7 +57,7 @@ def counts_of(operator: Operator) -> tuple[str, ...]:
             counts = (RECORDS, SKIPPED, *(() if operator.windows is None else (LATE, CLOSED)))
         case StreamJoin():
             counts = (RECORDS, SKIPPED, LATE)
-        case Lookup():
+        case Lookup() | Reduce():
             counts = (RECORDS, SKIPPED)
         case Named():
             counts = (RECORDS,)

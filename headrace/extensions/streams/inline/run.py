@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,7 @@ from headrace.extensions.streams.operators import (
     Lookup,
     Merge,
     Peek,
+    Reduce,
     Select,
     Sink,
     Source,
@@ -260,6 +262,25 @@ class ChannelRun:
             self.counts.add(operator, late=len(state.late_at), closed=state.closed)
         return found
 
+    def reduce(self, place: int, operator: Reduce) -> Any:
+        """Return the rows that a keyed reducer makes."""
+        stream = self._stream(operator.inputs[0])
+        self.counts.add(operator, records=len(stream), skipped=stream.deletions)
+        return self._states[place].process(stream, self, self._poison, self._calls)
+
+    def origin(self, at: int) -> tuple[str, int]:
+        """Return the topic of a record of the micro-batch, and its offset there."""
+        return self._origins[at]
+
+    @cached_property
+    def _origins(self) -> dict[int, tuple[str, int]]:
+        return {
+            at: (each.topic, offset)
+            for each in self._records.values()
+            if each.offsets is not None
+            for at, offset in zip(each.at.tolist(), each.offsets.tolist(), strict=True)
+        }
+
     def join_streams(self, place: int, operator: StreamJoin) -> Any:
         """Return the pairs of two streams."""
         left, right = map(self._stream, operator.inputs)
@@ -433,6 +454,7 @@ _STEPS: dict[type[Operator], Callable[[ChannelRun, int, Any], Any]] = {
     Aggregate: ChannelRun.aggregate,
     AggregateChanges: ChannelRun.aggregate,
     Emitted: ChannelRun.emit,
+    Reduce: ChannelRun.reduce,
     StreamJoin: ChannelRun.join_streams,
     Lookup: ChannelRun.look_up,
     TableJoin: ChannelRun.join_tables,

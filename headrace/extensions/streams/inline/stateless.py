@@ -41,7 +41,7 @@ _MICROSECONDS = 1000
 
 #: The last millisecond of the year 9999. What is later is a time in another unit, most likely: it
 #: would end all windows, and brokers would refuse what is written with it.
-_LAST_TIME = 253_402_300_799_999
+LAST_TIME = 253_402_300_799_999
 
 
 def read_records(
@@ -88,7 +88,7 @@ def with_time(source: Source, batch: Batch, poison: Poison) -> Batch:
 def with_valid_times(batch: Batch, topic: str, poison: Poison) -> Batch:
     """Return the rows whose times are some; others are poison."""
     faults = dict.fromkeys(np.flatnonzero(batch.times < 0).tolist(), "the time is before 1970")
-    for place in np.flatnonzero(batch.times > _LAST_TIME).tolist():
+    for place in np.flatnonzero(batch.times > LAST_TIME).tolist():
         faults[place] = (
             f"the time {batch.times[place]} is after the year 9999; a number is in milliseconds"
         )

@@ -6,15 +6,17 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
-from headrace.core.errors import ConfigError, PoisonRecordError
+from headrace.core.errors import PoisonRecordError
 from headrace.core.records import TopicPartition
 from headrace.extensions.streams.fitted import plain_value
 from headrace.extensions.streams.inline.aggregates import GroupState, WindowState
 from headrace.extensions.streams.inline.batch import TopicRecords
 from headrace.extensions.streams.inline.foreign import ForeignJoinState
 from headrace.extensions.streams.inline.joins import StreamJoinState
+from headrace.extensions.streams.inline.reducers import MemoryReducerRows, ReduceState
 from headrace.extensions.streams.inline.run import (
     ChannelRun,
     emits_of,
@@ -88,7 +90,7 @@ class StreamsTest:
         """Plan a topology.
 
         Raises:
-            ConfigError: the topology does not fit together, or has what runs on servers alone.
+            ConfigError: the topology does not fit together.
         """
         self.plan: Plan = topology.plan()
         self.poison: list[PoisonRecordError] = []
@@ -154,7 +156,7 @@ class StreamsTest:
         return self._written.pop(topic, [])
 
     def store(self, name: str) -> dict[Any, Any]:
-        """Return the rows of a store by key, of windows by key and begin.
+        """Return the rows of a store by key, of windows by key and begin; a reducer's states.
 
         Raises:
             KeyError: there is no such store; or it is of a join, which :meth:`buffered` shows.
@@ -163,6 +165,8 @@ class StreamsTest:
         state = self._state(name)
         if isinstance(state, WindowState):
             return {(key.decode(), begin): dict(row) for key, begin, row in state.stored()}
+        if isinstance(state, ReduceState):
+            return {key.decode(): held for key, held in state.stored()}
         if isinstance(state, StreamJoinState):
             raise KeyError(f"{name!r} has the buffers of a join; take buffered({name!r})")
         return {key.decode(): dict(held.row) for key, held in sorted(state.state.rows.items())}
@@ -180,14 +184,14 @@ class StreamsTest:
         return [(key.decode(), time, dict(row)) for key, time, row in state.buffered()]
 
     def time(self, name: str) -> int:
-        """Return the operator time of an aggregate in windows, or of a join; -1 before any record.
+        """Return the operator time of an aggregate in windows, a join or a reducer; -1 at first.
 
         Raises:
             KeyError: no operator of this name has one.
         """
         self.run()
         state = self._state(name)
-        if isinstance(state, (WindowState, StreamJoinState)):
+        if isinstance(state, (WindowState, StreamJoinState, ReduceState)):
             return state.time
         raise KeyError(f"{name!r} has no windows, so no operator time")
 
@@ -264,7 +268,11 @@ def _by_topic(records: Sequence[InRecord]) -> dict[str, TopicRecords]:
     for at, record in enumerate(records):
         places.setdefault(record.topic, []).append(at)
     return {
-        topic: columns_of(topic, [records[each] for each in at], at) for topic, at in places.items()
+        topic: replace(
+            columns_of(topic, [records[each] for each in at], at),
+            offsets=np.array([records[each].offset for each in at], np.int64),
+        )
+        for topic, at in places.items()
     }
 
 
@@ -341,7 +349,7 @@ def _state_of(plan: Plan, place: int) -> Any:
         case TableJoin():
             made = ForeignJoinState(operator, *outputs)
         case Reduce():
-            raise ConfigError([f"{operator.label} does not run in a test; test it by KeyedTest"])
+            made = ReduceState(operator, outputs[0], MemoryReducerRows())
     return made
 
 

@@ -9,7 +9,7 @@ from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.row import PartitionKey
 from headrace.extensions.keyed.row_groups import NO_ROWS
 from headrace.extensions.streams.inline.counts import counts_of
-from headrace.extensions.streams.operators import Aggregate, StreamJoin
+from headrace.extensions.streams.operators import Aggregate, Reduce, StreamJoin
 from headrace.extensions.streams.runtime.stores import rows_prefix, time_key
 from headrace.telemetry.metrics import OperatorSnapshot
 
@@ -71,7 +71,7 @@ class OperatorFigures:
 
     def _times(self, operator: Operator, store: Store, partitions: Sequence[int]) -> list[int]:
         """Return the operator times in partitions, of those that had a record."""
-        has_time = isinstance(operator, StreamJoin) or (
+        has_time = isinstance(operator, Reduce | StreamJoin) or (
             isinstance(operator, Aggregate) and operator.windows is not None
         )
         found = []

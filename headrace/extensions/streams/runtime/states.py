@@ -16,6 +16,7 @@ from headrace.extensions.streams.inline.aggregates import (
 )
 from headrace.extensions.streams.inline.foreign import AnsweringSide, AskingSide
 from headrace.extensions.streams.inline.joins import StreamJoinState
+from headrace.extensions.streams.inline.reducers import ReduceState
 from headrace.extensions.streams.inline.run import emits_of, is_looked_up
 from headrace.extensions.streams.inline.table_groups import TableGroupState
 from headrace.extensions.streams.inline.tables import (
@@ -31,6 +32,7 @@ from headrace.extensions.streams.operators import (
     Emitted,
     Filter,
     Lookup,
+    Reduce,
     StreamJoin,
     TableJoin,
     TableSource,
@@ -38,6 +40,7 @@ from headrace.extensions.streams.operators import (
 from headrace.extensions.streams.plan import SUBSCRIPTIONS
 from headrace.extensions.streams.runtime.foreign_store import StoredAnswers, StoredSubscriptions
 from headrace.extensions.streams.runtime.join_store import StoredJoin
+from headrace.extensions.streams.runtime.reducer_store import StoredReducer
 from headrace.extensions.streams.runtime.stores import (
     StoredGroups,
     StoredPanes,
@@ -59,7 +62,7 @@ if TYPE_CHECKING:
 
 
 #: Stores that know their rows before a micro-batch. ``KnowingStore``.
-_KNOWING = (StoredGroups, StoredPanes)
+_KNOWING = (StoredGroups, StoredPanes, StoredReducer)
 
 
 class Changes(NamedTuple):
@@ -131,6 +134,8 @@ class TaskStates:
                 made = LookupState(operator, *outputs)
             case TableJoin() if operator.on is not None:
                 made = self._open_asking(place, operator, outputs)
+            case Reduce():
+                made = self._open_reducer(place, operator, outputs[0])
             case TableJoin():
                 made = TableJoinState(operator, outputs[0], outputs[1])
                 made.fill(*map(self._table, operator.inputs))
@@ -206,6 +211,12 @@ class TaskStates:
         store.is_marked = mark is not None
         left, right = outputs
         return AskingSide(operator, left, right, store, asks_for_all=mark is None)
+
+    def _open_reducer(self, place: int, operator: Reduce, source: Output) -> ReduceState:
+        store = StoredReducer(self._names[place], self._state, self._number)
+        self._stores[place] = store
+        time = self._read_time(place)
+        return ReduceState(operator, source, store, partition=self._number, time=time)
 
     def _read_time(self, place: int) -> int:
         time = read_time(self._state, self._number, self._names[place])

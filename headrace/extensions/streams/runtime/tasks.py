@@ -73,6 +73,7 @@ class TaskRecords:
         topics = _column(self._table, "topic").dictionary_encode()
         keys, values = _column(self._table, "key"), _column(self._table, "value")
         codes = topics.indices.to_numpy()
+        offsets = self._table.column("offset").to_numpy()
         found = {}
         for code, topic in enumerate(topics.dictionary.to_pylist()):
             at = np.flatnonzero(codes == code)
@@ -84,6 +85,7 @@ class TaskRecords:
                 keys if is_all else keys.take(places),
                 values if is_all else values.take(places),
                 self.times[at],
+                offsets[at],
             )
         return found
 

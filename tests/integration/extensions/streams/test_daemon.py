@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from tests.integration.daemon.rig import Daemon, Site
 
 _PROGRAM = """
+from headrace.keyed import Fired, at_event
 from headrace.streams import (
-    Field, Row, Topology, count, hopping, key, session, sliding, tumbling, window_start, total
+    Field, Row, Topology, approx_distinct, approx_quantile, count, hopping, key, session, sliding,
+    tumbling, window_start, total
 )
 
 
@@ -143,6 +145,41 @@ def sold(sales, buyers, output, kind):
     app.table(sales, Sale, name="sales").join(
         people, Sold, name="sold", on=Sale.buyer, kind=kind, cents=Sale.cents, who=Buyer.name,
     ).to(output)
+    return app
+
+
+class Quiet(Row):
+    url: Field[str]
+    clicks: Field[int]
+
+
+class Reach(Row):
+    url: Field[str]
+    numbers: Field[int]
+    high: Field[float | None]
+
+
+class Names(Row):
+    name: Field[str]
+    users: Field[int]
+
+
+def tell_quiet(url, state, facts, now):
+    (fact,) = facts
+    if isinstance(fact, Fired):
+        return None, [Quiet(url=url, clicks=state)], {}
+    return (state or 0) + 1, [], {"quiet": at_event(fact.ts + 800)}
+
+
+def steps(clicks, users, quiet, reach, names):
+    app = Topology()
+    by_url = app.stream(clicks, Click).key_by(Click.url, name="by-url")
+    by_url.reduce(tell_quiet, name="quiet", rows=Quiet).to(quiet)
+    by_url.group_by(key, name="reach").agg(
+        Reach, url=key, numbers=approx_distinct(Click.n), high=approx_quantile(Click.n, 0.9)
+    ).to(reach)
+    people = app.table(users, User, name="people")
+    people.group_by(User.name, name="names").agg(Names, name=User.name, users=count()).to(names)
     return app
 
 
@@ -502,6 +539,52 @@ def test_a_join_by_a_foreign_key_ends_with_the_last_rows_after_a_kill(
     wait_for(lambda: last_of(site, output) == wanted, Deadline.after(SPARK_WAIT))
     stop(second)
     assert last_of(site, output) == wanted
+
+
+@pytest.mark.timeout(400)
+def test_reducers_groups_of_tables_and_sketches_are_exact_after_a_kill(site: Site) -> None:
+    """Each timer fires once, a row that moved is taken away once, and sketches are the same."""
+    code = program(site)
+    users, quiet, reach, names = (site.broker.create_topic(1) for _ in range(4))
+    options = {"clicks": site.topic, "users": users, "quiet": quiet, "reach": reach, "names": names}
+    document = topology(site, code, "steps", options)
+    test = StreamsTest(code.steps(**options), batch=100_000)
+    random = Random(6)
+
+    def send(sent: Sequence[Click]) -> None:
+        produce(site, sent)
+        moves = []
+        for url, n, time in sent:
+            test.pipe(site.topic, {"url": url, "n": n}, time=time)
+            value = {"name": random.choice(["ann", "bob"])} if random.random() < 0.8 else None
+            test.pipe(users, value, key=url, time=time)
+            text = None if value is None else json.dumps(value).encode()
+            moves.append(FakeRecord(key_=url.encode(), value_=text, timestamp_=time))
+        site.broker.produce(TopicPartition(users, 0), *moves)
+
+    def last(topic: str) -> dict[bytes, Any]:
+        return dict(rows(site, topic))
+
+    send(sorted(clicks(300, 8), key=lambda each: each[2]))
+    first = site.daemon(document).start()
+    arrived(site, first, quiet, 10)
+    first.signal(signal.SIGKILL)
+    first.wait()
+    send(sorted(clicks(300, 9, BEGIN + 40_000), key=lambda each: each[2]))
+    # each partition has a later record at the end
+    send([(url, 1, BEGIN + 100_000) for url in URLS])
+    second = site.daemon(document).start()
+    wanted = sorted((each.value["url"], each.value["clicks"]) for each in test.read(quiet))
+    ends = {
+        topic: {(each.key or "").encode(): each.value for each in test.read(topic)}
+        for topic in (reach, names)
+    }
+    deadline = Deadline.after(SPARK_WAIT)
+    wait_for(lambda: all(last(topic) == end for topic, end in ends.items()), deadline)
+    wait_for(lambda: len(rows(site, quiet)) >= len(wanted), deadline)
+    stop(second)
+    assert sorted((value["url"], value["clicks"]) for _, value in rows(site, quiet)) == wanted
+    assert {topic: last(topic) for topic in ends} == ends
 
 
 @pytest.mark.slow

@@ -1,12 +1,28 @@
-"""Five programs, in the typed API."""
+"""Programs in the typed API."""
 
 from __future__ import annotations
 
-from headrace.extensions.streams.aggregates import count, top
+from typing import TYPE_CHECKING
+
+from headrace.extensions.keyed.api import Fired, at_event
+from headrace.extensions.streams.aggregates import (
+    approx_distinct,
+    approx_quantile,
+    approx_quantiles,
+    count,
+    mean,
+    top,
+    total,
+)
 from headrace.extensions.streams.expressions import key, window_end, window_start
 from headrace.extensions.streams.rows import Field, Row
 from headrace.extensions.streams.topology import Topology
 from headrace.extensions.streams.windows import hopping, session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.extensions.keyed.api import Event, Timer
 
 
 class Line(Row):
@@ -155,4 +171,75 @@ def sold() -> Topology:
     sales.join(buyers, Sold, name="sold", on=Sale.buyer, cents=Sale.cents, who=Buyer.name).to(
         "sold"
     )
+
+
+class Reach(Row):
+    url: Field[str]
+    users: Field[int]
+    middle: Field[float | None]
+    high: Field[list[float]]
+
+
+def reach() -> Topology:
+    """Count users of pages approximately, with quantiles of a length."""
+    app = Topology()
+    by_url = app.stream("clicks", Click).group_by(Click.url, name="reach")
+    by_url.agg(
+        Reach,
+        url=key,
+        users=approx_distinct(Click.user),
+        middle=approx_quantile(Click.url.length(), 0.5),
+        high=approx_quantiles(Click.url.length(), [0.9, 0.99]),
+    ).to("reach")
+    return app
+
+
+class Parcel(Row):
+    depot: Field[str]
+    grams: Field[int]
+
+
+class Depot(Row):
+    depot: Field[str]
+    parcels: Field[int]
+    grams: Field[int | None]
+    mean: Field[float | None]
+
+
+def depots() -> Topology:
+    """Count the parcels that are in each depot now."""
+    app = Topology()
+    parcels = app.table("parcels", Parcel, name="parcels")
+    grouped = parcels.group_by(Parcel.depot, name="depots")
+    grouped.agg(
+        Depot,
+        depot=Parcel.depot,
+        parcels=count(),
+        grams=total(Parcel.grams),
+        mean=mean(Parcel.grams),
+    ).to("depots")
+    return app
+
+
+class Quiet(Row):
+    user: Field[str]
+    clicks: Field[int]
+
+
+def tell_quiet(
+    user: str, state: int | None, facts: list[Event[Click] | Fired], now: int
+) -> tuple[int | None, Sequence[Quiet], Mapping[str, Timer]]:
+    """Tell a user's clicks once there was none for a minute."""
+    (fact,) = facts
+    if isinstance(fact, Fired):
+        return None, [Quiet(user=user, clicks=state or 0)], {}
+    assert fact.value.url <= "~"
+    return (state or 0) + 1, [], {"quiet": at_event(fact.ts + 60_000)}
+
+
+def quiet_users() -> Topology:
+    """Find users who went."""
+    app = Topology()
+    clicks = app.stream("clicks", Click).key_by(Click.user, name="users")
+    clicks.reduce(tell_quiet, name="quiet", rows=Quiet).filter(Quiet.clicks > 1).to("quiet")
     return app

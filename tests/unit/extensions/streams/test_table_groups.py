@@ -236,7 +236,7 @@ def test_what_a_group_of_a_table_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigError, match="a table with windows does not keep"):
         counted.group_by(Sums.n, name="d")
     held = app.stream("blobs", Blob, codec="bytes").group_by(key, name="e")
-    with pytest.raises(ConfigError, match=r"Blob2\.blob has bytes, and changes are written as JSON"):
+    with pytest.raises(ConfigError, match=r"Blob2\.blob has bytes"):
         held.agg(Blob2, blob=last(Blob.blob)).group_by(key, name="f")
 
 

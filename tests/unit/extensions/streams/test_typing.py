@@ -27,6 +27,7 @@ ignore_missing_imports = True
 WRONG = dedent("""
     from __future__ import annotations
 
+    from headrace.extensions.keyed.api import Event, Fired, Timer
     from headrace.extensions.streams.aggregates import count, mean, top, total
     from headrace.extensions.streams.expressions import key, when
     from headrace.extensions.streams.rows import Field, Row
@@ -41,8 +42,14 @@ WRONG = dedent("""
         id: Field[str]
         n: Field[int]
 
+    Found = tuple[int, list[Sum], dict[str, Timer]]
+
+    def reduce(key: str, state: int, facts: list[Event[Order] | Fired], now: int) -> Found:
+        return state, [], {}
+
     app = Topology()
     orders = app.stream("orders", Order)
+    orders.reduce(reduce, name="r", rows=Order)  # arg-type
     orders.filter(Order.amunt > 10.0)  # attr-defined
     orders.filter(Order.id > 10)  # operator
     orders.filter(Order.id)  # arg-type
@@ -88,7 +95,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[tuple[in
 
 @pytest.mark.slow
 def test_a_type_checker_passes_the_programs(found: Mapping[str, set[tuple[int, str]]]) -> None:
-    """The five programs have no error in strict mode."""
+    """The programs have no error in strict mode."""
     assert found["programs.py"] == set()
 
 

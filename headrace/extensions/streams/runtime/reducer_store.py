@@ -1,0 +1,58 @@
+"""The rows of a reducer in a channel's state: a state in JSON and timers, by key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.extensions.keyed.row import PartitionKey
+from headrace.extensions.streams.runtime.stores import rows_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headrace.extensions.keyed.state import LayeredState
+    from headrace.extensions.streams.runtime.stores import ChangedRow
+
+
+class StoredReducer:
+    """Rows of a reducer, read from the state as records and timers need them. One thread."""
+
+    def __init__(self, store: str, state: LayeredState, partition: int) -> None:
+        self._prefix = rows_prefix(store)
+        self._state, self._partition = state, partition
+        self._changed: dict[bytes, bytes | None] = {}
+        self._formers: dict[bytes, bytes | None] = {}
+
+    def read(self, key: bytes) -> bytes | None:
+        """Return the row of a key, None where there is none.
+
+        Raises:
+            StateStoreError: it cannot be read.
+        """
+        own = self._prefix + key
+        if own in self._changed:
+            return self._changed[own]
+        if own not in self._formers:
+            (row,) = self._state.get_many([PartitionKey(self._partition, own)])
+            self._formers[own] = None if row is None else row.state
+        return self._formers[own]
+
+    def write(self, key: bytes, value: bytes | None) -> None:
+        """Write the row of a key; None deletes it."""
+        self._changed[self._prefix + key] = value
+
+    def items(self) -> Iterable[tuple[bytes, bytes]]:
+        """Return all rows with their keys, without those that changed since."""
+        rows = self._state.rows_of(self._partition, self._prefix).items()
+        start = len(self._prefix)
+        return [(key[start:], row.state) for key, row in rows if row.state is not None]
+
+    def take_changes(self) -> Iterator[ChangedRow]:
+        """Yield the rows that changed since the last call."""
+        changed, self._changed = self._changed, {}
+        yield from changed.items()
+
+    def take_formers(self) -> dict[bytes, bytes | None]:
+        """Return the rows that were read since the last call, as they were."""
+        formers, self._formers = self._formers, {}
+        return formers
