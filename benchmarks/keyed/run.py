@@ -8,13 +8,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import stack
-from benchmarks.keyed.sides import KAFKA_STREAMS, OTHERS, SIDES, Runner, Side, command_of
+from benchmarks.keyed.sides import OTHERS, SIDES, Runner, Side, command_of
 from benchmarks.keyed.state import StatePlan, growth, restoring
 from benchmarks.keyed.topics import KeyedTopics
 from benchmarks.peers.environments import versions
 from benchmarks.peers.process import PeerError
 from benchmarks.report import Report, say
 from benchmarks.rounds import SHORTEST, alternate, warmed
+from headrace.devstack.jars import KAFKA_STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -13,7 +13,7 @@ from benchmarks.keyed.topics import last_values
 from benchmarks.peer_sides.wire import Request
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.process import PeerError, Program, SideProcess
-from headrace.devstack.jars import Coordinate, JarSet, cached
+from headrace.devstack.jars import KAFKA_STREAMS, cached
 from headrace.devstack.jvm import require_java
 
 if TYPE_CHECKING:
@@ -22,19 +22,6 @@ if TYPE_CHECKING:
     from benchmarks.keyed.topics import KeyedTopics
     from benchmarks.rounds import Measured
     from headrace.devstack import LocalStack
-
-#: Kafka Streams with all that it depends on, and a logger that says nothing.
-KAFKA_STREAMS = JarSet(
-    "kafka-streams-4.3.0",
-    "Kafka Streams jars",
-    (
-        Coordinate("org.apache.kafka", "kafka-streams", "4.3.0"),
-        Coordinate("org.slf4j", "slf4j-nop", "1.7.36"),
-    ),
-    needs=True,
-    size=94,
-    folder=Path(__file__).parent,
-)
 
 _SOURCE = Path(__file__).with_name("KafkaStreamsCount.java")
 

@@ -8,11 +8,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import stack
-from benchmarks.keyed.sides import KAFKA_STREAMS
 from benchmarks.report import Report, say
 from benchmarks.rounds import SHORTEST, alternate, warmed
 from benchmarks.streams.sides import SIDES, Runner, command_of
 from benchmarks.streams.topics import StreamTopics
+from headrace.devstack.jars import KAFKA_STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import yaml
 
@@ -69,21 +69,30 @@ class DaemonSnapshot:
 class Daemon:
     """One daemon with its folder; it dies with this process. For one thread.
 
-    The partitions that it says it holds are those of the last of its ``channels``.
+    The partitions that it says it holds are those of ``shown``, or of the last of its ``channels``.
     """
 
     def __init__(
-        self, name: str, directory: Path, endpoints: Endpoints, channels: Mapping[str, object]
+        self,
+        name: str,
+        directory: Path,
+        endpoints: Endpoints,
+        channels: Mapping[str, object],
+        *,
+        topologies: Mapping[str, object] | None = None,
+        shown: str | None = None,
     ) -> None:
         self.name = name
         self.log_file = directory / "daemon.log"
         self.config_file = directory / "headrace.yaml"
-        (*_, self._channel) = channels
+        self._channel = shown or tuple(channels)[-1]
         self._port = free_port()
         self._process: ServerProcess | None = None
         self._temporary = directory / _TEMPORARY
         self._temporary.mkdir(parents=True, exist_ok=True)
         document = _document(name, directory, endpoints, self._port, channels)
+        if topologies is not None:
+            document["topologies"] = dict(topologies)
         self.config_file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 
     @property
@@ -153,11 +162,21 @@ class Daemons:
 
     @classmethod
     def of(
-        cls, directory: Path, endpoints: Endpoints, count: int, channels: Mapping[str, object]
+        cls,
+        directory: Path,
+        endpoints: Endpoints,
+        count: int,
+        channels: Mapping[str, object],
+        *,
+        topologies: Mapping[str, object] | None = None,
+        shown: str | None = None,
     ) -> Daemons:
         """Make daemons below a folder, not started."""
         names = [f"daemon-{number}" for number in range(1, count + 1)]
-        return cls([Daemon(name, directory / name, endpoints, channels) for name in names])
+        further: Any = {"topologies": topologies, "shown": shown}
+        return cls(
+            [Daemon(name, directory / name, endpoints, channels, **further) for name in names]
+        )
 
     def __iter__(self) -> Iterator[Daemon]:
         return iter(self._daemons.values())

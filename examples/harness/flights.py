@@ -36,7 +36,7 @@ def read_flights(rows: int | None = None) -> pd.DataFrame:
     Raises:
         DemoError: the package is not installed, or is not the one that is pinned.
     """
-    frame = pd.read_csv(_source_file())
+    frame = read_table("flights.csv.zip")
     if len(frame) != FLIGHTS:
         raise DemoError(
             f"{_PACKAGE} has {len(frame)} flights, not {FLIGHTS}; make demo installs the pinned "
@@ -57,14 +57,23 @@ def key_values(flights: pd.DataFrame) -> Iterator[KeyValue]:
         yield None if key is None else str(key).encode(), value.encode()
 
 
-def _source_file() -> Path:
-    """Return the packed CSV. Importing the package would need setuptools, which it never names."""
+def read_table(name: str) -> pd.DataFrame:
+    """Return a table of the package, by its file's name.
+
+    Raises:
+        DemoError: the package is not installed, or does not have it.
+    """
+    return pd.read_csv(_source_file(name))
+
+
+def _source_file(name: str) -> Path:
+    """Return a file of the package. Importing it would need setuptools, which it never names."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise DemoError(
             f"the demo's data, the package {_PACKAGE}, is not installed; make demo installs it"
         )
-    path = Path(spec.origin).parent / "data" / "flights.csv.zip"
+    path = Path(spec.origin).parent / "data" / name
     if not path.is_file():
         raise DemoError(f"{path} is missing; remove .venv, and make demo installs {_PACKAGE} again")
     return path

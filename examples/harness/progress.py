@@ -53,9 +53,13 @@ class Pace:
         self._rate = total / seconds if seconds > 0 else float("inf")
         self._credit = 0.0
 
-    def due(self, elapsed: float, gate: Gate) -> int:
-        """Return how many records to produce now, ``elapsed`` seconds after the last call."""
+    def due(self, elapsed: float, gate: Gate, most: int | None = None) -> int:
+        """Return how many records to produce now, ``elapsed`` seconds after the last call.
+
+        ``most`` is how many there may be in all by now, None where only the gate says that.
+        """
         limit = round(self.total * gate.value)
+        limit = limit if most is None else min(limit, most)
         room = limit - self.produced
         if room <= 0 or elapsed <= 0:
             return 0

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from examples.harness.daemons import Daemons
     from headrace.core.records import Record
-    from headrace.kafka.topic_producer import KeyValue, TopicProducer
 
 P = TypeVar("P", bound=Enum)
 
@@ -61,6 +60,23 @@ class Verdict(Protocol):
 
 
 V = TypeVar("V", bound=Verdict)
+R = TypeVar("R")
+R_contra = TypeVar("R_contra", contravariant=True)
+
+
+class Sender(Protocol[R_contra]):
+    """Takes the records of a demo, as a :class:`TopicProducer` does."""
+
+    @property
+    def failed(self) -> int:
+        """How many records the brokers did not take, or not for certain."""
+
+    def send(self, records: Iterable[R_contra], deadline: Deadline) -> None:
+        """Produce records in their order. Blocks while there is no room."""
+
+    def flush(self, deadline: Deadline) -> None:
+        """Wait until all that was sent is stored. Blocks."""
+
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -272,8 +288,8 @@ class PhasedRun(ABC, Generic[P]):
         self,
         first: P,
         daemons: Daemons,
-        producer: TopicProducer,
-        records: Iterable[KeyValue],
+        producer: Sender[R],
+        records: Iterable[R],
         pace: Pace,
         *,
         engine: str = "spark",
@@ -290,7 +306,12 @@ class PhasedRun(ABC, Generic[P]):
         self.killed_at = 0.0
         self._engine = "Spark" if engine == "spark" else engine
         self._producer = producer
-        self._records = iter(records)
+        remaining = iter(records)
+
+        def send(count: int) -> None:
+            producer.send(islice(remaining, count), Deadline.after(KAFKA_TIMEOUT))
+
+        self._send: Callable[[int], None] = send
         self._gates = gates(type(first))
         self._began = self._last_tick = self._read_at = SYSTEM_CLOCK.monotonic()
 
@@ -298,6 +319,11 @@ class PhasedRun(ABC, Generic[P]):
     @abstractmethod
     def stored(self) -> int:
         """How much came of what was produced."""
+
+    @property
+    def most(self) -> int:
+        """How many records may be produced by now, whatever the phase."""
+        return self.pace.total
 
     @abstractmethod
     def look(self) -> None:
@@ -361,9 +387,9 @@ class PhasedRun(ABC, Generic[P]):
 
     def _produce(self) -> None:
         now = SYSTEM_CLOCK.monotonic()
-        count = self.pace.due(now - self._last_tick, self._gates[self.phase])
+        count = self.pace.due(now - self._last_tick, self._gates[self.phase], self.most)
         self._last_tick = now
-        self._producer.send(islice(self._records, count), Deadline.after(KAFKA_TIMEOUT))
+        self._send(count)
         if self._producer.failed:
             self._producer.flush(Deadline.after(0))
 

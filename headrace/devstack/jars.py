@@ -209,6 +209,20 @@ def broker_set(environment: Mapping[str, str]) -> JarSet:
     return BROKERS[version]
 
 
+#: Kafka Streams with all that it depends on, and a logger that says nothing: what results of
+#: topologies are compared with.
+KAFKA_STREAMS = JarSet(
+    "kafka-streams-4.3.0",
+    "Kafka Streams jars",
+    (
+        Coordinate("org.apache.kafka", "kafka-streams", "4.3.0"),
+        Coordinate("org.slf4j", "slf4j-nop", "1.7.36"),
+    ),
+    needs=True,
+    size=94,
+)
+
+
 def _connector(spark: str, kafka_clients: str, commons_pool: str) -> JarSet:
     """Return what a Spark does not bring itself of what its Kafka source is made of."""
     return JarSet(

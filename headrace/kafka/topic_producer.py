@@ -98,15 +98,17 @@ class TopicProducer:
         settings = {**_SETTINGS, **clients.base(client_properties)}
         self._producer = Producer(clients.producer({**settings, "on_delivery": self._count_failed}))
 
-    def send(self, records: Iterable[KeyValue], deadline: Deadline) -> None:
+    def send(self, records: Iterable[KeyValue], deadline: Deadline, *, time: int = 0) -> None:
         """Produce records in their order. Blocks while the client's queue is full.
+
+        ``time`` is that of the records, in milliseconds since 1970; 0: now.
 
         Raises:
             ProduceError: the queue stayed full until the deadline, or the client refuses a record;
                 the rest was not sent.
         """
         for key, value in records:
-            self._send(key, value, deadline)
+            self._send(key, value, time, deadline)
         self._producer.poll(0)
 
     def flush(self, deadline: Deadline) -> None:
@@ -123,10 +125,10 @@ class TopicProducer:
                 f"{self.topic!r}: {reason}; look at the broker's log"
             )
 
-    def _send(self, key: bytes | None, value: bytes, deadline: Deadline) -> None:
+    def _send(self, key: bytes | None, value: bytes, time: int, deadline: Deadline) -> None:
         while True:
             try:
-                self._producer.produce(self.topic, value, key)
+                self._producer.produce(self.topic, value, key, timestamp=time)
             except BufferError:
                 if deadline.expired:
                     raise ProduceError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.core.clock import Deadline
 from headrace.kafka import clients, dead_letters, topic_producer, transactional_producer
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.errors import ProduceError
@@ -106,3 +107,24 @@ def test_no_producer_is_made_without_it() -> None:
     for arguments in made.values():
         (argument,) = arguments
         assert argument.startswith("clients.producer(")
+
+
+def test_records_have_the_time_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes to the client in milliseconds; 0, which the client takes for now, is the default."""
+    times: list[int] = []
+
+    class Taking(_Made):
+        """A producer that takes everything."""
+
+        def produce(self, *_: object, timestamp: int = -1, **__: object) -> None:
+            """Note the time."""
+            times.append(timestamp)
+
+        def poll(self, _: float) -> None:
+            """Return at once."""
+
+    monkeypatch.setattr(topic_producer, "Producer", Taking())
+    producer = TopicProducer({"bootstrap.servers": "127.0.0.1:1"}, "topic")
+    producer.send([(b"k", b"v")], Deadline.after(1), time=1_356_998_400_000)
+    producer.send([(None, b"v")], Deadline.after(1))
+    assert times == [1_356_998_400_000, 0]

@@ -122,7 +122,9 @@ def test_the_set_up_itself_needs_the_standard_library_only() -> None:
 def test_modules_of_the_demo_are_imported_with_its_locks_alone() -> None:
     """The demos, their daemons with the sink, and the table's reader are covered."""
     modules = ["headrace.cli", "headrace.daemon", *_modules("examples/harness", "examples/demo")]
-    modules += _modules("examples/collector", "examples/elements", "examples/workflow")
+    modules += _modules(
+        "examples/collector", "examples/elements", "examples/streams", "examples/workflow"
+    )
     modules += _modules("headrace/extensions/delta")
     done = _run_with("run", "for name in sys.argv[1:]: __import__(name)", *modules)
     assert done.stderr == ""
