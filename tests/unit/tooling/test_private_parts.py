@@ -271,7 +271,6 @@ _IN_TESTS: dict[str, set[str]] = {
     "unit/kafka/test_columnar.py": {"_max_bytes"},
     "unit/kafka/test_fencing.py": {"_answers", "_is_stable"},
     "unit/kafka/test_results.py": {"_lock", "_topics"},
-    "unit/ops/admin/test_rates.py": {"_channels"},
     "unit/ops/offsets/test_changing_sinks.py": {"_prolong"},
     "unit/processors/spark_bench.py": {"_line", "_runner", "_waiting"},
     "unit/processors/test_interleavings.py": {"_in_hand", "_open", "_staged", "_waiting"},
