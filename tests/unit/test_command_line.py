@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from headrace.cli import COMMANDS as LISTED
 from headrace.cli import app
 from headrace.core.options import Panel
 from headrace.version import VERSION
+from tests.programs import run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,9 +72,7 @@ def test_help_imports_no_command() -> None:
         "print([name for name in sys.modules if name.startswith(('headrace.ops.', "
         "'headrace.apps.', 'headrace.devstack.'))])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", seen], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = run_program([sys.executable, "-c", seen], check=True)
     assert done.stdout.strip() == "[]"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from headrace.core.errors import FatalError
 from headrace.daemon import ExitCode
 from headrace.kafka.errors import KafkaUnavailableError
 from headrace.signals import Signals
+from tests.programs import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,9 +107,7 @@ def test_the_collector_rests_until_all_is_imported(tmp_path: Path) -> None:
         f"sys.argv = ['headrace', 'run', '-c', {str(file)!r}]\n"
         "runpy.run_module('headrace', run_name='__main__')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", seen], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run_program([sys.executable, "-c", seen])
     assert done.returncode == 9, done.stderr
     assert done.stdout.splitlines() == ["False False False", "True True True"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -12,6 +11,7 @@ import pytest
 
 from headrace import health
 from headrace.core.processes import ProcessRecord
+from tests.programs import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,13 +93,7 @@ except SystemExit as ending:
 
 def test_a_probe_imports_the_standard_library_only(probed: Probed) -> None:
     """It costs as little as it can, because supervisors pay for it every few seconds."""
-    done = subprocess.run(
-        [sys.executable, "-c", _RUN, "health", "-c", str(probed.file)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = run_program([sys.executable, "-c", _RUN, "health", "-c", str(probed.file)], check=True)
     said, _, last = done.stdout.partition("\n")
     code, *imported = last.split()
     assert (said, code) == ("live", "0")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 import headrace
+from tests.programs import run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,9 +47,7 @@ _PRINTED = "\nfinally:\n    print(*sorted({name.partition('.')[0] for name in sy
 def imported(*lines: str) -> frozenset[str]:
     """Return the heavy libraries that a new process has imported after these lines."""
     code = "import sys\ntry:\n    pass" + "".join(f"\n    {line}" for line in lines) + _PRINTED
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run_program([sys.executable, "-c", code])
     assert "Traceback" not in done.stderr, done.stderr
     return HEAVY & set(done.stdout.splitlines()[-1].split())
 
@@ -189,9 +187,7 @@ def test_reading_any_kind_of_sink_and_processor_imports_no_engine(tmp_path: Path
 def test_no_start_parses_the_source_of_models() -> None:
     """Descriptions below fields are read for schemas only."""
     code = "import linecache, headrace.daemon, headrace.ops.admin.server; print(*linecache.cache)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = run_program([sys.executable, "-c", code], check=True)
     (package,) = headrace.__path__
     assert package not in done.stdout
 
@@ -202,7 +198,5 @@ def test_state_by_key_needs_its_extra_only_where_it_is_kept() -> None:
         "import sys; sys.modules['rocksdict'] = None\n"
         "import headrace.extensions.keyed.runtime.rekey, headrace.ops.doctor.kafka, headrace.keyed"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run_program([sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr

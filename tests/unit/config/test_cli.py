@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import schema
 from headrace.ops.doctor.cli import check
+from tests.programs import run_program
 from tests.unit.config.support import CHANNELS
 
 if TYPE_CHECKING:
@@ -154,8 +154,6 @@ def test_schema_is_the_same_in_each_process() -> None:
     def printed(seed: str) -> str:
         command = [sys.executable, "-m", "headrace", "schema"]
         variables = {**os.environ, "PYTHONHASHSEED": seed}
-        return subprocess.run(
-            command, env=variables, capture_output=True, text=True, check=True, timeout=60
-        ).stdout
+        return run_program(command, env=variables, check=True).stdout
 
     assert len({printed(seed) for seed in "12"}) == 1

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.programs import run_program
+
 _ROOT = Path(__file__).parents[3]
 
 #: The distributions whose commands the Makefile calls, and that of Headrace's own command.
@@ -115,7 +117,7 @@ def test_each_command_of_a_target_is_in_its_locks(target: str) -> None:
 def test_the_set_up_itself_needs_the_standard_library_only() -> None:
     """Without any installed package the set-up says how it is called."""
     command = [sys.executable, "-I", "-S", str(_ROOT / "scripts" / "bootstrap.py")]
-    done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
+    done = run_program(command)
     assert (done.returncode, done.stderr) == (2, "")
 
 

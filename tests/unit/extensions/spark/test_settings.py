@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from headrace.extensions.spark.settings import (
     spark_channels,
     spark_settings,
 )
+from tests.programs import run_program
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,7 @@ def test_a_jvm_takes_the_options_with_any_collector(collector: str) -> None:
     settings = SparkSettings(properties={"spark.driver.extraJavaOptions": collector})
     options = settings.effective()["spark.driver.extraJavaOptions"].split()
 
-    ran = subprocess.run(
-        ["java", *options, "-version"], check=False, capture_output=True, text=True, timeout=60
-    )
+    ran = run_program(["java", *options, "-version"])
 
     assert ran.returncode == 0, ran.stderr
     assert "warning" not in ran.stderr.lower()

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.programs import run_program
 
 _SCRIPT = """
 import threading, warnings
@@ -36,9 +37,7 @@ raise KeyError("at the end")
 @pytest.fixture(scope="module")
 def written() -> list[str]:
     """Return the lines of a process with each kind of uncaught error."""
-    done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run_program([sys.executable, "-c", _SCRIPT])
     assert done.returncode == 1
     return done.stderr.splitlines()
 
