@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+import pyarrow as pa
 import structlog
 
 from headrace.config import LimitedRejects
 from headrace.core.clock import Deadline
+from headrace.core.columns import HEADERS
 from headrace.core.errors import ChannelFailedError, RetryableError, UndecodableRecordError
-from headrace.core.letter_headers import Failure, LetterHeaders, Stage, our_headers, shortened
+from headrace.core.letter_headers import (
+    Failure,
+    LetterHeaders,
+    Stage,
+    our_header,
+    our_headers,
+    shortened,
+)
 from headrace.core.record_runs import UnreadRecord
 from headrace.core.records import offset_of
-from headrace.core.undecodable import UndecodableRecord, code_of
+from headrace.core.result_columns import ResultColumns
+from headrace.core.undecodable import code_of
 from headrace.core.user_text import describe_error
 from headrace.kafka.catalog import meant
 from headrace.kafka.errors import KafkaUnavailableError, ProduceError, UnknownTopicError
 from headrace.kafka.ports import DeadLetter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.progress import Outstanding
     from headrace.channel.settings import LiveSettings
     from headrace.config import ChannelConfig
     from headrace.core.clock import Clock
+    from headrace.core.letter_headers import Header
     from headrace.core.records import Batch, Record
+    from headrace.core.undecodable import UndecodableRecords
     from headrace.kafka.ports import DeadLetterStore, RecordReader, TopicCatalog
     from headrace.telemetry.metrics import Metrics
 
@@ -41,28 +52,6 @@ STORE_TIMEOUT = 5.0
 
 #: Seconds in which the brokers have to say whether the topic exists.
 CHECK_TIMEOUT = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The parts that a letter is made of. ``timestamp`` is in milliseconds, -1 for none."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
-    timestamp: int
-
-    @classmethod
-    def of(cls, record: Record) -> _Parts:
-        """Return a record's."""
-        return cls(
-            offset_of(record),
-            record.key(),
-            record.value(),
-            record.headers() or (),
-            record.timestamp()[1],
-        )
 
 
 class _LetterWriter:
@@ -83,36 +72,52 @@ class _LetterWriter:
             "topic_id": owned.life.topic_id or "",
             "partition": str(self._partition.partition),
         }
-        self._attempt = {"attempt": str(batch.attempt)}
         # objects that all letters share: each of their own has the garbage collector look at it
         self._place_headers = our_headers(self._place)
-        self._attempt_headers = our_headers(self._attempt)
+        self._attempt_headers = our_headers({"attempt": str(batch.attempt)})
 
-    def failed(self, record: _Parts, error: BaseException) -> DeadLetter:
+    def failed(self, record: Record, error: BaseException) -> DeadLetter:
         """Return the letter of a record that cannot be processed."""
-        return self._letter(record, error, Stage.PROCESS)
-
-    def undecodable(self, record: UndecodableRecord) -> DeadLetter:
-        """Return the letter of a record that cannot be decoded."""
-        error = UndecodableRecordError(self._partition, record.offset, record.reason)
-        return self._letter(record, error, Stage.VALUE)
-
-    def _letter(
-        self, record: _Parts | UndecodableRecord, error: BaseException, stage: Stage
-    ) -> DeadLetter:
-        message = str(error)
-        own = {
-            "offset": str(record.offset),
-            "timestamp": str(record.timestamp),
-            "error": type(error).__name__,
-            "message": shortened(message),
-        }
+        offset = offset_of(record)
         if self._headers.are_ours:
-            ours = [*self._place_headers, *our_headers(own), *self._attempt_headers]
+            timestamp, name = record.timestamp()[1], type(error).__name__
+            (said,) = self._ours([offset], [timestamp], name, [str(error)])
         else:
-            failure = Failure(message, error, stage, self._code)
-            ours = self._headers.of({**self._place, **own, **self._attempt}, failure)
-        return DeadLetter(record.key, record.value, [*record.headers, *self._traced, *ours])
+            said = self._connects(offset, error, Stage.PROCESS)
+        headers = [*(record.headers() or ()), *self._traced, *said]
+        return DeadLetter(record.key(), record.value(), headers)
+
+    def headers(self, records: UndecodableRecords) -> Iterator[Sequence[Header]]:
+        """Yield the headers of the letters of records that cannot be decoded."""
+        kind, where = UndecodableRecordError, self._partition
+        found = zip(records.offsets, records.reasons, strict=True)
+        every: Iterable[Sequence[Header]]
+        if self._headers.are_ours:
+            # to make an error for each takes longer than all the rest
+            messages = [kind.text(where, *each) for each in found]
+            every = self._ours(records.offsets, records.timestamps(), kind.__name__, messages)
+        else:
+            every = (self._connects(at, kind(where, at, why), Stage.VALUE) for at, why in found)
+        for own, said in zip(records.headers(), every, strict=True):
+            yield [*own, *self._traced, *said]
+
+    def _ours(
+        self, offsets: Iterable[int], timestamps: Iterable[int], error: str, messages: Sequence[str]
+    ) -> Iterator[Sequence[Header]]:
+        """Yield what ours say of each record. Times are in milliseconds, -1 for none."""
+        for each in zip(
+            our_header("offset", map(str, offsets)),
+            our_header("timestamp", map(str, timestamps)),
+            our_header("error", [error] * len(messages)),
+            our_header("message", map(shortened, messages)),
+            strict=True,
+        ):
+            yield *self._place_headers, *each, *self._attempt_headers
+
+    def _connects(self, offset: int, error: BaseException, stage: Stage) -> Sequence[Header]:
+        """Return what Kafka Connect's headers say of a record."""
+        failure = Failure(str(error), error, stage, self._code)
+        return self._headers.of({**self._place, "offset": str(offset)}, failure)
 
 
 class DeadLetters:
@@ -189,8 +194,8 @@ class DeadLetters:
                 f"{describe_error(error)}; fix what is wrong, or raise the limit"
             )
         record = self._record(owned, item, Deadline.after(STORE_TIMEOUT, self._clock))
-        letter = self._writer(item.batch, limits).failed(_Parts.of(record), error)
-        self._store.store(limits.topic, [letter], STORE_TIMEOUT)
+        letter = self._writer(item.batch, limits).failed(record, error)
+        self._store.store(limits.topic, letter, STORE_TIMEOUT)
         topic = owned.partition.topic
         self._metrics.dead_lettered.labels(self._channel, topic).inc()
         log.error(
@@ -202,7 +207,7 @@ class DeadLetters:
             error=describe_error(error),
         )
 
-    def send_undecodable(self, found: Sequence[tuple[Batch, Sequence[UndecodableRecord]]]) -> None:
+    def send_undecodable(self, found: Sequence[tuple[Batch, UndecodableRecords]]) -> None:
         """Put the undecodable records of a micro-batch's batches into the topic, all in one go.
 
         Return when they are there, before their micro-batch is committed. On the thread that
@@ -218,39 +223,40 @@ class DeadLetters:
                 f"channel {self._channel}: undecodable records have no dead-letter topic any more; "
                 "name one in rejects.topic"
             )
-        offsets = [[each.offset for each in records] for _, records in found]
-        for (batch, records), each in zip(found, offsets, strict=True):
-            self._require_room(batch, records, each, section)
-        letters = (
-            letter
+        for batch, records in found:
+            self._require_room(batch, records, section)
+        rows = pa.concat_tables([records.rows for _, records in found]).combine_chunks()
+        headers = [
+            each
             for batch, records in found
-            for letter in map(self._writer(batch, section).undecodable, records)
-        )
+            for each in self._writer(batch, section).headers(records)
+        ]
+        key, value = (rows.column(name).chunk(0) for name in ("key", "value"))
+        letters = ResultColumns(section.topic, key, value, pa.array(headers, HEADERS))
         try:
-            self._store.store(section.topic, letters, STORE_TIMEOUT)
+            self._store.store_all(letters, STORE_TIMEOUT)
         except ProduceError as failure:
             log.warning("dead_letter_failed", channel=self._channel, error=str(failure))
             raise RetryableError(str(failure)) from failure
-        for (batch, _), each in zip(found, offsets, strict=True):
-            cast("OwnedPartition", batch.assignment).undecodable.note(batch, each)
+        for batch, records in found:
+            cast("OwnedPartition", batch.assignment).undecodable.note(batch, records.offsets)
             topic = batch.partition.topic
-            self._metrics.dead_lettered.labels(self._channel, topic).inc(len(each))
+            self._metrics.dead_lettered.labels(self._channel, topic).inc(len(records))
         self._log_sent(section.topic, found)
 
     def _require_room(
         self,
         batch: Batch,
-        records: Sequence[UndecodableRecord],
-        offsets: Sequence[int],
+        records: UndecodableRecords,
         section: LimitedRejects,
     ) -> None:
         """Return if all may be sent; else end the channel."""
         limits = cast("OwnedPartition", batch.assignment).undecodable
-        excess = limits.excess(batch, offsets, section)
+        excess = limits.excess(batch, records.offsets, section)
         if excess is None:
             return
         offset, which = excess
-        reason = next(each.reason for each in records if each.offset == offset)
+        reason = records.reasons[records.offsets.index(offset)]
         error = ChannelFailedError(
             f"{batch.partition}: {which} would go to the dead-letter topic {section.topic}; "
             f"the next is at offset {offset}, and is undecodable: {reason}; fix what is wrong, or "
@@ -259,12 +265,10 @@ class DeadLetters:
         self._fail(error)
         raise RetryableError(str(error)) from error
 
-    def _log_sent(
-        self, target: str, found: Sequence[tuple[Batch, Sequence[UndecodableRecord]]]
-    ) -> None:
+    def _log_sent(self, target: str, found: Sequence[tuple[Batch, UndecodableRecords]]) -> None:
         """Log one line for a micro-batch: how many of which kind, and the first of a partition."""
         codes = Counter(
-            code_of(record.reason) or "DECODER" for _, records in found for record in records
+            code_of(reason) or "DECODER" for _, records in found for reason in records.reasons
         )
         batch, records = found[0]
         log.warning(
@@ -273,8 +277,8 @@ class DeadLetters:
             target=target,
             records=codes.total(),
             reasons=dict(codes.most_common()),
-            first=f"{batch.partition}@{records[0].offset}",
-            error=records[0].reason,
+            first=f"{batch.partition}@{records.offsets[0]}",
+            error=records.reasons[0],
         )
 
     def _record(self, owned: OwnedPartition, item: Outstanding, deadline: Deadline) -> Record:

@@ -285,9 +285,14 @@ class PoisonRecordError(PartitionError):
     """
 
     def __init__(self, partition: TopicPartition, offset: int, reason: str) -> None:
-        super().__init__(partition, f"{partition}: record at offset {offset}: {reason}")
+        super().__init__(partition, self.text(partition, offset, reason))
         self.offset = offset
         self.reason = reason
+
+    @staticmethod
+    def text(partition: TopicPartition, offset: int, reason: str) -> str:
+        """Return the message of an error about this record."""
+        return f"{partition}: record at offset {offset}: {reason}"
 
 
 class UndecodableRecordError(PoisonRecordError):

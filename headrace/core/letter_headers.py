@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from headrace.core.user_text import message_of, plain_error, trace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 #: Whose names headers have.
 LetterNames: TypeAlias = Literal["headrace", "connect"]
@@ -97,6 +97,12 @@ class LetterHeaders:
 def our_headers(said: Mapping[str, str]) -> list[tuple[str, bytes]]:
     """Return headers under our names, which are given without prefix."""
     return _encoded(PREFIX, said.items())
+
+
+def our_header(name: str, texts: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield a header under our name with each text."""
+    named = PREFIX + name
+    return ((named, text.encode("utf-8", "replace")) for text in texts)
 
 
 def _encoded(prefix: str, named: Iterable[tuple[str, str]]) -> list[tuple[str, bytes]]:

@@ -26,6 +26,9 @@ MISFIT = "the value does not fit the decode schema"
 #: Characters of what is found that a message quotes.
 _QUOTED = 40
 
+#: Quotes what is found. ``json.dumps`` would make an encoder for each.
+_QUOTE = json.JSONEncoder(ensure_ascii=False).encode
+
 #: What JSON takes for white space.
 _BLANK = b" \t\r\n"
 
@@ -399,11 +402,7 @@ def _json_name(found: Any) -> str:
         case int() | float():
             return f"the number {_shortened(str(found))}"
         case str():
-            return (
-                f"the text {_shortened(json.dumps(found, ensure_ascii=False))}"
-                if found
-                else ("an empty text")
-            )
+            return f"the text {_shortened(_QUOTE(found))}" if found else ("an empty text")
         case list():
             return "a list"
         case _:
@@ -411,7 +410,7 @@ def _json_name(found: Any) -> str:
 
 
 def _quoted_bytes(data: bytes) -> str:
-    return _shortened(json.dumps(data.decode("utf-8", "replace"), ensure_ascii=False))
+    return _shortened(_QUOTE(data.decode("utf-8", "replace")))
 
 
 def _shortened(text: str) -> str:

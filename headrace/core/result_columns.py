@@ -32,6 +32,12 @@ class ResultColumns:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def slice(self, start: int, count: int) -> ResultColumns:
+        """Return so many results from a place on."""
+        kept = (self.keys, self.values, self.headers, self.partitions, self.timestamps)
+        columns = (None if each is None else each.slice(start, count) for each in kept)
+        return ResultColumns(self.topic, *columns)
+
     def __getitem__(self, place: int) -> ResultRecord:
         (record,) = self._records(place, 1)
         return record

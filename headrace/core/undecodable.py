@@ -3,49 +3,75 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from headrace.core.records import TopicPartition
+from headrace.core.tables import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import pyarrow as pa
+    from collections.abc import Callable, Iterator, Sequence
 
 _CODE = re.compile(r"\[([A-Z][A-Z0-9_]*)\]")
 
 
-@dataclass(frozen=True, slots=True)
-class UndecodableRecord:
-    """A record that is left out of a micro-batch, and why. ``timestamp`` is in milliseconds.
+#: The columns of a record that its letter is made of.
+_COLUMNS = pa.schema(
+    [SCHEMA.field(name) for name in ("key", "value", "offset", "timestamp", "headers")]
+)
 
-    It is -1 where the record has no time.
+
+@dataclass(frozen=True, slots=True)
+class UndecodableRecords:
+    """Records of one partition that are left out of a micro-batch, in the order of their offsets.
+
+    ``rows`` has them as a batch's table has records, and there is a reason for each.
     """
 
-    offset: int
-    key: bytes | None = field(repr=False)
-    value: bytes | None = field(repr=False)
-    headers: Sequence[tuple[str, bytes | None]] = field(repr=False)
-    timestamp: int
-    reason: str
+    rows: pa.Table = field(repr=False)
+    offsets: Sequence[int]
+    reasons: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def between(self, start: int, end: int) -> UndecodableRecords:
+        """Return those from an offset on, before another."""
+        first, last = (bisect_left(self.offsets, each) for each in (start, end))
+        return UndecodableRecords(
+            self.rows.slice(first, last - first),
+            self.offsets[first:last],
+            self.reasons[first:last],
+        )
+
+    def timestamps(self) -> list[int]:
+        """Return their times in milliseconds, -1 for a record that has none."""
+        micros = self.rows.column("timestamp").cast(pa.int64()).to_pylist()
+        return [-1 if each is None else each // 1000 for each in micros]
+
+    def headers(self) -> Iterator[list[tuple[str, bytes | None]]]:
+        """Yield the headers that each has."""
+        for found in self.rows.column("headers").to_pylist():
+            yield [(each["key"], each["value"]) for each in found or ()]
 
 
 if TYPE_CHECKING:
-    #: Those of a micro-batch, each partition's in the order of their offsets.
-    Undecodable = Mapping[TopicPartition, Sequence[UndecodableRecord]]
+    #: Those of a micro-batch.
+    Undecodable = Mapping[TopicPartition, UndecodableRecords]
 
 
-class UndecodableRows(Mapping[TopicPartition, Sequence[UndecodableRecord]]):
-    """The undecodable records among a batch's rows, by partition, in the order of their offsets.
+class UndecodableRows(Mapping[TopicPartition, UndecodableRecords]):
+    """The undecodable records among a batch's rows, by partition.
 
-    They are made when they are first asked for, which is by the thread that commits: who decodes
-    does not wait for reasons. ``rows`` is a table as it comes from a batch, ``said`` what their
-    decoder said of each; ``reason_of`` returns the reason that this is, with the record's value.
-    One thread at a time.
+    They are sorted, and their reasons found, when they are first asked for, which is by the thread
+    that commits: who decodes does not wait for reasons. ``rows`` is a table as it comes from a
+    batch, ``said`` what their decoder said of each; ``reason_of`` returns the reason that this is,
+    with the record's value. One thread at a time.
     """
 
     def __init__(
@@ -55,7 +81,7 @@ class UndecodableRows(Mapping[TopicPartition, Sequence[UndecodableRecord]]):
         self._said = said
         self._reason_of = reason_of
 
-    def __getitem__(self, partition: TopicPartition) -> Sequence[UndecodableRecord]:
+    def __getitem__(self, partition: TopicPartition) -> UndecodableRecords:
         return self._records[partition]
 
     def __iter__(self) -> Iterator[TopicPartition]:
@@ -65,27 +91,24 @@ class UndecodableRows(Mapping[TopicPartition, Sequence[UndecodableRecord]]):
         return len(self._records)
 
     @cached_property
-    def _records(self) -> Mapping[TopicPartition, Sequence[UndecodableRecord]]:
-        found: dict[TopicPartition, list[UndecodableRecord]] = {}
-        names = ("topic", "partition", "offset", "key", "value", "headers")
-        lists = [self._rows.column(name).to_pylist() for name in names]
-        micros = self._rows.column("timestamp").cast("int64").to_pylist()
-        for topic, partition, offset, key, value, headers, time, words in zip(
-            *lists, micros, self._said, strict=True
-        ):
-            found.setdefault(TopicPartition(topic, partition), []).append(
-                UndecodableRecord(
-                    offset,
-                    key,
-                    value,
-                    [(each["key"], each["value"]) for each in headers or ()],
-                    -1 if time is None else time // 1000,
-                    self._reason_of(value, words),
-                )
+    def _records(self) -> Mapping[TopicPartition, UndecodableRecords]:
+        rows = self._rows.combine_chunks()
+        offsets = rows.column("offset").to_pylist()
+        reasons = [*map(self._reason_of, rows.column("value").to_pylist(), self._said)]
+        where = (rows.column(name).to_pylist() for name in ("topic", "partition"))
+        places: dict[tuple[str, int], list[int]] = {}
+        for place, key in enumerate(zip(*where, strict=True)):
+            places.setdefault(key, []).append(place)
+        rows = rows.select(_COLUMNS.names).cast(_COLUMNS)
+        return {
+            TopicPartition(*key): UndecodableRecords(
+                rows.take(pa.array(own, pa.int64())),
+                [offsets[place] for place in own],
+                [reasons[place] for place in own],
             )
-        for records in found.values():
-            records.sort(key=attrgetter("offset"))
-        return found
+            for key, found in places.items()
+            for own in [sorted(found, key=offsets.__getitem__)]
+        }
 
 
 def code_of(message: str | None) -> str | None:
@@ -94,6 +117,6 @@ def code_of(message: str | None) -> str | None:
     return None if match is None else match[1]
 
 
-def offsets_of(records: Undecodable) -> dict[TopicPartition, list[int]]:
+def offsets_of(records: Undecodable) -> dict[TopicPartition, Sequence[int]]:
     """Return the offsets of records, by partition."""
-    return {where: [each.offset for each in found] for where, found in records.items()}
+    return {where: found.offsets for where, found in records.items()}

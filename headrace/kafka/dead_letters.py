@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from headrace.core.clock import Deadline
+from headrace.core.errors import RowsRefusedError
 from headrace.kafka import clients
 from headrace.kafka.clients import is_denied, open_consumer
+from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.kafka.errors import (
     KafkaAccessError,
     KafkaUnavailableError,
@@ -26,9 +29,10 @@ from headrace.kafka.result_transactions import produce_all
 from headrace.kafka.transactional_producer import TransactionalProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from headrace.core.records import ResultRecord
+    from headrace.core.result_columns import ResultColumns
     from headrace.kafka.ports import DeadLetter
 
 #: ``enable.idempotence``: all in-sync replicas have it, and a retry of the client's own puts it
@@ -47,86 +51,79 @@ _SETTINGS = {
 _AT_ONCE = 1000
 _BYTES_AT_ONCE = 4 << 20
 
-#: Letters between two calls by which the client is served and other threads get their turn: to make
-#: and produce them is all in Python, and who waits for that, as Spark's planning, waits for 5 ms.
-_SERVE_EVERY = 50
-
 #: Seconds of one poll: one of more than 0.2 s lasts its whole time in confluent-kafka from 2.13 on.
 _POLL_INTERVAL = 0.1
 
 
 class KafkaDeadLetterStore:
-    """A ``DeadLetterStore`` on one producer, which is made when the first record comes. Any thread.
+    """A ``DeadLetterStore`` whose producers are made when the first record comes. Any thread.
 
-    A channel without poison has no producer, and none of its threads.
+    A channel without poison has no producer, and none of its threads. What comes in columns has one
+    of its own, as what becomes of columns is known for all of a producer.
     """
 
     def __init__(self, client_properties: Mapping[str, Any]) -> None:
         self._properties = client_properties
-        self._lock = Lock()
+        self._lock, self._sending = Lock(), Lock()
         self._producer: Producer | None = None
+        self._columnar: tuple[Producer, ColumnProducer | None] | None = None
 
-    def store(self, topic: str, letters: Iterable[DeadLetter], patience: float) -> None:
+    def store(self, topic: str, letter: DeadLetter, patience: float) -> None:
         producer = self._open_producer()
         receipts: list[KafkaError | None] = []
 
         def take_receipt(error: KafkaError | None, _: object) -> None:
             receipts.append(error)
 
-        # the client gives up what waits in its queue for too long, so not all may wait there
-        sent = size = 0
-        for letter in letters:
-            if sent - len(receipts) >= _AT_ONCE or size > _BYTES_AT_ONCE:
-                self._wait_for_receipts(producer, topic, receipts, sent, patience)
-                size = 0
-            try:
-                producer.produce(
-                    topic,
-                    letter.value,
-                    letter.key,
-                    headers=list(letter.headers),
-                    on_delivery=take_receipt,
-                )
-            except (BufferError, KafkaException) as error:
-                raise _failed(topic, str(error)) from error
-            sent += 1
-            size += len(letter.key or b"") + len(letter.value or b"")
-            if sent % _SERVE_EVERY == 0:
-                producer.poll(0)
-        self._wait_for_receipts(producer, topic, receipts, sent, patience)
-
-    def _wait_for_receipts(
-        self,
-        producer: Producer,
-        topic: str,
-        receipts: Sequence[KafkaError | None],
-        sent: int,
-        patience: float,
-    ) -> None:
-        """Return once the brokers have all that was sent.
-
-        Raises:
-            ProduceError: one was refused, or none was taken for ``patience`` seconds.
-        """
-        deadline, taken = Deadline.after(patience), len(receipts)
-        while len(receipts) < sent and not deadline.expired:
+        try:
+            producer.produce(
+                topic,
+                letter.value,
+                letter.key,
+                headers=list(letter.headers),
+                on_delivery=take_receipt,
+            )
+        except (BufferError, KafkaException) as error:
+            raise _failed(topic, str(error)) from error
+        deadline = Deadline.after(patience)
+        while not receipts and not deadline.expired:
             producer.poll(deadline.at_most(_POLL_INTERVAL))
-            if len(receipts) > taken:
-                deadline, taken = Deadline.after(patience), len(receipts)
-        refused = next((each for each in receipts if each is not None), None)
+        if not receipts:
+            raise _failed(topic, "no answer in time")
+        refused = receipts[0]
         if refused is not None:
             if refused.fatal():
                 self._discard_producer(producer)
             raise _failed(topic, refused.str())
-        if len(receipts) < sent:
-            raise _failed(topic, "no answer in time")
+
+    def store_all(self, letters: ResultColumns, patience: float) -> None:
+        with self._sending:
+            producer, columns = self._open_columnar()
+            try:
+                # the client gives up what waits in its queue for too long
+                for portion in _portions(letters):
+                    produce_all([portion], producer, Deadline.after(patience), columns)
+            except (RowsRefusedError, ProduceError, KafkaException) as error:
+                # what was not confirmed counts as not sent, and is sent again
+                producer.purge()
+                self._columnar = None
+                raise _failed(letters.topic, str(error)) from error
 
     def _open_producer(self) -> Producer:
         with self._lock:
             if self._producer is None:
-                given = clients.base(self._properties)
-                self._producer = Producer(clients.producer({**_SETTINGS, **given}))
+                self._producer = self._made()
             return self._producer
+
+    def _open_columnar(self) -> tuple[Producer, ColumnProducer | None]:
+        if self._columnar is None:
+            producer = self._made(**ColumnProducer.plugin(self._properties))
+            self._columnar = producer, ColumnProducer.of_the_newest()
+        return self._columnar
+
+    def _made(self, **more: str) -> Producer:
+        given = clients.base(self._properties)
+        return Producer(clients.producer({**_SETTINGS, **more, **given}))
 
     def _discard_producer(self, producer: Producer) -> None:
         """Discard this producer, which takes no more records; the next record opens another."""
@@ -135,11 +132,30 @@ class KafkaDeadLetterStore:
                 self._producer = None
 
     def close(self) -> None:
-        """Release the producer; what is not confirmed counts as not sent."""
+        """Release the producers; what is not confirmed counts as not sent."""
         with self._lock:
             if self._producer is not None:
                 self._producer.purge()
                 self._producer = None
+        with self._sending:
+            if self._columnar is not None:
+                self._columnar[0].purge()
+                self._columnar = None
+
+
+def _portions(letters: ResultColumns) -> Iterator[ResultColumns]:
+    """Yield letters in portions that are sent within seconds; one alone may be larger."""
+    start = size = 0
+    lengths = (
+        pc.fill_null(pc.binary_length(each), 0).to_pylist()
+        for each in (letters.keys, letters.values)
+    )
+    for place, both in enumerate(zip(*lengths, strict=True)):
+        if place - start >= _AT_ONCE or size > _BYTES_AT_ONCE:
+            yield letters.slice(start, place - start)
+            start, size = place, 0
+        size += sum(both)
+    yield letters.slice(start, len(letters) - start)
 
 
 def _failed(topic: str, reason: str) -> ProduceError:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 from headrace.kafka.errors import ProduceError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from concurrent.futures import Future
 
     from headrace.core.clock import Deadline
     from headrace.core.record_runs import Run
     from headrace.core.records import Record, TopicPartition
+    from headrace.core.result_columns import ResultColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,14 +326,19 @@ class DeadLetter:
 class DeadLetterStore(Protocol):
     """The store that puts records into dead-letter topics. Any thread."""
 
-    def store(self, topic: str, letters: Iterable[DeadLetter], patience: float) -> None:
-        """Put records into a topic, and return when all in-sync replicas have them. Blocks.
+    def store(self, topic: str, letter: DeadLetter, patience: float) -> None:
+        """Put a record into a topic, and return when all in-sync replicas have it. Blocks.
 
-        The brokers may take as long as they need, with no more than ``patience`` seconds between
-        two that they take.
+        The brokers have ``patience`` seconds for it.
 
         Raises:
-            ProduceError: not all are known to be there; they may be, or come there yet.
+            ProduceError: it is not known to be there; it may be, or come there yet.
+        """
+
+    def store_all(self, letters: ResultColumns, patience: float) -> None:
+        """Put records into their topic as :meth:`store` does, in few requests. Blocks.
+
+        The brokers may take as long as they need, with ``patience`` seconds for each thousand.
         """
 
     def close(self) -> None:
@@ -356,9 +362,13 @@ class NoDeadLetters:
     Reads no records either.
     """
 
-    def store(self, topic: str, letters: Iterable[DeadLetter], patience: float) -> None:
-        del letters, patience
+    def store(self, topic: str, letter: DeadLetter, patience: float) -> None:
+        del letter, patience
         raise ProduceError(f"this channel was built without a way to the topic {topic}")
+
+    def store_all(self, letters: ResultColumns, patience: float) -> None:
+        del patience
+        raise ProduceError(f"this channel was built without a way to the topic {letters.topic}")
 
     def read(self, partition: TopicPartition, offset: int, deadline: Deadline) -> Record | None:
         del offset, deadline

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.core.clock import Deadline
     from headrace.core.errors import PartitionError
     from headrace.core.records import Assignment, Batch, TopicPartition
-    from headrace.core.undecodable import UndecodableRecord
+    from headrace.core.undecodable import UndecodableRecords
     from headrace.telemetry.metrics import Metrics, PoolSnapshot, StateSnapshot
 
 
@@ -157,7 +157,7 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def _no_letters(found: Sequence[tuple[Batch, Sequence[UndecodableRecord]]]) -> None:
+def _no_letters(found: Sequence[tuple[Batch, UndecodableRecords]]) -> None:
     """Refuse, as there is no channel: a processor is tried out by itself."""
     raise FatalError(f"there is no dead-letter topic for records of {len(found)} batches")
 
@@ -186,9 +186,7 @@ class ChannelContext:
     restoring: PauseControl = field(default_factory=NoPauseControl)
     fail: Callable[[BaseException], None] = _raise
     stranded: PauseControl = field(default_factory=NoPauseControl)
-    send_undecodable: Callable[[Sequence[tuple[Batch, Sequence[UndecodableRecord]]]], None] = (
-        _no_letters
-    )
+    send_undecodable: Callable[[Sequence[tuple[Batch, UndecodableRecords]]], None] = _no_letters
 
 
 class StateView(Protocol):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from headrace.core.records import Batch
     from headrace.core.spans import Span
-    from headrace.core.undecodable import UndecodableRecord
+    from headrace.core.undecodable import UndecodableRecords
     from headrace.processors.pending import PendingWork, Task
     from headrace.sinks.channel_sink import Staged
 
@@ -44,11 +44,11 @@ class Job:
         """Return what its records take, in bytes."""
         return sum(batch.size for batch in self.batches)
 
-    def rejected(self) -> Iterator[tuple[Batch, Sequence[UndecodableRecord]]]:
+    def rejected(self) -> Iterator[tuple[Batch, UndecodableRecords]]:
         """Yield its undecodable records that are to be dead letters, by batch."""
         for batch in self.batches:
-            records = self.staged.rejected.get(batch.partition, ())
-            found = [each for each in records if batch.start <= each.offset < batch.next_offset]
+            records = self.staged.rejected.get(batch.partition)
+            found = records and records.between(batch.start, batch.next_offset)
             if found:
                 yield batch, found
 

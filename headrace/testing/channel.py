@@ -22,13 +22,14 @@ from headrace.telemetry.metrics import Metrics
 from headrace.testing.zookeeper import InMemoryRegistry, InMemoryZooKeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.channel.bounds import Until
     from headrace.channel.pauses import PauseFile
     from headrace.coordinators.coordinator import Coordinator
     from headrace.coordinators.rebalance import Listener
     from headrace.core.records import TopicPartition
+    from headrace.core.result_columns import ResultColumns
     from headrace.core.spans import Tracer
     from headrace.kafka.ports import DeadLetterStore, OffsetStore, RecordSource, TopicCatalog
     from headrace.processors import BatchProcessor
@@ -190,8 +191,16 @@ class InMemoryDeadLetters:
         self.closed = False
         self._changed = Condition()
 
-    def store(self, topic: str, letters: Iterable[DeadLetter], patience: float) -> None:
+    def store(self, topic: str, letter: DeadLetter, patience: float) -> None:
         del patience
+        self._keep(topic, [letter])
+
+    def store_all(self, letters: ResultColumns, patience: float) -> None:
+        del patience
+        found = [DeadLetter(each.key, each.value, each.headers or []) for each in letters]
+        self._keep(letters.topic, found)
+
+    def _keep(self, topic: str, letters: Sequence[DeadLetter]) -> None:
         with self._changed:
             if self.refuse is not None:
                 raise ProduceError(self.refuse)

@@ -6,9 +6,11 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from headrace.core.clock import Deadline
+from headrace.core.result_columns import ResultColumns
 from headrace.kafka import clients, dead_letters, topic_producer, transactional_producer
 from headrace.kafka.dead_letters import KafkaDeadLetterStore
 from headrace.kafka.errors import ProduceError
@@ -34,7 +36,13 @@ _SAID = [
 def _letter(given: Mapping[str, Any]) -> None:
     letter = DeadLetter(key=None, value=b"", headers=())
     with pytest.raises(ProduceError, match="buffers are full"):
-        KafkaDeadLetterStore(given).store("letters", [letter], 1)
+        KafkaDeadLetterStore(given).store("letters", letter, 1)
+
+
+def _letters(given: Mapping[str, Any]) -> None:
+    letters = ResultColumns("letters", pa.nulls(1, pa.binary()), pa.array([b""]))
+    with pytest.raises(ProduceError, match="take no more records"):
+        KafkaDeadLetterStore(given).store_all(letters, 0)
 
 
 class _Made:
@@ -51,6 +59,9 @@ class _Made:
         """Be full."""
         raise BufferError("buffers are full")
 
+    def purge(self) -> None:
+        """Drop nothing."""
+
 
 @pytest.mark.parametrize("said", _SAID)
 @pytest.mark.parametrize(
@@ -60,8 +71,9 @@ class _Made:
         (transactional_producer, lambda given: TransactionalProducer(given, "id")),
         (transactional_producer, lambda given: TransactionalProducer(given, "id", quiet=True)),
         (dead_letters, _letter),
+        (dead_letters, _letters),
     ],
-    ids=["topic", "offsets", "sink", "dead letters"],
+    ids=["topic", "offsets", "sink", "dead letter", "dead letters"],
 )
 def test_a_producer_has_one_request_in_flight(
     monkeypatch: pytest.MonkeyPatch,

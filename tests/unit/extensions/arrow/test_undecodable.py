@@ -28,14 +28,14 @@ from tests.unit.channel.in_memory import P0, P1, committed, eventually
 from tests.unit.channel.recorder import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
     from headrace import InboundKafkaChannel
     from headrace.core.records import Record
-    from headrace.kafka.ports import DeadLetter
+    from headrace.core.result_columns import ResultColumns
     from headrace.sinks.contract import PartitionCommit
     from headrace.spark import MicroBatch
 
@@ -55,11 +55,9 @@ class CountingLetters(InMemoryDeadLetters):
         super().__init__()
         self.calls: list[int] = []
 
-    def store(  # noqa: D102 - as there
-        self, topic: str, letters: Iterable[DeadLetter], patience: float
-    ) -> None:
+    def store_all(self, letters: ResultColumns, patience: float) -> None:  # noqa: D102 - as there
         before = len(self.letters)
-        super().store(topic, letters, patience)
+        super().store_all(letters, patience)
         self.calls.append(len(self.letters) - before)
 
 
