@@ -142,7 +142,10 @@ def busy(
     if besides is not None:
         eventually(lambda: daemon.metric("headrace_keyed_rows", channel="workflow") == 1)
     if topologies is not None:
-        eventually(lambda: daemon.metric("headrace_streams_rows", operator="settled") == 1)
+        options = topologies["shop"]["options"]
+        part = f"shop.{min(options['orders'], options['payments'])}"
+        where = {"topology": "shop", "channel": part, "operator": "settled"}
+        eventually(lambda: daemon.metric("headrace_streams_rows", **where) == 1)
     return daemon
 
 
