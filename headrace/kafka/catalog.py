@@ -115,6 +115,9 @@ _MOVING_LEADER = (
 #: Seconds in which a partition has to have its next leader, and between two looks.
 _LEADER_PATIENCE, _LEADER_RETRY = 3.0, 0.1
 
+#: Seconds in which one broker has to answer before others are looked for.
+_BROKER_PATIENCE = 2.0
+
 #: What the client says where no broker answers.
 _SILENT = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)  # noqa: SLF001 - the client's public name for it
 
@@ -156,6 +159,30 @@ class KafkaTopicCatalog:
     def describe(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
         if not topics:
             return {}
+        until = Deadline.after(deadline.remaining)
+        while True:
+            try:
+                return self._described(topics, Deadline.after(until.at_most(_BROKER_PATIENCE)))
+            except KafkaAccessError:
+                raise
+            except KafkaUnavailableError:
+                if until.expired:
+                    raise
+            self._look_for_brokers(Deadline.after(until.at_most(_BROKER_PATIENCE)))
+
+    def _look_for_brokers(self, deadline: Deadline) -> None:
+        """Ask which brokers there are, if one says it by the deadline.
+
+        The client asks a broker that it was told to once, and waits for that one to come back: it
+        looks for another by itself every five minutes.
+        """
+        try:
+            self._admin.list_topics(timeout=deadline.left)
+        except KafkaException:
+            # what is asked after this says whether any broker answers
+            Event().wait(deadline.at_most(_LEADER_RETRY))
+
+    def _described(self, topics: Collection[str], deadline: Deadline) -> Mapping[str, TopicInfo]:
         asked = self._admin.describe_topics(
             TopicCollection(list(topics)), request_timeout=deadline.left
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from headrace.core.clock import Deadline
 from headrace.core.errors import CommitFailedError
 from headrace.devstack import Blueprint, LocalStack
+from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
 from headrace.testing.records import FakeRecord
@@ -58,6 +60,21 @@ def cluster(stack: LocalStack) -> Cluster:
 def group_of(cluster: Cluster, stack: LocalStack, directory: Path, topic: str) -> Group:
     """Return a group that reads the topic."""
     return Group(cluster, stack.zookeeper_hosts, directory, topic)
+
+
+@pytest.mark.timeout(400)
+def test_topics_are_described_whichever_broker_is_away(cluster: Cluster) -> None:
+    """A client that asked one broker before asks another, and does not wait for that one."""
+    topic = cluster.topic([[1, 2, 3]])
+    properties = {"bootstrap.servers": cluster.address, "log_level": 0}
+    with closing(KafkaTopicCatalog(properties, "group")) as catalog:
+        for broker in cluster.brokers:
+            assert topic in catalog.describe([topic], Deadline.after(WAIT))
+            broker.kill()
+            try:
+                assert topic in catalog.describe([topic], Deadline.after(WAIT))
+            finally:
+                broker.start(Deadline.after(120.0))
 
 
 def test_a_killed_broker_holds_up_only_unreplicated_partitions(
