@@ -31,10 +31,7 @@ GROUPS = {
     # what the images have, with Spark and without
     "image": [
         "pyproject.toml",
-        *(
-            f"--extra={name}"
-            for name in ("delta", "keyed", "sketches", "spark", "sql", "tracing")
-        ),
+        *(f"--extra={name}" for name in ("delta", "keyed", "sketches", "spark", "sql", "tracing")),
     ],
     "slim": ["pyproject.toml", "--extra", "keyed"],
 }

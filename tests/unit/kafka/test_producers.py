@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -128,9 +128,9 @@ def test_records_have_the_time_that_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     class Taking(_Made):
         """A producer that takes everything."""
 
-        def produce(self, *_: object, timestamp: int = -1, **__: object) -> None:
+        def produce(self, *_: object, **given: object) -> None:
             """Note the time."""
-            times.append(timestamp)
+            times.append(cast("int", given["timestamp"]))
 
         def poll(self, _: float) -> None:
             """Return at once."""

@@ -528,7 +528,7 @@ def test_a_join_by_a_foreign_key_ends_with_the_last_rows_after_a_kill(
     wanted = test.store("sold")
     wait_for(lambda: last_of(site, output) == wanted, Deadline.after(SPARK_WAIT))
     # one change more of each side, at a time when nothing is under way
-    end = [
+    end: list[tuple[str, str, dict[str, Any] | None, int]] = [
         (buyers, "b1", {"name": "last"}, BEGIN + 60_000),
         (sales, "1", {"buyer": "b1", "cents": -1}, BEGIN + 60_001),
     ]

@@ -171,6 +171,7 @@ def sold() -> Topology:
     sales.join(buyers, Sold, name="sold", on=Sale.buyer, cents=Sale.cents, who=Buyer.name).to(
         "sold"
     )
+    return app
 
 
 class Reach(Row):
