@@ -128,6 +128,7 @@ class ReduceState:
         self.time = time
         self._operator, self._source, self._output = operator, source, operator.output
         self._rows, self._partition = rows, partition
+        self._names: dict[bytes, Any] = {}
         self._timers = {
             key: timers for key, row in rows.items() if (timers := _KeyState.of(row).timers)
         }
@@ -146,6 +147,8 @@ class ReduceState:
         """
         label = self._operator.label
         batch, keys = split_by_key(batch, self._source.key, label, poison)
+        # those of a micro-batch alone: decoded one by one they would take longer than the reducer
+        self._names = self._names_of(keys.unique())
         columns = (keys, pa.array(batch.times), pa.array(batch.at))
         made: list[_Made] = []
         with calls.job():
@@ -209,11 +212,18 @@ class ReduceState:
         self._set_timers(key, after.timers, fact)
         return made
 
+    def _names_of(self, keys: pa.Array) -> dict[bytes, Any]:
+        """Return keys as the reducer has them: a value, or a tuple of several."""
+        parts = decode_keys(keys, self._source.key).parts
+        values = zip(*(each.to_pylist() for each in parts), strict=True)
+        names = (value[0] if len(value) == 1 else value for value in values)
+        return dict(zip(keys.to_pylist(), names, strict=True))
+
     def _name(self, key: bytes) -> Any:
-        """Return a key as the reducer has it: a value, or a tuple of several."""
-        parts = decode_keys(pa.array([key], pa.binary()), self._source.key).parts
-        values = tuple(each[0].as_py() for each in parts)
-        return values[0] if len(values) == 1 else values
+        """Return a key as the reducer has it, also that of a timer."""
+        if key not in self._names:
+            self._names |= self._names_of(pa.array([key], pa.binary()))
+        return self._names[key]
 
     def _set_timers(self, key: bytes, timers: Mapping[str, int], fact: Event[Any] | Fired) -> None:
         """Remember when timers are due; one that fired is set only where it was returned."""

@@ -73,7 +73,9 @@ class TaskRecords:
         topics = _column(self._table, "topic").dictionary_encode()
         keys, values = _column(self._table, "key"), _column(self._table, "value")
         codes = topics.indices.to_numpy()
-        offsets = self._table.column("offset").to_numpy()
+        # a stage in workers is sent no offsets
+        has_offsets = "offset" in self._table.column_names
+        offsets = self._table.column("offset").to_numpy() if has_offsets else None
         found = {}
         for code, topic in enumerate(topics.dictionary.to_pylist()):
             at = np.flatnonzero(codes == code)
@@ -85,7 +87,7 @@ class TaskRecords:
                 keys if is_all else keys.take(places),
                 values if is_all else values.take(places),
                 self.times[at],
-                offsets[at],
+                None if offsets is None else offsets[at],
             )
         return found
 
