@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
@@ -366,6 +366,13 @@ class Restorer:
         at = partition, position.offset, epoch
         return _TRUNCATED if self._catalog.truncated_at(*at, deadline)[0] else None
 
+    def _epoch_of_end(self, partition: TopicPartition) -> int | None:
+        """Return the leader epoch of a partition's end, None where no broker says it now."""
+        deadline = Deadline.after(_SHORT_ANSWER_TIMEOUT, self._clock)
+        with suppress(KafkaUnavailableError):
+            return self._catalog.leader_epoch(partition, deadline)
+        return None
+
     def _ends(self, number: int) -> tuple[int, int]:
         """Ask where a partition begins and ends, not for long while others are fetched."""
         is_fetching = any(each.end is not None for each in self._under_way.values())
@@ -430,9 +437,7 @@ class Restorer:
                     epoch = fetched.leader_epochs.get(partition, restoring.leader_epoch)
                     restoring.leader_epoch = epoch
                     self._write(number, restoring, records)
-        for partition, offset in fetched.ends:
-            if (restoring := self._fetching(partition.partition)) is not None:
-                restoring.position = max(restoring.position, offset)
+        self._pass_marks(fetched.ends)
         gone = dict.fromkeys(fetched.out_of_range, _OUT_OF_RANGE)
         gone |= dict.fromkeys((each for each, _ in fetched.truncated), _TRUNCATED)
         for partition, reason in gone.items():
@@ -498,6 +503,16 @@ class Restorer:
             log.warning("restore_failed", channel=self._name, error=complaint)
         for each in waiting:
             self._note_problem(each, complaint)
+
+    def _pass_marks(self, ends: Iterable[tuple[TopicPartition, int]]) -> None:
+        """Set positions to ends that were reached after the last row."""
+        for partition, offset in ends:
+            restoring = self._fetching(partition.partition)
+            if restoring is not None and offset > restoring.position:
+                # marks of transactions, which another leader may have written: under the epoch of
+                # the last row the log would not be known to lead there
+                restoring.leader_epoch = self._epoch_of_end(partition)
+                restoring.position = offset
 
     def _fetching(self, number: int) -> _Restore | None:
         """Return a partition that is fetched, None where what came of it is not wanted now."""

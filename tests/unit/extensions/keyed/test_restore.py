@@ -478,3 +478,38 @@ def test_the_last_row_of_each_key_is_restored(store: RocksStore, pieces: int) ->
         (b"timed", "t")
     ]
     assert store.position(0) == Position("id", ROWS, 0.0)
+
+
+class Marked(Log):
+    """One that ends with the mark of a transaction, which a later leader wrote than the rows.
+
+    No broker knows the leader where there is no ``epoch``.
+    """
+
+    def __init__(self, epoch: int | None) -> None:
+        super().__init__()
+        self._epoch = epoch
+
+    def leader_epoch(self, partition: TopicPartition, deadline: Deadline) -> int | None:
+        """Return the present leader's epoch, or fail."""
+        del deadline
+        if self._epoch is None:
+            raise KafkaUnavailableError(f"{partition} has no leader")
+        return self._epoch
+
+
+@pytest.mark.parametrize("epoch", [2, None])
+def test_a_store_behind_a_mark_has_the_epoch_of_the_end(
+    store: RocksStore, epoch: int | None
+) -> None:
+    """The epoch of the last row ended before the mark: a log would look truncated by it."""
+    log = Marked(epoch)
+    with restoring(store, log) as (restorer, ready):
+        restorer.begin(FakeAssignment(TopicPartition("in", 0)), 1)
+        rows = log.rows(0, ROWS - 1)
+        log.sent.put(Fetched(chunks=[(LOG, rows)], leader_epochs={LOG: 0}))
+        log.sent.put(Fetched(ends=[(LOG, ROWS)]))
+        eventually(lambda: ready == [0])
+    position = store.position(0)
+    assert position is not None
+    assert (position.offset, position.leader_epoch) == (ROWS, epoch)
