@@ -83,6 +83,11 @@ class PeriodicThread(ABC):
         """Start the thread."""
         self._thread.start()
 
+    @property
+    def is_started(self) -> bool:
+        """Return whether the thread was started."""
+        return self._thread.ident is not None
+
     def request_stop(self) -> None:
         """Request the thread's end. Does not block."""
         self._stopping.set()

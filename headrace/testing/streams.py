@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from headrace.core.letter_headers import LetterHeaders
+from headrace.core.records import TopicPartition
 from headrace.core.tables import SCHEMA
 from headrace.extensions.keyed.sink import staged_state
 from headrace.extensions.keyed.state import LayeredState, Progress
@@ -18,13 +19,16 @@ from headrace.extensions.streams.inline.times import in_task_order
 from headrace.extensions.streams.kernels.rows import Emit
 from headrace.extensions.streams.operators import Emitted, KeyBy, Sink
 from headrace.extensions.streams.runtime.fold import TopologyFold
+from headrace.extensions.streams.runtime.shared import SharedTables
 from headrace.extensions.streams.runtime.tasks import RejectRules
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 from headrace.testing.keyed import MemoryStore
+from headrace.testing.records import FakeRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from headrace.core.records import Record
     from headrace.extensions.keyed.sink import KeyedCounts
     from headrace.extensions.streams.plan import Channel, Plan
     from headrace.extensions.streams.rows import Row
@@ -50,6 +54,7 @@ class InMemoryPart:
 
     ``written`` has what was committed, by topic and in its order. ``chunks`` is in how many parts a
     micro-batch goes through the operators without state, as on Spark; None: as without it.
+    ``shared`` are the tables that it has whole, with what was loaded into them.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class InMemoryPart:
         *,
         chunks: int | None = None,
     ) -> None:
+        self.shared = SharedTables(plan, part)
         self.plan, self.part, self.chunks = plan, part, chunks
         self.rules = rules or RejectRules(LetterHeaders("headrace", plan.group))
         self.written: dict[str, list[TopicRecord]] = {}
@@ -73,7 +79,17 @@ class InMemoryPart:
         self.state = LayeredState(self._store)
         self.state.begin(0, Progress({"in": self._offset}, self._number, None))
         self.state.admit(0)
-        self.fold = TopologyFold(self.plan, self.part, self.state, self.rules, _MAX_ROW)
+        self.fold = TopologyFold(
+            self.plan, self.part, self.state, self.rules, _MAX_ROW, shared=self.shared.by_place
+        )
+
+    def load(self, topic: str, records: Sequence[TopicRecord]) -> None:
+        """Apply records to the shared tables of a topic."""
+        fake: list[Record] = [
+            FakeRecord(key_=each.key, value_=each.value, timestamp_=each.time) for each in records
+        ]
+        if fake:
+            self.shared.apply(TopicPartition(topic, 0), fake, self.part.name)
 
     def run(self, records: Sequence[TopicRecord], *, commits: bool = True) -> None:
         """Run a micro-batch in the order of the records; commit what came of it, or drop it.
@@ -134,7 +150,8 @@ def check_topology(
     Each part runs on one partition, as a channel would run it. Some micro-batches are dropped and
     delivered again, and some parts start again with their stored rows; some run as on Spark. The
     records of ``each`` and ``final`` are compared one by one, and so are the rows at the end.
-    Updates depend on cuts, and so does all that is made of them: it is left out. Of a join by a
+    Updates depend on cuts, and so does all that is made of them: it is left out. Shared tables have
+    their last rows from the beginning. Of a join by a
     foreign key the last value of each key is compared, as the steps before it depend on when the
     sides hear of each other.
 
@@ -168,6 +185,9 @@ def _run(plan: Plan, given: Sequence[TopicRecord], random: Random | None) -> dic
     cut, settled = _cut_topics(plan), _settled_topics(plan)
     for circle in plan.circles_in_order:
         runs = [InMemoryPart(plan, part, chunks=_chunks(random)) for part in circle]
+        for run in runs:
+            for topic in run.part.shared:
+                run.load(topic, topics.get(topic, []))
         _run_circle(runs, topics, random)
         for run in runs:
             for topic, written in run.written.items():

@@ -282,6 +282,15 @@ class ProcessorConfig(Section):
         """
         return self.topics_by_key(channel)
 
+    def shared_topics(self, channel: ChannelConfig) -> tuple[str, ...]:
+        """Return the topics that each member reads whole, besides those of the channel.
+
+        Raises:
+            ConfigError: users' code says which, and cannot be used.
+        """
+        del channel
+        return ()
+
     def outputs(self, channel: ChannelConfig) -> tuple[str, ...]:
         """Return the topics that its code writes results to, which are not those of a sink.
 

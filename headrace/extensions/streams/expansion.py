@@ -16,7 +16,6 @@ from headrace.core.errors import ConfigError
 from headrace.extensions.streams.decode import has_bytes
 from headrace.extensions.streams.names import table_channel, table_topic
 from headrace.extensions.streams.operators import (
-    Lookup,
     StreamJoin,
     TableSource,
 )
@@ -124,14 +123,9 @@ class Expansion:
         for place, operator in enumerate(self._plan.operators):
             if isinstance(operator, StreamJoin):
                 yield from self._conflicts_of_join(operator)
-            if isinstance(operator, TableSource) or place in self._plan.answers:
+            is_table = isinstance(operator, TableSource) and not operator.shared
+            if is_table or place in self._plan.answers:
                 yield from self._conflicts_of_rows(operator, operator.output, None)
-            if is_not_run(operator):
-                yield FieldConflict(
-                    ("code",),
-                    f"is {self._section.code}, and {operator.label} does not run in a channel yet; "
-                    "leave it out, or join the table by the stream's key",
-                )
 
     def _conflicts_of_processors(self) -> Iterator[FieldConflict]:
         """Yield which keys of processors are not for the section to say."""
@@ -248,13 +242,3 @@ class Expansion:
             "group": part.group,
             "processor": {**processor, "internal": internal},
         }
-
-
-def is_not_run(operator: Operator) -> bool:
-    """Return whether channels do not run an operator."""
-    match operator:
-        case TableSource(shared=True):
-            return True
-        case Lookup():
-            return operator.on is not None
-    return False

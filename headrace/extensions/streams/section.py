@@ -221,6 +221,10 @@ class StreamsProcessorConfig(StateProcessorConfig):
         answers = plan.answers_of(part).items()
         return (*written, *(self._answers(*each) for each in answers if each[0] not in names))
 
+    @override
+    def shared_topics(self, channel: ChannelConfig) -> tuple[str, ...]:
+        return self.planned[1].shared
+
     def _answers(self, name: str, sources: tuple[str, ...]) -> TopicByKey:
         """Return a topic of a join by a foreign key, with the partitions of its reader's others."""
         internal = self.internal.model_copy(update={"partitions": None})

@@ -806,6 +806,10 @@ class Table(_Rows[R]):
         with named_errors(f"join {name!r}"):
             require_name(name)
             inputs = self._inputs(other)
+            if isinstance(other, SharedTable):
+                raise TypeError(
+                    "a shared_table is for lookups of streams; read the topic as app.table(...)"
+                )
             left, right = self.handle.output, other.handle.output
             for each in (left, right):
                 if each.windows is not None:

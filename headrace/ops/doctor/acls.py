@@ -76,6 +76,8 @@ def _of_channel(channel: ChannelConfig) -> Iterator[Acl]:
 def _of_own_topics(channel: ChannelConfig) -> Iterator[Acl]:
     """Yield what a channel needs of its state's topics, and of those that its processor writes."""
     chosen, create = channel.processor, ("Create",)
+    for topic in chosen.shared_topics(channel):
+        yield Acl("topic", topic, ("Read",))
     if isinstance(chosen, StateProcessorConfig):
         changelog = changelog_name(channel.group, channel.topics[0])
         grows = ("Alter",) if chosen.has_fixed_keys else ()

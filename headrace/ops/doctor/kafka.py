@@ -133,6 +133,7 @@ def _channel(name: str, channel: ChannelConfig, clients: _Clients) -> Iterator[F
         is_whole = found.keys() >= set(channel.subscription.names)
         known = () if is_whole else sorted(clients.catalog.names(Deadline.after(TIMEOUT)))
         yield from judge_topics(check, channel, found, clients.made, known)
+        yield from _shared(check, channel, clients.catalog)
         yield from check_written(name, channel, clients.catalog, clients.made)
         yield from check_internal(name, channel, clients.catalog)
         offsets = ResultTransactions(clients.properties, channel.group, clients.member)
@@ -151,6 +152,17 @@ def _channel(name: str, channel: ChannelConfig, clients: _Clients) -> Iterator[F
     prefix = transactional_prefix(channel, clients.member)
     if prefix is not None:
         yield from _transactions(name, f"{prefix}.doctor", clients.properties)
+
+
+def _shared(check: str, channel: ChannelConfig, catalog: KafkaTopicCatalog) -> Iterator[Finding]:
+    """Check the topics that each member reads whole."""
+    names = channel.processor.shared_topics(channel)
+    found = catalog.describe(names, Deadline.after(TIMEOUT)) if names else {}
+    for name in names:
+        if name in found:
+            yield ok(check, f"{name} is there, which each member reads whole")
+        else:
+            yield error(check, f"{name} does not exist", "create it, or correct its name")
 
 
 def _topics(channel: ChannelConfig, catalog: KafkaTopicCatalog) -> Mapping[str, TopicInfo]:

@@ -95,6 +95,8 @@ def _needs_of(channel: ChannelConfig) -> Iterator[NeededTopic]:
     chosen = channel.processor
     for topic in channel.subscription.names:
         yield NeededTopic(topic, Use.INPUT, channel)
+    for topic in chosen.shared_topics(channel):
+        yield NeededTopic(topic, Use.INPUT, channel)
     if isinstance(chosen, StateProcessorConfig):
         read = channel.topics[0]
         yield NeededTopic(changelog_name(channel.group, read), Use.CHANGELOG, channel, as_=read)

@@ -23,6 +23,7 @@ from headrace.extensions.streams.inline.run import topics_in_code
 from headrace.extensions.streams.runtime.fold import TopologyFold
 from headrace.extensions.streams.runtime.operator_figures import OperatorFigures, store_prefixes
 from headrace.extensions.streams.runtime.processor import StreamsProcessor
+from headrace.extensions.streams.runtime.shared import SharedTables
 from headrace.extensions.streams.runtime.tasks import RejectRules, times_of_rows
 from headrace.extensions.streams.section import StreamsProcessorConfig
 from headrace.kafka.clients import client_properties
@@ -48,8 +49,16 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
     state = LayeredState(store)
     engine_name = choose_engine(chosen.engine, plan, part).name
     watches = watch_code(engine_name, channel.group, folder)
+    shared = SharedTables(plan, part)
     fold = TopologyFold(
-        plan, part, state, _rules(channel), chosen.state.max_row, watches.here, watches.of_fold
+        plan,
+        part,
+        state,
+        _rules(channel),
+        chosen.state.max_row,
+        watches.here,
+        watches.of_fold,
+        shared.by_place,
     )
 
     def follow(changed: ChannelConfig) -> None:
@@ -77,6 +86,7 @@ def build_streams(chosen: StreamsProcessorConfig, site: ProcessorSite) -> Stream
         fold=fold,
         by_key=chosen.made_topics(channel),
         formers=plan.former_parts(part),
+        shared=shared,
         limits=merge_limits(channel),
         job_timeout=channel.batch_timeout * JOB_SHARE,
         calls=watches.here,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.extensions.keyed.tables import OutputRow, PartsRunner
     from headrace.extensions.streams.inline.batch import Written
     from headrace.extensions.streams.inline.stage import StageRows
+    from headrace.extensions.streams.inline.tables import SourceTable
     from headrace.extensions.streams.plan import Channel, Plan
     from headrace.extensions.streams.runtime.states import Changes
     from headrace.extensions.streams.runtime.tasks import RejectRules, TaskResult
@@ -37,7 +38,8 @@ class TopologyFold:
     """Runs the micro-batches of a channel through its operators, task by task.
 
     One call at a time for a task; calls of different tasks may be on different threads. ``watch``
-    interrupts users' functions that do not return.
+    interrupts users' functions that do not return. ``shared`` are tables of all tasks, by their
+    operators' places.
     """
 
     def __init__(  # noqa: PLR0917 - what operators run on
@@ -49,7 +51,9 @@ class TopologyFold:
         max_row: int,
         watch: CallWatch | None = None,
         watch_in_workers: CallWatch | None = None,
+        shared: Mapping[int, SourceTable] | None = None,
     ) -> None:
+        self._shared = shared
         self._plan, self._channel, self._state, self._watch = plan, channel, state, watch
         self._stage = WorkerStage(plan, channel, watch_in_workers)
         self._rules = (rules, max_row)
@@ -114,7 +118,7 @@ class TopologyFold:
         task, last = self._tasks.get(number), self._state.last_layer(number)
         if task is None or last is None or task.last_layer != last:
             task = self._tasks[number] = Task(
-                self._plan, self._channel, self._state, number, self._watch
+                self._plan, self._channel, self._state, number, self._watch, self._shared
             )
         return task
 

@@ -12,6 +12,7 @@ from headrace.core.errors import StartError
 from headrace.extensions.keyed.runtime.processor import KeyedProcessor
 from headrace.extensions.keyed.runtime.state_topics import START_TIMEOUT
 from headrace.extensions.keyed.topics import open_by_key
+from headrace.extensions.streams.runtime.shared import SharedReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,15 +21,21 @@ if TYPE_CHECKING:
     from headrace.config.models.processor import TopicByKey
     from headrace.core.records import Assignment
     from headrace.extensions.streams.runtime.fold import TopologyFold
+    from headrace.extensions.streams.runtime.shared import SharedTables
     from headrace.kafka.ports import TopicCatalog
     from headrace.processors.contract import BatchResponse, ChannelContext
+
+
+#: Seconds that the reader of shared tables has to end where the start fails.
+_STOP_TIMEOUT = 5.0
 
 
 class StreamsProcessor(KeyedProcessor):
     """Runs a part of a topology.
 
     ``by_key`` are the topics that it makes: of its changes of key, and of tables. ``formers`` are
-    changelogs of what the part may have been called before.
+    changelogs of what the part may have been called before. ``shared`` tables are read before it
+    opens.
     """
 
     def __init__(
@@ -37,12 +44,15 @@ class StreamsProcessor(KeyedProcessor):
         fold: TopologyFold,
         by_key: Sequence[TopicByKey],
         formers: Mapping[str, str],
+        shared: SharedTables,
         **others: Any,
     ) -> None:
         super().__init__(*parts, **others)
         self._fold = fold
         self._by_key = by_key
         self._formers = formers
+        self._shared = shared
+        self._shared_reader: SharedReader | None = None
 
     @override
     def open(self, context: ChannelContext) -> None:
@@ -65,7 +75,31 @@ class StreamsProcessor(KeyedProcessor):
                     partitions=topic.partitions,
                     settings=topic.settings,
                 )
-        super().open(context)
+        try:
+            self._read_shared(context)
+            super().open(context)
+        except BaseException:
+            self._stop_reading(Deadline.after(_STOP_TIMEOUT, context.clock))
+            raise
+
+    @override
+    def close(self, deadline: Deadline) -> None:
+        super().close(deadline)
+        self._stop_reading(deadline)
+
+    def _read_shared(self, context: ChannelContext) -> None:
+        if not self._shared.topics:
+            return
+        self._shared_reader = SharedReader(
+            context.channel, self._shared, self.parts.source, context.clock, context.fail
+        )
+        with closing(self.parts.catalog()) as catalog:
+            self._shared_reader.load(catalog, Deadline.after(START_TIMEOUT, context.clock))
+
+    def _stop_reading(self, deadline: Deadline) -> None:
+        reader, self._shared_reader = self._shared_reader, None
+        if reader is not None and reader.is_started:
+            reader.stop(deadline)
 
     @override
     def on_stream_termination(self, assignment: Assignment) -> BatchResponse | None:

@@ -53,7 +53,7 @@ from headrace.extensions.streams.runtime.table_store import StoredTable
 from headrace.extensions.streams.windows import TimeWindows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.extensions.keyed.state import LayeredState
     from headrace.extensions.streams.operators import Operator, Output
@@ -87,8 +87,15 @@ class TaskStates:
     What is in memory is read once; rows of groups by key are read as a micro-batch needs them.
     """
 
-    def __init__(self, plan: Plan, channel: Channel, state: LayeredState, number: int) -> None:
-        """Read the rows of a task, with all that is staged.
+    def __init__(
+        self,
+        plan: Plan,
+        channel: Channel,
+        state: LayeredState,
+        number: int,
+        shared: Mapping[int, SourceTable] | None = None,
+    ) -> None:
+        """Read the rows of a task, with all that is staged; ``shared`` tables are of all tasks.
 
         Raises:
             StateStoreError: they cannot be read.
@@ -100,7 +107,10 @@ class TaskStates:
         self._stores: dict[int, ChangingStore] = {}
         self._times: dict[int, int] = {}
         #: The state of each operator, None where it has none.
-        self.by_place: dict[int, Any] = dict.fromkeys(range(len(plan.operators)))
+        self.by_place: dict[int, Any] = {
+            **dict.fromkeys(range(len(plan.operators))),
+            **(shared or {}),
+        }
         for place in channel.operators:
             self.by_place[place] = self._open(place, plan.operators[place])
         #: The right sides of joins by a foreign key, by the joins' places.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.extensions.keyed.tables import OutputRow
     from headrace.extensions.streams.inline.batch import Written
     from headrace.extensions.streams.inline.stage import StageRows
+    from headrace.extensions.streams.inline.tables import SourceTable
     from headrace.extensions.streams.plan import Channel, Plan
     from headrace.extensions.streams.runtime.states import Changes
     from headrace.processors.task_merge import Times
@@ -227,13 +228,14 @@ class Task:
     again.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what operators run on
         self,
         plan: Plan,
         channel: Channel,
         state: LayeredState,
         number: int,
         watch: CallWatch | None = None,
+        shared: Mapping[int, SourceTable] | None = None,
     ) -> None:
         """Read the rows of all operators, with all that is staged.
 
@@ -242,7 +244,7 @@ class Task:
         """
         self.last_layer: str | None = None
         self._plan, self._channel, self._watch = plan, channel, watch
-        self._states = TaskStates(plan, channel, state, number)
+        self._states = TaskStates(plan, channel, state, number, shared)
 
     def process(
         self,

@@ -22,7 +22,9 @@ from headrace.extensions.streams.section import StreamsProcessorConfig
 from headrace.extensions.streams.topology import Topology
 from headrace.ops.admin.commands import _channel as named_channel
 from headrace.ops.admin.state import _absent as absent
+from headrace.ops.doctor.acls import needed_acls
 from headrace.ops.state.repartition import repartition
+from headrace.ops.topics.commands import Use, needed_topics
 from headrace.streams import Field, Row, count, key, last
 from tests.unit.extensions.streams import programs
 
@@ -102,6 +104,57 @@ def test_each_side_of_a_join_by_a_foreign_key_makes_both_topics_and_writes_one()
     assert processor(left).stores != processor(right).stores
     notes = [*processor(left).notes(left)]
     assert "operator table_join 'sold', by shop.sold.subscribe and shop.sold.respond" in notes
+
+
+def shared() -> Topology:
+    """Return a lookup in a table that each member has whole."""
+    app = Topology()
+    buyers = app.shared_table("buyers", programs.Buyer, name="people")
+    sales = app.stream("sales", programs.Sale)
+    sales.lookup(
+        buyers,
+        programs.Sold,
+        name="sold",
+        kind="inner",
+        on=programs.Sale.buyer,
+        cents=programs.Sale.cents,
+        who=programs.Buyer.name,
+    ).to("sold")
+    return app
+
+
+def test_the_topic_of_a_shared_table_is_read_whole_and_not_by_tasks() -> None:
+    """It is needed and may be read, and has no part in offsets, partitions or state."""
+    made = channels("shared")
+    (channel,) = made.values()
+    assert channel.topics == ("sales",)
+    assert processor(channel).shared_topics(channel) == ("buyers",)
+    assert processor(channel).stores is None
+    needed = {each.name: each.use for each in needed_topics(made)}
+    assert needed["buyers"] is Use.INPUT
+    config = Config.model_validate(
+        {"instance_id": "one", "topologies": {"t": {"code": f"{_HERE}:shared", "group": "shop"}}}
+    )
+    reads = [each.name for each in needed_acls(config) if "Read" in each.operations]
+    assert "buyers" in reads
+
+
+def test_permissions_of_a_join_by_a_foreign_key_are_those_of_each_side() -> None:
+    """Each side may make both topics, and write one of them."""
+    config = Config.model_validate(
+        {"instance_id": "one", "topologies": {"t": {"code": f"{_HERE}:sold", "group": "shop"}}}
+    )
+    found = {
+        (each.name, operation)
+        for each in needed_acls(config)
+        for operation in each.operations
+        if each.name.startswith("shop.sold.")
+    }
+    assert found == {
+        (f"shop.sold.{name}", operation)
+        for name in ("subscribe", "respond")
+        for operation in ("Create", "Read", "Write", "Delete", "DescribeConfigs")
+    }
 
 
 def test_the_code_is_called_once_for_all_channels() -> None:
