@@ -95,6 +95,12 @@ class Broker:
     def add_partitions(self, topic: str, total: int) -> None:
         """Let a topic have ``total`` partitions."""
         _done(self._admin.create_partitions([NewPartitions(topic, total)]).values())
+        # the controller has them; the brokers hear of it a moment later
+        seen = wait_for(lambda: self._partitions(topic) == total, Deadline.after(WAIT))
+        assert seen, f"{topic} has {self._partitions(topic)} partitions"
+
+    def _partitions(self, topic: str) -> int:
+        return len(self._admin.list_topics(topic, timeout=WAIT).topics[topic].partitions)
 
     def topics(self) -> set[str]:
         """Return the names of all topics."""

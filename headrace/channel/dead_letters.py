@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, cast
 
-import pyarrow as pa
 import structlog
 
 from headrace.config import LimitedRejects
 from headrace.core.clock import Deadline
-from headrace.core.columns import HEADERS
 from headrace.core.errors import ChannelFailedError, RetryableError, UndecodableRecordError
 from headrace.core.letter_headers import (
     Failure,
     LetterHeaders,
     Stage,
+    code_of,
     our_header,
     our_headers,
     shortened,
 )
 from headrace.core.record_runs import UnreadRecord
 from headrace.core.records import offset_of
-from headrace.core.result_columns import ResultColumns
-from headrace.core.undecodable import code_of
 from headrace.core.user_text import describe_error
 from headrace.kafka.catalog import meant
 from headrace.kafka.errors import KafkaUnavailableError, ProduceError, UnknownTopicError
@@ -225,14 +222,14 @@ class DeadLetters:
             )
         for batch, records in found:
             self._require_room(batch, records, section)
-        rows = pa.concat_tables([records.rows for _, records in found]).combine_chunks()
+        from headrace.core.undecodable import letters_of  # noqa: PLC0415 - needs Arrow
+
         headers = [
             each
             for batch, records in found
             for each in self._writer(batch, section).headers(records)
         ]
-        key, value = (rows.column(name).chunk(0) for name in ("key", "value"))
-        letters = ResultColumns(section.topic, key, value, pa.array(headers, HEADERS))
+        letters = letters_of(section.topic, [records for _, records in found], headers)
         try:
             self._store.store_all(letters, STORE_TIMEOUT)
         except ProduceError as failure:

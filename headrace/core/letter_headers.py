@@ -5,6 +5,7 @@ Kafka Connect's names are those of KIP-298, ``errors.deadletterqueue.context.hea
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -272,3 +273,13 @@ def full_name(thing: object) -> str:
     name: str = named.__qualname__
     module = named.__module__
     return name if module == "builtins" else f"{module}.{name}"
+
+
+#: The code in the message of an undecodable record's error.
+_CODE = re.compile(r"\[([A-Z][A-Z0-9_]*)\]")
+
+
+def code_of(message: str | None) -> str | None:
+    """Return the code in the message of an undecodable record's error, None without one."""
+    match = _CODE.search(message or "")
+    return None if match is None else match[1]

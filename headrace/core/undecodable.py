@@ -1,8 +1,7 @@
-"""Undecodable records: what becomes a dead letter, and the code of why."""
+"""Undecodable records in columns, and the dead letters that are made of them."""
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.core.columns import HEADERS
 from headrace.core.records import TopicPartition
+from headrace.core.result_columns import ResultColumns
 from headrace.core.tables import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-_CODE = re.compile(r"\[([A-Z][A-Z0-9_]*)\]")
-
 
 #: The columns of a record that its letter is made of.
 _COLUMNS = pa.schema(
@@ -111,10 +109,15 @@ class UndecodableRows(Mapping[TopicPartition, UndecodableRecords]):
         }
 
 
-def code_of(message: str | None) -> str | None:
-    """Return the code in the message of an undecodable record's error, None without one."""
-    match = _CODE.search(message or "")
-    return None if match is None else match[1]
+def letters_of(
+    topic: str,
+    found: Sequence[UndecodableRecords],
+    headers: Sequence[Sequence[tuple[str, bytes | None]]],
+) -> ResultColumns:
+    """Return dead letters of records for a topic, with the headers of each."""
+    rows = pa.concat_tables([records.rows for records in found]).combine_chunks()
+    key, value = (rows.column(name).chunk(0) for name in ("key", "value"))
+    return ResultColumns(topic, key, value, pa.array(headers, HEADERS))
 
 
 def offsets_of(records: Undecodable) -> dict[TopicPartition, Sequence[int]]:

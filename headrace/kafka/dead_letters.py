@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
@@ -18,7 +17,6 @@ from headrace.core.clock import Deadline
 from headrace.core.errors import RowsRefusedError
 from headrace.kafka import clients
 from headrace.kafka.clients import is_denied, open_consumer
-from headrace.kafka.columnar.producer import ColumnProducer
 from headrace.kafka.errors import (
     KafkaAccessError,
     KafkaUnavailableError,
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
 
     from headrace.core.records import ResultRecord
     from headrace.core.result_columns import ResultColumns
+    from headrace.kafka.columnar.producer import ColumnProducer
     from headrace.kafka.ports import DeadLetter
 
 #: ``enable.idempotence``: all in-sync replicas have it, and a retry of the client's own puts it
@@ -116,6 +115,8 @@ class KafkaDeadLetterStore:
             return self._producer
 
     def _open_columnar(self) -> tuple[Producer, ColumnProducer | None]:
+        from headrace.kafka.columnar.producer import ColumnProducer  # noqa: PLC0415 - needs numpy
+
         if self._columnar is None:
             producer = self._made(**ColumnProducer.plugin(self._properties))
             self._columnar = producer, ColumnProducer.of_the_newest()
@@ -145,6 +146,8 @@ class KafkaDeadLetterStore:
 
 def _portions(letters: ResultColumns) -> Iterator[ResultColumns]:
     """Yield letters in portions that are sent within seconds; one alone may be larger."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - a daemon without letters in columns needs it not
+
     start = size = 0
     lengths = (
         pc.fill_null(pc.binary_length(each), 0).to_pylist()

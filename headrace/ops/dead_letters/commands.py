@@ -15,10 +15,9 @@ import typer
 
 from headrace.core.clock import Deadline
 from headrace.core.errors import UsageError
-from headrace.core.letter_headers import REPLAYED_HEADER, letter_origin
+from headrace.core.letter_headers import REPLAYED_HEADER, code_of, letter_origin
 from headrace.core.positions import format_moment
 from headrace.core.records import ResultRecord, TopicPartition, offset_of
-from headrace.core.undecodable import code_of
 from headrace.extensions.keyed.names import REKEY_SUFFIX
 from headrace.kafka import KafkaTopicCatalog
 from headrace.kafka.clients import client_properties

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import UndecodableRecordError
+from headrace.core.letter_headers import code_of
 from headrace.core.misfits import MISFIT, ExpectedObject, custom_reason
 from headrace.core.tables import Decode, Decoding, Timestamps
-from headrace.core.undecodable import code_of
 from headrace.extensions.arrow.decode import ArrowDecoder, schema_of
 from headrace.testing import records_table
 

@@ -314,7 +314,7 @@ def test_a_partition_that_the_client_does_not_know_yet_is_no_record_s_fault(
     look: list[KafkaError],
     kind: type[Exception] | None,
 ) -> None:
-    """Where the brokers have it, or do not say: it is tried once more, and else another time."""
+    """A partition that the brokers have, or say nothing of, is tried once more, else later."""
     stage.known = {0, 7}
     stage.script |= {"produce": deque(answers), "look": deque(look)}
     record = ResultRecord("out", b"v", partition=7)

@@ -135,7 +135,7 @@ def test_only_a_decided_transaction_is_settled_unforced() -> None:
 
 @pytest.mark.parametrize("state", TransactionState)
 def test_an_open_transaction_is_never_settled(state: TransactionState) -> None:
-    """Nothing of it is decided, whoever has it; of all others there is nothing to be aborted."""
+    """An open transaction is not decided, whoever has it; others have nothing to be aborted."""
     found = replace(OPEN, logged=replace(OPEN.logged, state=state))
     if state is not TransactionState.ONGOING:
         require_decided(found)

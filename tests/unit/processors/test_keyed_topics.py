@@ -296,7 +296,7 @@ def test_rows_that_are_lost_while_it_is_quiet_have_their_partition_rest(
 def test_rows_that_are_lost_while_facts_come_have_their_partition_rest(
     bench: KeyedBench, harm: str, words: str
 ) -> None:
-    """What is committed to a changelog without its former rows is no position of the store."""
+    """A commit to a changelog without its former rows is no position of the store."""
     with bench.daemon() as daemon:
         held = daemon.assign(0)
         for _ in range(3):
@@ -313,7 +313,7 @@ def test_rows_that_are_lost_while_facts_come_have_their_partition_rest(
 def test_quiet_changelogs_are_looked_at_in_turns(
     bench: KeyedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However few are looked at with one checkpoint, each of them is found."""
+    """Each changelog is found, however few are looked at with one checkpoint."""
     monkeypatch.setattr(checkpoints, "QUIET_LOOKS", 1)
     with bench.daemon() as daemon:
         for number in (0, 1):

@@ -38,7 +38,7 @@ _read, _write = DECODERS["json"], ENCODERS["json"]
 
 
 class Origins(Protocol):
-    """Where the records of a micro-batch come from."""
+    """The places in topics that the records of a micro-batch come from."""
 
     def origin(self, at: int) -> tuple[str, int]:
         """Return the topic of a record, and its offset there."""

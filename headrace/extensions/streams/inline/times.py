@@ -67,13 +67,19 @@ class TimedRecord(Protocol):
     """A record with its own time, in milliseconds."""
 
     @property
-    def key(self) -> bytes | None: ...
+    def key(self) -> bytes | None:
+        """Return the key."""
+        ...
 
     @property
-    def value(self) -> bytes | None: ...
+    def value(self) -> bytes | None:
+        """Return the value."""
+        ...
 
     @property
-    def time(self) -> int: ...
+    def time(self) -> int:
+        """Return the time."""
+        ...
 
 
 T = TypeVar("T", bound=TimedRecord)

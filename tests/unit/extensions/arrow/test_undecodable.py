@@ -15,9 +15,8 @@ from headrace.channel.letter_limits import WINDOW, UndecodableLimits
 from headrace.config import ChannelConfig, DeliveredRejects, KafkaConfig
 from headrace.core.clock import Deadline
 from headrace.core.errors import ChannelFailedError
-from headrace.core.letter_headers import read_letter
+from headrace.core.letter_headers import code_of, read_letter
 from headrace.core.records import Batch
-from headrace.core.undecodable import code_of
 from headrace.devstack.wait import wait_for
 from headrace.processors.factory import build_processor
 from headrace.sinks.jsonl import JsonLinesSink

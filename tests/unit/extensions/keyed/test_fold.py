@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import PoisonRecordError, RetryableError
-from headrace.core.letter_headers import LetterHeaders
-from headrace.core.undecodable import code_of
+from headrace.core.letter_headers import LetterHeaders, code_of
 from headrace.extensions.keyed.evaluation import MAX_FIRED
 from headrace.extensions.keyed.row import KeyRow
 from headrace.extensions.keyed.settings import FoldSettings

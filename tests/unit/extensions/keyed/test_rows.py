@@ -196,7 +196,7 @@ def test_dropped_records_are_counted_by_partition() -> None:
     ]
     assert [row["reason"] for row in counted] == [
         "the record has no key",
-        "the record has no time",
+        "the record has no time, or one before 1970",
     ]
     assert [row["key"] for row in found.rows.to_pylist()] == [b"a"]
 

@@ -46,7 +46,7 @@ channel pages.clicks, group shop.clicks
     clicks
   operators
     stream of clicks
-    key_by 'pages' to shop.pages.by-key
+    key_by 'pages', to shop.pages.by-key
   writes
     shop.pages.by-key
 
@@ -56,7 +56,7 @@ channel pages.pages, group shop.pages
   operators
     aggregate 'pages'
     emit
-    key_by 'top' to shop.top.by-key
+    key_by 'top', to shop.top.by-key
   stores
     pages: windows, changelog shop.pages.by-key.state, fingerprint {windows}
   writes
