@@ -24,6 +24,10 @@ class _Missing:
     def __repr__(self) -> str:
         return "no default"
 
+    def __reduce__(self) -> str:
+        # the same one in every process: it is told by its identity
+        return "_MISSING"
+
 
 _MISSING: Any = _Missing()
 

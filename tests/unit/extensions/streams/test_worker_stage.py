@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 
 from headrace.core.errors import PoisonRecordError
 from headrace.core.letter_headers import LetterHeaders
+from headrace.core.tables import SCHEMA
 from headrace.extensions.streams.inline.stage import stage_of
 from headrace.extensions.streams.runtime.tasks import RejectRules
-from headrace.streams import Field, Row, Topology, count, key, tumbling
+from headrace.extensions.streams.runtime.worker_stage import StageFunction
+from headrace.streams import Field, Row, Topology, count, field, key, tumbling
 from headrace.testing.streams import InMemoryPart, TopicRecord, check_topology
 from tests.streams.program import write_topology
 from tests.streams.scenario import KINDS, scenario
@@ -152,6 +157,38 @@ def test_a_function_that_fails_in_a_chunk_makes_its_record_poison() -> None:
     expected = run_parts(plan, records, rules, [7, 20], None)
     assert run_parts(plan, records, rules, [7, 20], 4) == expected
     assert sum(each.rejected for each in expected[2]) == 7, "sevenths but fifths"
+
+
+class Optional(Row):
+    n: Field[int | None]
+    named: Field[str] = field(default="nobody")
+    s: Field[str | None]
+
+
+def optional() -> Topology:
+    """Write rows of which fields may be missing, have a default or are needed."""
+    app = Topology()
+    app.stream("clicks", Optional).to("out")
+    app.stream("needed", Click).to("needed-out")
+    return app
+
+
+@pytest.mark.parametrize("value", [b"{}", b'{"n": null, "s": null}', b'{"n": 1, "user": "a"}'])
+def test_a_stage_that_is_sent_to_workers_reads_what_it_does_here(value: bytes) -> None:
+    """What is missing is null, has its default or is poison, after the rows' classes were sent."""
+    plan = optional().plan("shop")
+    for part in plan.channels:
+        stage = stage_of(plan, part)
+        here = StageFunction(plan, part, stage, None)
+        pickles: Any = cloudpickle
+        pickles.register_pickle_by_value(sys.modules[__name__])
+        try:
+            sent = pickles.loads(pickles.dumps(here))
+        finally:
+            pickles.unregister_pickle_by_value(sys.modules[__name__])
+        rows = [{"topic": part.topics[0], "partition": 0, "offset": 0, "key": b"k", "value": value}]
+        table = pa.Table.from_pylist(rows, schema=SCHEMA)
+        assert sent(table).equals(here(table))
 
 
 def test_a_topology_is_the_same_over_chunks() -> None:
