@@ -5,8 +5,6 @@ Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n af
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 import typer
 
 from examples.harness.options import (  # noqa: TC001 - typer reads annotations
@@ -24,10 +22,6 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def demo(
     rows: RowsOption = None,
     over: OverOption = SECONDS,
-    engine: Annotated[
-        Literal["arrow", "spark"],
-        typer.Option(help="what runs operators without state: the daemon, or Spark's workers"),
-    ] = "arrow",
     directory: DirectoryOption = None,
 ) -> None:
     """Join real flights with planes and weather in windows, and kill a daemon on the way.
@@ -39,7 +33,7 @@ def demo(
 
     Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n after signal n.
     """
-    raise typer.Exit(main(rows, over, directory, engine))
+    raise typer.Exit(main(rows, over, directory))
 
 
 if __name__ == "__main__":

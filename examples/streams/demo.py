@@ -150,11 +150,10 @@ class DemoRun(PhasedRun[StreamsDemoPhase]):
         expected: int,
         offsets: KafkaOffsetStore,
         seconds: float,
-        engine: str,
     ) -> None:
         pace = Pace(len(year.records), seconds)
         first = StreamsDemoPhase.STARTING
-        super().__init__(first, daemons, producer, year.records, pace, engine=engine)
+        super().__init__(first, daemons, producer, year.records, pace, engine="columns")
         self._expected = expected
         self._headway = Headway(year, PARTITIONS)
         self._offsets = offsets
@@ -227,10 +226,8 @@ def channels(folder: Path) -> dict[str, object]:
     }
 
 
-def topologies(folder: Path, slack: int, engine: str) -> dict[str, object]:
+def topologies(folder: Path, slack: int) -> dict[str, object]:
     """Return the topology, whose hours go to a table of their own.
-
-    ``engine`` runs its operators without state.
 
     An hour is told ``slack`` ms after its end, when weather of as much later may have been read.
     """
@@ -238,7 +235,6 @@ def topologies(folder: Path, slack: int, engine: str) -> dict[str, object]:
         TOPOLOGY: {
             "code": "examples.streams.hours:hours",
             "group": GROUP,
-            "engine": engine,
             "options": {"grace": f"{slack}ms", "join_grace": f"{3 * slack + 3 * HOUR}ms"},
             "tables": {TABLE: {"type": "delta", "path": str(folder / TABLE)}},
         }
@@ -256,9 +252,7 @@ def read_results(folder: Path) -> Results:
     return Results(rows_of(hours, COLUMNS), rows_of(observed, OBSERVED_COLUMNS))
 
 
-def run(
-    rows: int | None, seconds: float, directory: Path | None, engine: str, console: Console
-) -> Verdict:
+def run(rows: int | None, seconds: float, directory: Path | None, console: Console) -> Verdict:
     """Run the demo and check the tables. Blocks; on the main thread.
 
     ``rows`` is None for all flights; ``seconds`` is their pace.
@@ -276,18 +270,13 @@ def run(
             f"{len(year.flights)} flights, {len(year.planes)} planes, {len(year.weather)} "
             "observations of the weather",
         )
-        return _play(year, expected, work, seconds, engine, console)
+        return _play(year, expected, work, seconds, console)
 
     return verified_in(directory, console, play)
 
 
-def _play(  # noqa: PLR0917 - what the demo is run with
-    year: Year,
-    expected: Results,
-    work: WorkDirectory,
-    seconds: float,
-    engine: str,
-    console: Console,
+def _play(
+    year: Year, expected: Results, work: WorkDirectory, seconds: float, console: Console
 ) -> Verdict:
     """Start everything, go through the phases, stop the daemons; compare."""
     with servers(work) as endpoints:
@@ -297,7 +286,7 @@ def _play(  # noqa: PLR0917 - what the demo is run with
             endpoints,
             2,
             channels(work.path),
-            topologies=topologies(work.path, year.slack, engine),
+            topologies=topologies(work.path, year.slack),
             shown=READING,
         )
         offsets = KafkaOffsetStore(endpoints.client, f"{GROUP}.{FLIGHTS}")
@@ -310,7 +299,6 @@ def _play(  # noqa: PLR0917 - what the demo is run with
                 expected=len(expected.hours),
                 offsets=offsets,
                 seconds=seconds,
-                engine=engine,
             )
             with daemons.stopped(), DemoProgress(console) as progress:
                 played.play(progress)
@@ -331,6 +319,6 @@ def _play(  # noqa: PLR0917 - what the demo is run with
         return replace(verdict, kafka_streams=beside)
 
 
-def main(rows: int | None, seconds: float, directory: Path | None, engine: str) -> int:
+def main(rows: int | None, seconds: float, directory: Path | None) -> int:
     """Run, say how it went, and return the exit code. On the main thread."""
-    return concluded(lambda console: run(rows, seconds, directory, engine, console))
+    return concluded(lambda console: run(rows, seconds, directory, console))

@@ -152,7 +152,7 @@ def test_the_daemons_have_a_configuration_that_headrace_takes(tmp_path: Path) ->
     """The parts of the topology are channels, and what they write is stored in two tables."""
     endpoints = Endpoints("127.0.0.1:9092", "127.0.0.1:2181")
     folder = tmp_path / "daemon"
-    sections: Any = {"topologies": topologies(tmp_path, YEAR.slack, "arrow"), "shown": READING}
+    sections: Any = {"topologies": topologies(tmp_path, YEAR.slack), "shown": READING}
     daemon = Daemon("daemon-1", folder, endpoints, channels(tmp_path), **sections)
     loaded = config.load(daemon.config_file)
     assert loaded.channels.keys() == {OBSERVED, READING, "year.weather", "year.hours.table"}
