@@ -68,15 +68,9 @@ class Weather(Row):
     visib: Field[float | None]
 
 
-class ObservedHour(Row):
+class ObservedHour(Hour):
     """An hour's flights, and the weather at its beginning."""
 
-    origin: Field[str]
-    begin: Field[int]
-    flights: Field[int]
-    seats: Field[int | None]
-    delay: Field[int | None]
-    oldest: Field[int | None]
     temp: Field[float | None]
     wind: Field[float | None]
     visib: Field[float | None]

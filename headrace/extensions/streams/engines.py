@@ -9,9 +9,7 @@ from headrace.extensions.streams.inline.stage import stage_of
 
 if TYPE_CHECKING:
     from headrace.extensions.streams.plan import Channel, Plan
-
-#: What a configuration may say of an engine.
-EngineChoice = Literal["arrow", "spark", "auto"]
+    from headrace.extensions.streams.section import EngineChoice
 
 
 class Engine(NamedTuple):

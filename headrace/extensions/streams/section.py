@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 from typing_extensions import override
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.engines import Engine
     from headrace.extensions.streams.plan import Channel, Plan
 
+#: What may be said of an engine.
+EngineChoice: TypeAlias = Literal["arrow", "spark", "auto"]
+
 #: Keys of a channel that its topology decides.
 _OF_TOPOLOGY = ("topics", "group", "sink", "source")
 
@@ -68,7 +71,7 @@ class StreamsProcessorConfig(StateProcessorConfig):
     part: Restarts[FreeText]
     """The part of the topology that the channel is."""
 
-    engine: Restarts[Literal["arrow", "spark", "auto"]] = "arrow"
+    engine: Restarts[EngineChoice] = "arrow"
     """The engine of operators without state: this process (arrow), Spark's workers, or auto: Spark
     where they call Python functions. All others run in this process."""
 
@@ -290,7 +293,7 @@ class TopologyConfig(TopologySection):
     group: Restarts[GroupName]
     """The beginning of the names of its channels' groups, and of the topics that it makes."""
 
-    engine: Restarts[Literal["arrow", "spark", "auto"]] = "arrow"
+    engine: Restarts[EngineChoice] = "arrow"
     """The engine of operators without state, as in a processor of type streams. A part has another
     by ``engine`` in its processor, below channels."""
 

@@ -52,6 +52,15 @@ class Poison(Protocol):
         ...
 
 
+class _Quiet:
+    def note(self, at: int, reason: str) -> None:
+        """Return at once."""
+
+
+#: For rows whose poison is noted at another time: when they came, or when they are processed.
+QUIET: Poison = _Quiet()
+
+
 class UserCalls(Protocol):
     """A watch over calls of users' functions, which interrupts one that does not return."""
 

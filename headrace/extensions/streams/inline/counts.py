@@ -47,7 +47,7 @@ _OUTER = (Join.LEFT, Join.OUTER)
 def counts_of(operator: Operator) -> tuple[str, ...]:
     """Return what is counted of an operator, nothing of one without a state or a table.
 
-    A change of key has none: its topic's records are those of the part behind it.
+    A change of key has none: its topic's records are counted by the part that reads it.
     """
     counts: tuple[str, ...] = ()
     match operator:

@@ -19,9 +19,8 @@ from headrace.extensions.streams.columns import evaluate
 from headrace.extensions.streams.decode import decode_values
 from headrace.extensions.streams.encode import encode_structs
 from headrace.extensions.streams.expressions import FieldNode, walk
-from headrace.extensions.streams.inline.batch import Change, Written, batch_of, column_of
+from headrace.extensions.streams.inline.batch import QUIET, Change, Written, batch_of, column_of
 from headrace.extensions.streams.inline.tables import (
-    QUIET,
     Pair,
     PairFields,
     TableState,
@@ -31,6 +30,7 @@ from headrace.extensions.streams.inline.tables import (
 )
 from headrace.extensions.streams.keys import encode_keys
 from headrace.extensions.streams.operators import Join
+from headrace.extensions.streams.row_documents import join_row, key_of, split_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -208,11 +208,6 @@ def _named(name: bytes) -> dict[str, str]:
         return {"hex": name.hex()}
 
 
-def _name_of(document: Mapping[str, Any]) -> bytes:
-    found: str | None = document.get("key")
-    return bytes.fromhex(document["hex"]) if found is None else found.encode()
-
-
 def _dumped(document: Mapping[str, Any]) -> str:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
@@ -254,18 +249,15 @@ def read_subscriptions(records: TopicRecords) -> list[Subscription]:
     found = []
     for at, key, value, time in rows:
         said = json.loads(value)
-        found.append(Subscription(at, key, _name_of(said), time, said["on"], said["asks"]))
+        found.append(Subscription(at, key, key_of(said), time, said["on"], said["asks"]))
     return found
 
 
 class AnswerFormat:
     """Writes answers as records, by the key of the left rows, and reads them.
 
-    A value has the fields of the right row that the join reads, as the last member: what is before
-    has no quote that is not escaped, so the text of the row is found without reading it.
+    A value has the fields of the right row that the join reads, as the last member.
     """
-
-    _ROW = b',"row":'
 
     def __init__(self, operator: TableJoin, right: Output) -> None:
         self._row = right.row
@@ -308,16 +300,15 @@ class AnswerFormat:
         return texts
 
     def _value(self, answer: Answer, text: str) -> bytes:
-        said = _dumped({**_named(answer.foreign_key), "time": answer.row_time})
-        return said[:-1].encode() + self._ROW + text.encode() + b"}"
+        return join_row({**_named(answer.foreign_key), "time": answer.row_time}, text)
 
     def read(self, records: TopicRecords, poison: Poison) -> list[Answer]:
         """Return the answers of records."""
         said, texts = [], []
         for value in records.values.to_pylist():
-            head, _, row = value.partition(self._ROW)
-            said.append(json.loads(head + b"}"))
-            texts.append(None if row == b"null}" else row[:-1])
+            members, text = split_row(value)
+            said.append(members)
+            texts.append(None if text == b"null" else text)
         decoded = decode_values(pa.array(texts, pa.binary()), self._row, self._names)
         lists = {
             name: decoded.columns[FieldNode(self._row, name)].to_pylist() for name in self._names
@@ -332,7 +323,7 @@ class AnswerFormat:
                 continue
             row = {name: values[place] for name, values in lists.items()}
             own = None if texts[place] is None else row
-            foreign_key = _name_of(said[place])
+            foreign_key = key_of(said[place])
             found.append(Answer(at, key, foreign_key, own, said[place]["time"], time))
         return found
 

@@ -12,6 +12,7 @@ from headrace.extensions.streams.columns import evaluate
 from headrace.extensions.streams.encode import encode_structs
 from headrace.extensions.streams.expressions import FieldNode, Part, PartNode
 from headrace.extensions.streams.inline.batch import (
+    QUIET,
     Batch,
     Change,
     batch_of,
@@ -141,17 +142,6 @@ class SourceTable:
             else:
                 changes.append(self.state.put(at, key, row, time))
         return changes
-
-
-class _Quiet:
-    """Poison that was noted before."""
-
-    def note(self, at: int, reason: str) -> None:
-        """Return at once."""
-
-
-#: For rows that were poison when they came.
-QUIET = _Quiet()
 
 
 def filter_table(operator: Filter, changes: list[Change], poison: Poison) -> list[Change]:

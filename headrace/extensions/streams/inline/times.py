@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.extensions.streams.expressions import FieldNode, walk
-from headrace.extensions.streams.inline.batch import TopicRecords
+from headrace.extensions.streams.inline.batch import QUIET, TopicRecords
 from headrace.extensions.streams.inline.run import topics_in_code
 from headrace.extensions.streams.inline.stateless import read_records, with_time
 from headrace.extensions.streams.operators import Source
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 
 #: Before any time: such a record comes right after the one before it.
 _NEVER = np.iinfo(np.int64).min
-
-
-class _Unnoted:
-    """Poison that is noted where the records are processed."""
-
-    def note(self, at: int, reason: str) -> None:
-        """Return at once."""
 
 
 class RowTimes:
@@ -55,9 +48,8 @@ class RowTimes:
             return records.times
         source, names = self._sources[records.topic]
         assert source.output is not None, "rows come out"
-        unnoted = _Unnoted()
-        rows = read_records(records, source.output, names, source.codec, unnoted)
-        rows = with_time(source, rows, unnoted)
+        rows = read_records(records, source.output, names, source.codec, QUIET)
+        rows = with_time(source, rows, QUIET)
         found = np.full(len(records.at), _NEVER)
         found[np.searchsorted(records.at, rows.at)] = rows.times
         return found

@@ -16,7 +16,7 @@ from datasketches import hll_sketch, hll_union, tgt_hll_type
 
 from headrace.core.errors import HeadraceError
 from headrace.extensions.streams.aggregates import DISTINCT_LOG2_REGISTERS, SKETCH_VERSION
-from headrace.extensions.streams.kernels.partials import Partial, Parts, make_filled
+from headrace.extensions.streams.kernels.partials import Parts, Sketch
 from headrace.extensions.streams.kernels.values import make_objects
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _REGISTERS_PREAMBLE = 10
 _WORD = 4
 
 
-class ApproxDistinct(Partial):
+class ApproxDistinct(Sketch):
     """The approximate number of different values: the bytes of a sketch, none without values."""
 
     def __init__(self, codec: Codec) -> None:
@@ -47,14 +47,6 @@ class ApproxDistinct(Partial):
     @property
     def identity(self) -> tuple[tuple[np.dtype[Any], Any], ...]:
         return ((np.dtype(object), b""),)
-
-    def reduce(self, groups: Groups, columns: Sequence[Values], times: Array) -> Parts:
-        before = make_filled(len(groups), *self.identity[0])
-        return self.extend((before,), groups, columns, times)
-
-    def scan(self, groups: Groups, columns: Sequence[Values], times: Array) -> Parts:
-        before = make_filled(len(groups), *self.identity[0])
-        return self.extend_scan((before,), groups, columns, times)
 
     def extend(
         self, before: Parts, groups: Groups, columns: Sequence[Values], times: Array

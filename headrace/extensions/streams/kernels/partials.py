@@ -165,6 +165,19 @@ class Partial(ABC):
         return False
 
 
+class Sketch(Partial):
+    """An aggregate that takes values one by one: those of rows alone are added to nothing."""
+
+    def reduce(self, groups: Groups, columns: Sequence[Values], times: Array) -> Parts:
+        return self.extend(self._empty(len(groups)), groups, columns, times)
+
+    def scan(self, groups: Groups, columns: Sequence[Values], times: Array) -> Parts:
+        return self.extend_scan(self._empty(len(groups)), groups, columns, times)
+
+    def _empty(self, size: int) -> Parts:
+        return tuple(make_filled(size, *each) for each in self.identity)
+
+
 class LatestTime(Partial):
     """The latest time of the rows; below 0 where there are none."""
 

@@ -21,7 +21,7 @@ from headrace.extensions.streams.aggregates import (
     QUANTILE_ERROR,
     SKETCH_VERSION,
 )
-from headrace.extensions.streams.kernels.partials import Partial, Parts, make_filled
+from headrace.extensions.streams.kernels.partials import Parts, Sketch
 from headrace.extensions.streams.kernels.values import Values, make_objects
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _store_of(counts: Sequence[int]) -> CollapsingLowestDenseStore:
     return store
 
 
-class ApproxQuantiles(Partial):
+class ApproxQuantiles(Sketch):
     """Approximate quantiles: a histogram, None without values. ``is_list`` makes a list of them."""
 
     def __init__(self, codec: Codec, at: Sequence[float], *, is_list: bool) -> None:
@@ -122,14 +122,6 @@ class ApproxQuantiles(Partial):
         # NaN is not below it either
         places = np.flatnonzero(~(np.abs(values) <= _MAPPING.max_possible)).tolist()
         return {at: f"{values[at]} has no bucket among quantiles" for at in places}
-
-    def reduce(self, groups: Groups, columns: Sequence[Values], times: Array) -> Parts:
-        before = make_filled(len(groups), *self.identity[0])
-        return self.extend((before,), groups, columns, times)
-
-    def scan(self, groups: Groups, columns: Sequence[Values], times: Array) -> Parts:
-        before = make_filled(len(groups), *self.identity[0])
-        return self.extend_scan((before,), groups, columns, times)
 
     def extend(
         self, before: Parts, groups: Groups, columns: Sequence[Values], times: Array

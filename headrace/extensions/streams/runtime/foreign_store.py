@@ -12,13 +12,12 @@ from typing_extensions import override
 
 from headrace.extensions.streams.inline.foreign import Answered, Subscriptions
 from headrace.extensions.streams.runtime.stores import rows_prefix
-from headrace.extensions.streams.runtime.table_store import TableRows
+from headrace.extensions.streams.runtime.table_store import ChangingTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
-    from headrace.extensions.streams.inline.batch import Change
     from headrace.extensions.streams.rows import Row
     from headrace.extensions.streams.runtime.stores import ChangedRow
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 _THERE = b"true"
 
 
-class StoredAnswers(Answered):
+class StoredAnswers(ChangingTable, Answered):
     """The results of a join by a foreign key, which tell what of them changed. One thread.
 
     ``mark`` is the key of the row that says that all left rows have asked, and ``is_marked``
@@ -34,9 +33,7 @@ class StoredAnswers(Answered):
     """
 
     def __init__(self, store: str, row: type[Row]) -> None:
-        super().__init__()
-        self._prefix, self._format = rows_prefix(store), TableRows(row)
-        self._changed: dict[bytes, None] = {}
+        super().__init__(store, row)
         self.mark = f"{store}:asked".encode()
         self.is_marked = False
 
@@ -47,28 +44,15 @@ class StoredAnswers(Answered):
             self.set_right_time(key, said["right"])
 
     @override
-    def put(
-        self,
-        at: int,
-        key: bytes,
-        row: Mapping[str, Any] | None,
-        time: int,
-        row_time: int | None = None,
-    ) -> Change:
-        self._changed[key] = None
-        return super().put(at, key, row, time, row_time)
-
     def take_changes(self) -> Iterator[ChangedRow]:
-        """Yield the rows that changed since the last call."""
         if not self.is_marked:
             self.is_marked = True
             yield self.mark, _THERE
-        changed, self._changed = list(self._changed), {}
-        there = [key for key in changed if key in self.rows]
-        yield from ((self._prefix + key, None) for key in changed if key not in self.rows)
-        said = [{"right": self.right_times.get(key)} for key in there]
-        texts = self._format.write([self.rows[key] for key in there], said)
-        yield from ((self._prefix + key, text) for key, text in zip(there, texts, strict=True))
+        yield from super().take_changes()
+
+    @override
+    def _describe(self, key: bytes) -> Mapping[str, Any]:
+        return {"right": self.right_times.get(key)}
 
 
 class StoredSubscriptions(Subscriptions):

@@ -18,7 +18,7 @@ from headrace.extensions.streams.expressions import FieldNode
 from headrace.extensions.streams.inline.joins import side_type
 from headrace.extensions.streams.kernels.groups import sort_pairs
 from headrace.extensions.streams.kernels.joins import JoinBuffer, Side
-from headrace.extensions.streams.runtime.table_store import split_row
+from headrace.extensions.streams.row_documents import key_of, split_row
 from headrace.extensions.streams.types import TEXT
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class StoredJoin(JoinBuffer):
         for side, found in enumerate(sides):
             found.sort(key=lambda row: row[0])
             orders = np.array([order for order, _, _ in found], np.int64)
-            names = [_name_of(each) for _, each, _ in found]
+            names = [key_of(each) for _, each, _ in found]
             keys = self.number_keys(pa.array(names, pa.binary()))
             times = np.array([each["time"] for _, each, _ in found], np.int64)
             alone = np.array([each["alone"] for _, each, _ in found], np.bool_)
@@ -133,7 +133,3 @@ def _keys_in_json(names: Sequence[bytes]) -> pa.Array:
     except pa.ArrowInvalid:
         return pa.array([f'"hex":"{name.hex()}"' for name in names], pa.string())
     return pc.binary_join_element_wise('"key":', json_texts(texts, TEXT, "key", faults), "")
-
-
-def _name_of(document: dict[str, Any]) -> bytes:
-    return bytes.fromhex(document["hex"]) if "hex" in document else document["key"].encode()

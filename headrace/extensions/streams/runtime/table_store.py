@@ -5,7 +5,6 @@ A row's key is the store's name and the key; its value has the row's time and it
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,6 +15,8 @@ from headrace.extensions.streams.encode import encode_structs
 from headrace.extensions.streams.expressions import FieldNode
 from headrace.extensions.streams.inline.batch import column_of
 from headrace.extensions.streams.inline.tables import Held, TableState
+from headrace.extensions.streams.row_documents import join_row, split_row
+from headrace.extensions.streams.runtime.stores import rows_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,19 +25,6 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.inline.batch import Change
     from headrace.extensions.streams.rows import Row
     from headrace.extensions.streams.runtime.stores import ChangedRow
-
-
-#: What stands before the row in a value. A quote within a text is escaped, so it is found as it is.
-_ROW = b',"row":'
-
-
-def split_row(value: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the members of an object in JSON before "row", its last, and the text of that.
-
-    Read by itself: a number has as many digits in the text as it was written with.
-    """
-    said, _, row = value.partition(_ROW)
-    return json.loads(said + b"}"), row[:-1]
 
 
 class TableRows:
@@ -70,23 +58,18 @@ class TableRows:
         found = []
         for place, (each, text) in enumerate(zip(held, rows.to_pylist(), strict=True)):
             members = {"time": each.time, **({} if said is None else said[place])}
-            head = json.dumps(members, separators=(",", ":"))
-            found.append(head[:-1].encode() + _ROW + text.encode() + b"}")
+            found.append(join_row(members, text))
         return found
 
 
-class StoredTable(TableState):
+class ChangingTable(TableState):
     """The rows of a table, in memory, which tells what of them changed. One thread."""
 
     def __init__(self, store: str, row: type[Row]) -> None:
         super().__init__()
-        self._prefix = f"{store}/".encode()
+        self._prefix = rows_prefix(store)
         self._format = TableRows(row)
         self._changed: dict[bytes, None] = {}
-
-    def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Load the rows of the state, by their keys without the store's prefix."""
-        self.rows.update({key: held for key, held, _ in self._format.read(rows)})
 
     @override
     def put(
@@ -105,8 +88,22 @@ class StoredTable(TableState):
         changed, self._changed = list(self._changed), {}
         there = [key for key in changed if key in self.rows]
         yield from ((self._prefix + key, None) for key in changed if key not in self.rows)
-        texts = self._format.write([self.rows[key] for key in there])
+        said = [self._describe(key) for key in there]
+        texts = self._format.write([self.rows[key] for key in there], said)
         yield from ((self._prefix + key, text) for key, text in zip(there, texts, strict=True))
+
+    def _describe(self, key: bytes) -> Mapping[str, Any]:
+        """Return what is stored of a row beside its time and its fields."""
+        del key
+        return {}
+
+
+class StoredTable(ChangingTable):
+    """The rows of a table that is read from a topic."""
+
+    def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Load the rows of the state, by their keys without the store's prefix."""
+        self.rows.update({key: held for key, held, _ in self._format.read(rows)})
 
 
 def structs_of(rows: Sequence[Mapping[str, Any]], row: type[Row]) -> pa.Array:

@@ -17,7 +17,7 @@ const FIGURES = [
   ["time lag", ({ operator_time_lag_s: lag }) => lag, seconds],
 ];
 
-/** Draws the plans. `onOpen(channel)` is called with the channel that somebody wants to see. */
+/** Draws the plans. `onOpen(channel)` is called with the channel that was clicked. */
 export class Topologies {
   constructor(onOpen) {
     this._onOpen = onOpen;

@@ -199,7 +199,7 @@ def failing(kind: str) -> Any:
         ("state", "set"),
     ],
 )
-def test_what_fails_leaves_state_and_timers_as_they_were(kind: str, text: str, batch: int) -> None:
+def test_a_failing_call_keeps_state_and_timers(kind: str, text: str, batch: int) -> None:
     """The record is poison, whatever the reducer did to its state before; others go on."""
     test = StreamsTest(alarms(failing(kind)), batch=batch, on_poison="drop")
     for load in (1, 7, 2):

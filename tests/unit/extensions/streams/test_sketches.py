@@ -336,7 +336,7 @@ def test_places_of_quantiles_are_checked(make: Any, kind: type[Exception], text:
         make()
 
 
-def test_which_quantiles_are_asked_for_may_change() -> None:
+def test_a_store_of_quantiles_goes_on_when_others_are_asked_for() -> None:
     """No stored row depends on it, so the store goes on."""
     prints = set()
     for at in (0.5, 0.99):

@@ -223,7 +223,7 @@ def test_an_aggregate_that_cannot_take_a_row_away_is_refused(
     assert "take count, total or mean" in text
 
 
-def test_what_a_group_of_a_table_does_not_have_is_refused() -> None:
+def test_a_group_of_a_table_that_cannot_be_kept_is_refused() -> None:
     """A total that is never null, the time of a row, windows, and bytes."""
     app = Topology()
     table = app.table("orders", Order, name="orders")

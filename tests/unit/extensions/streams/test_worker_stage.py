@@ -161,7 +161,7 @@ def test_a_function_that_fails_in_a_chunk_makes_its_record_poison() -> None:
 
 class Optional(Row):
     n: Field[int | None]
-    named: Field[str] = field(default="nobody")
+    named: Field[str] = field(default="unnamed")
     s: Field[str | None]
 
 
@@ -175,7 +175,7 @@ def optional() -> Topology:
 
 @pytest.mark.parametrize("value", [b"{}", b'{"n": null, "s": null}', b'{"n": 1, "user": "a"}'])
 def test_a_stage_that_is_sent_to_workers_reads_what_it_does_here(value: bytes) -> None:
-    """What is missing is null, has its default or is poison, after the rows' classes were sent."""
+    """A missing field is null, has its default or is poison, after the rows' classes were sent."""
     plan = optional().plan("shop")
     for part in plan.channels:
         stage = stage_of(plan, part)
