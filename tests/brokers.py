@@ -71,6 +71,13 @@ class Broker:
         """Create a topic, by default one whose name nobody else uses; return the name."""
         return self._create(NewTopic(name or _new_name(), partitions, 1))
 
+    def create_lasting_topic(self, partitions: int = 1) -> str:
+        """Create a topic that keeps its records, however old their times are.
+
+        A broker looks at others half a minute after its start, and then each five minutes.
+        """
+        return self._create(NewTopic(_new_name(), partitions, 1, config={"retention.ms": "-1"}))
+
     def create_compacted_topic(self, partitions: int = 1) -> str:
         """Create a topic that is compacted as soon as there is something to compact."""
         config = {

@@ -148,7 +148,8 @@ def offset_of(commits: int) -> int:
 
 def create(broker: Broker, folder: Path) -> None:
     """Create topics, and write down in the folder what they are called. For another process."""
-    source, output = broker.create_topic(len(PARTITIONS)), broker.create_topic(2)
+    # outputs are of 1970, and killing takes longer than a broker keeps such
+    source, output = broker.create_topic(len(PARTITIONS)), broker.create_lasting_topic(2)
     group = f"group.{source}"
     with closing(KafkaTopicCatalog({"bootstrap.servers": broker.address}, group)) as catalog:
         made = open_changelog(catalog, group, source, Deadline.after(WAIT))
