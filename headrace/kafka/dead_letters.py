@@ -115,7 +115,7 @@ class KafkaDeadLetterStore:
             return self._producer
 
     def _open_columnar(self) -> tuple[Producer, ColumnProducer | None]:
-        from headrace.kafka.columnar.producer import ColumnProducer  # noqa: PLC0415 - needs numpy
+        from headrace.kafka.columnar.producer import ColumnProducer  # noqa: PLC0415 - needs Arrow
 
         if self._columnar is None:
             producer = self._made(**ColumnProducer.plugin(self._properties))

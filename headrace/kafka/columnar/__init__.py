@@ -2,7 +2,7 @@
 
 The part that is written in C is compiled when Headrace is installed, where there is a C compiler.
 Without it records come and go as the objects of the Python client, and everything else is the
-same. ``producer`` takes numpy, which comes with an extra; the rest does not.
+same.
 """
 
 from __future__ import annotations

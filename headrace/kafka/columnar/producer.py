@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.core.columns import integer
 from headrace.core.records import FIRST_TIME
 from headrace.kafka.columnar.library import PATH, FailureStruct, ListsStruct, ValuesStruct, load
 from headrace.kafka.errors import LibraryMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    import pyarrow as pa
 
     from headrace.core.records import ResultRecord
     from headrace.core.result_columns import ResultColumns
@@ -61,7 +60,7 @@ class ColumnProducer:
     def produce(self, results: ResultColumns) -> Iterator[ResultRecord]:
         """Produce results; yield each that is not taken, to be produced before this goes on."""
         keys, values = _values_of(results.keys), _values_of(results.values)
-        partitions = _numbers(results.partitions, np.int32, _ANY_PARTITION)
+        partitions = _numbers(results.partitions, pa.int32(), _ANY_PARTITION)
         times = _times(results.timestamps)
         headers = None if results.headers is None else _lists_of(results.headers)
         start, end = 0, len(results)
@@ -72,8 +71,8 @@ class ColumnProducer:
                 keys,
                 values,
                 headers,
-                None if partitions is None else partitions.ctypes.data,
-                None if times is None else times.ctypes.data,
+                _address_of(partitions),
+                _address_of(times),
                 start,
                 end,
             )
@@ -106,17 +105,25 @@ def _lists_of(column: pa.Array) -> ListsStruct:
     return ListsStruct(*addresses, column.offset, *pairs)
 
 
-def _numbers(column: pa.Array | None, kind: Any, nothing: int) -> Any:
-    """Return numbers one after the other, with ``nothing`` in place of nulls."""
-    if column is None:
-        return None
-    return np.ascontiguousarray(pc.fill_null(column, nothing).to_numpy(), dtype=kind)
+def _numbers(column: pa.Array | None, kind: pa.DataType, nothing: int) -> pa.Array | None:
+    """Return numbers of one kind, with ``nothing`` in place of nulls."""
+    return None if column is None else pc.fill_null(column.cast(kind), integer(nothing, kind))
 
 
-def _times(column: pa.Array | None) -> Any:
+def _times(column: pa.Array | None) -> pa.Array | None:
     """Return times, ``_NOW`` for null alone: with now in place of 0 all windows would be over."""
-    times = _numbers(column, np.int64, _NOW)
     if column is None:
         return None
-    is_first = (times == _NOW) & column.is_valid().to_numpy(zero_copy_only=False)
-    return np.where(is_first, FIRST_TIME, times) if is_first.any() else times
+    kind = pa.int64()
+    is_first = pc.equal(column, integer(_NOW, kind))
+    times = pc.if_else(is_first, integer(FIRST_TIME, kind), column)
+    return _numbers(times, kind, _NOW)
+
+
+def _address_of(numbers: pa.Array | None) -> int | None:
+    """Return where numbers begin; they are there for as long as the array."""
+    if numbers is None or not len(numbers):
+        return None
+    _, data = numbers.buffers()
+    first: int = data.address + numbers.offset * numbers.type.bit_width // 8
+    return first
