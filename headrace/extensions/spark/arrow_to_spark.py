@@ -104,6 +104,10 @@ class SparkInput(Protocol):
         """Prepare a batch as far as possible without Spark. Any thread."""
         ...
 
+    def tables(self, prepared: Sequence[Any]) -> Sequence[pa.Table] | None:
+        """Return the records of each prepared batch, None where only Spark will have them."""
+        ...
+
     def frame(self, to_spark: ArrowToSpark, prepared: Sequence[Any], share: Share) -> DataFrame:
         """Return the records of prepared batches, with the columns of Spark's Kafka source.
 
@@ -122,6 +126,10 @@ class ByValue:
     def prepare(self, batch: Batch) -> pa.Table:
         """Turn the records into columns."""
         return table_of(batch)
+
+    def tables(self, prepared: Sequence[pa.Table]) -> Sequence[pa.Table]:
+        """Return what was handed over."""
+        return prepared
 
     def frame(
         self, to_spark: ArrowToSpark, prepared: Sequence[pa.Table], share: Share
@@ -163,6 +171,9 @@ class ByReference:
     def prepare(self, batch: Batch) -> Batch:
         """Leave the batch as it is."""
         return batch
+
+    def tables(self, prepared: Sequence[Batch]) -> None:
+        """Return nothing: executors read the records."""
 
     def frame(self, to_spark: ArrowToSpark, prepared: Sequence[Batch], share: Share) -> DataFrame:
         """Create a DataFrame that reads the ranges when the job runs."""

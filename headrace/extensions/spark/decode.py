@@ -106,8 +106,13 @@ class Decoder:
         return frame if self._kind is Decoding.NONE else self._readable(self._parsed(frame))
 
     @contextmanager
-    def decoded(self, frame: DataFrame) -> Iterator[DecodedFrame]:
+    def decoded(
+        self, frame: DataFrame, tables: Sequence[pa.Table] | None = None
+    ) -> Iterator[DecodedFrame]:
         """Decode every record, and give the block what could be decoded. Blocks for a job.
+
+        ``tables`` have the same records, those of a batch each, where they are at hand: then Spark
+        is not asked for them again.
 
         Each value is parsed once, in a job of its own, and kept for the block. So whatever plan the
         reducer makes of the frame, whether it filters, counts, or reads a part or nothing of it, no
@@ -122,22 +127,21 @@ class Decoder:
             return
         parsed = self._parsed(frame).persist()
         try:
-            yield self._check_records(parsed, parsed.where(f"{_WHY} is not null"))
+            yield self._check_records(parsed, parsed.where(f"{_WHY} is not null"), tables)
         finally:
             # a JVM that is gone keeps nothing
             with suppress(Py4JError, OSError):
                 parsed.unpersist()
 
-    def _check_records(self, parsed: DataFrame, bad: DataFrame) -> DecodedFrame:
+    def _check_records(
+        self, parsed: DataFrame, bad: DataFrame, tables: Sequence[pa.Table] | None
+    ) -> DecodedFrame:
         """Run the job that parses all records and finds the bad ones among them."""
         readable = self._readable(parsed)
         if self._treating is OnUndecodable.SKIP:
             return DecodedFrame(readable, _offsets(bad.selectExpr(*_PLACE).collect()))
         if self._treating is OnUndecodable.DEAD_LETTER:
-            # rows of Python's take twice the processor time, while no job runs
-            rows = bad.selectExpr(*_DETAILS).toArrow()
-            said = rows.column(_WHY).to_pylist()
-            return DecodedFrame(readable, rejected=UndecodableRows(rows, said, self._reason))
+            return DecodedFrame(readable, rejected=self._rejected(bad, tables))
         first = bad.orderBy(*_PLACE).limit(1).selectExpr(*_PLACE, _VALUE, _WHY).collect()
         for topic, partition, offset, value, said in first:
             raise UndecodableRecordError(
@@ -146,6 +150,19 @@ class Decoder:
                 f"{self._reason(_bytes(value), said)}; {FIX_UNDECODABLE}",
             )
         return DecodedFrame(readable)
+
+    def _rejected(self, bad: DataFrame, tables: Sequence[pa.Table] | None) -> Undecodable:
+        """Return the records that are bad."""
+        if tables is None:
+            # rows of Python's take twice the processor time, while no job runs
+            rows = bad.selectExpr(*_DETAILS).toArrow()
+            said = rows.column(_WHY).to_pylist()
+        else:
+            why: dict[TopicPartition, dict[int, str]] = {}
+            for topic, partition, offset, found in bad.selectExpr(*_PLACE, _WHY).collect():
+                why.setdefault(TopicPartition(topic, partition), {})[offset] = found
+            rows, said = _rows_at(tables, why)
+        return UndecodableRows(rows, said, self._reason)
 
     def _reason(self, value: bytes | None, said: str) -> str:
         if self._custom is not None:
@@ -210,6 +227,23 @@ def _task(custom: CustomDecoder, schema: pa.Schema) -> Task:
             yield from found.cast(schema).to_batches()
 
     return run
+
+
+def _rows_at(
+    tables: Sequence[pa.Table], why: Mapping[TopicPartition, Mapping[int, str]]
+) -> tuple[pa.Table, list[str]]:
+    """Return the rows of batches that have these offsets, and what is said of each."""
+    parts, said = [], []
+    for table in tables:
+        if not table.num_rows:
+            continue
+        topic, partition = (table.column(name)[0].as_py() for name in ("topic", "partition"))
+        known = why.get(TopicPartition(topic, partition), {})
+        offsets = table.column("offset")
+        part = table.filter(pc.is_in(offsets, value_set=pa.array([*known], pa.int64())))
+        parts.append(part)
+        said += [known[offset] for offset in part.column("offset").to_pylist()]
+    return pa.concat_tables(parts), said
 
 
 def _offsets(places: Iterable[Any]) -> dict[TopicPartition, list[int]]:

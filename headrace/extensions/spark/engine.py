@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from headrace.core.records import Batch
@@ -324,14 +325,20 @@ class SparkEngine:
             # no name for the merged copy: it would be kept for as long as the reducer runs
             frame = self._input.frame(to_spark, prepared, share)
             try:
-                return self._reduce(micro_batch, frame, sink)
+                return self._reduce(micro_batch, frame, self._input.tables(prepared), sink)
             except (Py4JError, PySparkException) as error:
                 raise failure_of(error, text_of(error)) from error
 
-    def _reduce(self, micro_batch: MicroBatch, frame: DataFrame, sink: ChannelSink) -> Staged:
+    def _reduce(
+        self,
+        micro_batch: MicroBatch,
+        frame: DataFrame,
+        tables: Sequence[pa.Table] | None,
+        sink: ChannelSink,
+    ) -> Staged:
         decoder = self._decoder
         assert decoder is not None, "open comes first"
-        with decoder.decoded(frame) as decoded:
+        with decoder.decoded(frame, tables) as decoded:
             persisted = Persisted(self._runtime.context)
             with persisted.recording():
                 returned = self._function(decoded.frame, micro_batch)

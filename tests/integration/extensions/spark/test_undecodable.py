@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.core.decoders import CustomDecoder
 from headrace.core.errors import UndecodableRecordError
 from headrace.core.records import TopicPartition
 from headrace.core.tables import Decode, Decoding, OnUndecodable
@@ -191,8 +195,20 @@ def test_each_record_is_answered_for_as_without_spark(
         of_spark(spark_runtime, values, REDUCERS[name], OnUndecodable.FAIL)
 
 
-def test_letters_are_made_of_the_same_as_without_spark(spark_runtime: SparkRuntime) -> None:
-    """Key, value, headers, time and reason of what is to be a dead letter, in order."""
+def loader() -> Callable[[bytes], Any]:
+    """Return a decoder of a user's own."""
+    return json.loads
+
+
+@pytest.mark.parametrize("at_hand", [True, False], ids=["by value", "by reference"])
+@pytest.mark.parametrize("custom", [False, True], ids=["json", "custom"])
+def test_letters_are_made_of_the_same_as_without_spark(
+    spark_runtime: SparkRuntime, at_hand: bool, custom: bool
+) -> None:
+    """Key, value, headers, time and reason of what is to be a dead letter, in order.
+
+    Where the daemon has the records it takes them from there, and Spark says which ones.
+    """
     records = [
         FakeRecord(
             partition_=place % 2,
@@ -205,9 +221,12 @@ def test_letters_are_made_of_the_same_as_without_spark(spark_runtime: SparkRunti
     ]
     table = records_table(records)
     decode = Decode(Decoding.JSON, SCHEMA, OnUndecodable.DEAD_LETTER)
+    if custom:
+        decode = replace(decode, kind=Decoding.CUSTOM, custom=CustomDecoder(f"{__name__}:loader"))
     frame = ArrowToSpark(spark_runtime.new_session()).data_frame(table)
+    batches = [table.filter(pc.field("partition") == number) for number in (1, 2, 0)]
 
-    with Decoder(decode).decoded(frame) as decoded:
+    with Decoder(decode).decoded(frame, batches if at_hand else None) as decoded:
         rows = decoded.frame.count()
 
     expected = ArrowDecoder(decode).apply(table)
