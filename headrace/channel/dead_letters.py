@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import repeat
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -27,14 +28,14 @@ from headrace.kafka.errors import KafkaUnavailableError, ProduceError, UnknownTo
 from headrace.kafka.ports import DeadLetter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.channel.partition import OwnedPartition
     from headrace.channel.progress import Outstanding
     from headrace.channel.settings import LiveSettings
     from headrace.config import ChannelConfig
     from headrace.core.clock import Clock
-    from headrace.core.letter_headers import Header
+    from headrace.core.header_columns import AddedHeader
     from headrace.core.records import Batch, Record
     from headrace.core.undecodable import UndecodableRecords
     from headrace.kafka.ports import DeadLetterStore, RecordReader, TopicCatalog
@@ -69,52 +70,49 @@ class _LetterWriter:
             "topic_id": owned.life.topic_id or "",
             "partition": str(self._partition.partition),
         }
-        # objects that all letters share: each of their own has the garbage collector look at it
-        self._place_headers = our_headers(self._place)
-        self._attempt_headers = our_headers({"attempt": str(batch.attempt)})
+        self._attempt = {"attempt": str(batch.attempt)}
 
     def failed(self, record: Record, error: BaseException) -> DeadLetter:
         """Return the letter of a record that cannot be processed."""
-        offset = offset_of(record)
-        if self._headers.are_ours:
-            timestamp, name = record.timestamp()[1], type(error).__name__
-            (said,) = self._ours([offset], [timestamp], name, [str(error)])
-        else:
-            said = self._connects(offset, error, Stage.PROCESS)
-        headers = [*(record.headers() or ()), *self._traced, *said]
+        said = {
+            **self._place,
+            "offset": str(offset_of(record)),
+            "timestamp": str(record.timestamp()[1]),
+            "error": type(error).__name__,
+            "message": shortened(str(error)),
+            **self._attempt,
+        }
+        failure = Failure(str(error), error, Stage.PROCESS, self._code)
+        added = self._headers.of(said, failure)
+        headers = [*(record.headers() or ()), *self._traced, *added]
         return DeadLetter(record.key(), record.value(), headers)
 
-    def headers(self, records: UndecodableRecords) -> Iterator[Sequence[Header]]:
-        """Yield the headers of the letters of records that cannot be decoded."""
-        kind, where = UndecodableRecordError, self._partition
-        found = zip(records.offsets, records.reasons, strict=True)
-        every: Iterable[Sequence[Header]]
+    def added_headers(self, records: UndecodableRecords) -> Sequence[AddedHeader]:
+        """Return what letters of undecodable records have behind the records' own headers."""
         if self._headers.are_ours:
-            # to make an error for each takes longer than all the rest
-            messages = [kind.text(where, *each) for each in found]
-            every = self._ours(records.offsets, records.timestamps(), kind.__name__, messages)
-        else:
-            every = (self._connects(at, kind(where, at, why), Stage.VALUE) for at, why in found)
-        for own, said in zip(records.headers(), every, strict=True):
-            yield [*own, *self._traced, *said]
+            return [*self._traced, *self._ours(records)]
+        return [*self._traced, *self._connects(records)]
 
-    def _ours(
-        self, offsets: Iterable[int], timestamps: Iterable[int], error: str, messages: Sequence[str]
-    ) -> Iterator[Sequence[Header]]:
-        """Yield what ours say of each record. Times are in milliseconds, -1 for none."""
-        for each in zip(
-            our_header("offset", map(str, offsets)),
-            our_header("timestamp", map(str, timestamps)),
-            our_header("error", [error] * len(messages)),
-            our_header("message", map(shortened, messages)),
-            strict=True,
-        ):
-            yield *self._place_headers, *each, *self._attempt_headers
+    def _ours(self, records: UndecodableRecords) -> Iterator[AddedHeader]:
+        kind, where = UndecodableRecordError, self._partition
+        # to make an error for each takes longer than all the rest
+        messages = map(kind.text, repeat(where), records.offsets, records.reasons)
+        yield from our_headers(self._place)
+        yield our_header("offset", map(str, records.offsets))
+        yield our_header("timestamp", map(str, records.timestamps()))
+        yield from our_headers({"error": kind.__name__})
+        yield our_header("message", map(shortened, messages))
+        yield from our_headers(self._attempt)
 
-    def _connects(self, offset: int, error: BaseException, stage: Stage) -> Sequence[Header]:
-        """Return what Kafka Connect's headers say of a record."""
-        failure = Failure(str(error), error, stage, self._code)
-        return self._headers.of({**self._place, "offset": str(offset)}, failure)
+    def _connects(self, records: UndecodableRecords) -> Iterator[AddedHeader]:
+        each = []
+        for offset, reason in zip(records.offsets, records.reasons, strict=True):
+            error = UndecodableRecordError(self._partition, offset, reason)
+            failure = Failure(str(error), error, Stage.VALUE, self._code)
+            each.append(self._headers.of({**self._place, "offset": str(offset)}, failure))
+        # they have the same names, as they failed alike
+        for column in zip(*each, strict=True):
+            yield column[0][0], [value for _, value in column]
 
 
 class DeadLetters:
@@ -224,12 +222,11 @@ class DeadLetters:
             self._require_room(batch, records, section)
         from headrace.core.undecodable import letters_of  # noqa: PLC0415 - needs Arrow
 
-        headers = [
-            each
+        added = [
+            (records, self._writer(batch, section).added_headers(records))
             for batch, records in found
-            for each in self._writer(batch, section).headers(records)
         ]
-        letters = letters_of(section.topic, [records for _, records in found], headers)
+        letters = letters_of(section.topic, added)
         try:
             self._store.store_all(letters, STORE_TIMEOUT)
         except ProduceError as failure:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from headrace.core.user_text import message_of, plain_error, trace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 #: Whose names headers have.
 LetterNames: TypeAlias = Literal["headrace", "connect"]
@@ -100,10 +100,9 @@ def our_headers(said: Mapping[str, str]) -> list[tuple[str, bytes]]:
     return _encoded(PREFIX, said.items())
 
 
-def our_header(name: str, texts: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield a header under our name with each text."""
-    named = PREFIX + name
-    return ((named, text.encode("utf-8", "replace")) for text in texts)
+def our_header(name: str, texts: Iterable[str]) -> tuple[str, list[bytes]]:
+    """Return a header under our name, with a value for each record's text."""
+    return PREFIX + name, [text.encode("utf-8", "replace") for text in texts]
 
 
 def _encoded(prefix: str, named: Iterable[tuple[str, str]]) -> list[tuple[str, bytes]]:

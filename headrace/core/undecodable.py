@@ -6,11 +6,13 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from headrace.core.columns import HEADERS
+from headrace.core.header_columns import add_headers
 from headrace.core.records import TopicPartition
 from headrace.core.result_columns import ResultColumns
 from headrace.core.tables import SCHEMA
@@ -18,10 +20,15 @@ from headrace.core.tables import SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from headrace.core.header_columns import AddedHeader
+
 #: The columns of a record that its letter is made of.
 _COLUMNS = pa.schema(
     [SCHEMA.field(name) for name in ("key", "value", "offset", "timestamp", "headers")]
 )
+
+#: The columns that name a record's partition.
+_PARTITION = ("topic", "partition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +58,6 @@ class UndecodableRecords:
         """Return their times in milliseconds, -1 for a record that has none."""
         micros = self.rows.column("timestamp").cast(pa.int64()).to_pylist()
         return [-1 if each is None else each // 1000 for each in micros]
-
-    def headers(self) -> Iterator[list[tuple[str, bytes | None]]]:
-        """Yield the headers that each has."""
-        for found in self.rows.column("headers").to_pylist():
-            yield [(each["key"], each["value"]) for each in found or ()]
 
 
 if TYPE_CHECKING:
@@ -90,34 +92,39 @@ class UndecodableRows(Mapping[TopicPartition, UndecodableRecords]):
 
     @cached_property
     def _records(self) -> Mapping[TopicPartition, UndecodableRecords]:
-        rows = self._rows.combine_chunks()
+        keys = [(name, "ascending") for name in (*_PARTITION, "offset")]
+        order = pc.sort_indices(self._rows, sort_keys=keys)
+        rows = self._rows.take(order).combine_chunks()
+        said = map(self._said.__getitem__, order.to_pylist())
+        reasons = [*map(self._reason_of, rows.column("value").to_pylist(), said)]
         offsets = rows.column("offset").to_pylist()
-        reasons = [*map(self._reason_of, rows.column("value").to_pylist(), self._said)]
-        where = (rows.column(name).to_pylist() for name in ("topic", "partition"))
-        places: dict[tuple[str, int], list[int]] = {}
-        for place, key in enumerate(zip(*where, strict=True)):
-            places.setdefault(key, []).append(place)
+        where = zip(*(rows.column(name).to_pylist() for name in _PARTITION), strict=True)
         rows = rows.select(_COLUMNS.names).cast(_COLUMNS)
-        return {
-            TopicPartition(*key): UndecodableRecords(
-                rows.take(pa.array(own, pa.int64())),
-                [offsets[place] for place in own],
-                [reasons[place] for place in own],
+        found, start = {}, 0
+        for key, run in groupby(where):
+            end = start + sum(1 for _ in run)
+            found[TopicPartition(*key)] = UndecodableRecords(
+                rows.slice(start, end - start), offsets[start:end], reasons[start:end]
             )
-            for key, found in places.items()
-            for own in [sorted(found, key=offsets.__getitem__)]
-        }
+            start = end
+        return found
 
 
 def letters_of(
-    topic: str,
-    found: Sequence[UndecodableRecords],
-    headers: Sequence[Sequence[tuple[str, bytes | None]]],
+    topic: str, found: Sequence[tuple[UndecodableRecords, Sequence[AddedHeader]]]
 ) -> ResultColumns:
-    """Return dead letters of records for a topic, with the headers of each."""
-    rows = pa.concat_tables([records.rows for records in found]).combine_chunks()
-    key, value = (rows.column(name).chunk(0) for name in ("key", "value"))
-    return ResultColumns(topic, key, value, pa.array(headers, HEADERS))
+    """Return dead letters of records for a topic, each with its own headers and those added."""
+    rows = pa.concat_tables([records.rows for records, _ in found]).combine_chunks()
+    key, value = (_whole(rows.column(name)) for name in ("key", "value"))
+    headers = [
+        add_headers(_whole(records.rows.column("headers")), added) for records, added in found
+    ]
+    return ResultColumns(topic, key, value, pa.concat_arrays(headers))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column in one piece."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def offsets_of(records: Undecodable) -> dict[TopicPartition, Sequence[int]]:
