@@ -184,6 +184,10 @@ class InboundKafkaChannel:
         """Return the topics as last seen, with their partition counts; none before the start."""
         return self._runtime.topics.counts()
 
+    def deleted_topics(self) -> list[str]:
+        """Return the topics that it names and that are not on the brokers any more, sorted."""
+        return self._runtime.topics.deleted()
+
     @property
     def state_reader(self) -> StateView | None:
         """Return what reads the state that its processor keeps by key, None where it keeps none."""

@@ -124,6 +124,10 @@ class KnownTopics:
         """Return whether the topic is none of the channel's any more."""
         return topic in self._gone
 
+    def deleted(self) -> list[str]:
+        """Return the named topics that were missing often enough to count as deleted, sorted."""
+        return sorted(topic for topic, times in self._misses.items() if times >= LOOKS)
+
     @property
     def in_doubt(self) -> bool:
         """Return whether a topic was missing, but not often enough to count as deleted."""

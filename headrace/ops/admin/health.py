@@ -68,6 +68,11 @@ def _reasons_of(name: str, channel: InboundKafkaChannel) -> Iterator[str]:
         yield f"channel {name} is not in its group: {member.state.value}"
     elif member.state is MemberState.ACTIVE and member.assignment is AssignmentState.PENDING:
         yield f"channel {name} has yet to take its partitions: {member.claims} claimed so far"
+    for topic in channel.deleted_topics():
+        yield (
+            f"channel {name}: topic {topic} was deleted: create it again, or take it out of the "
+            "configuration"
+        )
     for held, held_by in sorted(channel.held_back().items()):
         yield f"channel {name} {held} is held back by a transaction: {held_by}"
     stranded = [pause for pause in channel.pauses if pause.reason in _STRANDED]

@@ -222,6 +222,7 @@ def test_a_named_topic_stays_while_it_is_missing(broker: InMemoryBroker) -> None
     assert bench.known.is_missing("events")
     assert not bench.known.is_gone("events")
     assert not bench.known.in_doubt
+    assert bench.known.deleted() == ["events"]
 
 
 def test_counts_are_told_as_they_are(broker: InMemoryBroker) -> None:

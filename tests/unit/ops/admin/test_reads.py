@@ -217,6 +217,24 @@ def test_a_partition_that_a_transaction_holds_back_is_not_ready(
     ]
 
 
+def test_a_named_topic_that_was_deleted_is_not_ready(
+    bare: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason names the topic until it is there again; the channel runs on meanwhile."""
+    monkeypatch.setattr("headrace.channel.topics.REFRESH_INTERVAL", 0.05)
+    channel, broker = bare.controller.add(), bare.controller.broker
+    with running(channel):
+        eventually(lambda: bare.client.get("/health/ready").status_code == 200)
+        broker.delete_topic("events")
+        eventually(lambda: channel.deleted_topics() == ["events"])
+        assert bare.client.get("/health/ready").json()["reasons"] == [
+            "channel member: topic events was deleted: create it again, or take it out of the "
+            "configuration"
+        ]
+        broker.create_topic("events", 2)
+        eventually(lambda: bare.client.get("/health/ready").status_code == 200)
+
+
 def test_readiness_names_everything_that_is_not_as_it_should_be(scene: Scene) -> None:
     """ZooKeeper, Spark and a failed channel are each a reason."""
     assert scene.client.get("/health/ready").status_code == 200
