@@ -351,6 +351,9 @@ class Delivery:
     def _commit(self, owned: OwnedPartition, effect: ResponseEffect, batch: Batch | None) -> None:
         if effect.commit is None:
             return
+        if batch is None and effect.commit == owned.progress.processed_offset:
+            # it is committed or on its way, and perhaps the end of a gap after it
+            return
         if effect.commit < owned.progress.processed_offset:
             log.warning(
                 "offset_moved_back",

@@ -199,11 +199,18 @@ class Progress:
             self._gap_end = end
 
     def take_gap(self) -> int | None:
-        """Return the end of a gap once everything before it is answered, None otherwise."""
-        if self.outstanding or self.pending:
+        """Return the end of a gap once everything before it is done with, None otherwise.
+
+        One that lies before what is done with was passed by the batches after it.
+        """
+        end = self._gap_end
+        if end is None or self.outstanding or self.pending:
             return None
-        end, self._gap_end = self._gap_end, None
-        return end
+        is_passed = end <= self.processed_offset
+        if not is_passed and self.processed_offset != self.buffer.position:
+            return None
+        self._gap_end = None
+        return None if is_passed else end
 
     def withdraw(self) -> list[BatchSlice]:
         """Withdraw all outstanding batches and cancel their futures; return their records."""

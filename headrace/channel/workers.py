@@ -278,9 +278,7 @@ class PartitionLoop:
         if owned.log_doubt.doubt is not None:
             return
         end = owned.progress.take_gap()
-        if end is None or owned.progress.processed_offset != owned.progress.buffer.position:
-            return
-        if (owned.committed or 0) < end:
+        if end is not None and (owned.committed or 0) < end:
             self._committer.enqueue(owned, end)
 
 

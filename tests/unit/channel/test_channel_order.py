@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -12,6 +13,7 @@ from headrace.channel.partition import RunningCallback
 from headrace.channel.scheduler import Scheduler
 from headrace.channel.states import ChannelState, PartitionState
 from headrace.core.clock import Deadline
+from headrace.kafka.ports import StoredOffset
 from headrace.processors import BatchResponse
 from headrace.processors.simple import CommitFirstProcessor, SimpleOptions
 from headrace.testing import InMemoryBroker, in_memory_channel, running
@@ -52,6 +54,54 @@ def test_a_gap_is_not_committed_after_a_revert_to_before_it(broker: InMemoryBrok
         recorder.answer = lambda _: BatchResponse.advance()
         recorder.futures[1].set_result(BatchResponse.advance())
         assert committed(broker, P0, 11)
+
+
+def _has_delivered(recorder: Recorder, count: int) -> bool:
+    return len(recorder.delivered(1)) == count
+
+
+def test_a_gap_that_later_batches_passed_takes_no_commit_back(broker: InMemoryBroker) -> None:
+    """Markers between two batches that are out lie before what is committed once both are done."""
+    recorder = Recorder()
+
+    def answer(batch: Batch) -> object:
+        return recorder.later(batch) if batch.partition == P0 else BatchResponse.advance()
+
+    def pass_turns() -> None:
+        """Let the one worker do what P0 needs: it comes to the second of these after that."""
+        for more in (len(recorder.delivered(1)) + 1, len(recorder.delivered(1)) + 2):
+            broker.produce(P1, b"x")
+            recorder.wait(partial(_has_delivered, recorder, more))
+
+    recorder.answer = answer
+
+    broker.produce(P0, *values(5))
+    made = in_memory_channel(recorder, broker, workers=1, max_in_flight=2, commit_interval="1h")
+    with running(made):
+        recorder.wait(lambda: len(recorder.futures) == 1)
+        broker.skip(P0, 1)
+        pass_turns()
+        broker.produce(P0, *values(5))
+        recorder.wait(lambda: len(recorder.futures) == 2)
+        recorder.futures[1].set_result(BatchResponse.advance())
+        recorder.futures[0].set_result(BatchResponse.advance())
+        pass_turns()
+    assert broker.committed("group", P0) == StoredOffset(11, 1)
+
+
+def test_an_answer_to_no_batch_takes_no_gap_back(
+    monkeypatch: pytest.MonkeyPatch, broker: InMemoryBroker
+) -> None:
+    """A processor that advances at its end says nothing new: the gap stays passed."""
+    recorder = Recorder()
+    monkeypatch.setattr(recorder, "on_stream_termination", lambda _: BatchResponse.advance())
+    with running(in_memory_channel(recorder, broker)):
+        broker.produce(P0, *values(5))
+        assert committed(broker, P0, 5)
+        broker.skip(P0, 1)
+        assert committed(broker, P0, 6)
+    stored = [offset.offset for partition, offset in broker.commits if partition == P0]
+    assert stored == [0, 5, 6]
 
 
 def test_a_batch_that_is_not_covered_is_not_told_as_processed(broker: InMemoryBroker) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.channel.test_channel_order import (
     test_a_gap_is_not_committed_after_a_revert_to_before_it,
+    test_a_gap_that_later_batches_passed_takes_no_commit_back,
     test_commit_first_processes_no_record_before_its_time,
 )
 from tests.unit.channel.test_dead_letters import (
@@ -37,6 +38,7 @@ __all__ = [
     "letters",
     "test_a_batch_of_nothing_else_is_passed_over_in_the_sink_too",
     "test_a_gap_is_not_committed_after_a_revert_to_before_it",
+    "test_a_gap_that_later_batches_passed_takes_no_commit_back",
     "test_a_letter_is_the_record_and_says_where_it_comes_from",
     "test_a_named_record_is_looked_for_nowhere",
     "test_a_paused_partition_goes_on_where_it_is_sent",

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import headrace
 from headrace.channel import partition
@@ -282,6 +284,40 @@ def test_only_its_own_module_changes_a_partition(own: Callable[..., OwnedPartiti
             and "owned" in ast.unparse(node.value)
         ]
     assert found == []
+
+
+@example(["records", "deliver", "gap", "hear", "records", "deliver", "answer", "answer"])
+@given(st.lists(st.sampled_from(["records", "gap", "hear", "deliver", "answer"]), max_size=40))
+def test_commits_rise_to_the_end_whatever_gaps_come_between(steps: list[str]) -> None:
+    """None goes back, and once all batches are answered the last one is where the log ends."""
+    owned = waiting(owned_partition())
+    progress, buffer, generation = (
+        owned.progress,
+        owned.progress.buffer,
+        owned.progress.buffer.generation,
+    )
+    unheard: list[int] = []
+    commits = [0]
+    for step in [*steps, "hear", *["deliver", "answer"] * len(steps)]:
+        if step == "records":
+            buffer.append(generation, chunk_of(records(buffer.fetch_offset, 3)), 1000.0)
+        elif step == "gap":
+            gap = buffer.pass_gap(generation, buffer.fetch_offset + 1)
+            unheard += [] if gap is None else [gap]
+        elif step == "hear":
+            # the fetcher tells of a gap by an event
+            while unheard:
+                progress.note_gap(unheard.pop(0), generation)
+        elif step == "deliver" and buffer.records and len(progress.outstanding) < 2:
+            hand_out(owned)
+        elif step == "answer" and progress.outstanding:
+            with progress.settles() as item:
+                progress.process_to(item.batch.next_offset, item.batch)
+                commits.append(item.batch.next_offset)
+        passed = progress.take_gap()
+        commits += [] if passed is None else [passed]
+    assert commits == sorted(commits)
+    assert commits[-1] == buffer.fetch_offset
 
 
 def test_a_seek_into_a_gap_starts_there(own: Callable[..., OwnedPartition]) -> None:
