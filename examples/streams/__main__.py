@@ -14,6 +14,7 @@ from examples.harness.options import (  # noqa: TC001 - typer reads annotations
 )
 from examples.harness.progress import SECONDS
 from examples.streams.demo import main
+from headrace.apps.options import EngineName, EngineOption
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -21,6 +22,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def demo(
     rows: RowsOption = None,
+    engine: EngineOption = EngineName.ARROW,
     over: OverOption = SECONDS,
     directory: DirectoryOption = None,
 ) -> None:
@@ -33,7 +35,7 @@ def demo(
 
     Exit codes: 0 verified; 1 not verified, or the demo could not be run; 128 + n after signal n.
     """
-    raise typer.Exit(main(rows, over, directory))
+    raise typer.Exit(main(rows, engine.value, over, directory))
 
 
 if __name__ == "__main__":

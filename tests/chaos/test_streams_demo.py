@@ -49,10 +49,11 @@ def _nothing_left(directory: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(_PATIENCE + 60)
-def test_a_killed_daemon_costs_a_topology_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_a_killed_daemon_costs_a_topology_nothing(tmp_path: Path, engine: str) -> None:
     """Both tables are what pandas makes of the records, and Kafka Streams where it can run."""
     directory = tmp_path / "work"
-    with _start(directory, "--rows", "20000", "--over", "12") as demo:
+    with _start(directory, "--rows", "20000", "--over", "12", "--engine", engine) as demo:
         said, _ = demo.communicate(timeout=_PATIENCE)
     assert demo.returncode == 0, said
     *before, last = said.splitlines()

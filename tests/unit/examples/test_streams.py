@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
 
-from examples.harness.daemons import Daemon, Endpoints
+from examples.harness.daemons import Daemon, Daemons, Endpoints
 from examples.streams.demo import (
     READING,
+    DemoRun,
     Facts,
     StreamsDemoPhase,
     channels,
@@ -40,10 +42,15 @@ from examples.streams.verdict import (
 from examples.streams.year import HOUR, UNKNOWN, Headway, Year, plane_records
 from headrace import config
 from headrace.extensions.keyed.codecs import partition_of
+from headrace.kafka.errors import OffsetStoreError
+from headrace.kafka.ports import StoredOffset
 from headrace.streams import StreamsTest
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from headrace.core.clock import Deadline
+    from headrace.core.records import TopicPartition
 
 #: Some hour of 2013.
 BEGIN = 1_362_132_000_000
@@ -148,14 +155,47 @@ def _partition(key: bytes) -> int:
     return partition_of(key, PARTITIONS)
 
 
-def test_the_daemons_have_a_configuration_that_headrace_takes(tmp_path: Path) -> None:
+class RefusingOffsets:
+    """Offsets of all flights, and every other time a broker that does not have them."""
+
+    def __init__(self, done: dict[int, int]) -> None:
+        self._done, self._asked = done, count()
+
+    def read_many(
+        self, wanted: list[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, StoredOffset]:
+        """Return where partitions are."""
+        del deadline
+        if next(self._asked) % 2 == 0:
+            raise OffsetStoreError("Broker: Not coordinator")
+        return {each: StoredOffset(self._done.get(each.partition, 0), 1) for each in wanted}
+
+
+def test_production_goes_on_from_what_was_known_where_a_broker_has_no_offsets(
+    tmp_path: Path,
+) -> None:
+    """A coordinator that has just moved does not end the demo; the next look has the offsets."""
+    endpoints = Endpoints("127.0.0.1:9092", "127.0.0.1:2181")
+    daemons = Daemons.of(tmp_path, endpoints, 1, channels(tmp_path))
+    flights = Counter(_partition(each.key) for each in YEAR.records if each.topic == FLIGHTS)
+    others: Any = {"offsets": RefusingOffsets(flights), "engine": "arrow"}
+    nothing: Any = None
+    run = DemoRun(YEAR, daemons, nothing, tmp_path, expected=4, seconds=1, **others)
+    headway = Headway(YEAR, PARTITIONS)
+    assert [run.most for _ in range(3)] == [headway.most({}), *2 * [len(YEAR.records)]]
+
+
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_the_daemons_have_a_configuration_that_headrace_takes(tmp_path: Path, engine: str) -> None:
     """The parts of the topology are channels, and what they write is stored in two tables."""
     endpoints = Endpoints("127.0.0.1:9092", "127.0.0.1:2181")
     folder = tmp_path / "daemon"
-    sections: Any = {"topologies": topologies(tmp_path, YEAR.slack), "shown": READING}
+    sections: Any = {"topologies": topologies(tmp_path, YEAR.slack, engine), "shown": READING}
     daemon = Daemon("daemon-1", folder, endpoints, channels(tmp_path), **sections)
     loaded = config.load(daemon.config_file)
     assert loaded.channels.keys() == {OBSERVED, READING, "year.weather", "year.hours.table"}
+    on_spark = {name for name, each in loaded.channels.items() if each.on_spark}
+    assert on_spark == ({READING, "year.weather"} if engine == "spark" else set())
     assert SCHEMA.count(",") + 1 == len(OBSERVED_COLUMNS)
 
 
