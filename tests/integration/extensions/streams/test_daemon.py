@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import sys
 from contextlib import closing
+from functools import partial
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from headrace.devstack.wait import wait_for
 from headrace.extensions.keyed.codecs import partition_of
 from headrace.streams import StreamsTest
 from headrace.testing.records import FakeRecord
-from tests.integration.daemon.rig import spark_section
+from tests.integration.daemon.rig import spark_section, wait_at_work
 from tests.integration.extensions.keyed.test_daemon import SPARK_WAIT, arrived, rows
 from tests.kafka_sinks import committed_records
 
@@ -556,13 +557,74 @@ def test_a_join_by_a_foreign_key_ends_with_the_last_rows_after_a_kill(
     assert last_of(site, output) == wanted
 
 
+def holds_both_sides(daemon: Daemon) -> bool:
+    """Return whether partitions of two channels have started in a daemon."""
+    events = daemon.events()
+    found = {each["channel"] for each in events if each["event"] == "start_position_found"}
+    return len(found) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_join_by_a_foreign_key_tells_each_row_once_while_members_of_three_are_killed(
+    site: Site,
+) -> None:
+    """Each sale is told once with its buyer, and once more with the buyer's other name."""
+    code = program(site)
+    counts = {site.broker.create_topic(4): 4, site.broker.create_topic(3): 3}
+    buyers, sales = counts
+    output = site.broker.create_topic(1)
+    options = {"sales": sales, "buyers": buyers, "output": output, "kind": "inner"}
+    document = topology(site, code, "sold", options)
+
+    def name_buyers(word: str, begin: int) -> None:
+        sent = [(buyers, f"b{n}", {"name": f"{word} {n}"}, begin + n) for n in range(8)]
+        send_changes(site, sent, counts)
+
+    def sell(first: int, end: int) -> None:
+        values = [(n, {"buyer": f"b{n % 8}", "cents": n}) for n in range(first, end)]
+        sent = [(sales, str(n), value, BEGIN + 1000 + n) for n, value in values]
+        send_changes(site, sent, counts)
+
+    name_buyers("first", BEGIN)
+    one, two, three = (
+        site.daemon({**document, "instance_id": name}).start() for name in ("one", "two", "three")
+    )
+    for each in (one, two, three):
+        assert wait_at_work(partial(holds_both_sides, each), SPARK_WAIT), each.text()
+    sell(0, 300)
+    arrived(site, one, output, 100)
+    sell(300, 600)
+    two.signal(signal.SIGKILL)
+    two.wait()
+    sell(600, 900)
+    arrived(site, one, output, 900)
+    again = site.daemon({**document, "instance_id": "two"}).start()
+    assert wait_at_work(partial(holds_both_sides, again), SPARK_WAIT), again.text()
+    name_buyers("second", BEGIN + 60_000)
+    arrived(site, one, output, 1000)
+    three.signal(signal.SIGKILL)
+    three.wait()
+    arrived(site, one, output, 1800)
+    stop(one, again)
+    told = sorted((value["cents"], value["who"]) for _, value in rows(site, output))
+    assert told == sorted(
+        (n, f"{word} {n % 8}") for n in range(900) for word in ("first", "second")
+    )
+
+
+@pytest.mark.parametrize("engine", ["arrow", pytest.param("spark", marks=pytest.mark.slow)])
 @pytest.mark.timeout(400)
-def test_reducers_groups_of_tables_and_sketches_are_exact_after_a_kill(site: Site) -> None:
+def test_reducers_groups_of_tables_and_sketches_are_exact_after_a_kill(
+    site: Site, engine: str
+) -> None:
     """Each timer fires once, a row that moved is taken away once, and sketches are the same."""
     code = program(site)
     users, quiet, reach, names = (site.broker.create_topic(1) for _ in range(4))
     options = {"clicks": site.topic, "users": users, "quiet": quiet, "reach": reach, "names": names}
     document = topology(site, code, "steps", options)
+    document["topologies"]["shop"]["engine"] = engine
+    document["spark"] = spark_section(2)
     test = StreamsTest(code.steps(**options), batch=100_000)
     random = Random(6)
 
