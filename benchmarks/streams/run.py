@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import stack
 from benchmarks.report import Report, say
 from benchmarks.rounds import SHORTEST, alternate, warmed
-from benchmarks.streams.sides import SIDES, Runner, command_of
+from benchmarks.streams.sides import OTHERS, SIDES, Runner, command_of
 from benchmarks.streams.topics import StreamTopics
 from headrace.devstack.jars import KAFKA_STREAMS
 
@@ -103,7 +103,7 @@ def _each_kind(plan: Plan, servers: LocalStack) -> Iterator[tuple[str, Rounds]]:
 def _compare(plan: Plan, kind: str, servers: LocalStack, topics: StreamTopics) -> Rounds:
     """Find out how much each side is to read, then measure."""
     with ExitStack() as closing:
-        runners = [Runner(side, kind, servers, topics) for side in SIDES]
+        runners = [Runner(side, kind, servers, topics) for side in SIDES if side.does(kind)]
         for runner in runners:
             closing.callback(runner.close)
         chosen = {
@@ -130,8 +130,10 @@ def _compare(plan: Plan, kind: str, servers: LocalStack, topics: StreamTopics) -
 def by_round(found: Mapping[str, Rounds]) -> dict[str, list[float]]:
     """Return what each ratio was round by round."""
     return {
-        f"{kind}_{_RATIO}": rounds.ratios("headrace", "kafka_streams", "rate")
+        f"{kind}_ratio_to_{other}": rounds.ratios("headrace", other, "rate")
+        for other in OTHERS
         for kind, rounds in found.items()
+        if other in rounds.results
     }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import stack
 from benchmarks.keyed.sides import CHANNEL, kafka_streams_command
 from benchmarks.peer_sides.wire import Request
+from benchmarks.peers.environments import python_of
 from benchmarks.peers.process import PeerError, Program, SideProcess
 from benchmarks.streams.topics import key_of, last_counts, other_of
 
@@ -27,13 +28,26 @@ _SOURCE = Path(__file__).with_name("KafkaStreamsTopologies.java")
 _TAKEN = ("cpu_seconds", "memory_mib", "threads")
 
 
+#: The kinds of topologies that are in windows of a fixed length.
+_WINDOWS = frozenset({"tumbling", "hopping"})
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One program. ``is_ours``: its channels are those of a topology."""
+    """One program. ``is_ours``: its channels are those of a topology.
+
+    ``kinds`` are those that it does as we do, None: all. ``stays``: one process serves all rounds.
+    """
 
     name: str
     is_ours: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
+    kinds: frozenset[str] | None = None
+    stays: bool = True
+
+    def does(self, kind: str) -> bool:
+        """Return whether it has topologies of a kind."""
+        return self.kinds is None or kind in self.kinds
 
 
 SIDES = (
@@ -43,7 +57,17 @@ SIDES = (
         "kafka_streams",
         settings={"properties": {"num.stream.threads": 2, "max.task.idle.ms": 1000}},
     ),
+    Side(
+        "quix",
+        settings={"properties": {"fetch.queue.backoff.ms": 10}},
+        kinds=_WINDOWS,
+        stays=False,
+    ),
+    Side("structured_streaming", kinds=_WINDOWS | {"spark"}),
 )
+
+#: What the other systems are called in figures, in their order.
+OTHERS = tuple(side.name for side in SIDES if not side.is_ours)
 
 #: The kind of topology that one is which differs in its engine alone.
 _SAME = {"spark": "tumbling"}
@@ -59,6 +83,10 @@ def command_of(side: Side) -> Sequence[str]:
     """
     if side.is_ours:
         return (sys.executable, "-m", "benchmarks.peer_sides.streams_headrace")
+    if side.name == "quix":
+        return (str(python_of("quix")), "-m", "benchmarks.peer_sides.streams_quix")
+    if side.name == "structured_streaming":
+        return (sys.executable, "-m", "benchmarks.peer_sides.streams_structured")
     return kafka_streams_command(_SOURCE)
 
 
@@ -94,6 +122,8 @@ class Runner:
         }
         if self.side.is_ours:
             settings["config"] = str(self._configured(group, topic.name, output))
+        elif self.side.name == "structured_streaming":
+            settings["config"] = str(self._configured_session())
         request = Request(
             "count", self._servers.bootstrap_servers, topic.name, group, topic.records, settings
         )
@@ -101,7 +131,10 @@ class Runner:
         self._process = process
         try:
             measured = process.round(request)
-            process.stopped()
+            if self.side.stays:
+                process.stopped()
+            else:
+                self.close()
         except BaseException:
             process.kill()
             self._process = None
@@ -130,6 +163,13 @@ class Runner:
         }
         addresses = stack.addresses(self._servers)
         return stack.configuration(self._folder, addresses, topologies={"bench": section})
+
+    def _configured_session(self) -> Path:
+        """Write a configuration whose session and source of records another system uses."""
+        processor = {"type": "spark", "sql": "select * from records"}
+        channel = {"topics": ["visits"], "group": "bench", **CHANNEL, "processor": processor}
+        addresses = stack.addresses(self._servers)
+        return stack.configuration(self._folder, addresses, {**channel, "sink": "noop"}, spark={})
 
     def _check(self, output: str, topic: stack.Topic) -> int:
         """Compare the last count of each key and window with what is there; return the outputs."""

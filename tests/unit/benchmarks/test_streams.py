@@ -8,6 +8,7 @@ import pytest
 from benchmarks.peer_sides.streams_work import topology
 from benchmarks.rounds import Rounds
 from benchmarks.streams.run import by_round, figures_of, missed
+from benchmarks.streams.sides import SIDES
 from benchmarks.streams.topics import counts_of, key_of
 from headrace.streams import OutRecord, StreamsTest
 
@@ -55,6 +56,34 @@ def test_each_kind_of_topology_has_figures_by_its_name() -> None:
     assert figures["tumbling_ratio_to_kafka_streams"] == 3.0
     assert figures["tumbling_cpu_us_per_record"] == 1.5
     assert figures["tumbling_kafka_streams_records_per_s"] == 100
+
+
+def test_each_other_system_has_ratios_of_what_it_does() -> None:
+    """Rates over those of a system that has no sessions are there for windows only."""
+    (ours,) = _rounds(300.0, 100.0).results["headrace"]
+    other = {**ours, "rate": 50.0}
+    found = {
+        "session": _rounds(300.0, 100.0),
+        "tumbling": Rounds({"headrace": [ours], "kafka_streams": [other], "quix": [other]}),
+    }
+    assert by_round(found) == {
+        "session_ratio_to_kafka_streams": [3.0],
+        "tumbling_ratio_to_kafka_streams": [6.0],
+        "tumbling_ratio_to_quix": [6.0],
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "others"),
+    [
+        ("tumbling", {"kafka_streams", "quix", "structured_streaming"}),
+        ("spark", {"kafka_streams", "structured_streaming"}),
+        ("session", {"kafka_streams"}),
+    ],
+)
+def test_a_kind_is_compared_with_who_does_the_same(kind: str, others: set[str]) -> None:
+    """Quix Streams has no sessions, and Structured Streaming none that tells updates."""
+    assert {side.name for side in SIDES if side.does(kind)} == {"headrace", *others}
 
 
 @pytest.mark.parametrize("kind", ["tumbling", "hopping", "session", "count"])
