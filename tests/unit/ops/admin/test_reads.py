@@ -228,8 +228,10 @@ def test_a_named_topic_that_was_deleted_is_not_ready(
         broker.delete_topic("events")
         eventually(lambda: channel.deleted_topics() == ["events"])
         assert bare.client.get("/health/ready").json()["reasons"] == [
-            "channel member: topic events was deleted: create it again, or take it out of the "
-            "configuration"
+            (
+                "channel member: topic events was deleted: create it again, or take it out of the "
+                "configuration"
+            )
         ]
         broker.create_topic("events", 2)
         eventually(lambda: bare.client.get("/health/ready").status_code == 200)
