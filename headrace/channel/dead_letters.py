@@ -88,7 +88,7 @@ class _LetterWriter:
         return DeadLetter(record.key(), record.value(), headers)
 
     def added_headers(self, records: UndecodableRecords) -> Sequence[AddedHeader]:
-        """Return what letters of undecodable records have behind the records' own headers."""
+        """Return the headers that letters of undecodable records have after the records' own."""
         if self._headers.are_ours:
             return [*self._traced, *self._ours(records)]
         return [*self._traced, *self._connects(records)]

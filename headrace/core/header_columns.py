@@ -1,4 +1,4 @@
-"""Headers of records in columns, with others put behind them, without an object for each."""
+"""Headers of records in columns, with others added after them, without an object for each."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ AddedHeader: TypeAlias = "tuple[str, bytes | Sequence[bytes | None] | None]"
 
 
 def add_headers(own: pa.ListArray, added: Sequence[AddedHeader]) -> pa.ListArray:
-    """Return the headers of records with others behind them. Both as :data:`HEADERS`.
+    """Return the headers of records with others after them. Both as :data:`HEADERS`.
 
     A record that has no list of its own has one then.
     """
-    behind = _columns_of_headers(added, len(own))
+    later = _columns_of_headers(added, len(own))
     lengths = pc.fill_null(pc.list_value_length(own), integer(0, pa.int32()))
     if not pc.any(pc.not_equal(lengths, integer(0, pa.int32()))).as_py():
-        return behind
-    return _joined(own.flatten(), lengths.to_pylist(), behind.values, len(added))
+        return later
+    return _joined(own.flatten(), lengths.to_pylist(), later.values, len(added))
 
 
 def _columns_of_headers(added: Sequence[AddedHeader], records: int) -> pa.ListArray:
@@ -59,16 +59,16 @@ def _column(values: bytes | Sequence[bytes | None] | None, records: int) -> pa.A
 
 
 def _joined(
-    own: pa.StructArray, lengths: Sequence[int], behind: pa.StructArray, each: int
+    own: pa.StructArray, lengths: Sequence[int], later: pa.StructArray, each: int
 ) -> pa.ListArray:
     """Return lists: as many headers of ``own`` as ``lengths`` say, then ``each`` of the others."""
     starts = accumulate(lengths, initial=0)
-    laters = range(len(own), len(own) + len(behind), each)
+    firsts = range(len(own), len(own) + len(later), each)
     places: Iterable[Iterable[int]] = (
-        chain(range(start, start + length), range(later, later + each))
-        for start, length, later in zip(starts, lengths, laters, strict=False)
+        chain(range(start, start + length), range(first, first + each))
+        for start, length, first in zip(starts, lengths, firsts, strict=False)
     )
-    both = pa.concat_arrays([own, behind])
+    both = pa.concat_arrays([own, later])
     found = both.take(_numbers(pa.int64(), array("q", chain.from_iterable(places))))
     counts = map(sum, zip(lengths, repeat(each), strict=False))
     return _lists(array("i", accumulate(counts, initial=0)), found)

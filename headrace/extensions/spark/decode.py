@@ -111,8 +111,8 @@ class Decoder:
     ) -> Iterator[DecodedFrame]:
         """Decode every record, and give the block what could be decoded. Blocks for a job.
 
-        ``tables`` have the same records, those of a batch each, where they are at hand: then Spark
-        is not asked for them again.
+        ``tables`` have the same records, those of a batch each, where the daemon has them: then
+        Spark is not asked for them again.
 
         Each value is parsed once, in a job of its own, and kept for the block. So whatever plan the
         reducer makes of the frame, whether it filters, counts, or reads a part or nothing of it, no

@@ -1,4 +1,4 @@
-"""Headers of records in columns, with others put behind them."""
+"""Headers of records in columns, with others added after them."""
 
 from __future__ import annotations
 
