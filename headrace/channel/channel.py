@@ -278,6 +278,7 @@ class InboundKafkaChannel:
                         self._runtime.pause_manager, self._clock, PauseReason.STATE
                     ),
                     self._runtime.dead_letters.send_undecodable,
+                    self._runtime.coordinator.set_warm,
                 )
             )
             brokers = Deadline.after(patience, self._clock)

@@ -14,6 +14,8 @@ from headrace.channel.states import EndReason
 from headrace.channel.status import RebalanceReporter, snapshot_of
 from headrace.channel.tasks import TaskGate
 from headrace.core.errors import CommitFailedError
+from headrace.core.user_text import describe_error
+from headrace.processors.contract import GroupTasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -204,9 +206,14 @@ class PartitionManager:
         self.touch_all()
 
     def rebalanced(self, summary: RebalanceSummary) -> None:
-        """Report the group's assignment, and record what a bounded run has to wait for."""
+        """Report the group's assignment, to the processor too, and to what bounds a run."""
         self._bounds.group_is(summary.owners, summary.unowned)
         self._report.report(summary)
+        try:
+            self._processor.on_rebalanced(_tasks_of(summary))
+        except Exception as error:  # noqa: BLE001 - of a user's processor; the group goes on
+            reason = describe_error(error)
+            log.warning("rebalance_not_taken", channel=self._environment.name, error=reason)
 
     def failed(self, error: HeadraceError) -> None:
         self._environment.fail(error)
@@ -225,3 +232,14 @@ class PartitionManager:
         if self._stop_by is None:
             return usual
         return min(usual, now + self._stop_by.remaining * RELEASE_SHARE)
+
+
+def _tasks_of(summary: RebalanceSummary) -> GroupTasks:
+    """Return the group's tasks: what has the same number in all topics."""
+    owners = {
+        partition.partition: owner
+        for partition, owner in sorted(summary.owners.items(), reverse=True)
+        if owner in summary.active
+    }
+    goal = {p.partition: taker for p, taker in sorted(summary.goal.items(), reverse=True)}
+    return GroupTasks(summary.member, summary.active, owners, goal)

@@ -197,6 +197,8 @@ def _conditions_of(summary: RebalanceSummary) -> dict[str, dict[str, Any]]:
         found["modes_differ"] = {"modes": sorted(mode.value for mode in summary.modes)}
     if summary.without_tasks:
         found["members_without_tasks"] = {"members": list(summary.without_tasks)}
+    if summary.without_warm:
+        found["members_without_warm"] = {"members": list(summary.without_warm)}
     if summary.problems:
         found["members_unreadable"] = {"problems": dict(summary.problems)}
     return found

@@ -8,13 +8,14 @@ on their order, and a group whose members follow it step by step comes to rest.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from headrace.coordinators.member_info import AssignmentMode, MemberInfo
 from headrace.coordinators.tasks import Tasks, holder_of, without_tasks
+from headrace.coordinators.warm import settle_warm, without_warm
 from headrace.core.records import TopicPartition, by_topic
 
 if TYPE_CHECKING:
@@ -379,7 +380,9 @@ class Allocation:
     an owner that is not a member that we understand: they are left alone until that ends.
     ``modes`` has more than one entry when members disagree about the mode. ``by_task`` says
     whether tasks were allocated, or partitions, each by itself; ``without_tasks`` names the members
-    for which it was partitions though others work in tasks.
+    for which it was partitions though others work in tasks. ``goal`` says who is to have what once
+    those are warm for it that it is to move to; ``without_warm`` names the members for which that
+    is not waited for.
     """
 
     owners: Mapping[TopicPartition, str]
@@ -390,6 +393,8 @@ class Allocation:
     modes: frozenset[AssignmentMode]
     by_task: bool = False
     without_tasks: tuple[str, ...] = ()
+    goal: Mapping[TopicPartition, str] = field(default_factory=dict)
+    without_warm: tuple[str, ...] = ()
 
     def of(self, member: str) -> frozenset[TopicPartition]:
         """Return what one member is to have."""
@@ -428,9 +433,11 @@ def allocate(
     free = existing - foreign.keys()
     tasks = Tasks.of(active)
     if tasks is None:
-        given = _share(active, free, held)
+        goal = _share(active, free, held)
+        # of members that work in tasks of one topic each partition is one
+        given = settle_warm(goal, active, owners, returning) if _are_tasks(active) else goal
     else:
-        given = _share_tasks(tasks, active, existing, foreign, (owners, returning))
+        goal, given = _share_tasks(tasks, active, existing, foreign, (owners, returning))
     return Allocation(
         owners=dict(sorted(given.items())),
         unowned=frozenset(free - given.keys()),
@@ -440,7 +447,14 @@ def allocate(
         modes=frozenset(info.mode for info in active.values()),
         by_task=tasks is not None,
         without_tasks=without_tasks(active),
+        goal=dict(sorted(goal.items())),
+        without_warm=without_warm(active),
     )
+
+
+def _are_tasks(members: Mapping[str, MemberInfo]) -> bool:
+    """Return whether each partition is a task by itself."""
+    return all(info.together and len(info.topics) <= 1 for info in members.values())
 
 
 def _share(
@@ -464,8 +478,10 @@ def _share_tasks(
     existing: Collection[TopicPartition],
     foreign: Collection[TopicPartition],
     owners: tuple[Mapping[TopicPartition, str], Mapping[TopicPartition, str]],
-) -> dict[TopicPartition, str]:
-    """Return who is to have which partition: of each task all, or none where one is foreign."""
+) -> tuple[dict[TopicPartition, str], dict[TopicPartition, str]]:
+    """Return who is to have which partition in the end, and who now: of each task all, or none
+    where one is foreign.
+    """
     free = {
         anchor: parts
         for anchor, parts in tasks.by_anchor(existing).items()
@@ -473,14 +489,25 @@ def _share_tasks(
     }
     found = {anchor: holder_of(parts, *owners) for anchor, parts in free.items()}
     held = {anchor: holder for anchor, holder in found.items() if holder is not None}
-    given = _share(tasks.with_task_cooldown(members), free.keys(), held)
-    return {
-        partition: taker
-        for partition in existing
-        if partition not in foreign
-        and (taker := given.get(tasks.anchor(partition))) is not None
-        and partition.topic in members[taker].topics
+    taking = tasks.with_task_cooldown(members)
+    goal = _share(taking, free.keys(), held)
+    # one that is being given back is no longer whole, and is not kept
+    whole = {
+        anchor: owners[0][anchor]
+        for anchor, parts in free.items()
+        if len({owners[0].get(part) for part in parts}) == 1 and anchor in owners[0]
     }
+
+    def of_parts(given: Mapping[TopicPartition, str]) -> dict[TopicPartition, str]:
+        return {
+            partition: taker
+            for partition in existing
+            if partition not in foreign
+            and (taker := given.get(tasks.anchor(partition))) is not None
+            and partition.topic in members[taker].topics
+        }
+
+    return of_parts(goal), of_parts(settle_warm(goal, taking, whole, owners[1]))
 
 
 def _of_mode(members: Mapping[str, MemberInfo], mode: AssignmentMode) -> dict[str, MemberInfo]:

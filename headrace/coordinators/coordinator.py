@@ -195,9 +195,13 @@ class Coordinator:
     def update(self, info: MemberInfo, settings: CoordinatorBase | None = None) -> None:
         """Publish another subscription, and keep another pace where ``settings`` are given.
 
-        ``info.draining`` and ``info.cooldown`` are not looked at.
+        ``info.draining``, ``info.cooldown`` and ``info.warm`` are not looked at.
         """
         self._send(partial(self._member.update, info, settings))
+
+    def set_warm(self, tasks: Collection[int]) -> None:
+        """Publish for which tasks of others the member is warm; before ``start``: as it joins."""
+        self._send(partial(self._member.set_warm, frozenset(tasks)))
 
     # --- thread -----------------------------------------------------------------------------
 

@@ -119,13 +119,17 @@ class GroupMembership:
             self._next_beat = self._clock.monotonic()
 
     def update(self, info: MemberInfo, settings: CoordinatorBase | None = None) -> None:
-        """Publish ``info`` from now on; whether the member drains stays as it is."""
+        """Publish ``info`` from now on; whether the member drains, and is warm, stays as it is."""
         if info.mode is not self._info.mode:
             self._log.info("mode_changed", mode=info.mode.value)
-        self._info = replace(info, draining=self._info.draining)
+        self._info = replace(info, draining=self._info.draining, warm=self._info.warm)
         self.rebalance.together = info.together
         if settings is not None:
             self.rebalance.keep_pace(settings)
+
+    def set_warm(self, tasks: frozenset[int]) -> None:
+        """Publish for which tasks of others the member is warm."""
+        self._info = replace(self._info, warm=tasks)
 
     def drain(self) -> None:
         """Ask for everything back and take nothing more."""

@@ -34,7 +34,8 @@ class MemberInfo:
     ``partitions_per_topic`` is the number in fixed count mode; ``lists`` names the partitions of
     each topic in static mode. A ``draining`` member is given nothing and gives back what it has.
     ``cooldown`` are partitions that it could not work on just now: others go first. A member that
-    works on its topics ``together`` takes tasks: partition i of each of them, or of none.
+    works on its topics ``together`` takes tasks: partition i of each of them, or of none. ``warm``
+    are the tasks of others, by number, that it could go on with at once; None: it does not say.
     """
 
     topics: frozenset[str]
@@ -45,6 +46,7 @@ class MemberInfo:
     draining: bool = False
     cooldown: frozenset[TopicPartition] = frozenset()
     together: bool = False
+    warm: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what other members could not read."""

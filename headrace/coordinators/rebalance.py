@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
@@ -40,8 +40,9 @@ class RebalanceSummary:
     ``mine`` is what this member is to have, ``owners`` who owns what at present (None: an
     unreadable owner). ``unowned`` partitions are assigned to no member, ``pending`` ones are
     assigned but not owned yet. ``contended``, ``missing``, ``foreign``, ``modes`` and
-    ``without_tasks`` are as in ``Allocation``. ``problems`` says by member what is wrong with its
-    node.
+    ``without_tasks``, ``without_warm`` and ``goal`` are as in ``Allocation``. ``problems`` says by
+    member what is wrong with its node. ``member`` is this one, and ``active`` are those that are
+    given partitions.
     """
 
     members: tuple[str, ...]
@@ -55,6 +56,10 @@ class RebalanceSummary:
     modes: frozenset[AssignmentMode]
     problems: Mapping[str, str]
     without_tasks: tuple[str, ...] = ()
+    member: str = ""
+    active: frozenset[str] = frozenset()
+    goal: Mapping[TopicPartition, str] = field(default_factory=dict)
+    without_warm: tuple[str, ...] = ()
 
 
 class Listener(Protocol):
@@ -107,7 +112,8 @@ LONGEST_WAIT = 10
 class Debounce:
     """Debounces membership: one rule for start, join, leave, crash and ZooKeeper's return.
 
-    A draining member counts as gone, so that its leave is one change and not two.
+    A draining member counts as gone, so that its leave is one change and not two. For which tasks
+    members are warm changes all the time, and is acted on at once.
     """
 
     def __init__(self, delay: float, clock: Clock) -> None:
@@ -120,7 +126,9 @@ class Debounce:
     def observe(self, members: Mapping[str, MemberInfo]) -> float:
         """Record the members seen now; return the seconds to wait before acting on them."""
         now = self._clock.monotonic()
-        present = {name: info for name, info in members.items() if not info.draining}
+        present = {
+            name: replace(info, warm=None) for name, info in members.items() if not info.draining
+        }
         if present != self._members:
             self._members = present
             self._same_since = now
@@ -507,6 +515,10 @@ class Rebalance:
             modes=allocation.modes,
             problems=view.problems,
             without_tasks=allocation.without_tasks,
+            member=self._registry.member,
+            active=frozenset(name for name, info in view.members.items() if not info.draining),
+            goal=allocation.goal,
+            without_warm=allocation.without_warm,
         )
         if summary != self._said:
             self._said = summary

@@ -136,6 +136,7 @@ class MemberDocument:
             since=self.since,
             software=self.software,
             **({"together": True} if info.together else {}),
+            **({} if info.warm is None else {"warm": sorted(info.warm)}),
             **({} if self.admin is None else {"admin": self.admin}),
         )
 
@@ -152,6 +153,7 @@ class MemberDocument:
             draining=fields.get("draining", bool),
             cooldown=_cooldown(fields),
             together=fields.optional("together", bool) or False,
+            warm=_warm(fields),
         )
         return cls(
             info=info,
@@ -178,6 +180,11 @@ def _lists(fields: _Fields) -> dict[str, tuple[int, ...]]:
 def _cooldown(fields: _Fields) -> frozenset[TopicPartition]:
     numbers = _numbers(fields, "avoiding", fields.optional("avoiding", dict) or {})
     return frozenset(TopicPartition(topic, n) for topic in numbers for n in numbers[topic])
+
+
+def _warm(fields: _Fields) -> frozenset[int] | None:
+    numbers = fields.optional("warm", list)
+    return None if numbers is None else frozenset(fields.list_of("warm", int))
 
 
 def _numbers(fields: _Fields, name: str, lists: dict[str, Any]) -> dict[str, tuple[int, ...]]:

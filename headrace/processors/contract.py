@@ -11,7 +11,7 @@ from headrace.core.clock import SYSTEM_CLOCK, Clock
 from headrace.core.errors import FatalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from concurrent.futures import Future
 
     from headrace.config import ChannelConfig
@@ -157,6 +157,11 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
+def _no_group(tasks: Collection[int]) -> None:
+    """Return at once: a processor that is tried out by itself has no group to tell."""
+    del tasks
+
+
 def _no_letters(found: Sequence[tuple[Batch, UndecodableRecords]]) -> None:
     """Refuse, as there is no channel: a processor is tried out by itself."""
     raise FatalError(f"there is no dead-letter topic for records of {len(found)} batches")
@@ -171,6 +176,8 @@ class ChannelContext:
     ``stranded`` those, or all, whose state cannot be relied on before an operator acts: the process
     is not ready then. ``fail`` ends the channel with an error, and its process with it, where only
     a new one helps: nothing is committed of what is out. Any thread; none of them blocks.
+
+    ``publish_warm`` tells the group for which tasks this member is ready, though others have them.
 
     ``send_undecodable`` alone does: it puts the undecodable records of batches into the
     dead-letter topic, and returns when they are there. It raises RetryableError where they are not
@@ -187,6 +194,21 @@ class ChannelContext:
     fail: Callable[[BaseException], None] = _raise
     stranded: PauseControl = field(default_factory=NoPauseControl)
     send_undecodable: Callable[[Sequence[tuple[Batch, UndecodableRecords]]], None] = _no_letters
+    publish_warm: Callable[[Collection[int]], None] = _no_group
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTasks:
+    """The tasks of a channel's group by number, as its member sees them.
+
+    ``members`` may be given tasks; ``owners`` have them at present, and ``goal`` says who is to
+    have which once all are ready for theirs.
+    """
+
+    member: str
+    members: frozenset[str]
+    owners: Mapping[int, str]
+    goal: Mapping[int, str]
 
 
 class StateView(Protocol):
@@ -329,6 +351,12 @@ class BatchProcessor(ABC):
 
     def on_partition_lost(self, assignment: Assignment) -> None:
         """Drop all state of the partition: nothing done for it can take effect any more."""
+
+    def on_rebalanced(self, tasks: GroupTasks) -> None:
+        """Handle that the tasks of the group are shared otherwise, or are to be.
+
+        Called on the coordinator's thread, beside other callbacks; must not block.
+        """
 
     def state_reader(self) -> StateView | None:
         """Return what reads the state that is kept by key, None where none is kept.

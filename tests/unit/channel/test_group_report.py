@@ -38,6 +38,7 @@ BROKEN = replace(
     foreign={P1: "stranger"},
     modes=frozenset({AssignmentMode.DYNAMIC, AssignmentMode.STATIC}),
     without_tasks=("d",),
+    without_warm=("e",),
     problems={"c": "it is not JSON"},
 )
 
@@ -59,13 +60,14 @@ def test_each_fault_of_the_group_is_warned_of_once() -> None:
     warned = {entry["event"]: entry for entry in logs if entry["log_level"] == "warning"}
     assert [entry["event"] for entry in logs].count("group_rebalanced") == 4
     assert [entry["event"] for entry in logs].count("partitions_unowned") == 2
-    assert len([entry for entry in logs if entry["log_level"] == "warning"]) == 8
+    assert len([entry for entry in logs if entry["log_level"] == "warning"]) == 9
     assert warned["partitions_unowned"]["partitions"] == ["events-1", "events-2"]
     assert warned["partitions_contended"]["members"] == {"events-0": ["a", "b"]}
     assert warned["partitions_missing"]["listed"] == {"a": ["events-9"]}
     assert warned["partition_owners_unknown"]["owners"] == {"events-1": "stranger"}
     assert warned["modes_differ"]["modes"] == ["dynamic", "static"]
     assert warned["members_without_tasks"]["members"] == ["d"]
+    assert warned["members_without_warm"]["members"] == ["e"]
     assert warned["members_unreadable"]["problems"] == {"c": "it is not JSON"}
 
 

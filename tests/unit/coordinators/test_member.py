@@ -533,3 +533,34 @@ def test_a_mode_changes_while_the_member_runs(group: Group) -> None:
     group.run()
     assert len(a.held) == len(b.held) == 4
     assert group.epochs()[kept] == epoch
+
+
+def test_tasks_move_as_members_say_that_they_are_warm(group: Group) -> None:
+    """One that joins is given no live task before it is warm for it, and each one as it is."""
+    warm = MemberInfo(frozenset({TOPIC}), together=True, warm=frozenset())
+    a = group.join("a", warm)
+    group.run()
+    b = group.join("b", warm)
+    group.run()
+    assert (a.held, b.held) == (list(range(8)), [])
+    assert a.channel.summary is not None
+    coming = sorted(p.partition for p, taker in a.channel.summary.goal.items() if taker == "b")
+    assert len(coming) == 4
+    b.member.set_warm(frozenset(coming[:1]))
+    group.run()
+    assert b.held == coming[:1]
+    b.member.update(replace(warm, weight=1))
+    b.member.set_warm(frozenset(coming))
+    group.run()
+    assert b.held == coming
+    assert all(claim.previous and claim.previous.clean_end for claim in b.channel.held.values())
+
+
+def test_what_is_warm_stays_published_with_another_subscription(group: Group) -> None:
+    """A change of what the member subscribes to does not say anything of its tasks."""
+    warm = MemberInfo(frozenset({TOPIC}), together=True)
+    a = group.join("a", warm)
+    a.member.set_warm(frozenset({3}))
+    a.member.update(replace(warm, weight=2))
+    group.run()
+    assert a.registry.members().members["a"] == replace(warm, weight=2, warm=frozenset({3}))

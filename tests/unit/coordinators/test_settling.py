@@ -43,3 +43,14 @@ def test_a_draining_member_counts_as_gone() -> None:
     assert debounce.observe({**both, "b": replace(INFO, draining=True)}) == 2
     clock.advance(1)
     assert debounce.observe({"a": INFO}) == 1
+
+
+def test_a_member_that_becomes_warm_puts_nothing_off() -> None:
+    """For which tasks members are warm changes all the time, and tasks are to move then."""
+    clock = FakeClock()
+    debounce = Debounce(2, clock)
+    cold = replace(INFO, warm=frozenset())
+    debounce.observe({"a": INFO, "b": cold})
+    clock.advance(2)
+    assert debounce.observe({"a": INFO, "b": cold}) == 0
+    assert debounce.observe({"a": INFO, "b": replace(INFO, warm=frozenset({1}))}) == 0
