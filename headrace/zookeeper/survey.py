@@ -6,7 +6,7 @@ import re
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
@@ -18,7 +18,7 @@ from headrace.zookeeper.client import ClientClose, build_client
 from headrace.zookeeper.errors import ZooKeeperUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from headrace.zookeeper.settings import ZooKeeperSettings
 
@@ -39,7 +39,8 @@ class ZooKeeperFacts:
     ``version`` and ``mode`` are None where the servers do not answer ``srvr``. ``skew`` is how far
     the server's clock is ahead of ours, give or take ``skew_error``; None where no node could be
     made: because there is no chroot yet, or ``denied`` names the nodes to which access is denied.
-    ``opened`` are nodes that everybody may change, of those that were looked at.
+    ``opened`` are nodes that everybody may change, of those that were looked at. ``children`` says
+    how many nodes are right below those that there are.
     """
 
     session_timeout: float
@@ -50,6 +51,7 @@ class ZooKeeperFacts:
     skew_error: float
     denied: tuple[str, ...]
     opened: tuple[str, ...] = ()
+    children: Mapping[str, int] = field(default_factory=dict)
 
 
 def survey(settings: ZooKeeperSettings, paths: Collection[str]) -> ZooKeeperFacts:
@@ -92,7 +94,13 @@ def _survey_server(
     except NoAuthError:
         exists = True
         denied.append(settings.chroot or "/")
-    denied += [path for path in paths if exists and _is_denied(client, path)]
+    children: dict[str, int] = {}
+    for path in paths if exists else ():
+        try:
+            with suppress(NoNodeError):
+                children[path] = len(client.get_children_async(path).get(timeout=_ANSWER))
+        except NoAuthError:
+            denied.append(path)
     version, mode = _VERSION.search(srvr), _MODE.search(srvr)
     return ZooKeeperFacts(
         session_timeout=session_timeout,
@@ -103,6 +111,7 @@ def _survey_server(
         skew_error=skew_error,
         denied=tuple(denied),
         opened=tuple(_open_nodes(client, [path for path in paths if exists])),
+        children=children,
     )
 
 
@@ -138,12 +147,3 @@ def _skew(client: Any) -> tuple[float, float]:
     after = time.time()
     client.delete_async(path).get(timeout=_ANSWER)
     return stat.ctime / 1000 - (before + after) / 2, (after - before) / 2
-
-
-def _is_denied(client: Any, path: str) -> bool:
-    try:
-        with suppress(NoNodeError):
-            client.get_children_async(path).get(timeout=_ANSWER)
-    except NoAuthError:
-        return True
-    return False

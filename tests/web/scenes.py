@@ -316,6 +316,7 @@ def restoring() -> Process:
         amounts={},
         counts={},
         operators=[],
+        standbys=[d.StandbyStatus(partition=3, position=70_000, lag=12, problem=None)],
     )
     progress = d.RestoreStatus(done=34_000, total=100_000, percent=34.0, left_s=12.2)
     keyed = replace(
@@ -353,6 +354,7 @@ def workflows() -> Process:
         amounts={"calls_in_flight": 17},
         counts={"attempts": 610, "attempts_returned": 580, "attempts_timed_out": 4},
         operators=[],
+        standbys=[],
     )
     reducer = replace(
         _CLICKS, name="workflow", processor="keyed", sink="several", state_by_key=state

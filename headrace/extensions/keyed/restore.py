@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from headrace.core.clock import Deadline
 from headrace.core.columns import ColumnRun
-from headrace.core.records import TopicPartition, offset_of
+from headrace.core.records import offset_of
 from headrace.core.user_text import describe_error
 from headrace.extensions.keyed.changelog import loaded_rows
 from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
-from headrace.extensions.keyed.store import Position
+from headrace.extensions.keyed.positions import OUT_OF_RANGE, TRUNCATED, StorePositions
 from headrace.kafka.errors import KafkaUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from headrace.core.clock import Clock
-    from headrace.core.records import Assignment, Record
+    from headrace.core.clock import Clock, Deadline
+    from headrace.core.records import Assignment, Record, TopicPartition
+    from headrace.extensions.keyed.standby_reader import StandbyReader
     from headrace.extensions.keyed.store import RocksStore
     from headrace.extensions.keyed.topics import Changelog
     from headrace.kafka.ports import Fetched, RecordSource, TopicCatalog
@@ -36,22 +37,14 @@ _FETCH_TIMEOUT = 0.1
 #: Seconds without a command after which the thread looks whether it has to stop.
 _IDLE_INTERVAL = 0.5
 
-#: Seconds in which the brokers have to say where a changelog ends, and between two attempts.
-_ANSWER_TIMEOUT = 5.0
+#: Seconds between two attempts.
 _BACKOFF = 1.0
 
 #: What comes of counting rows when all are counted.
 _ENDED = object()
 
-#: Why what was read of a changelog does not count.
-_OUT_OF_RANGE = "the changelog lost what was being read"
-_TRUNCATED = "the changelog lost its end, and does not lead to what was being read"
-
 #: Seconds after which a changelog that has not all rows is looked at again.
 _LOOK_AGAIN = 10.0
-
-#: The same while other partitions are fetched, which waits meanwhile.
-_SHORT_ANSWER_TIMEOUT = 0.5
 
 #: Seconds in which a restore has to come nearer to its end, before it is said who holds it up.
 _STALL = 30.0
@@ -121,6 +114,9 @@ class Restorer:
     ``stalled`` is called on the thread with what holds up a partition that has come no nearer to
     its end for a while, None once it goes on; ``holder`` is asked for it, on a thread of its own,
     and may block.
+
+    ``standbys`` are read on the thread as well, seldom while anything is restored: so no partition
+    is followed and restored at a time.
     """
 
     def __init__(
@@ -139,13 +135,13 @@ class Restorer:
         refuse: Callable[[Assignment, tuple[int, int], int | None], str | None] = lambda *_: None,
         stalled: Callable[[Assignment, int, str | None], None] = lambda *_: None,
         holder: Callable[[TopicPartition], str] = str,
+        standbys: StandbyReader | None = None,
     ) -> None:
         self._name = name
-        self._changelog = changelog
         self._store = store
         self._open_source = source
         self._source: RecordSource | None = None
-        self._catalog = catalog
+        self._positions = StorePositions(name, changelog, store, catalog, clock)
         self._clock = clock
         self._is_busy = is_busy
         self._ready = ready
@@ -154,6 +150,7 @@ class Restorer:
         self._refuse = refuse
         self._stalled = stalled
         self._holder = holder
+        self._standbys = standbys
         self._remake: Callable[[], Iterable[tuple[Assignment, int]] | None] | None = None
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = threading.Event()
@@ -194,6 +191,16 @@ class Restorer:
         number = assignment.partition.partition
         self._commands.put(lambda: self._drop(number, assignment))
 
+    def follow(self, numbers: Collection[int]) -> None:
+        """Keep the state of these partitions, which are not ours, near to its end; of no others."""
+        if self._standbys is not None:
+            self._commands.put(partial(self._standbys.follow, frozenset(numbers)))
+
+    def clean(self, number: int) -> None:
+        """Delete what the store has of a partition that is neither ours nor followed."""
+        if self._standbys is not None:
+            self._commands.put(partial(self._standbys.drop, number))
+
     def progress(self) -> Mapping[int, RestoreProgress]:
         """Return how far the partitions are whose state is not there yet. Any thread."""
         now = self._clock.monotonic()
@@ -214,6 +221,8 @@ class Restorer:
                     self._stopping.wait(_BACKOFF)
         finally:
             self._measuring.clear()
+            if self._standbys is not None:
+                self._standbys.close()
             if self._source is not None:
                 self._source.close()
 
@@ -253,6 +262,7 @@ class Restorer:
 
     def _take_commands(self) -> None:
         wait = not self._under_way and not self._measuring and self._remake is None
+        wait = wait and (self._standbys is None or self._standbys.is_idle)
         while True:
             try:
                 command = self._commands.get(wait, _IDLE_INTERVAL if wait else None)
@@ -267,6 +277,8 @@ class Restorer:
         former = self._under_way.get(number)
         if former is None or former.assignment is not assignment or former.attempt < attempt:
             self._leave_partition(number)
+            if self._standbys is not None:
+                self._standbys.leave(number)
             self._under_way[number] = _Restore(assignment, attempt)
 
     def _leave_partition(self, number: int) -> None:
@@ -277,18 +289,7 @@ class Restorer:
 
     def _run_once(self) -> None:
         if self._remake is not None:
-            # what is being counted keeps the files open
-            counted = list(self._measuring)
-            self._measuring.clear()
-            to_restore = self._remake()
-            self._remake = None
-            if to_restore is None:
-                self._measuring.update({number: self._store.measure(number) for number in counted})
-            else:
-                for number in list(self._under_way):
-                    self._leave_partition(number)
-                for assignment, attempt in to_restore:
-                    self._start_partition(assignment, attempt)
+            self._make_again(self._remake)
         now = self._clock.monotonic()
         for number, each in list(self._under_way.items()):
             if each.end is None and each.not_before <= now and not self._is_busy(number):
@@ -306,6 +307,31 @@ class Restorer:
             self._stopping.wait(3 * (self._clock.monotonic() - begun))
         elif self._under_way:
             self._stopping.wait(_FETCH_TIMEOUT)
+        self._follow_on()
+
+    def _follow_on(self) -> None:
+        """Write what has come of others' partitions, without a wait where something is restored."""
+        if self._standbys is not None and not self._standbys.is_idle:
+            is_alone = not self._under_way and not self._measuring
+            timeout = _FETCH_TIMEOUT if is_alone else 0.0
+            self._standbys.run_once(timeout, throttled=bool(self._under_way))
+
+    def _make_again(self, remake: Callable[[], Iterable[tuple[Assignment, int]] | None]) -> None:
+        """Make another store, and restore all that is to be."""
+        # what is being counted keeps the files open
+        counted = list(self._measuring)
+        self._measuring.clear()
+        to_restore = remake()
+        self._remake = None
+        if to_restore is None:
+            self._measuring.update({number: self._store.measure(number) for number in counted})
+        else:
+            if self._standbys is not None:
+                self._standbys.restart()
+            for number in list(self._under_way):
+                self._leave_partition(number)
+            for assignment, attempt in to_restore:
+                self._start_partition(assignment, attempt)
 
     def _measure(self) -> None:
         """Continue counting the partitions' rows, once nothing waits for its state."""
@@ -321,16 +347,17 @@ class Restorer:
         """Ask where the changelog ends, and read on from where the store is."""
         # what was committed here and not written would hide what is read now
         self._store.flush()
-        low, high = self._ends(number)
+        is_fetching = any(each.end is not None for each in self._under_way.values())
+        low, high = self._positions.ends(number, hurried=is_fetching)
         position = self._store.position(number)
         if position is not None and position.offset == high and restoring.lost is None:
             restoring.position = high
-            restoring.lost = self._truncation(number, position)
-        truncated = restoring.position if restoring.lost == _TRUNCATED else None
+            restoring.lost = self._positions.find_truncation(number, position)
+        truncated = restoring.position if restoring.lost == TRUNCATED else None
         if self._refuse(restoring.assignment, (low, high), truncated):
             restoring.not_before = self._clock.monotonic() + _LOOK_AGAIN
             return
-        start = self._valid_position(number, low, high, restoring.lost)
+        start = self._positions.find_valid(number, low, high, restoring.lost)
         if start is None:
             self._store.drop(number)
             start, position = low, None
@@ -351,80 +378,11 @@ class Restorer:
         if self._source is None:
             self._source = self._open_source()
         if restoring.leader_epoch is None:
-            self._source.assign({self._partition(number): start})
+            self._source.assign({self._positions.partition(number): start})
         else:
-            epochs = {self._partition(number): restoring.leader_epoch}
-            self._source.assign({self._partition(number): start}, epochs)
+            epochs = {self._positions.partition(number): restoring.leader_epoch}
+            self._source.assign({self._positions.partition(number): start}, epochs)
         restoring.end = high
-
-    def _truncation(self, number: int, position: Position) -> str | None:
-        """Return a text if a log that ends at a position is another one than led there."""
-        partition, epoch = self._partition(number), position.leader_epoch
-        deadline = Deadline.after(_ANSWER_TIMEOUT, self._clock)
-        if epoch is None or self._catalog.leader_epoch(partition, deadline) in {None, epoch}:
-            return None
-        at = partition, position.offset, epoch
-        return _TRUNCATED if self._catalog.truncated_at(*at, deadline)[0] else None
-
-    def _epoch_of_end(self, partition: TopicPartition) -> int | None:
-        """Return the leader epoch of a partition's end, None where no broker says it now."""
-        deadline = Deadline.after(_SHORT_ANSWER_TIMEOUT, self._clock)
-        with suppress(KafkaUnavailableError):
-            return self._catalog.leader_epoch(partition, deadline)
-        return None
-
-    def _ends(self, number: int) -> tuple[int, int]:
-        """Ask where a partition begins and ends, not for long while others are fetched."""
-        is_fetching = any(each.end is not None for each in self._under_way.values())
-        patience = _SHORT_ANSWER_TIMEOUT if is_fetching else _ANSWER_TIMEOUT
-        deadline = Deadline.after(patience, self._clock)
-        topic = self._changelog.topic
-        try:
-            return self._catalog.watermarks(self._partition(number), deadline)
-        except KafkaUnavailableError:
-            deadline = Deadline.after(patience, self._clock)
-            found = self._catalog.describe([topic], deadline).get(topic)
-            if found is None or number < found.partitions:
-                raise
-            raise StateStoreError(
-                f"topic {topic} has {found.partitions} partitions and none for partition {number} "
-                "of the input, which was given more of them; stop the channel: its next start says "
-                "what to do"
-            ) from None
-
-    def _valid_position(
-        self, number: int, low: int, high: int, lost: str | None = None
-    ) -> int | None:
-        """Return how far the store follows the changelog, None where that cannot be relied on.
-
-        State that is older than deletions are kept would have keys that were deleted meanwhile.
-        """
-        position = self._store.position(number)
-        if position is None:
-            return None
-        age = self._clock.time() - position.at
-        reason = None
-        if lost is not None:
-            reason = lost
-        elif position.topic_id != self._changelog.topic_id:
-            reason = "the changelog is another topic of the same name"
-        elif not low <= position.offset <= high:
-            reason = f"the changelog has {low} to {high}"
-        elif age > self._changelog.delete_retention:
-            reason = (
-                f"it is {age:.0f} s old, and the changelog keeps deletions for "
-                f"{self._changelog.delete_retention:.0f} s"
-            )
-        if reason is None:
-            return position.offset
-        log.warning(
-            "local_state_dropped",
-            channel=self._name,
-            partition=number,
-            position=position.offset,
-            reason=reason,
-        )
-        return None
 
     def _write_fetched(self, fetched: Fetched) -> None:
         """Write what was fetched, and see who has reached the end."""
@@ -438,8 +396,8 @@ class Restorer:
                     restoring.leader_epoch = epoch
                     self._write(number, restoring, records)
         self._pass_marks(fetched.ends)
-        gone = dict.fromkeys(fetched.out_of_range, _OUT_OF_RANGE)
-        gone |= dict.fromkeys((each for each, _ in fetched.truncated), _TRUNCATED)
+        gone = dict.fromkeys(fetched.out_of_range, OUT_OF_RANGE)
+        gone |= dict.fromkeys((each for each, _ in fetched.truncated), TRUNCATED)
         for partition, reason in gone.items():
             if (restoring := self._fetching(partition.partition)) is not None:
                 restoring.lost = reason
@@ -471,7 +429,7 @@ class Restorer:
     def _ask_who_holds(self, number: int, restoring: _Restore) -> None:
         """Find what delays a partition, to be reported on our thread. On a thread of its own."""
         try:
-            held_by = self._holder(self._partition(number))
+            held_by = self._holder(self._positions.partition(number))
         except Exception as error:  # noqa: BLE001 - of the brokers; that it stalled is told all the same
             held_by = f"who holds it up is not known: {error}"
         self._commands.put(lambda: self._report_stall(number, restoring, held_by))
@@ -489,7 +447,7 @@ class Restorer:
             held_by=held_by,
         )
         reason = (
-            f"the restore of {self._partition(number)} has come no further than "
+            f"the restore of {self._positions.partition(number)} has come no further than "
             f"{restoring.position} of {restoring.end}: {held_by}; headrace transactions list shows "
             "it, abort ends one that hangs, and headrace transactions settle what is held back for "
             "good"
@@ -511,7 +469,7 @@ class Restorer:
             if restoring is not None and offset > restoring.position:
                 # marks of transactions, which another leader may have written: under the epoch of
                 # the last row the log would not be known to lead there
-                restoring.leader_epoch = self._epoch_of_end(partition)
+                restoring.leader_epoch = self._positions.epoch_of_end(partition.partition)
                 restoring.position = offset
 
     def _fetching(self, number: int) -> _Restore | None:
@@ -525,13 +483,13 @@ class Restorer:
         position = None
         if now - restoring.noted >= _CHECKPOINT:
             restoring.noted = now
-            position = self._position(last, restoring.leader_epoch)
+            position = self._positions.at(last, restoring.leader_epoch)
         self._store.load(number, loaded_rows(records), position)
         restoring.position = last
         self._note_problem(restoring, None)
 
     def _finish(self, number: int, restoring: _Restore, end: int) -> None:
-        self._store.note({number: self._position(end, restoring.leader_epoch)})
+        self._store.note({number: self._positions.at(end, restoring.leader_epoch)})
         del self._under_way[number]
         if restoring.is_stalled:
             self._stalled(restoring.assignment, restoring.attempt, None)
@@ -552,13 +510,7 @@ class Restorer:
 
     def _unassign(self, number: int) -> None:
         if self._source is not None:
-            self._source.unassign([self._partition(number)])
-
-    def _position(self, offset: int, leader_epoch: int | None) -> Position:
-        return Position(self._changelog.topic_id, offset, self._clock.time(), leader_epoch)
-
-    def _partition(self, number: int) -> TopicPartition:
-        return TopicPartition(self._changelog.topic, number)
+            self._source.unassign([self._positions.partition(number)])
 
 
 #: What brokers and disk are expected to fail with.

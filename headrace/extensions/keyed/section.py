@@ -30,6 +30,7 @@ from headrace.config.types.scalars import (
     KeySource,
     PositiveNumber,
     ValueDecoder,
+    WholeNumber,
 )
 from headrace.config.types.secrets import Options, reveal_all
 from headrace.config.types.units import MIB, NonNegativeSeconds, PositiveSeconds, Size
@@ -72,6 +73,21 @@ class StateConfig(Section):
     checkpoint: Hot[PositiveSeconds] = 10.0
     """Time between two checkpoints, which write what was committed to the store's files and note
     how far these follow the changelog. What came since is read again after a crash."""
+
+    standbys: Hot[Annotated[int, WholeNumber(0, 100)]] = 0
+    """The members beside its owner that keep a copy of a task's state near to its end, in their own
+    store. One of them takes over from a lost owner without reading the whole changelog."""
+
+    acceptable_lag: Hot[Annotated[int, WholeNumber(0, 1_000_000_000)]] = 10_000
+    """The offsets of the changelog that a copy may be behind, and the member still be warm: ready
+    to be given the task."""
+
+    max_warmups: Hot[Count] = 2
+    """The most tasks at a time that a member begins to copy because they are to move to it."""
+
+    cleanup: Hot[PositiveSeconds] = 600.0
+    """Time after which a member deletes the local state of a task that another member has, where it
+    keeps no copy of it."""
 
 
 class ByKeyTopicConfig(Section):

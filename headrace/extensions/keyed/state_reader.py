@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.extensions.keyed.api import Phases
     from headrace.extensions.keyed.phases import PhaseTotals
     from headrace.extensions.keyed.row import KeyRow
+    from headrace.extensions.keyed.standby_reader import StandbyProgress
     from headrace.extensions.keyed.state import LayeredState, Progress
     from headrace.extensions.keyed.store import RocksStore
     from headrace.telemetry.metrics import OperatorSnapshot
@@ -56,12 +57,20 @@ class StatePartition(NamedTuple):
     offsets: Mapping[str, int] = {}
 
 
+class StandbyPartition(NamedTuple):
+    """A partition of another member, of which a copy is kept here."""
+
+    partition: int
+    progress: StandbyProgress
+
+
 class StateReader:
     """Reads committed state only, whatever is staged. Any thread; what reads rows blocks.
 
     ``held`` returns the partitions that the channel has, ``restoring`` how far those are whose
     state is not there, ``counts`` what was done so far. ``phases`` are those of the reducer.
     ``operators`` returns the figures of a topology's over partitions, at a time of the clock.
+    ``followed`` returns how far the copies of others' partitions are, of which no row is read.
 
     Raises:
         StateStoreError: the store cannot be read, or the partition was given up meanwhile.
@@ -79,7 +88,9 @@ class StateReader:
         phases: Phases | None = None,
         topics_of: Callable[[int], Mapping[str, str]] = lambda _: {},
         operators: OperatorsReader = no_operators,
+        followed: Callable[[], Mapping[int, StandbyProgress]] = dict,
     ) -> None:
+        self._followed = followed
         self._operators = operators
         self._state = state
         self._store = store
@@ -105,6 +116,10 @@ class StateReader:
             for ready in [self._state.is_ready(number)]
             for found in [self._state.progress(number)]
         ]
+
+    def standbys(self) -> list[StandbyPartition]:
+        """Return the partitions of others of which a copy is kept, by number. Does not block."""
+        return [StandbyPartition(*each) for each in sorted(self._followed().items())]
 
     def _offsets(self, number: int, progress: Progress) -> dict[str, int]:
         """Return the offsets that a state is of, by topic."""
@@ -153,6 +168,7 @@ class StateReader:
             else named(declared.amounts, totals.amounts),
             counts={} if declared is None else named(declared.counts, added),
             operators=self._operators(ready, now),
+            standby_lags={each.partition: each.progress.lag for each in self.standbys()},
         )
 
     def find(self, key: bytes, partition: int | None = None) -> list[FoundKey]:

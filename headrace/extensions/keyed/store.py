@@ -37,7 +37,7 @@ from headrace.core.errors import StartError
 from headrace.extensions.keyed.api import TimerClock
 from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
 from headrace.extensions.keyed.phases import PhaseTotals, Tally, summed, totals_of
-from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.extensions.keyed.row import KeyRow, LoadedRows, PartitionKey, RowChange
 from headrace.extensions.keyed.row_groups import NO_ROWS, GroupSize, RowGroups, summed_groups
 from headrace.extensions.keyed.unwritten import ABSENT, Unwritten, UnwrittenTable
 
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.extensions.keyed.phases import PhaseReader
-    from headrace.extensions.keyed.row import LoadedRows
     from headrace.extensions.keyed.row_groups import Growth
 
 
@@ -441,6 +440,8 @@ class RocksStore(StateStore):
         # only marks of deleted ones, which a scan from the beginning would pass each time
         self._first_timers: dict[bytes, bytes] = {}
         self._writes_of_timers = 0
+        # whether partitions that are loaded, and not put to, have timers
+        self._timed: dict[int, bool] = {}
         self.cache_hits = 0
         self.cache_misses = 0
         self.is_corrupt = False
@@ -481,6 +482,7 @@ class RocksStore(StateStore):
             self._clear_cache()
             self._unwritten = UnwrittenTable(CLOCK_PREFIX)
             self._first_timers.clear()
+            self._timed.clear()
             self._counts.clear()
             self._counted.clear()
             self.open()
@@ -588,6 +590,8 @@ class RocksStore(StateStore):
         for key, change in changes if self._phase_of is not None else ():
             added = summed(added, self._tally(change, growth.get(key.partition)))
         with self._lock:
+            for number in partitions:
+                self._timed.pop(number, None)
             self._unwritten.put(rows, timers)
             self._unwritten.commits.update(commits or {})
             self._grow(growth, partitions)
@@ -671,26 +675,71 @@ class RocksStore(StateStore):
             _put_position(batch, partition, position)
         self._write(batch)
 
-    def load(self, partition: int, pieces: Iterable[LoadedRows], position: Position | None) -> None:
+    def load(
+        self,
+        partition: int,
+        pieces: Iterable[LoadedRows],
+        position: Position | None,
+        *,
+        replaces: bool = False,
+    ) -> None:
         """Write rows of a partition whose state is not all there yet, as its changelog has them.
 
         Nothing reads them until it is, so that they are not cached, and what was there before is
-        not known.
+        not known. ``replaces``: timers of rows that were there leave the index, for which these
+        are read; without it they are stale there, once for each load.
         """
         batch = WriteBatch(raw_mode=True)
         # rows of later commits come to those that are there
         batch.delete(_PARTITION.pack(_COMMIT, partition))
         names: list[bytes] = []
         timers: list[bytes] = []
-        for piece in pieces:
+        for piece in self._without_former_timers(partition, pieces, batch) if replaces else pieces:
             names += _put_loaded(batch, partition, piece, timers)
         if position is not None:
             _put_position(batch, partition, position)
         with self._lock:
+            if timers:
+                self._timed[partition] = True
             self._write(batch)
             self._note_timers(timers)
             self._forget_count(partition)
             self._cache_rows({name: None for name in names if name in self._cache})
+
+    def _without_former_timers(
+        self, partition: int, pieces: Iterable[LoadedRows], batch: WriteBatch
+    ) -> list[LoadedRows]:
+        """Add deletes of timers that rows have now to a batch; return the last row of each key.
+
+        Partitions without any timer, as most are, are not read for it.
+        """
+        found = [piece for piece in pieces if piece.keys]
+        has_timers = any(piece.extras for piece in found)
+        if not has_timers and not self._may_have_timers(partition):
+            return found
+        self._timed[partition] = True
+        last: dict[bytes, tuple[bytes | None, bytes | None]] = {}
+        for piece in found:
+            extras = piece.extras or repeat(None)
+            last.update(zip(piece.keys, zip(piece.values, extras, strict=False), strict=True))
+        prefix = _PARTITION.pack(_ROW, partition)
+        keys: list[Any] = sorted(last)
+        try:
+            rows: Any = self._files.get([prefix + key for key in keys], read_opt=self._point_reads)
+        except Exception as error:
+            raise self._unusable("read", error) from error
+        for key, data in zip(keys, rows, strict=True):
+            for timer in () if data is None else timers_of(key, decode_row(data)):
+                batch.delete(timer_key(partition, timer))
+        values, extras = zip(*last.values(), strict=True) if last else ((), ())
+        return [LoadedRows(list(last), values, extras)]
+
+    def _may_have_timers(self, partition: int) -> bool:
+        """Return whether the index may have entries of a partition that only loads write to."""
+        if partition not in self._timed:
+            prefix = _PARTITION.pack(_TIMER, partition)
+            self._timed[partition] = next(self._scan(prefix, prefix), None) is not None
+        return self._timed[partition]
 
     def _note_timers(self, entries: Collection[bytes]) -> None:
         """Start looks for timers at these, if that is earlier: the index has or had them."""
@@ -875,11 +924,16 @@ class RocksStore(StateStore):
             raise self._unusable("read", error) from error
         return None if data is None else StoredCommit(**json.loads(data))
 
+    def has_any(self, partition: int) -> bool:
+        """Return whether there is anything of a partition: a position, or a row."""
+        return self.position(partition) is not None or next(self.rows(partition), None) is not None
+
     @override
     def drop(self, partition: int) -> None:
         with self._flushing, self._lock:
             self._clear_cache()
             self._forget_count(partition)
+            self._timed.pop(partition, None)
             self._unwritten.commits.pop(partition, None)
             try:
                 for name in (_POSITION, _EPOCH, _COMMIT):

@@ -304,6 +304,19 @@ class OperatorStatus(Document):
     an operator without one."""
 
 
+class StandbyStatus(Document):
+    """The copy of another member's partition that this process keeps. It answers no query."""
+
+    partition: Number
+    """The partition's number."""
+    position: Offset
+    """The offset of the changelog that it has followed to."""
+    lag: Number | None
+    """Offsets of the changelog that it is behind; null while that is not known."""
+    problem: SendableText | None
+    """The reason why it does not go on; null: it does."""
+
+
 class StateTotals(Document):
     """The state that a channel keeps by key, of the partitions that are here.
 
@@ -342,6 +355,8 @@ class StateTotals(Document):
     """Sums of what commits added to the counts that the reducer declares."""
     operators: list[OperatorStatus]
     """The operators of a topology that have figures of their own, in the order of the code."""
+    standbys: list[StandbyStatus]
+    """The copies of other members' partitions that are kept here, by number."""
 
 
 class PoolStatus(Document):

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     from headrace.channel.channel import InboundKafkaChannel
     from headrace.extensions.keyed.row import KeyRow
     from headrace.extensions.keyed.state import Progress
-    from headrace.extensions.keyed.state_reader import FoundKey, StatePartition, StateReader
+    from headrace.extensions.keyed.state_reader import (
+        FoundKey,
+        StandbyPartition,
+        StatePartition,
+        StateReader,
+    )
     from headrace.ops.admin.ports import Controller
 
 #: Keys of one page, at most.
@@ -138,6 +143,8 @@ class Tasks(Document):
     """The channel."""
     tasks: list[Task]
     """The partitions, by number."""
+    standbys: list[d.StandbyStatus]
+    """The copies of other members' partitions that this process keeps, by number."""
 
 
 KeyParameter = Annotated[
@@ -229,10 +236,11 @@ class StateReads:
 
     def tasks(self, channel: InboundKafkaChannel) -> Tasks:
         """Return where the state of each partition stands. Raises as :meth:`key`."""
-        topic = channel.config.topics[0]
+        topic, reader = channel.config.topics[0], reader_of(channel)
         return Tasks(
             channel=channel.name,
-            tasks=[_task(topic, each) for each in reader_of(channel).partitions()],
+            tasks=[_task(topic, each) for each in reader.partitions()],
+            standbys=[standby_status(each) for each in reader.standbys()],
         )
 
     def _not_found_error(
@@ -429,6 +437,12 @@ def restore_status(held: StatePartition) -> d.RestoreStatus | None:
         percent=None if percent is None else round(percent, 1),
         left_s=None if left is None else round(left, 1),
     )
+
+
+def standby_status(each: StandbyPartition) -> d.StandbyStatus:
+    """Return a copy of another member's partition as documents have it."""
+    position, lag, problem = each.progress
+    return d.StandbyStatus(partition=each.partition, position=position, lag=lag, problem=problem)
 
 
 def _task(topic: str, each: StatePartition) -> Task:

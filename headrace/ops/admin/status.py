@@ -20,7 +20,7 @@ from headrace.ops.admin import models as d
 from headrace.ops.admin.document import Document, Number, moment
 from headrace.ops.admin.health import not_ready
 from headrace.ops.admin.history import INTERVAL, Events, EventStatus, History, Rates
-from headrace.ops.admin.state import restore_status, state_reader_of
+from headrace.ops.admin.state import restore_status, standby_status, state_reader_of
 from headrace.ops.admin.topologies import Topologies, topologies_of
 from headrace.telemetry.logs import recent_events
 from headrace.telemetry.metrics import Summary
@@ -349,7 +349,7 @@ class StatusBuilder:
 
 
 def _state_by_key(channel: InboundKafkaChannel) -> d.StateTotals | None:
-    reader = channel.state_reader
+    reader = state_reader_of(channel)
     if reader is None:
         return None
     found = reader.snapshot()
@@ -374,6 +374,7 @@ def _state_by_key(channel: InboundKafkaChannel) -> d.StateTotals | None:
         amounts=dict(found.amounts),
         counts=dict(found.counts),
         operators=[_operator(each) for each in found.operators],
+        standbys=[standby_status(each) for each in reader.standbys()],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -78,6 +79,8 @@ def _show_channel(channel: dict[str, Any], console: Console) -> None:
         console.print(table_of(operators, OPERATORS))
     if channel["partitions"]:
         console.print(table_of(channel["partitions"], _PARTITIONS))
+    if standbys := (channel.get("state_by_key") or {}).get("standbys"):
+        console.print(table_of(standbys, STANDBYS))
 
 
 def catch_up(lag: int, seconds: float | None, per_s: float) -> Text:
@@ -141,6 +144,15 @@ OPERATORS: tuple[Column[dict[str, Any]], ...] = (
     numeric("rows", _count_of("rows")),
     numeric("bytes", _count_of("bytes")),
     numeric("time lag", _time_lag),
+)
+
+
+#: Of the copy of another member's partition.
+STANDBYS: tuple[Column[dict[str, Any]], ...] = (
+    Column("standby of", lambda each: f"partition {each['partition']}"),
+    *figures(position="position"),
+    numeric("behind", _count_of("lag")),
+    Column("note", itemgetter("problem"), style="yellow"),
 )
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headrace.core.clock import SYSTEM_CLOCK
 from headrace.core.errors import UnreachableError
-from headrace.ops.admin.tables import OPERATORS, catch_up, partition_name, state_word
+from headrace.ops.admin.tables import OPERATORS, STANDBYS, catch_up, partition_name, state_word
 from headrace.ops.console import Column, duration, numeric, table_of
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class Top:
             *reasons,
             table_of(self._figures(found), _CHANNELS),
             *_of_operators(found),
+            *_of_standbys(found),
             Text(""),
             self._of_partitions(found),
         )
@@ -170,6 +171,17 @@ def _of_operators(found: dict[str, Any]) -> list[RenderableType]:
     return [Text(""), table_of(rows, _OPERATORS)] if rows else []
 
 
+def _of_standbys(found: dict[str, Any]) -> list[RenderableType]:
+    """Return the copies that are kept of others' partitions, nothing where there are none."""
+    rows = [
+        (channel["name"], each)
+        for channel in found["channels"]
+        # a process of a former version has none
+        for each in (channel.get("state_by_key") or {}).get("standbys") or ()
+    ]
+    return [Text(""), table_of(rows, _STANDBYS)] if rows else []
+
+
 def _seconds(seconds: float | None) -> str | None:
     return None if seconds is None else duration(seconds)
 
@@ -220,6 +232,13 @@ def _of_second(column: Column[dict[str, Any]]) -> Column[tuple[str, dict[str, An
 _OPERATORS: tuple[Column[tuple[str, dict[str, Any]]], ...] = (
     Column("channel", itemgetter(0)),
     *(_of_second(column) for column in OPERATORS),
+)
+
+
+#: Of a channel's name and a copy that it keeps.
+_STANDBYS: tuple[Column[tuple[str, dict[str, Any]]], ...] = (
+    Column("channel", itemgetter(0)),
+    *(_of_second(column) for column in STANDBYS),
 )
 
 

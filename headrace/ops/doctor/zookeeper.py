@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.coordinators.znodes import GroupPaths
 from headrace.core.errors import HeadraceError
 from headrace.core.findings import error, ok, warning
+from headrace.extensions.keyed.section import StateProcessorConfig
 from headrace.zookeeper.settings import session_settings
 from headrace.zookeeper.survey import survey
 
@@ -57,8 +58,25 @@ def judge(facts: ZooKeeperFacts, config: Config) -> Iterator[Finding]:
         yield error("zookeeper access", f"{path} is denied to this identity", advice)
     yield _acl(facts.opened, wanted)
     yield _timeout(facts.session_timeout, wanted.session_timeout)
+    yield from check_standbys(facts, config)
     if facts.skew is not None:
         yield _skew(facts.skew, facts.skew_error)
+
+
+def check_standbys(facts: ZooKeeperFacts, config: Config) -> Iterator[Finding]:
+    """Check that groups that run have enough members for the copies of their state."""
+    for name, channel in config.channels.items():
+        chosen = channel.processor
+        members = facts.children.get(GroupPaths(channel.group).ids, 0)
+        if not isinstance(chosen, StateProcessorConfig) or not chosen.state.standbys or not members:
+            continue
+        check, wanted = f"standbys of channel {name}", chosen.state.standbys
+        if members > wanted:
+            yield ok(check, f"{wanted} for each task, of {members} members")
+        else:
+            seen = f"state.standbys is {wanted}, and the group has {members} members"
+            advice = f"run {wanted + 1} or more: a task has its owner, and others as standbys"
+            yield warning(check, seen, advice)
 
 
 def _version(facts: ZooKeeperFacts, where: str) -> Finding:

@@ -341,7 +341,8 @@ class StateSnapshot:
     the clock, None before the first record.
     ``phases`` and ``amounts`` are those that the reducer declares, empty while something is not
     counted; ``counts`` are what was added to its counts since the channel started. ``operators``
-    are those of a topology.
+    are those of a topology. ``standby_lags`` has by how many offsets the copies of other members'
+    partitions are behind, None where that is not known.
     """
 
     keys_touched: int = 0
@@ -362,6 +363,7 @@ class StateSnapshot:
     amounts: Mapping[str, int] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     operators: tuple[OperatorSnapshot, ...] = ()
+    standby_lags: Mapping[int, int | None] = field(default_factory=dict)
 
     def values(self) -> dict[str, float | None]:
         """Return what is measured, by the name of the metric."""
@@ -455,6 +457,13 @@ _AMOUNTS = MetricSpec(
     "Sum over all keys of what the reducer says of each.",
 )
 
+_STANDBY_LAG = MetricSpec(
+    "headrace_keyed_standby_lag",
+    "gauge",
+    ("channel", "partition"),
+    "Offsets of the changelog by which the copy of another member's partition is behind.",
+)
+
 _ADDED = MetricSpec(
     "headrace_keyed_counts_total",
     "counter",
@@ -507,6 +516,7 @@ class StateCollector(Collector):
         _PHASES,
         _PHASE_OLDEST,
         _AMOUNTS,
+        _STANDBY_LAG,
         _ADDED,
         *_OPERATORS.values(),
     )
@@ -521,6 +531,7 @@ class StateCollector(Collector):
         }
         families |= {name: _gauges(spec) for name, spec in _STATE_GAUGES.items()}
         phases, oldest, amounts = map(_gauges, (_PHASES, _PHASE_OLDEST, _AMOUNTS))
+        standbys = _gauges(_STANDBY_LAG)
         added = _counters(_ADDED)
         operators = {
             name: _counters(spec) if spec.kind == "counter" else _gauges(spec)
@@ -537,13 +548,29 @@ class StateCollector(Collector):
                     oldest.add_metric([channel, phase.name], phase.oldest)
             for name, number in found.amounts.items():
                 amounts.add_metric([channel, name], number)
+            _add_lags(standbys, channel, found.standby_lags)
             for name, number in found.counts.items():
                 added.add_metric([channel, name], number)
             for operator in found.operators:
                 labels = [operator.topology, channel, operator.name]
                 for name, figure in operator.values().items():
                     operators[name].add_metric(labels, figure)
-        return [*families.values(), phases, oldest, amounts, added, *operators.values()]
+        return [
+            *families.values(),
+            phases,
+            oldest,
+            amounts,
+            standbys,
+            added,
+            *operators.values(),
+        ]
+
+
+def _add_lags(family: GaugeMetricFamily, channel: str, lags: Mapping[int, int | None]) -> None:
+    """Add samples of the standbys whose lags are known."""
+    for partition, lag in lags.items():
+        if lag is not None:
+            family.add_metric([channel, str(partition)], lag)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from copy import copy
 from threading import Condition, Event
 from typing import TYPE_CHECKING, Any
 
@@ -308,6 +309,12 @@ class KeyedBench:
             self.gate.set()
             daemon.processor.close(Deadline.after(PATIENCE))
 
+    def on_machine(self, folder: Path) -> KeyedBench:
+        """Return the same group, for daemons whose store is in another folder."""
+        other = copy(self)
+        other.folder = folder / "db"
+        return other
+
     def written_by_another(self, number: int, key: bytes, state: bytes) -> None:
         """Count one more fact of a partition as another member."""
         row = FakeRecord(key_=key, value_=state, headers_=[(EXTRA_HEADER, b"")])
@@ -356,8 +363,14 @@ class KeyedDaemon:
         )
         self.rests = Rests()
         self.stranded = Stranded()
+        self.warm: list[frozenset[int]] = []
         self.context = ChannelContext(
-            "main", "g", Metrics(), restoring=self.rests, stranded=self.stranded
+            "main",
+            "g",
+            Metrics(),
+            restoring=self.rests,
+            stranded=self.stranded,
+            publish_warm=lambda tasks: self.warm.append(frozenset(tasks)),
         )
 
     def assign(self, number: int, *, wait: bool = True, topic_id: str = INPUT_ID) -> FakeAssignment:

@@ -66,6 +66,7 @@ STATE = StateSnapshot(
     phases=(PhaseSnapshot("open", 4, 90.0), PhaseSnapshot("closed", 1)),
     amounts={"calls_in_flight": 10},
     counts={"attempts": 11},
+    standby_lags={4: 12},
     operators=(
         OperatorSnapshot(
             "shop",
@@ -396,6 +397,7 @@ def test_the_state_of_a_channel_is_read_at_a_scrape() -> None:
         "unwritten_bytes": 500,
         "writes_refused": 1,
         "stream_time_lag_seconds": 0.5,
+        "standby_lag": 12,
         "phase_keys": 4,
         "phase_oldest_seconds": 90,
         "amount": 10,
@@ -433,6 +435,15 @@ def test_the_operators_of_a_topology_are_read_at_a_scrape() -> None:
     )
     metrics.watch_state("main", lambda: table)
     assert [name for name in scraped(metrics) if "streams" in name] == ["headrace_streams_records"]
+
+
+def test_the_lag_of_each_standby_is_read_at_a_scrape() -> None:
+    """Each copy has a sample by its partition, and one whose lag is not known has none."""
+    metrics = used()
+    metrics.watch_state("main", lambda: StateSnapshot(standby_lags={0: None, 3: 12}))
+    name = "headrace_keyed_standby_lag"
+    assert samples(metrics, name) == [{"channel": "main", "partition": "3"}]
+    assert metrics.registry.get_sample_value(name, {"channel": "main", "partition": "3"}) == 12
 
 
 def test_the_pool_of_a_processor_is_read_at_a_scrape() -> None:

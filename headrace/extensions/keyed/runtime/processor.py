@@ -17,6 +17,7 @@ from headrace.extensions.keyed.runtime.checkpoints import Checkpoints
 from headrace.extensions.keyed.runtime.current import CurrentChannel
 from headrace.extensions.keyed.runtime.held import HeldPartitions
 from headrace.extensions.keyed.runtime.restores import PartitionRestores, move_aside
+from headrace.extensions.keyed.runtime.standbys import Standbys
 from headrace.extensions.keyed.runtime.state_topics import START_TIMEOUT, StateTopics
 from headrace.extensions.keyed.runtime.ticks import BACKOFF, Ticks
 from headrace.extensions.keyed.state_reader import StateReader
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
     from headrace.core.records import Assignment, Batch
     from headrace.extensions.keyed.restore import RestoreProgress
     from headrace.extensions.keyed.runtime.parts import KeyedParts
+    from headrace.extensions.keyed.standby_reader import StandbyProgress
     from headrace.kafka import KafkaTopicCatalog
-    from headrace.processors.contract import ChannelContext
+    from headrace.processors.contract import ChannelContext, GroupTasks
     from headrace.processors.engine import Engine
     from headrace.processors.pending import MergeLimits
     from headrace.processors.task_merge import MergeRules
@@ -58,6 +60,7 @@ class OpenedParts:
     restores: PartitionRestores
     ticks: Ticks
     checkpoints: Checkpoints
+    standbys: Standbys
     thread: threading.Thread
 
 
@@ -104,6 +107,7 @@ class KeyedProcessor(MicroBatchProcessor):
             phases=parts.phases,
             topics_of=self.held.topics_of,
             operators=parts.operators,
+            followed=self._followed,
         )
 
     # --- the channel's life -----------------------------------------------------------------
@@ -133,9 +137,10 @@ class KeyedProcessor(MicroBatchProcessor):
         restores = PartitionRestores(parts, current, held, topics, catalog, self._open, context)
         ticks = Ticks(parts, current, held, restores, self._open, self.tasks, self._engine, context)
         checkpoints = Checkpoints(parts, held, topics, restores, catalog, context)
+        standbys = Standbys(current, held, restores, parts.store, context)
         name = f"ticks-{context.channel}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._opened = OpenedParts(catalog, topics, restores, ticks, checkpoints, thread)
+        self._opened = OpenedParts(catalog, topics, restores, ticks, checkpoints, standbys, thread)
         restores.restorer.start()
         thread.start()
 
@@ -170,6 +175,7 @@ class KeyedProcessor(MicroBatchProcessor):
         while not self._stopping.wait(TICK_INTERVAL):
             now = clock.monotonic()
             checkpoints.write_on(now)
+            opened.standbys.settle(now)
             if topics.blocked is None:
                 ticks.tick_all(now)
                 ticks.refresh(now)
@@ -183,6 +189,10 @@ class KeyedProcessor(MicroBatchProcessor):
                 checkpoints.purge(purged, Deadline.after(PURGE_TIMEOUT, clock))
 
     # --- partitions -------------------------------------------------------------------------
+
+    @override
+    def on_rebalanced(self, tasks: GroupTasks) -> None:
+        self.opened.standbys.note_group(tasks)
 
     @override
     def on_assigned(self, assignment: Assignment) -> None:
@@ -239,6 +249,9 @@ class KeyedProcessor(MicroBatchProcessor):
     @override
     def state_reader(self) -> StateReader:
         return self._reader
+
+    def _followed(self) -> Mapping[int, StandbyProgress]:
+        return {} if self._opened is None else self._opened.restores.standbys.progress()
 
     def _restoring(self) -> Mapping[int, RestoreProgress]:
         return {} if self._opened is None else self._opened.restores.restorer.progress()

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.extensions.keyed.positions import StorePositions
 from headrace.extensions.keyed.restore import Restorer
+from headrace.extensions.keyed.standby_reader import StandbyReader
 from headrace.extensions.keyed.topics import lost_rows, truncated_rows, unplaced_rows
 from headrace.kafka.ports import ChangelogMark
 
@@ -59,6 +61,17 @@ class PartitionRestores:
         self._topics = topics
         self._batches = batches
         self._context = context
+        self.standbys = StandbyReader(
+            context.channel,
+            StorePositions(context.channel, topics.changelog, parts.store, catalog, context.clock),
+            parts.store,
+            source=parts.source,
+            clock=context.clock,
+            is_busy=self.is_busy,
+            is_held=lambda number: held.find(number) is not None,
+            is_blocked=lambda: topics.blocked is not None,
+            corrupt=self.rebuild,
+        )
         self.restorer = Restorer(
             context.channel,
             topics.changelog,
@@ -73,6 +86,7 @@ class PartitionRestores:
             refuse=self._refusal_of,
             stalled=self._note_stall,
             holder=parts.holder,
+            standbys=self.standbys,
         )
 
     def begin(self, assignment: Assignment, now: float) -> None:

@@ -28,6 +28,7 @@ const STATE_NUMBERS = [
   [() => "in quarantine", (state) => short(state.quarantined)],
   [(state) => (state.restoring ? `to restore, of ${many(state.restoring, "partition")}` : "to restore"), (state) => short(state.restore_remaining)],
   [() => "stream time lag", (state) => seconds(state.stream_time_lag_s)],
+  [(state) => (state.standbys?.length ? `standby of ${many(state.standbys.length, "partition")}, behind` : "standbys, behind"), (state) => (state.standbys?.length ? short(highest(state.standbys, (each) => each.lag)) : "none")],
 ];
 
 /** What a reducer declares of its states, and a processor of its pool: names come with the data. */

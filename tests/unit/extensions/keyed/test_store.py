@@ -12,7 +12,7 @@ import pytest
 from headrace.core.errors import RetryableError, StartError
 from headrace.extensions.keyed.api import Timer, TimerClock
 from headrace.extensions.keyed.errors import CorruptStoreError, StateStoreError
-from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.extensions.keyed.row import KeyRow, LoadedRows, PartitionKey, RowChange
 from headrace.extensions.keyed.row_groups import GroupSize
 from headrace.extensions.keyed.state import Layer, LayeredState, Progress
 from headrace.extensions.keyed.store import (
@@ -370,6 +370,35 @@ def test_timers_that_no_row_has_leave_the_index(store: StateStore) -> None:
         assert state.due_keys(0, 300, 0, besides=set(), most=9) == [b"b"]
     state.clear_index()
     assert due(store, 300) == ["b"]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_rows_that_replace_others_leave_no_stale_timers(tmp_path: Path, is_known: bool) -> None:
+    """The index has the timers of a key's last row, however often the key comes."""
+    rocks = opened(tmp_path)
+
+    def load(*rows: tuple[bytes, KeyRow | None], replaces: bool = True) -> None:
+        keys, found = zip(*rows, strict=True)
+        values = [None if each is None else each.value for each in found]
+        extras = [None if each is None else each.extra for each in found]
+        has_extras = any(extras)
+        loaded = LoadedRows(keys, values, extras if has_extras else None)
+        rocks.load(0, [loaded], None, replaces=replaces)
+
+    def index() -> list[int]:
+        return [each.due for each in rocks.due(0, TimerClock.EVENT, 1000)]
+
+    load((b"a", row("1", t=at_event(1))), replaces=is_known)
+    load((b"a", row("2", t=at_event(2))), (b"b", row("1")), (b"a", row("3", t=at_event(3))))
+    assert index() == [3]
+    # the same time again, and one without timers
+    load((b"a", row("4", t=at_event(3))), (b"b", row("2", t=at_event(9))))
+    load((b"b", row("3")))
+    assert index() == [3]
+    assert [each.value for _, each in rocks.rows(0)] == [b"4", b"3"]
+    load((b"a", None))
+    assert (index(), len(list(rocks.rows(0)))) == ([], 1)
+    rocks.close()
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

@@ -19,6 +19,7 @@ from headrace.extensions.keyed.errors import StateStoreError
 from headrace.extensions.keyed.phases import PhaseReader
 from headrace.extensions.keyed.restore import RestoreProgress
 from headrace.extensions.keyed.row import KeyRow, PartitionKey, RowChange
+from headrace.extensions.keyed.standby_reader import StandbyProgress
 from headrace.extensions.keyed.state import Layer, LayeredState, Progress
 from headrace.extensions.keyed.state_reader import StateReader
 from headrace.extensions.keyed.store import RocksStore
@@ -331,6 +332,36 @@ def test_phases_and_a_pool_stand_in_status_metrics_and_table(bare: Scene, tmp_pa
     threads, calls = pool.split(" · waiting 2 · ")
     assert threads == "pool: 3 of 4 threads busy · left to calls that hang 1"
     assert calls == "returned 5 · not stored 1"
+
+
+def test_standbys_stand_in_status_tasks_and_tables(bare: Scene, kept: Kept) -> None:
+    """Each copy is there with how far it is behind, and its keys are shown by no endpoint."""
+    copies = {7: StandbyProgress(80, 12), 5: StandbyProgress(0, None, "no leader")}
+    kept.reader = StateReader(
+        kept.state, kept.store, lambda: kept.held, dict, followed=lambda: copies
+    )
+    put = RowChange(None, KeyRow(b"1"))
+    kept.store.put([(PartitionKey(7, b"theirs"), put)])
+    with with_state(bare, kept):
+        whole = bare.get("/api/v1/status").json()
+        tasks = bare.get("/api/v1/channels/member/tasks").json()
+        page = bare.get(STATE).json()
+        name, _ = problem(bare.get(f"{STATE}/theirs?partition=7"), 404)
+    (channel,) = whole["channels"]
+    assert tasks["standbys"] == channel["state_by_key"]["standbys"]
+    assert tasks["standbys"] == [
+        {"partition": 5, "position": 0, "lag": None, "problem": "no leader"},
+        {"partition": 7, "position": 80, "lag": 12, "problem": None},
+    ]
+    assert [each["partition"] for each in tasks["tasks"]] == [0, 1]
+    assert (page["keys"], name) == ([], "unknown_key")
+    printed = StringIO()
+    console = Console(file=printed, width=200)
+    show(whole, [channel], console)
+    console.print(Top(console, partitions=1).table(whole))
+    lines = [" ".join(line.split()) for line in printed.getvalue().splitlines()]
+    assert "partition 7 80 12 -" in lines
+    assert "member partition 5 0 - no leader" in lines
 
 
 def test_operators_of_a_topology_stand_in_status_metrics_and_tables(

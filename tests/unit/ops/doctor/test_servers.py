@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.coordinators.znodes import GroupPaths
 from headrace.core.clock import SYSTEM_CLOCK, Deadline
 from headrace.core.findings import Level
 from headrace.core.records import TopicPartition
@@ -97,6 +98,23 @@ def test_each_fault_of_an_ensemble_is_a_finding(
     settings = config(tmp_path, zookeeper=_DIGEST)
     found = only(judge(replace(_FACTS, **facts), settings))
     assert (found.check, found.level) == (check, level)
+
+
+@pytest.mark.parametrize(
+    ("standbys", "members", "levels"),
+    [(0, 1, []), (2, 0, []), (2, 3, [Level.OK]), (2, 2, [Level.WARNING])],
+)
+def test_standbys_of_a_group_with_too_few_members_are_told(
+    tmp_path: Path, standbys: int, members: int, levels: list[Level]
+) -> None:
+    """A task has one standby less than its group has members; one that is stopped is not judged."""
+    keyed = {"type": "keyed", "reducer": "m:f", "state": {"standbys": standbys}}
+    sink = {"type": "kafka", "topic": "counts"}
+    settings = config(tmp_path, {"processor": keyed, "sink": sink}, zookeeper=_DIGEST)
+    (channel,) = settings.channels.values()
+    facts = replace(_FACTS, children={GroupPaths(channel.group).ids: members})
+    found = [each for each in judge(facts, settings) if each.check.startswith("standbys")]
+    assert [each.level for each in found] == levels
 
 
 def test_an_unknown_fact_is_no_fault(tmp_path: Path) -> None:
