@@ -397,6 +397,7 @@ def _part_state(*operators: d.OperatorStatus) -> d.StateTotals:
         amounts={},
         counts={},
         operators=list(operators),
+        standbys=[],
         **dict.fromkeys(counts, 0),
     )
 
