@@ -15,8 +15,8 @@ from headrace.extensions.keyed.row import PartitionKey
 from headrace.extensions.keyed.runtime import standbys
 from headrace.extensions.keyed.store import Position
 from headrace.processors.contract import GroupTasks
-from headrace.testing.records import FakeRecord
-from tests.unit.processors.keyed_bench import CHANGELOG, PATIENCE, KeyedBench, configured
+from headrace.testing.records import FakeAssignment, FakeRecord
+from tests.unit.processors.keyed_bench import CHANGELOG, INPUT, PATIENCE, KeyedBench, configured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,6 +147,19 @@ def test_a_task_that_is_given_up_is_followed_from_where_it_was(
             eventually(lambda: row(first, b"a") == b"2")
         starts = {e["partition"]: e["start"] for e in logs if e["event"] == "standby_started"}
         assert starts[0] == 1
+
+
+def test_a_task_that_was_ours_for_a_moment_is_followed_again(
+    bench: KeyedBench, spare: KeyedBench
+) -> None:
+    """A copy that was left for a claim is kept on, also where no look at the group saw that."""
+    with following(bench, spare) as (_, standby):
+        restores = standby.processor.opened.restores
+        with capture_logs() as logs:
+            restores.restorer.begin(FakeAssignment(TopicPartition(INPUT, 0)), 1)
+            eventually(lambda: [each for each in logs if each["event"] == "standby_started"])
+        bench.written_by_another(0, b"a", b"9")
+        eventually(lambda: row(standby, b"a") == b"9")
 
 
 def test_a_copy_is_deleted_once_others_keep_it(bench: KeyedBench, spare: KeyedBench) -> None:

@@ -102,8 +102,9 @@ class Standbys:
         free = {task for task, taker in group.goal.items() if taker == group.member}
         awaited = self._followed.intersection(free.difference(group.owners))
         followed = self._chosen.union(awaited).difference(self._held.numbers())
-        if followed != self._followed:
-            self._followed = followed
+        self._followed = followed
+        # one that was ours for a moment was left meanwhile
+        if followed != self._restores.standbys.progress().keys():
             self._restores.restorer.follow(followed)
 
     def _publish(self, now: float) -> None:

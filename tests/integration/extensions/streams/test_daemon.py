@@ -711,17 +711,22 @@ def test_a_shared_table_is_whole_before_the_first_record_and_followed(site: Site
 
 
 @pytest.mark.slow
-def test_groups_are_counted_once_while_members_come_and_die(site: Site) -> None:
+@pytest.mark.parametrize("standbys", [0, 1])
+def test_groups_are_counted_once_while_members_come_and_die(site: Site, standbys: int) -> None:
     """A second member joins, the first is killed: the last count of each page is that of all."""
     code = program(site)
     output = site.broker.create_topic(1)
-    document = topology(site, code, "totals", {"clicks": site.topic, "output": output})
+    processor = {"max_records": 40, "state": {"standbys": standbys}}
+    options = {"clicks": site.topic, "output": output}
+    document = topology(site, code, "totals", options, processor=processor)
     sent = clicks(300, 3)
     produce(site, sent, 2)
     first = site.daemon({**document, "instance_id": "one"}).start()
     arrived(site, first, output, 20)
     second = site.daemon({**document, "instance_id": "two"}).start()
     second.wait_event("controller_started", SPARK_WAIT)
+    if standbys:
+        second.wait_event("standby_started", SPARK_WAIT)
     more = clicks(300, 4)
     produce(site, more, 2)
     first.signal(signal.SIGKILL)
