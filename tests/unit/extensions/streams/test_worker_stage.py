@@ -17,6 +17,7 @@ from headrace.core.errors import PoisonRecordError
 from headrace.core.letter_headers import LetterHeaders
 from headrace.core.tables import SCHEMA
 from headrace.extensions.streams.inline.stage import stage_of
+from headrace.extensions.streams.inline.times import in_task_order
 from headrace.extensions.streams.runtime.tasks import RejectRules
 from headrace.extensions.streams.runtime.worker_stage import StageFunction
 from headrace.keyed import Fired, at_event
@@ -76,13 +77,14 @@ def run_parts(
             # parts that answer each other go on until none has records
             worked = False
             for run, positions in zip(runs, read, strict=True):
-                worked = run_new(run, positions, topics, sizes, found) or worked
+                worked = run_new(plan, run, positions, topics, sizes, found) or worked
         for run in runs:
             found += [run.written, sorted(run.rows().items()), run.counts]
     return found
 
 
 def run_new(
+    plan: Plan,
     run: InMemoryPart,
     read: dict[str, int],
     topics: dict[str, list[TopicRecord]],
@@ -90,12 +92,12 @@ def run_new(
     found: list[Any],
 ) -> bool:
     """Run what a part has not read yet in cuts, and say whether there was anything."""
-    new: list[TopicRecord] = []
+    waiting: dict[str, list[TopicRecord]] = {}
     for topic, at in read.items():
         there = topics.get(topic, [])
-        new += there[at:]
+        waiting[topic] = there[at:]
         read[topic] = len(there)
-    new.sort(key=lambda each: each.time)
+    new = in_task_order(plan, run.part, waiting)
     at = 0
     for size in [*sizes, len(new) + 1]:
         try:
