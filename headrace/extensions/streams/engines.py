@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from headrace.core.extras import Extra
-from headrace.extensions.streams.inline.stage import stage_of
+from headrace.extensions.streams.inline.stage import stage_of, why_rows
+from headrace.extensions.streams.operators import Aggregate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.extensions.streams.inline.stage import Stage
     from headrace.extensions.streams.plan import Channel, Plan
     from headrace.extensions.streams.section import EngineChoice
 
@@ -33,6 +37,7 @@ def choose_engine(choice: EngineChoice, plan: Plan, part: Channel) -> Engine:
     in_workers = ", ".join(labels) or "reading"
     reason = f"engine spark: in Spark's workers {in_workers}"
     reason += "; the rest, which needs state, in the daemon" if rest else ""
+    reason += "".join(f"; {each}" for each in _what_comes_back(plan, stage))
     if choice == "spark":
         return Engine("spark", reason)
     if not stage.functions:
@@ -43,3 +48,20 @@ def choose_engine(choice: EngineChoice, plan: Plan, part: Channel) -> Engine:
         why = f"{function} calls a Python function, and Spark is not installed"
         return Engine("arrow", f"engine arrow, by auto: {why}; {Extra.SPARK.advice}")
     return Engine("spark", f"{reason} (auto: {function} calls a Python function)")
+
+
+def _what_comes_back(plan: Plan, stage: Stage) -> Iterator[str]:
+    """Yield what comes back from workers for each aggregate that reads the stage, and why."""
+    for place, readers in sorted(stage.readers.items()):
+        for each in readers:
+            operator = plan.operators[each]
+            if not isinstance(operator, Aggregate):
+                continue
+            why = why_rows(plan, each)
+            if place in stage.groups:
+                yield f"groups come back for {operator.label}, where they are fewer than rows"
+            elif why is not None:
+                yield f"rows come back for {operator.label}: {why}"
+            else:
+                others = [plan.operators[other].label for other in readers if why_rows(plan, other)]
+                yield f"rows come back for {operator.label}: {others[0]} needs them"

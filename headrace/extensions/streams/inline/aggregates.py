@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +15,10 @@ from headrace.extensions.streams.expressions import Part, PartNode
 from headrace.extensions.streams.inline.batch import Batch, Change, key_columns
 from headrace.extensions.streams.inline.stateless import row_objects, split_by_key
 from headrace.extensions.streams.inline.tables import Held, TableState
+from headrace.extensions.streams.kernels.chunk_groups import KeyGroups, PaneGroups
 from headrace.extensions.streams.kernels.errors import RowError
 from headrace.extensions.streams.kernels.groups import Groups
-from headrace.extensions.streams.kernels.layout import Inputs, Layout, take_rows
+from headrace.extensions.streams.kernels.layout import Inputs, Layout, put_rows, take_rows
 from headrace.extensions.streams.kernels.partials import Fold, make_partial
 from headrace.extensions.streams.kernels.records import NO_TIME, Records
 from headrace.extensions.streams.kernels.rows import Emit
@@ -34,9 +35,12 @@ if TYPE_CHECKING:
 
     from headrace.extensions.streams.expressions import Node
     from headrace.extensions.streams.inline.batch import Poison
+    from headrace.extensions.streams.inline.grouped import Grouped
     from headrace.extensions.streams.kernels.partials import Partial, Parts
     from headrace.extensions.streams.kernels.records import Array
+    from headrace.extensions.streams.kernels.rows import WindowResult
     from headrace.extensions.streams.kernels.stores import KeyedWindowStore, WindowStore
+    from headrace.extensions.streams.kernels.time_windows import MergedPanes
     from headrace.extensions.streams.operators import Aggregate, Output
     from headrace.extensions.streams.windows import Windows
 
@@ -240,6 +244,20 @@ class GroupState:
             self.state.rows[key] = Held(row, time)
 
 
+@dataclass(frozen=True, slots=True)
+class MergedKeys:
+    """The keys that groups of chunks change, and their rows.
+
+    ``last`` is the last record of each among the rows that came, ``at`` its place in the
+    micro-batch.
+    """
+
+    names: pa.Array
+    rows: Parts
+    last: Array
+    at: Array
+
+
 class StreamedGroups:
     """Aggregates by key of which nothing but a stream of changes is read. In columns only.
 
@@ -279,7 +297,8 @@ class StreamedGroups:
             after = take_rows(ordered, ends)
         else:
             after = self._layout.extend(before, groups, inputs)
-            if self._layout.can_overflow and self._layout.may_overflow(after, inputs):
+            weights = self._layout.weigh(inputs) if self._layout.can_overflow else ()
+            if weights and self._layout.may_overflow(after, weights):
                 self._scan(before, groups, inputs)
         self._rows.write(names, after)
         found: dict[Emit, tuple[Array, pa.Array, Parts]] = {}
@@ -293,6 +312,46 @@ class StreamedGroups:
             keys = names.take(pa.array(by_record))
             found[Emit.UPDATES] = (last[by_record], keys, take_rows(after, by_record))
         return found
+
+    def merge(self, chunks: Sequence[Grouped]) -> MergedKeys | None:
+        """Return what the groups of a micro-batch's chunks change, in their order.
+
+        None: a value may have left its type on the way, so that records are needed one by one.
+        """
+        keys = [each.groups for each in chunks if isinstance(each.groups, KeyGroups)]
+        listed = pa.concat_arrays([pa.array([], pa.binary()), *(each.names for each in keys)])
+        encoded = listed.dictionary_encode()
+        names, ids = encoded.dictionary, encoded.indices.to_numpy()
+        rows, last = self._rows.read(names), np.zeros(len(names), np.int64)
+        start = records = 0
+        for each in keys:
+            own = ids[start : start + len(each.names)]
+            put_rows(rows, own, self._layout.merge(take_rows(rows, own), each.rows))
+            last[own] = records + each.last
+            start, records = start + len(own), records + each.size
+        if self._layout.can_overflow and keys:
+            weights = [sum(each) for each in zip(*(each.weights for each in keys), strict=True)]
+            if self._layout.may_overflow(rows, weights):
+                return None
+        at = np.zeros(len(names), np.int64)
+        at[ids] = np.concatenate([np.empty(0, np.int64), *(chunk.at for chunk in chunks)])
+        return MergedKeys(names, rows, last, at)
+
+    def take(self, merged: MergedKeys) -> dict[Emit, Batch]:
+        """Write what was merged last, and return the rows to emit."""
+        self._rows.write(merged.names, merged.rows)
+        if Emit.UPDATES not in self._emits:
+            return {}
+        order = np.argsort(merged.last)
+        rows = take_rows(merged.rows, order)
+        result = Result(
+            merged.at[order],
+            merged.names.take(pa.array(order)),
+            rows[0],
+            self._layout.results(rows),
+            np.ones(len(order), np.bool_),
+        )
+        return {Emit.UPDATES: result_batch(self._operator, result)}
 
     def _scan(self, before: Parts, groups: Groups, inputs: Inputs) -> Parts:
         """Return the row of its group at each record, in the order of the groups.
@@ -319,6 +378,13 @@ def _kernel_of(
     if isinstance(windows, SlidingWindows):
         return SlidingKernel(windows, layout, own, emits, time)
     return SessionKernel(windows, layout, own, emits, time)
+
+
+class MergedWindows(NamedTuple):
+    """The windows that groups of chunks change, and the records that rows may come from."""
+
+    panes: MergedPanes
+    at: Array
 
 
 class WindowState:
@@ -354,13 +420,32 @@ class WindowState:
         batch, records = self._inflow.read(batch, poison)
         label = self._operator.label
         batch, result = retried(records, batch, self._kernel.process, poison, label)
+        return self._emitted(result, batch.at)
+
+    def merge(self, chunks: Sequence[Grouped]) -> MergedWindows | None:
+        """Return what the groups of a micro-batch's chunks change, in their order.
+
+        None: records are needed one by one, as the kernel says.
+        """
+        panes = [each.groups for each in chunks if isinstance(each.groups, PaneGroups)]
+        merged = self._kernel.merge(panes)
+        if merged is None:
+            return None
+        return MergedWindows(merged, np.concatenate([each.at for each in chunks]))
+
+    def take(self, merged: MergedWindows) -> dict[Emit, Batch]:
+        """Count what was merged last, and return the rows to emit."""
+        return self._emitted(self._kernel.take(merged.panes), merged.at)
+
+    def _emitted(self, result: WindowResult, places: Array) -> dict[Emit, Batch]:
+        """Return rows of windows; ``places`` are those of records in the micro-batch."""
         self.late += len(result.late)
-        self.late_at = batch.at[result.late]
+        self.late_at = places[result.late]
         self.closed = result.closed
         found = {}
         for emit, rows in result.rows.items():
             keys = rows.names.take(pa.array(rows.codes, pa.int64()))
-            at = batch.at[rows.at] if len(rows.at) else rows.at
+            at = places[rows.at] if len(rows.at) else rows.at
             made = Result(at, keys, rows.times, rows.values, rows.present, rows.starts, rows.ends)
             found[emit] = result_batch(self._operator, made)
         return found

@@ -17,6 +17,7 @@ from headrace.extensions.streams.inline.foreign import (
     read_subscriptions,
     write_subscriptions,
 )
+from headrace.extensions.streams.inline.grouped import Grouper, are_few
 from headrace.extensions.streams.inline.stage import Notes, StageRows
 from headrace.extensions.streams.inline.stateless import (
     apply,
@@ -66,8 +67,8 @@ if TYPE_CHECKING:
         Written,
     )
     from headrace.extensions.streams.inline.foreign import AnsweringSide
+    from headrace.extensions.streams.inline.grouped import Grouped
     from headrace.extensions.streams.inline.stage import Stage
-    from headrace.extensions.streams.kernels.rows import Emit
     from headrace.extensions.streams.operators import Operator
     from headrace.extensions.streams.plan import Channel, Plan
 
@@ -92,32 +93,6 @@ def topics_in_code(plan: Plan, channel: Channel) -> list[str]:
             answers = plan.answers[place]
             found |= dict.fromkeys((answers.subscribe, answers.respond))
     return [each for each in found if each in {*channel.topics, *channel.shared}]
-
-
-def emits_of(plan: Plan, place: int) -> frozenset[Emit]:
-    """Return in which ways the rows of a table come out."""
-    found: set[Emit] = set()
-    for at, operator in enumerate(plan.operators):
-        if place not in operator.inputs:
-            continue
-        if isinstance(operator, Emitted):
-            found.add(operator.emit)
-        elif isinstance(operator, Filter):
-            found |= emits_of(plan, at)
-    return frozenset(found)
-
-
-def is_looked_up(plan: Plan, place: int) -> bool:
-    """Return whether rows of a table are looked up by key, so that all of them are needed."""
-    for at, operator in enumerate(plan.operators):
-        if place not in operator.inputs:
-            continue
-        is_table = operator.inputs.index(place) == 1 or isinstance(operator, TableJoin)
-        if isinstance(operator, Lookup | TableJoin) and is_table:
-            return True
-        if isinstance(operator, Filter) and is_looked_up(plan, at):
-            return True
-    return False
 
 
 class ChannelRun:
@@ -157,8 +132,8 @@ class ChannelRun:
         self._reads: dict[int, Batch] = {}
         self._staged = staged
         if staged is not None:
-            stage = staged.stage
-            self._reads |= {place: staged.rows[place] for place in stage.reads & stage.yields}
+            reads = staged.stage.reads & staged.rows.keys()
+            self._reads |= {place: staged.rows[place] for place in reads}
 
     def process(self) -> None:
         """Run each operator once, in the order of the code."""
@@ -250,6 +225,8 @@ class ChannelRun:
 
     def aggregate(self, place: int, operator: Aggregate) -> Any:
         """Return the changes of a table, or what its windows emit."""
+        if self._staged is not None and place in self._staged.merged:
+            return self._take_groups(place, operator, self._staged)
         stream, state = self._stream(operator.inputs[0]), self._states[place]
         if not operator.folds:
             found = state.process(stream, self._poison)
@@ -260,6 +237,18 @@ class ChannelRun:
         self.counts.add(operator, records=len(stream), skipped=stream.deletions)
         if operator.windows is not None:
             self.counts.add(operator, late=len(state.late_at), closed=state.closed)
+        return found
+
+    def _take_groups(self, place: int, operator: Aggregate, staged: StageRows) -> Any:
+        """Return the same of groups that were made of the rows in chunks."""
+        state = self._states[place]
+        for chunk in staged.groups[place]:
+            for at, reason in chunk.notes:
+                self._poison.note(at, reason)
+            self.counts.add(operator, records=chunk.records, skipped=chunk.skipped)
+        found = state.take(staged.merged[place])
+        if operator.windows is not None:
+            self.counts.add(operator, closed=state.closed)
         return found
 
     def reduce(self, place: int, operator: Reduce) -> Any:
@@ -399,19 +388,24 @@ class ChannelRun:
 
 
 class StageRun(ChannelRun):
-    """A part of a micro-batch on its way through a stage, which needs no states."""
+    """A part of a micro-batch on its way through a stage, which needs no states.
 
-    def __init__(
+    ``groupers`` are the aggregates of which groups are wanted in place of rows.
+    """
+
+    def __init__(  # noqa: PLR0917 - what operators run on
         self,
         plan: Plan,
         channel: Channel,
         stage: Stage,
         records: Mapping[str, TopicRecords],
         calls: UserCalls | None = None,
+        groupers: Mapping[int, Grouper] | None = None,
     ) -> None:
         self._notes = Notes()
         super().__init__(plan, channel, {}, records, self._notes, calls)
         self._stage = stage
+        self._groupers = groupers or {}
 
     def run(self) -> StageRows:
         """Run each operator of the stage once, and read what others read of topics."""
@@ -430,12 +424,22 @@ class StageRun(ChannelRun):
                 for each in self._plan.by_key.keys() & {*operator.inputs}:
                     self._stream(each)
         for place in self._stage.yields:
-            found.rows[place] = self._used(place)
+            batch = self._reads[place] if place in self._stage.reads else self._stream(place)
+            groups = self._grouped(place, batch)
+            found.groups |= groups
+            if not groups:
+                found.rows[place] = self._used(place, batch)
         return found
 
-    def _used(self, place: int) -> Batch:
+    def _grouped(self, place: int, batch: Batch) -> dict[int, list[Grouped]]:
+        """Return the groups of rows by aggregate; none where rows are wanted, or fewer."""
+        wanted = [each for each in self._stage.groups.get(place, ()) if each in self._groupers]
+        found = {each: [self._groupers[each].group(batch)] for each in wanted}
+        few = all(are_few(each, len(batch)) for groups in found.values() for each in groups)
+        return found if few else {}
+
+    def _used(self, place: int, batch: Batch) -> Batch:
         """Return rows with the fields in use alone."""
-        batch = self._reads[place] if place in self._stage.reads else self._stream(place)
         fields = {name: batch.fields[name] for name in self._plan.fields[place]}
         return replace(batch, fields=fields, values=None)
 
@@ -462,4 +466,4 @@ _STEPS: dict[type[Operator], Callable[[ChannelRun, int, Any], Any]] = {
 }
 
 
-__all__ = ["ChannelRun", "StageRun", "emits_of", "topics_in_code"]
+__all__ = ["ChannelRun", "StageRun", "topics_in_code"]

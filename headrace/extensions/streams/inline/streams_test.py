@@ -16,12 +16,9 @@ from headrace.extensions.streams.inline.aggregates import GroupState, WindowStat
 from headrace.extensions.streams.inline.batch import TopicRecords
 from headrace.extensions.streams.inline.foreign import ForeignJoinState
 from headrace.extensions.streams.inline.joins import StreamJoinState
+from headrace.extensions.streams.inline.readers import emits_of, is_looked_up
 from headrace.extensions.streams.inline.reducers import MemoryReducerRows, ReduceState
-from headrace.extensions.streams.inline.run import (
-    ChannelRun,
-    emits_of,
-    is_looked_up,
-)
+from headrace.extensions.streams.inline.run import ChannelRun
 from headrace.extensions.streams.inline.table_groups import TableGroupState
 from headrace.extensions.streams.inline.tables import (
     FilteredTable,

@@ -65,6 +65,13 @@ class Layout:
         """Return which rows have a record."""
         return np.asarray(rows[0] >= 0)
 
+    def reduce(self, groups: Groups, inputs: Inputs) -> Parts:
+        """Return the row of each group's records alone."""
+        return self._concat(
+            partial.reduce(groups, columns, inputs.times)
+            for partial, columns in zip(self.partials, inputs.columns, strict=True)
+        )
+
     def extend(self, before: Parts, groups: Groups, inputs: Inputs) -> Parts:
         """Return the row of each group with its records added to what was before."""
         return self._concat(
@@ -113,11 +120,21 @@ class Layout:
         """Return whether a value may be too large for its type."""
         return any(partial.can_overflow for partial in self.partials)
 
-    def may_overflow(self, after: Parts, inputs: Inputs) -> bool:
-        """Return whether a value may have left its type on the way to the rows after."""
+    def weigh(self, inputs: Inputs) -> list[float]:
+        """Return how much records can add up to in each aggregate, whatever their signs."""
+        return [
+            partial.weigh(columns)
+            for partial, columns in zip(self.partials, inputs.columns, strict=True)
+        ]
+
+    def may_overflow(self, after: Parts, weights: Sequence[float]) -> bool:
+        """Return whether a value may have left its type on the way to the rows after.
+
+        ``weights`` are those of the records that came on that way.
+        """
         return any(
-            partial.may_overflow(part, columns)
-            for (partial, (part,)), columns in zip(self._each(after), inputs.columns, strict=True)
+            partial.may_overflow(part, weight)
+            for (partial, (part,)), weight in zip(self._each(after), weights, strict=True)
         )
 
     def overflows(self, rows: Parts) -> Array:
@@ -153,6 +170,30 @@ class Layout:
         found: list[bytes] = joined.cast(pa.binary()).to_pylist()
         return found
 
+    def pack(self, rows: Parts) -> list[pa.Array]:
+        """Return rows as columns for another process: numbers as they are, all else as JSON."""
+        columns: list[pa.Array] = []
+        for partial, (part,) in self._each(rows):
+            if partial.is_numeric:
+                columns += map(pa.array, part)
+            else:
+                listed = zip(*(column.tolist() for column in part), strict=True)
+                columns.append(pa.array(_texts(map(partial.encode, listed)), pa.string()))
+        return columns
+
+    def unpack(self, columns: Sequence[pa.Array]) -> Parts:
+        """Return the rows that :meth:`pack` made columns of."""
+        left = iter(columns)
+        rows = self.empty(len(columns[0]))
+        for partial, part in zip(self.partials, self._slices, strict=True):
+            if partial.is_numeric:
+                for array in rows[part]:
+                    array[:] = next(left).to_numpy(zero_copy_only=False)
+                continue
+            texts = ",".join(next(left).to_pylist())
+            _put_decoded(rows[part], partial, json.loads(f"[{texts}]"))
+        return rows
+
     def decode(self, values: Sequence[Sequence[Any]]) -> Parts:
         """Return the rows that :meth:`encode` wrote."""
         rows = self.empty(len(values))
@@ -161,9 +202,7 @@ class Layout:
             if partial.is_whole:
                 rows[part][0][:] = [value[column] for value in values]
                 continue
-            decoded = [partial.decode(value[column]) for value in values]
-            for array, items in zip(rows[part], zip(*decoded, strict=True), strict=False):
-                array[:] = items
+            _put_decoded(rows[part], partial, [value[column] for value in values])
         return rows
 
     @staticmethod
@@ -174,6 +213,13 @@ class Layout:
 def _texts(values: Iterable[Any]) -> list[str]:
     encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     return list(map(encode, values))
+
+
+def _put_decoded(parts: Parts, partial: Partial, values: Sequence[Any]) -> None:
+    """Write the partials that were encoded as JSON values."""
+    decoded = map(partial.decode, values)
+    for array, items in zip(parts, zip(*decoded, strict=True), strict=False):
+        array[:] = items
 
 
 def take_rows(rows: Parts, at: Any) -> Parts:

@@ -97,6 +97,11 @@ class Partial(ABC):
     def result(self, parts: Parts) -> pa.Array:
         """Return the values of the aggregate."""
 
+    @property
+    def is_numeric(self) -> bool:
+        """Return whether all parts are numbers or true and false, as Arrow has them."""
+        return not any(dtype.hasobject for dtype, _ in self.identity)
+
     @abstractmethod
     def encode(self, row: tuple[Any, ...]) -> Any:
         """Return a partial as JSON."""
@@ -156,12 +161,17 @@ class Partial(ABC):
         del parts
         return None
 
-    def may_overflow(self, after: Parts, columns: Sequence[Values]) -> bool:
+    def weigh(self, columns: Sequence[Values]) -> float:
+        """Return how much the rows of a micro-batch can add up to, whatever their signs."""
+        del columns
+        return 0
+
+    def may_overflow(self, after: Parts, weight: float) -> bool:
         """Return whether a value may have left its type on the way through a micro-batch.
 
-        ``after`` are the partials that came of it.
+        ``after`` are the partials that came of it, ``weight`` is that of its rows.
         """
-        del after, columns
+        del after, weight
         return False
 
 
@@ -306,10 +316,12 @@ class WholeSum(_OfOne):
     def overflows(self, parts: Parts) -> Array | None:
         return np.asarray(parts[1] != 0)
 
-    def may_overflow(self, after: Parts, columns: Sequence[Values]) -> bool:
+    def weigh(self, columns: Sequence[Values]) -> float:
+        return float(np.abs(columns[0].keys.astype(np.float64)).sum())
+
+    def may_overflow(self, after: Parts, weight: float) -> bool:
         stored = np.abs(after[0].astype(np.float64) + after[1] * 2.0**64).max(initial=0.0)
-        added = np.abs(columns[0].keys.astype(np.float64)).sum()
-        return bool(stored + 2 * added >= _NEAR_LIMIT)
+        return bool(stored + 2 * weight >= _NEAR_LIMIT)
 
 
 class WholeMean(WholeSum):
@@ -326,8 +338,8 @@ class WholeMean(WholeSum):
         del parts
         return None
 
-    def may_overflow(self, after: Parts, columns: Sequence[Values]) -> bool:
-        del after, columns
+    def may_overflow(self, after: Parts, weight: float) -> bool:
+        del after, weight
         return False
 
 
@@ -439,9 +451,13 @@ class DecimalSum(_OfOne):
     def overflows(self, parts: Parts) -> Array | None:
         return np.asarray(np.abs(parts[0]) >= _DECIMAL_LIMIT, np.bool_)
 
-    def may_overflow(self, after: Parts, columns: Sequence[Values]) -> bool:
+    def weigh(self, columns: Sequence[Values]) -> float:
+        # a whole number of any size, which is exact
+        return int(np.abs(columns[0].unscaled()).sum())
+
+    def may_overflow(self, after: Parts, weight: float) -> bool:
         stored = max(map(abs, after[0].ravel().tolist()), default=0)
-        return bool(stored + 2 * np.abs(columns[0].unscaled()).sum() >= _DECIMAL_LIMIT)
+        return bool(stored + 2 * weight >= _DECIMAL_LIMIT)
 
 
 class DecimalMean(DecimalSum):
@@ -459,8 +475,8 @@ class DecimalMean(DecimalSum):
         del parts
         return None
 
-    def may_overflow(self, after: Parts, columns: Sequence[Values]) -> bool:
-        del after, columns
+    def may_overflow(self, after: Parts, weight: float) -> bool:
+        del after, weight
         return False
 
 

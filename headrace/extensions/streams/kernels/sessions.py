@@ -275,7 +275,7 @@ class SessionKernel:
         layout, inputs, times = self._layout, Inputs(self._layout, taken), batch.times
         values = self._reduce(batch.stored, members, inputs)
         rows: dict[Emit, WindowRows] = {}
-        if Emit.EACH in self._emits or layout.may_overflow(values, inputs):
+        if Emit.EACH in self._emits or layout.may_overflow(values, layout.weigh(inputs)):
             if Emit.EACH not in self._emits:
                 structure = self._find(batch, np.ones(len(times), np.bool_))
             chained = _Chained(batch, taken, members.at, structure)

@@ -30,8 +30,9 @@ from headrace.extensions.streams.kernels.records import (
 from headrace.extensions.streams.kernels.rows import Emit, WindowResult, WindowRows, no_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from headrace.extensions.streams.kernels.chunk_groups import PaneGroups
     from headrace.extensions.streams.kernels.layout import Layout
     from headrace.extensions.streams.kernels.partials import Parts
     from headrace.extensions.streams.kernels.stores import WindowStore
@@ -55,7 +56,7 @@ class _Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class _Changed:
+class Changed:
     """A pane's changed rows: keys by number, and the rows as records with each first window left
     them, the last ones of all.
     """
@@ -67,6 +68,40 @@ class _Changed:
         """Return the rows as far as they are in a window; None where no record is."""
         rows = [parts for first, parts in self.steps if window is None or first <= window]
         return rows[-1] if rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class MergedPanes:
+    """The changes by groups of chunks: rows by pane, windows that changed, and operator times.
+
+    The times are those with the records that the chunks name.
+    """
+
+    changed: dict[int, Changed]
+    updates: list[tuple[Array, Array, Parts]]
+    times: Array
+
+
+def first_open(windows: TimeWindows, times: Array) -> Array:
+    """Return the first window that is open at operator times."""
+    first = (times - windows.size - windows.grace) // windows.every + 1
+    return np.asarray(np.maximum(first, 0))
+
+
+def _slices(panes: Array) -> list[tuple[int, int]]:
+    """Return where each pane begins and ends; they ascend."""
+    edges = (np.flatnonzero(np.diff(panes)) + 1).tolist()
+    return list(zip([0, *edges], [*edges, len(panes)], strict=True))
+
+
+def _changed_panes(
+    slices: Sequence[tuple[int, int]], panes: Array, numbers: Array, first: Array, rows: Parts
+) -> dict[int, Changed]:
+    """Return changed rows by pane, where all records of a pane have the same first window."""
+    return {
+        int(panes[a]): Changed(numbers[a:b], [(int(first[a]), take_rows(rows, slice(a, b)))])
+        for a, b in slices
+    }
 
 
 class TimeWindowKernel:
@@ -95,24 +130,97 @@ class TimeWindowKernel:
             RowError: a record is poison; nothing was counted.
         """
         if not len(records):
-            return WindowResult({each: self._rows([]) for each in self._emits}, no_rows())
+            return self._nothing()
         times = operator_times(self.time, records.times)
         opened = self._first_open(times[[0, -1]])
         opened = opened[:1] if opened[0] == opened[1] else self._first_open(times)
         taken, late = self._take(records, opened)
         try:
-            rows, changed, closed = self._emit(taken, times, int(opened[-1]))
+            changed, rows = self._emit(taken, len(times) - 1)
         except RowError as error:
             raise RowError(int(taken.at[error.at]), str(error)) from error.__cause__
-        self._write(changed, int(opened[-1]))
-        self.time = int(times[-1])
+        closed = self._close(changed, times, rows)
         return WindowResult(rows, late, closed)
+
+    def merge(self, chunks: Sequence[PaneGroups]) -> MergedPanes | None:
+        """Return what the groups of a micro-batch's chunks change, in their order.
+
+        None: a record came when a window of its time was over, or a value may have left its type on
+        the way. Then records are needed one by one. The state stays as it is.
+        """
+        if not chunks:
+            return MergedPanes({}, [], np.array([self.time]))
+        if not self._are_all_open(chunks):
+            return None
+        times = np.concatenate([chunk.times for chunk in chunks])
+        changed, touched = self._change_groups(chunks)
+        updates = []
+        if self._layout.can_overflow or Emit.UPDATES in self._emits:
+            updates = list(self._values(touched, changed, None))
+        if self._layout.can_overflow:
+            weights = [sum(each) for each in zip(*(c.weights for c in chunks), strict=True)]
+            if any(self._layout.may_overflow(rows, weights) for _, _, rows in updates):
+                return None
+        return MergedPanes(changed, updates, operator_times(self.time, times))
+
+    def take(self, merged: MergedPanes) -> WindowResult:
+        """Count what was merged last, and return the rows to emit.
+
+        A row comes from one of the records that the chunks name, by its place among these.
+        """
+        if not merged.changed:
+            return self._nothing()
+        rows: dict[Emit, WindowRows] = {}
+        if Emit.UPDATES in self._emits:
+            rows[Emit.UPDATES] = self._rows(merged.updates, len(merged.times) - 1)
+        closed = self._close(merged.changed, merged.times, rows)
+        return WindowResult(rows, no_rows(), closed)
+
+    def _nothing(self) -> WindowResult:
+        return WindowResult({each: self._rows([]) for each in self._emits}, no_rows())
+
+    def _are_all_open(self, chunks: Sequence[PaneGroups]) -> bool:
+        """Return whether each record came when the windows of its time were all as they are now."""
+        now = int(self._first_open(np.array([self.time]))[0])
+        before = now
+        for chunk in chunks:
+            first = self._first_window(chunk.panes, now)
+            is_late = first > chunk.panes // self._step
+            if (is_late | (np.maximum(chunk.opened, before) > first)).any():
+                return False
+            before = max(before, int(self._first_open(chunk.times[-1:])[0]))
+        return True
+
+    def _change_groups(
+        self, chunks: Sequence[PaneGroups]
+    ) -> tuple[dict[int, Changed], tuple[Array, Array]]:
+        """Return the changed rows of each pane, and which keys changed in which windows."""
+        numbered = [self.store.number_keys(chunk.names) for chunk in chunks]
+        numbers = distinct(np.concatenate(numbered))
+        keys = [
+            find_places(numbers, own)[chunk.codes]
+            for own, chunk in zip(numbered, chunks, strict=True)
+        ]
+        panes = np.concatenate([np.repeat(chunk.panes, chunk.counts) for chunk in chunks])
+        lowest, span = int(panes.min()), len(numbers)
+        place = panes - lowest
+        groups = Groups(place * span + np.concatenate(keys), (int(place.max()) + 1) * span)
+        panes, own = groups.numbers // span + lowest, numbers[groups.numbers % span]
+        slices = _slices(panes)
+        rows = self._read(slices, panes, own)
+        start = 0
+        for chunk in chunks:
+            ids = groups.ids[start : start + len(chunk.codes)]
+            put_rows(rows, ids, self._layout.merge(take_rows(rows, ids), chunk.rows))
+            start += len(ids)
+        opened = int(self._first_open(np.array([self.time]))[0])
+        first = self._first_window(panes, opened)
+        changed = _changed_panes(slices, panes, own, first, rows)
+        return changed, self._touched(panes, own, first)
 
     def _first_open(self, times: Array) -> Array:
         """Return the first window that is open at operator times."""
-        windows = self._windows
-        first = (times - windows.size - windows.grace) // windows.every + 1
-        return np.asarray(np.maximum(first, 0))
+        return first_open(self._windows, times)
 
     def _first_window(self, panes: Array, opened: Array | int) -> Array:
         """Return the first window of panes that is not before the first open one."""
@@ -139,9 +247,8 @@ class TimeWindowKernel:
         keys = ranks[records.codes]
         return _Taken(at, keys, numbers[order], panes, first, last, records), late
 
-    def _emit(
-        self, taken: _Taken, times: Array, opened: int
-    ) -> tuple[dict[Emit, WindowRows], dict[int, _Changed], int]:
+    def _emit(self, taken: _Taken, last: int) -> tuple[dict[int, Changed], dict[Emit, WindowRows]]:
+        """Return the changed rows, and those to emit of windows that go on."""
         inputs = Inputs(self._layout, taken.records)
         changed, touched = self._change(taken, inputs)
         rows: dict[Emit, WindowRows] = {}
@@ -153,16 +260,30 @@ class TimeWindowKernel:
             if checked:
                 self._check(taken, inputs, updates)
             if Emit.UPDATES in self._emits:
-                rows[Emit.UPDATES] = self._rows(updates, len(times) - 1)
+                rows[Emit.UPDATES] = self._rows(updates, last)
+        return changed, rows
+
+    def _close(
+        self, changed: dict[int, Changed], times: Array, rows: dict[Emit, WindowRows]
+    ) -> int:
+        """Write changed rows, add those of windows that are over, and return how many these are.
+
+        ``times`` are the operator times with records.
+        """
+        opened = int(self._first_open(times[-1:])[0])
         over = self._find_over(changed, opened)
         if Emit.FINAL in self._emits:
             rows[Emit.FINAL] = self._final(over, changed, times)
-            return rows, changed, len(rows[Emit.FINAL])
-        return rows, changed, self._count_over(over, changed)
+            closed = len(rows[Emit.FINAL])
+        else:
+            closed = self._count_over(over, changed)
+        self._write(changed, opened)
+        self.time = int(times[-1])
+        return closed
 
     def _change(
         self, taken: _Taken, inputs: Inputs
-    ) -> tuple[dict[int, _Changed], tuple[Array, Array]]:
+    ) -> tuple[dict[int, Changed], tuple[Array, Array]]:
         """Return the changed rows of each pane, and which keys changed in which windows."""
         if not len(taken.at):
             return {}, (no_rows(), no_rows())
@@ -179,27 +300,32 @@ class TimeWindowKernel:
         panes = place // offsets + lowest
         numbers = taken.numbers[key]
         first = self._first_window(panes, opened) + place % offsets
-        edges = np.flatnonzero(np.diff(panes)) + 1
-        slices = list(zip([0, *edges.tolist()], [*edges.tolist(), len(panes)], strict=True))
-        changed: dict[int, _Changed] = {}
+        slices = _slices(panes)
         if offsets == 1:
-            read = [self.store.read(int(panes[a]), numbers[a:b]) for a, b in slices]
-            before = tuple(np.concatenate(part) for part in zip(*read, strict=True))
+            before = self._read(slices, panes, numbers)
             after = self._layout.extend(before, groups, inputs)
-            for a, b in slices:
-                rows = take_rows(after, slice(a, b))
-                changed[int(panes[a])] = _Changed(numbers[a:b], [(int(first[a]), rows)])
+            changed = _changed_panes(slices, panes, numbers, first, after)
         else:
             rows = self._layout.extend(self._layout.empty(len(groups)), groups, inputs)
+            changed = {}
             for a, b in slices:
                 part = take_rows(rows, slice(a, b))
                 changed[int(panes[a])] = self._steps(int(panes[a]), numbers[a:b], first[a:b], part)
-        if self._panes == 1:
-            return changed, (panes, numbers)
-        which, windows = expand(first, panes // self._step + 1)
-        return changed, (windows, numbers[which])
+        return changed, self._touched(panes, numbers, first)
 
-    def _steps(self, pane: int, numbers: Array, first: Array, rows: Parts) -> _Changed:
+    def _read(self, slices: Sequence[tuple[int, int]], panes: Array, numbers: Array) -> Parts:
+        """Return the stored rows of keys in panes, which ascend."""
+        read = [self.store.read(int(panes[a]), numbers[a:b]) for a, b in slices]
+        return tuple(np.concatenate(part) for part in zip(*read, strict=True))
+
+    def _touched(self, panes: Array, numbers: Array, first: Array) -> tuple[Array, Array]:
+        """Return the windows from the first one of each pane and key on, and the keys."""
+        if self._panes == 1:
+            return panes, numbers
+        which, windows = expand(first, panes // self._step + 1)
+        return windows, numbers[which]
+
+    def _steps(self, pane: int, numbers: Array, first: Array, rows: Parts) -> Changed:
         """Return a pane's changed rows where its records differ in their first window."""
         keys = np.unique(numbers)
         now = self.store.read(pane, keys)
@@ -211,12 +337,12 @@ class TimeWindowKernel:
             now = tuple(part.copy() for part in now)
             put_rows(now, at, merged)
             steps.append((window, now))
-        return _Changed(keys, steps)
+        return Changed(keys, steps)
 
     def _values(
         self,
         wanted: tuple[Array, Array],
-        changed: dict[int, _Changed],
+        changed: dict[int, Changed],
         order: Array | None,
     ) -> Iterator[tuple[Array, Array, Parts]]:
         """Yield windows, keys and rows of pairs of window and key, ascending by both.
@@ -261,7 +387,7 @@ class TimeWindowKernel:
         if first is not None and last is not None:
             yield first, last
 
-    def _merge_windows(self, windows: Array, keys: Array, changed: dict[int, _Changed]) -> Parts:
+    def _merge_windows(self, windows: Array, keys: Array, changed: dict[int, Changed]) -> Parts:
         """Return a table of windows and keys: the row of each.
 
         Panes are in blocks as long as a window. A window is a block, or the right part of one
@@ -293,12 +419,12 @@ class TimeWindowKernel:
                 put_rows(merged, row, self._merge_window(window, keys, changed))
         return merged
 
-    def _lacks(self, window: int, changed: dict[int, _Changed]) -> bool:
+    def _lacks(self, window: int, changed: dict[int, Changed]) -> bool:
         """Return whether records of the micro-batch are in a window's panes, but not in it."""
         panes = range(window * self._step, window * self._step + self._panes)
         return any(pane in changed and changed[pane].steps[-1][0] > window for pane in panes)
 
-    def _merge_window(self, window: int, keys: Array, changed: dict[int, _Changed]) -> Parts:
+    def _merge_window(self, window: int, keys: Array, changed: dict[int, Changed]) -> Parts:
         """Return the rows of one window, of the records that are in it alone."""
         first = window * self._step
         table = self._fill(range(first, first + self._panes), keys, changed, window)
@@ -308,7 +434,7 @@ class TimeWindowKernel:
         return merged
 
     def _fill(
-        self, panes: range, keys: Array, changed: dict[int, _Changed], window: int | None = None
+        self, panes: range, keys: Array, changed: dict[int, Changed], window: int | None = None
     ) -> Parts:
         """Return a table of panes and keys, with the micro-batch as far as it is in a window."""
         table = tuple(
@@ -360,10 +486,11 @@ class TimeWindowKernel:
         self, taken: _Taken, inputs: Inputs, updates: list[tuple[Array, Array, Parts]]
     ) -> None:
         """Refuse a record with which a window's value leaves its type, however it goes on."""
-        if any(self._layout.may_overflow(rows, inputs) for _, _, rows in updates):
+        weights = self._layout.weigh(inputs)
+        if any(self._layout.may_overflow(rows, weights) for _, _, rows in updates):
             self._running(taken, inputs)
 
-    def _find_over(self, changed: dict[int, _Changed], opened: int) -> tuple[Array, Array]:
+    def _find_over(self, changed: dict[int, Changed], opened: int) -> tuple[Array, Array]:
         """Return windows that are over and were open before, and the keys with rows in them.
 
         A pair of both is there once for each pane, and may have no record in the window.
@@ -381,7 +508,7 @@ class TimeWindowKernel:
                 numbers.append(np.tile(keys, last + 1 - first))
         return np.concatenate(windows), np.concatenate(numbers)
 
-    def _count_over(self, pairs: tuple[Array, Array], changed: dict[int, _Changed]) -> int:
+    def _count_over(self, pairs: tuple[Array, Array], changed: dict[int, Changed]) -> int:
         """Return how many of pairs of window and key have records."""
         if not len(pairs[0]):
             return 0
@@ -396,7 +523,7 @@ class TimeWindowKernel:
         return len(distinct((windows - windows.min()) * (int(numbers.max()) + 1) + numbers))
 
     def _final(
-        self, pairs: tuple[Array, Array], changed: dict[int, _Changed], times: Array
+        self, pairs: tuple[Array, Array], changed: dict[int, Changed], times: Array
     ) -> WindowRows:
         """Return the rows of windows that are over."""
         if not len(pairs[0]):
@@ -441,7 +568,7 @@ class TimeWindowKernel:
             np.ones(len(windows), np.bool_),
         )
 
-    def _write(self, changed: dict[int, _Changed], opened: int) -> None:
+    def _write(self, changed: dict[int, Changed], opened: int) -> None:
         for pane, rows in changed.items():
             if pane // self._step >= opened:
                 self.store.write(pane, rows.keys, rows.steps[-1][1])

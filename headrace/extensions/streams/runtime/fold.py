@@ -69,7 +69,8 @@ class TopologyFold:
 
     def __call__(self, table: pa.Table, batch: MicroBatch) -> pa.Table:
         """Return what became of the records, in this thread; see :meth:`reduce`."""
-        return self._process(_by_task(table, batch), {}, batch)
+        records = _by_task(table, batch)
+        return self._process(records, self._open_tasks(records), {}, batch)
 
     def reduce(self, table: pa.Table, batch: MicroBatch, run: PartsRunner, tasks: int) -> pa.Table:
         """Return what became of the records. Blocks for the state.
@@ -82,10 +83,32 @@ class TopologyFold:
             StateStoreError: the state cannot be read.
         """
         records = _by_task(table, batch)
-        return self._process(records, self._stage.run(records, run, tasks), batch)
+        staged = self._stage.run(records, run, tasks)
+        opened = self._open_tasks(records)
+        refused = {
+            number: places
+            for number, each in staged.items()
+            if (places := opened[number].merge_groups(each))
+        }
+        if refused:
+            again = [each for each in records if each.number in refused]
+            readers = {place for each in refused.values() for place in each}
+            staged |= self._stage.run_again(again, run, tasks, readers)
+        return self._process(records, opened, staged, batch)
+
+    def _open_tasks(self, several: Sequence[TaskRecords]) -> dict[int, Task]:
+        """Return the tasks of records; what fails leaves their states as they are of no layer."""
+        opened = {each.number: self._task(each.number) for each in several}
+        for task in opened.values():
+            task.last_layer = None
+        return opened
 
     def _process(
-        self, several: Sequence[TaskRecords], staged: Mapping[int, StageRows], batch: MicroBatch
+        self,
+        several: Sequence[TaskRecords],
+        opened: Mapping[int, Task],
+        staged: Mapping[int, StageRows],
+        batch: MicroBatch,
     ) -> pa.Table:
         rules, max_row = self._rules
         results = [_RESULT.empty_table()]
@@ -96,9 +119,7 @@ class TopologyFold:
             number = records.number
             known = self._state.time(number)
             time = int(records.times.max(initial=-1 if known is None else known))
-            task = self._task(number)
-            # what fails leaves the task's states as they are of no layer
-            task.last_layer = None
+            task = opened[number]
             if len(records):
                 found = task.process(records, rules, max_row, staged.get(number))
                 results += _result_tables(number, found)

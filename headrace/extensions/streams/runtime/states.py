@@ -16,8 +16,8 @@ from headrace.extensions.streams.inline.aggregates import (
 )
 from headrace.extensions.streams.inline.foreign import AnsweringSide, AskingSide
 from headrace.extensions.streams.inline.joins import StreamJoinState
+from headrace.extensions.streams.inline.readers import emits_of, is_looked_up, is_streamed
 from headrace.extensions.streams.inline.reducers import ReduceState
-from headrace.extensions.streams.inline.run import emits_of, is_looked_up
 from headrace.extensions.streams.inline.table_groups import TableGroupState
 from headrace.extensions.streams.inline.tables import (
     FilteredTable,
@@ -29,7 +29,6 @@ from headrace.extensions.streams.kernels.records import NO_TIME
 from headrace.extensions.streams.operators import (
     Aggregate,
     AggregateChanges,
-    Emitted,
     Filter,
     Lookup,
     Reduce,
@@ -171,12 +170,11 @@ class TaskStates:
     ) -> GroupState | StreamedGroups:
         name, layout = self._names[place], layout_of(operator)
         groups = self._stores[place] = StoredGroups(name, layout, self._state, self._number)
-        readers = [each for each in self._plan.operators if place in each.inputs]
         keeps_rows = is_looked_up(self._plan, place)
         made: GroupState
         if isinstance(operator, AggregateChanges):
             made = TableGroupState(operator, source, groups, keeps_rows=keeps_rows)
-        elif all(isinstance(each, Emitted) for each in readers):
+        elif is_streamed(self._plan, place):
             return StreamedGroups(operator, source, groups, emits_of(self._plan, place))
         else:
             made = GroupState(operator, source, groups, keeps_rows=keeps_rows)

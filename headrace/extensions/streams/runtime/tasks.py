@@ -246,6 +246,23 @@ class Task:
         self._plan, self._channel, self._watch = plan, channel, watch
         self._states = TaskStates(plan, channel, state, number, shared)
 
+    def merge_groups(self, staged: StageRows) -> list[int]:
+        """Merge groups that were made in workers with what is stored, before any operator runs.
+
+        Return the aggregates that need rows in their place, by their places; then nothing was done.
+
+        Raises:
+            StateStoreError: rows cannot be read.
+        """
+        refused = []
+        for place, chunks in staged.groups.items():
+            merged = self._states.by_place[place].merge(chunks)
+            if merged is None:
+                refused.append(place)
+            else:
+                staged.merged[place] = merged
+        return refused
+
     def process(
         self,
         records: TaskRecords,

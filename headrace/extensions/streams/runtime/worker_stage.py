@@ -1,7 +1,8 @@
-"""The stage of a channel in Spark's workers: columns in use go there, rows in columns come back.
+"""The stage of a channel in Spark's workers: columns in use go there, rows or groups come back.
 
 A micro-batch is cut into as many chunks as there are slots, whatever the partitions: a stage needs
-no state. A chunk may have records of several tasks.
+no state. A chunk may have records of several tasks. Groups of rows come in place of rows where all
+that reads these is aggregates that can merge them.
 """
 
 from __future__ import annotations
@@ -14,20 +15,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.extensions.streams.inline.batch import Batch, Written
+from headrace.extensions.streams.inline.grouped import groupers_of
 from headrace.extensions.streams.inline.run import StageRun
 from headrace.extensions.streams.inline.stage import StageRows, merge_stages, stage_of
 from headrace.extensions.streams.runtime.tasks import TaskCalls, TaskRecords
+from headrace.extensions.streams.runtime.worker_groups import (
+    GroupChoice,
+    decode_groups,
+    encode_groups,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace.core.call_watch import CallWatch
     from headrace.extensions.keyed.tables import PartsRunner
+    from headrace.extensions.streams.inline.grouped import Grouper
     from headrace.extensions.streams.inline.stage import Stage
     from headrace.extensions.streams.plan import Channel, Plan
 
-#: What comes of a stage in a task: a row for each operator's rows, for what it writes, and for the
-#: records that are poison to it.
+#: What comes of a stage in a task: a row for each operator's rows or groups, for what it writes,
+#: and for the records that are poison to it.
 _RESULT = pa.schema(
     [
         ("partition", pa.int32()),
@@ -53,28 +61,56 @@ class WorkerStage:
     """
 
     def __init__(self, plan: Plan, channel: Channel, watch: CallWatch | None = None) -> None:
-        self._plan = plan
+        self._plan, self._channel, self._watch = plan, channel, watch
         self._stage = stage_of(plan, channel)
-        self._function = StageFunction(plan, channel, self._stage, watch)
+        readers = (each for several in self._stage.groups.values() for each in several)
+        self._groupers = groupers_of(plan, readers)
+        self._choice = GroupChoice(self._stage.groups)
 
     def run(
         self, records: Sequence[TaskRecords], run: PartsRunner, tasks: int
     ) -> dict[int, StageRows]:
         """Return what comes of the records of each task that has any, by its number.
 
-        ``run`` computes up to ``tasks`` chunks.
+        Groups come in place of rows where that is of use. ``run`` computes up to ``tasks`` chunks.
         """
+        chosen = self._choice.choose()
+        found = self._run(records, run, tasks, chosen)
+        for place in chosen if found else ():
+            rows = sum(len(each.rows[place]) for each in found.values() if place in each.rows)
+            self._choice.note(place, useful=not rows)
+        return found
+
+    def run_again(
+        self, records: Sequence[TaskRecords], run: PartsRunner, tasks: int, refused: Iterable[int]
+    ) -> dict[int, StageRows]:
+        """Return the same with rows alone, after aggregates could not merge groups."""
+        for place, readers in self._stage.groups.items():
+            if not {*readers}.isdisjoint(refused):
+                self._choice.note(place, useful=False)
+        return self._run(records, run, tasks, ())
+
+    def _run(
+        self,
+        records: Sequence[TaskRecords],
+        run: PartsRunner,
+        tasks: int,
+        grouped: Sequence[int],
+    ) -> dict[int, StageRows]:
+        """Return what comes of records, with groups of some streams."""
+        wanted = [each for place in grouped for each in self._stage.groups[place]]
+        function = StageFunction(self._plan, self._channel, self._stage, self._watch, wanted)
         chunks = _cut(records, tasks, self._columns())
         tables = [
             pa.concat_tables(piece.table for piece in chunk).unify_dictionaries()
             for chunk in chunks
         ]
         found: dict[int, list[StageRows]] = {}
-        for chunk, table in zip(chunks, run(self._function, tables) if tables else (), strict=True):
-            results = _decode(table, self._plan, self._stage)
+        for chunk, table in zip(chunks, run(function, tables) if tables else (), strict=True):
+            results = _decode(table, self._plan, self._stage, self._groupers)
             for piece in chunk:
                 found.setdefault(piece.number, []).append(results[piece.number].moved(piece.start))
-        return {number: merge_stages(parts) for number, parts in found.items()}
+        return {number: merge_stages(parts, self._groupers) for number, parts in found.items()}
 
     def _columns(self) -> Mapping[str, bool]:
         """Return the columns in use; those that are false matter only as null or not."""
@@ -119,10 +155,21 @@ def _in_use(table: pa.Table, columns: Mapping[str, bool]) -> pa.Table:
 
 
 class StageFunction:
-    """The stage of a channel as a function of records in columns. Sent to workers whole."""
+    """The stage of a channel as a function of records in columns. Sent to workers whole.
 
-    def __init__(self, plan: Plan, channel: Channel, stage: Stage, watch: CallWatch | None) -> None:
+    ``grouped`` are the aggregates for which groups come back, as far as these are few.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        channel: Channel,
+        stage: Stage,
+        watch: CallWatch | None,
+        grouped: Sequence[int] = (),
+    ) -> None:
         self._plan, self._channel, self._stage, self._watch = plan, channel, stage, watch
+        self._grouped = grouped
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return what comes of a chunk.
@@ -131,19 +178,26 @@ class StageFunction:
             JobTimeoutError: a user's function does not return.
             RetryableError: a user's function says that it cannot work now.
         """
+        groupers = groupers_of(self._plan, self._grouped)
         rows: list[dict[str, Any]] = []
         numbers = table.column("partition").to_numpy()
         bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
         for start, end in pairwise(bounds):
             records = TaskRecords(int(numbers[start]), table.slice(start, end - start))
             calls = None if self._watch is None else TaskCalls(records, self._watch)
-            run = StageRun(self._plan, self._channel, self._stage, records.by_topic(), calls)
-            rows += _encode(records.number, run.run())
+            topics = records.by_topic()
+            run = StageRun(self._plan, self._channel, self._stage, topics, calls, groupers)
+            rows += _encode(records.number, run.run(), groupers)
         return pa.Table.from_pylist(rows, schema=_RESULT)
 
 
-def _encode(number: int, found: StageRows) -> Iterator[dict[str, Any]]:
+def _encode(
+    number: int, found: StageRows, groupers: Mapping[int, Grouper]
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of what came of a stage in a task."""
+    for place, chunks in found.groups.items():
+        for chunk in chunks:
+            yield _row(number, "groups", place, encode_groups(chunk, groupers[place].layout))
     for place, batch in found.rows.items():
         yield _row(number, "rows", place, _batch_columns(batch))
     for place, written in found.written.items():
@@ -174,7 +228,9 @@ def _places(rows: Batch | Written) -> dict[str, pa.Array]:
     return {"time": pa.array(rows.times, pa.int64()), "at": pa.array(rows.at, pa.int32())}
 
 
-def _decode(table: pa.Table, plan: Plan, stage: Stage) -> dict[int, StageRows]:
+def _decode(
+    table: pa.Table, plan: Plan, stage: Stage, groupers: Mapping[int, Grouper]
+) -> dict[int, StageRows]:
     """Return what came of a stage in the tasks of a chunk."""
     found: dict[int, StageRows] = {}
     for row in table.to_pylist():
@@ -183,6 +239,8 @@ def _decode(table: pa.Table, plan: Plan, stage: Stage) -> dict[int, StageRows]:
         place, kind = row["operator"], row["kind"]
         if kind == "rows":
             own.rows[place] = _batch_of(columns, plan, place)
+        elif kind == "groups":
+            own.groups[place] = [decode_groups(columns, groupers[place].layout)]
         elif kind == "written":
             keys, values = columns.column("key"), columns.column("value")
             own.written[place] = Written(keys, values, *_read_places(columns))

@@ -83,7 +83,8 @@ def test_notes_say_what_runs_where_and_why() -> None:
         "so all operators run in the daemon",
     }
     assert engines(channels("with_function", engine="spark"))["t.n"] == (
-        "engine spark: in Spark's workers reading; the rest, which needs state, in the daemon"
+        "engine spark: in Spark's workers reading; the rest, which needs state, in the daemon; "
+        "groups come back for aggregate 'n', where they are fewer than rows"
     )
 
 
