@@ -69,8 +69,7 @@ class TopologyFold:
 
     def __call__(self, table: pa.Table, batch: MicroBatch) -> pa.Table:
         """Return what became of the records, in this thread; see :meth:`reduce`."""
-        records = _by_task(table, batch)
-        return self._process(records, self._open_tasks(records), {}, batch)
+        return self._process(_by_task(table, batch), {}, {}, batch)
 
     def reduce(self, table: pa.Table, batch: MicroBatch, run: PartsRunner, tasks: int) -> pa.Table:
         """Return what became of the records. Blocks for the state.
@@ -83,25 +82,20 @@ class TopologyFold:
             StateStoreError: the state cannot be read.
         """
         records = _by_task(table, batch)
-        staged = self._stage.run(records, run, tasks)
-        opened = self._open_tasks(records)
-        refused = {
-            number: places
-            for number, each in staged.items()
-            if (places := opened[number].merge_groups(each))
-        }
-        if refused:
-            again = [each for each in records if each.number in refused]
-            readers = {place for each in refused.values() for place in each}
-            staged |= self._stage.run_again(again, run, tasks, readers)
+        opened: dict[int, Task] = {}
+
+        def merge(number: int, staged: StageRows) -> Sequence[int]:
+            opened[number] = self._open(number)
+            return opened[number].merge_groups(staged)
+
+        staged = self._stage.run(records, run, tasks, merge)
         return self._process(records, opened, staged, batch)
 
-    def _open_tasks(self, several: Sequence[TaskRecords]) -> dict[int, Task]:
-        """Return the tasks of records; what fails leaves their states as they are of no layer."""
-        opened = {each.number: self._task(each.number) for each in several}
-        for task in opened.values():
-            task.last_layer = None
-        return opened
+    def _open(self, number: int) -> Task:
+        """Return a task; what fails from now on leaves its states as they are of no layer."""
+        task = self._task(number)
+        task.last_layer = None
+        return task
 
     def _process(
         self,
@@ -119,7 +113,7 @@ class TopologyFold:
             number = records.number
             known = self._state.time(number)
             time = int(records.times.max(initial=-1 if known is None else known))
-            task = opened[number]
+            task = opened.get(number) or self._open(number)
             if len(records):
                 found = task.process(records, rules, max_row, staged.get(number))
                 results += _result_tables(number, found)

@@ -26,13 +26,17 @@ from headrace.extensions.streams.runtime.worker_groups import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headrace.core.call_watch import CallWatch
     from headrace.extensions.keyed.tables import PartsRunner
     from headrace.extensions.streams.inline.grouped import Grouper
     from headrace.extensions.streams.inline.stage import Stage
     from headrace.extensions.streams.plan import Channel, Plan
+
+    #: What merges the groups of a task, by its number, with what is stored, and returns the
+    #: aggregates that need rows in their place.
+    GroupsMerger = Callable[[int, StageRows], Sequence[int]]
 
 #: What comes of a stage in a task: a row for each operator's rows or groups, for what it writes,
 #: and for the records that are poison to it.
@@ -68,27 +72,32 @@ class WorkerStage:
         self._choice = GroupChoice(self._stage.groups)
 
     def run(
-        self, records: Sequence[TaskRecords], run: PartsRunner, tasks: int
+        self, records: Sequence[TaskRecords], run: PartsRunner, tasks: int, merge: GroupsMerger
     ) -> dict[int, StageRows]:
         """Return what comes of the records of each task that has any, by its number.
 
-        Groups come in place of rows where that is of use. ``run`` computes up to ``tasks`` chunks.
+        Groups come in place of rows where that is of use, and are merged by ``merge``; rows come
+        where that refuses them. ``run`` computes up to ``tasks`` chunks.
         """
         chosen = self._choice.choose()
         found = self._run(records, run, tasks, chosen)
+        refused = {number: merge(number, each) for number, each in found.items()}
         for place in chosen if found else ():
-            rows = sum(len(each.rows[place]) for each in found.values() if place in each.rows)
-            self._choice.note(place, useful=not rows)
-        return found
+            readers = self._stage.groups[place]
+            is_refused = any(each in readers for several in refused.values() for each in several)
+            useful = not is_refused and self._are_most_grouped(place, found.values())
+            self._choice.note(place, useful=useful)
+        again = [each for each in records if refused.get(each.number)]
+        return found | self._run(again, run, tasks, ()) if again else found
 
-    def run_again(
-        self, records: Sequence[TaskRecords], run: PartsRunner, tasks: int, refused: Iterable[int]
-    ) -> dict[int, StageRows]:
-        """Return the same with rows alone, after aggregates could not merge groups."""
-        for place, readers in self._stage.groups.items():
-            if not {*readers}.isdisjoint(refused):
-                self._choice.note(place, useful=False)
-        return self._run(records, run, tasks, ())
+    def _are_most_grouped(self, place: int, found: Iterable[StageRows]) -> bool:
+        """Return whether groups came in place of most of the rows of a stream."""
+        reader = self._stage.groups[place][0]
+        rows = grouped = 0
+        for each in found:
+            rows += len(each.rows.get(place, ()))
+            grouped += sum(chunk.records for chunk in each.groups.get(reader, ()))
+        return grouped >= rows
 
     def _run(
         self,
@@ -97,7 +106,7 @@ class WorkerStage:
         tasks: int,
         grouped: Sequence[int],
     ) -> dict[int, StageRows]:
-        """Return what comes of records, with groups of some streams."""
+        """Return what comes of records, with groups of some streams in place of rows."""
         wanted = [each for place in grouped for each in self._stage.groups[place]]
         function = StageFunction(self._plan, self._channel, self._stage, self._watch, wanted)
         chunks = _cut(records, tasks, self._columns())

@@ -8,14 +8,17 @@ from decimal import Decimal  # noqa: TC003 - rows' fields are read from it
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.letter_headers import LetterHeaders
+from headrace.core.tables import SCHEMA
+from headrace.extensions.keyed.tables import in_this_thread
 from headrace.extensions.streams.inline.stage import stage_of, why_rows
 from headrace.extensions.streams.operators import Aggregate
-from headrace.extensions.streams.runtime.tasks import RejectRules, Task
+from headrace.extensions.streams.runtime.tasks import RejectRules, Task, TaskRecords
 from headrace.extensions.streams.runtime.worker_groups import GroupChoice
 from headrace.extensions.streams.runtime.worker_stage import WorkerStage
 from headrace.streams import (
@@ -267,6 +270,22 @@ def sale(at: int, n: int, name: str = "k") -> TopicRecord:
     return TopicRecord("sales", name.encode(), json.dumps({"who": "u", "n": n}).encode(), at)
 
 
+def records_of_task(number: int, records: list[TopicRecord]) -> TaskRecords:
+    """Return records of a task as a micro-batch has them."""
+    rows = [
+        {
+            "topic": each.topic,
+            "partition": number,
+            "offset": at,
+            "timestamp": each.time * 1000,
+            "key": each.key,
+            "value": each.value,
+        }
+        for at, each in enumerate(records)
+    ]
+    return TaskRecords(number, pa.Table.from_pylist(rows, schema=SCHEMA))
+
+
 def compare(
     records: list[TopicRecord], monkeypatch: pytest.MonkeyPatch, grace: str = "0s"
 ) -> tuple[Counter[str], list[Any]]:
@@ -341,6 +360,33 @@ def test_groups_that_were_in_vain_rest_for_longer_each_time() -> None:
             rests += 1
         chosen.append(rests)
     assert chosen == [2, 4, 0, 0]
+
+
+def test_streams_with_late_records_are_grouped_less_and_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three of fourteen micro-batches with a late record each are grouped in vain."""
+    rules = RejectRules(LetterHeaders("headrace", "g"), "dead_letter", "dead_letter")
+    plan = sums().plan("shop")
+    records = []
+    for begin in range(100, 1500, 100):
+        records += [sale(begin + at, 1) for at in range(50)]
+        records.append(sale(begin, 1))
+    ways = count_ways(monkeypatch)
+    (_, _, counts) = run_parts(plan, records, rules, [51] * 13, 2)
+    assert sum(each.late for each in counts) == 14
+    assert ways["refused"] == 3
+
+
+def test_few_records_of_one_task_do_not_end_groups_of_others() -> None:
+    """Rows of a small piece are grouped in the daemon, and the next micro-batch has groups."""
+    plan = sums().plan("shop")
+    stage = WorkerStage(plan, plan.channels[0])
+    tables = [records_of_task(0, [sale(0, 1)] * 100), records_of_task(1, [sale(0, 1)])]
+    for _ in range(3):
+        found = stage.run(tables, in_this_thread, 2, lambda *_: [])
+        assert found[0].groups
+        assert found[1].rows
 
 
 def add(value: int, sale: Sale) -> int:
