@@ -59,7 +59,7 @@ def _what_comes_back(plan: Plan, stage: Stage) -> Iterator[str]:
                 continue
             why = why_rows(plan, each)
             if place in stage.groups:
-                yield f"groups come back for {operator.label}, where they are fewer than rows"
+                yield f"groups come back for {operator.label}, or rows where groups are many"
             elif why is not None:
                 yield f"rows come back for {operator.label}: {why}"
             else:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from headrace.extensions.streams.operators import Output
     from headrace.extensions.streams.plan import Plan
 
-#: Groups by row up to which they come back: each is a few times as long as a row.
-_FEW = 0.5
+#: Groups by row up to which they come back: one is up to twice as long as a row, and is to be made.
+_FEW = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def test_notes_say_what_runs_where_and_why() -> None:
     }
     assert engines(channels("with_function", engine="spark"))["t.n"] == (
         "engine spark: in Spark's workers reading; the rest, which needs state, in the daemon; "
-        "groups come back for aggregate 'n', where they are fewer than rows"
+        "groups come back for aggregate 'n', or rows where groups are many"
     )
 
 
