@@ -306,7 +306,8 @@ def test_windows_that_close_between_records_are_merged(monkeypatch: pytest.Monke
     assert len(written["final"]) == 6, "three windows are over, of two keys"
 
 
-@pytest.mark.parametrize("at", [5, 50, 100])
+# with 41 it is the first record of a chunk, and late by those before
+@pytest.mark.parametrize("at", [5, 41, 50, 100])
 def test_a_late_record_in_any_chunk_has_all_counted_by_rows(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +341,22 @@ def test_a_sum_that_leaves_its_type_has_all_counted_by_rows(
     ways, (_, _, counts) = compare(records, monkeypatch)
     assert ways["refused"] == 1
     assert counts[0].rejected > 0
+
+
+def test_a_sum_by_key_alone_that_leaves_its_type_has_all_counted_by_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sums without windows say by themselves that a value may have left its type on the way."""
+    app = Topology()
+    summed = app.stream("sales", Sale).group_by(key, name="whole").agg(Added, n=total(Sale.n))
+    summed.updates().to("whole")
+    plan = app.plan("shop")
+    rules = RejectRules(LetterHeaders("headrace", "g"), "dead_letter", "dead_letter")
+    records = [sale(0, n) for n in [LARGE] * 5 + [-LARGE] * 5] * 6
+    expected = run_parts(plan, records, rules, [], None)
+    ways = count_ways(monkeypatch)
+    assert run_parts(plan, records, rules, [], 3) == expected
+    assert ways["refused"] == 1
 
 
 def test_many_keys_come_back_as_rows(monkeypatch: pytest.MonkeyPatch) -> None:
