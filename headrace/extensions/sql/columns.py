@@ -261,7 +261,7 @@ def is_of_values(error: BaseException) -> bool:
     What the types refuse is told before, so that a type that is refused here is so for some values.
     """
     if isinstance(error, DBAPIError):
-        code = _code(error)
+        code = state_of(error)
         if isinstance(error, DataError | IntegrityError) or code in _OF_TYPES:
             return True
         number = number_of(error)
@@ -280,7 +280,7 @@ def is_of_types(error: BaseException) -> bool:
     column.
     """
     if isinstance(error, DBAPIError):
-        code = _code(error)
+        code = state_of(error)
         return code in _OF_STATEMENTS if code else _is_of_binding(error) or _is_generated(error)
     return is_of_values(error)
 
@@ -340,8 +340,16 @@ def is_numbered(original: BaseException) -> bool:
             return False
 
 
-def _code(error: DBAPIError) -> str:
-    return getattr(error.orig, "sqlstate", None) or ""
+def state_of(error: DBAPIError) -> str:
+    """Return the SQL state that an error has, under whichever name its driver keeps it."""
+    original = error.orig
+    for name in ("sqlstate", "pgcode"):  # of psycopg2 the latter
+        if found := getattr(original, name, None):
+            return str(found)
+    match getattr(original, "args", ()):
+        case ({"C": str(found)},):  # of pg8000
+            return found
+    return ""
 
 
 def _is_of_binding(error: DBAPIError) -> bool:

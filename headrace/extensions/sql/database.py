@@ -18,7 +18,13 @@ from sqlalchemy.exc import (
 )
 
 from headrace.core.errors import ConfigError, StartError
-from headrace.extensions.sql.columns import MYSQL_DIALECTS, is_numbered, json_of, number_of
+from headrace.extensions.sql.columns import (
+    MYSQL_DIALECTS,
+    is_numbered,
+    json_of,
+    number_of,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -74,11 +80,12 @@ _PREPARED_AFTER = 5
 #: The option of a statement that has what a COPY reads.
 _COPIED = "headrace_copied"
 
-#: The SQL states of a transaction that gave way to another one: it can be made again.
-_GAVE_WAY = frozenset({"40001", "40P01"})
+#: The SQL states of a transaction that gave way to another one, and can be made again: it could
+#: not be put in an order with others, it was in a deadlock, or waited too long for a lock.
+_GAVE_WAY = frozenset({"40001", "40P01", "55P03"})
 
-#: MySQL's number for the same. Not every driver hands on the state.
-_DEADLOCK = 1213
+#: MySQL's numbers for the last two. Not every driver hands on the state.
+_GAVE_WAY_IN_MYSQL = frozenset({1213, 1205})
 
 #: What it says where a row has a key that is there; the message quotes the value.
 _DUPLICATE = re.compile(r"Duplicate entry '.*' for key", re.DOTALL)
@@ -129,6 +136,7 @@ class Database:
         self.url = _parsed(url, password)
         self.name = _name(self.url)
         self.dialect = self.url.get_backend_name()
+        self.timeout = timeout
         self._driver = self.url.drivername.rpartition("+")[2]
         self._settings = _transaction_settings(timeout)
         self._default_schema: str | None = None
@@ -354,7 +362,7 @@ def gave_way(error: Exception) -> bool:
     """
     if not isinstance(error, DBAPIError):
         return False
-    return getattr(error.orig, "sqlstate", None) in _GAVE_WAY or number_of(error) == _DEADLOCK
+    return state_of(error) in _GAVE_WAY or number_of(error) in _GAVE_WAY_IN_MYSQL
 
 
 def brief(error: Exception) -> str:

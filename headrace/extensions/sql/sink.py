@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
+from time import sleep
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,6 +14,7 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from headrace.core.clock import Deadline
 from headrace.core.columns import load_pandas
 from headrace.core.errors import RowsRefusedError, SinkFailedError, StartError
 from headrace.extensions.sql.columns import is_of_values
@@ -42,8 +46,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: How often a transaction is made that gives way to others.
-_ATTEMPTS = 5
+#: Seconds before a transaction that gave way is made again: at first, and at the most. The pauses
+#: differ, so that two that gave way to each other do not meet again.
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,8 @@ class Write:
 def carry_out(database: Database, writes: Sequence[Write]) -> None:
     """Execute all of the writes or nothing. Blocks.
 
+    A transaction that gave way to another one is made again, for as long as one statement may take.
+
     Raises:
         CommitConflictError: another writer moved some of the offsets.
         StartError: a later version of Headrace wrote some of them.
@@ -70,15 +78,17 @@ def carry_out(database: Database, writes: Sequence[Write]) -> None:
         SQLAlchemyError: the database refused, or nothing was stored as far as can be told.
     """
     place = ", ".join(write.place for write in writes)
-    for attempt in range(1, _ATTEMPTS + 1):
+    deadline = Deadline.after(database.timeout)
+    for attempt in count(1):
         # before COMMIT is asked for, nothing can have been stored
         is_commit_asked_for = False
         try:
             with database.transaction() as connection:
+                ordered = _in_order(connection, writes)
                 # the offsets first: who has lost a partition does not even begin to write
-                for write in writes:
+                for write in ordered:
                     write.table.move(connection, write.offsets, write.said)
-                for write in writes:
+                for write in ordered:
                     write.write(connection)
                 is_commit_asked_for = True
         except SQLAlchemyError as error:
@@ -86,11 +96,27 @@ def carry_out(database: Database, writes: Sequence[Write]) -> None:
                 return
             if is_of_values(error):
                 raise RowsRefusedError(f"{place}: {brief(error)}") from error
-            if not gave_way(error) or attempt == _ATTEMPTS:
+            if not gave_way(error) or not deadline.remaining:
                 raise
-            log.info("sql_commit_repeated", table=place, error=brief(error))
+            log.warning("sql_commit_repeated", table=place, attempt=attempt, error=brief(error))
+            sleep(min(_pause(attempt), deadline.remaining))
         else:
             return
+
+
+def _in_order(connection: Connection, writes: Sequence[Write]) -> list[Write]:
+    """Return the writes in the order of their tables, which is the same for all members.
+
+    Channels may name their outputs in any order; two that took the locks of two tables in different
+    ones would wait for each other.
+    """
+    return sorted(writes, key=lambda write: write.table.target(connection))
+
+
+def _pause(attempt: int) -> float:
+    """Return the seconds to wait after an attempt, counted from 1."""
+    ceiling = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempt, 16))
+    return ceiling * random.uniform(0.0, 1.0)  # noqa: S311 - jitter, not a secret
 
 
 def _is_stored(

@@ -418,9 +418,13 @@ class SqlTarget:
 
     def _last_of(self, rows: pa.Table) -> pa.Table:
         """Return the last row of each key, in the order of the rows."""
+        return rows.take(self._numbers(rows, "max"))
+
+    def _numbers(self, rows: pa.Table, which: str) -> pa.ChunkedArray:
+        """Return the number of one row of each key, the ``min`` or ``max``, in ascending order."""
         numbered = rows.select(list(self._key)).append_column("", pa.array(range(rows.num_rows)))
-        last = numbered.group_by(list(self._key)).aggregate([("", "max")]).column("_max")
-        return rows.take(last.sort())
+        found = numbered.group_by(list(self._key)).aggregate([("", which)])
+        return found.column(f"_{which}").sort()
 
     def _sorted(self, rows: pa.Table) -> pa.Table:
         """Sort by the columns of the key whose equality is the database's, the others' order kept.
@@ -428,13 +432,18 @@ class SqlTarget:
         Rows that only the database takes for the same one stay in the order of the log, so that the
         last of them stays in the table.
         """
-        exact = [name for name in self._key if self._is_exact(name, rows.column(name))]
+        exact = [name for name in self._ordered_key if self._is_exact(name, rows.column(name))]
         if not exact:
             return rows
         numbers = pa.array(range(rows.num_rows), pa.int64())
         keys = rows.select(exact).append_column("", numbers)
         order = [(name, "ascending") for name in (*exact, "")]
         return rows.take(pc.sort_indices(keys, sort_keys=order))
+
+    @property
+    def _ordered_key(self) -> list[str]:
+        """Return the key in the order of the table's columns, in which no two members differ."""
+        return [column.name for column in self._loaded.c if column.name in self._key]
 
     def _is_exact(self, name: str, values: pa.ChunkedArray) -> bool:
         """Return whether the database tells values of a key apart exactly where Arrow does."""
@@ -446,19 +455,27 @@ class SqlTarget:
     def as_one(self, results: Sequence[pa.Table]) -> Sequence[pa.Table]:
         """Return what :meth:`write` takes for several results, in turn: as few as can be.
 
-        Of rows with one key the last stays, and all are in the order of their keys, because locks
-        are taken in one order then, as by writers that have one result. Where the database has an
-        equality of its own, all are written in the order of the log. Results whose columns differ,
-        as after a change of the reducer, stay apart, and so do those that are merged: each adds its
-        own.
+        Of rows with one key the last stays, or each is merged after the one before it. The first
+        part has all keys in their order, because locks are taken in one order then, as by writers
+        that have one result. Where the database has an equality of its own, all are written in the
+        order of the log. Results whose columns differ, as after a change of the reducer, stay
+        apart.
         """
         alike = all(each.schema.equals(results[0].schema) for each in results)
-        if self.mode is not WriteMode.UPSERT or not alike:
+        if self.mode is WriteMode.APPEND or not alike:
             return results
         rows = pa.concat_tables(results)
-        if not all(self._is_exact(name, rows.column(name)) for name in self._key):
-            return [self._sorted(rows)]
-        return [self._sorted(self._last_of(rows))]
+        are_exact = all(self._is_exact(name, rows.column(name)) for name in self._key)
+        if self.mode is WriteMode.MERGE:
+            return list(self._split_repeated(rows)) if are_exact else results
+        return [self._sorted(self._last_of(rows) if are_exact else rows)]
+
+    def _split_repeated(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Yield the first row of each key, then the second one where it has one, and so on."""
+        while rows.num_rows:
+            first = self._numbers(rows, "min")
+            yield self._sorted(rows.take(first))
+            rows = rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), first)))
 
     def has_rows_without_origin(self, connection: Connection) -> bool:
         """Return whether some rows do not say which micro-batch they are of."""

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from headrace.extensions.sql.database import brief
+from headrace.extensions.sql.database import brief, gave_way
 from headrace.extensions.sql.loaders.copy_format import TEXT, encoding_of, stream
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ FEWEST_STAGED = 500
 _ROWS_AT_ONCE = 100_000
 _BYTES_AT_ONCE = 64 << 20
 
-#: Classes of what says nothing of the rows or of COPY: connections, transactions that gave way or
-#: failed, resources, operators, the system. Whatever else is refused may pass, or be told more
-#: plainly, when the rows are bound.
+#: Classes of what says nothing of the rows or of COPY: connections, transactions that failed,
+#: resources, operators, the system. Whatever else is refused may pass, or be told more plainly,
+#: when the rows are bound.
 _OF_OTHERS = ("08", "25", "40", "53", "57", "58")
 
 #: Whether COPY does what INSERT does: not with rules, views, foreign tables or policies.
@@ -231,7 +231,7 @@ def _chunks(rows: pa.Table) -> Iterator[pa.Table]:
 
 def _is_refusal(error: SQLAlchemyError) -> bool:
     """Return whether the server refused a COPY, or what came of it, in a transaction that lives."""
-    if not isinstance(error, DBAPIError) or error.connection_invalidated:
+    if not isinstance(error, DBAPIError) or error.connection_invalidated or gave_way(error):
         return False
     code: str | None = getattr(error.orig, "sqlstate", None)
     return code is not None and not code.startswith(_OF_OTHERS)

@@ -204,7 +204,10 @@ def test_a_transaction_that_gave_way_is_made_again(
         sink.commit(staged(sink, [{"id": 2, "name": "b"}]), [share(0, 10, 20)])
 
     assert base.rows() == [(1, "a"), (2, "b")]
-    assert [event["event"] for event in events] == ["sql_commit_repeated"] * 2
+    assert [(each["event"], each["log_level"], each["attempt"]) for each in events] == [
+        ("sql_commit_repeated", "warning", 1),
+        ("sql_commit_repeated", "warning", 2),
+    ]
 
 
 def test_a_row_that_the_database_refuses_undoes_the_rest(base: Base, sink: SqlSink) -> None:

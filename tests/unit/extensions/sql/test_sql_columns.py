@@ -179,7 +179,7 @@ def test_moments_of_nanoseconds_are_the_row_s_fault_where_they_do_not_fit(
         (9999, "22999", True, False),
         (1213, None, False, True),
         (1213, "40001", False, True),
-        (1205, "HY000", False, False),
+        (1205, "HY000", False, True),
         (2006, None, False, False),
         (1045, "28000", False, False),
     ],
@@ -194,3 +194,21 @@ def test_errors_of_mysql_are_told_by_number_and_state(
     assert is_of_values(error) is of_values
     assert gave_way(error) is is_repeated
     assert brief(error) == f"what the server says ({number})"
+
+
+@pytest.mark.parametrize(
+    ("state", "is_repeated"),
+    [("40P01", True), ("40001", True), ("55P03", True), ("57014", False), ("23505", False)],
+)
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
+def test_states_of_postgresql_are_read_as_each_driver_keeps_them(
+    driver: str, state: str, *, is_repeated: bool
+) -> None:
+    """A transaction that gave way is told from other errors, whichever driver reports it."""
+    original = Exception({"C": state} if driver == "pg8000" else "what the server says")
+    if driver != "pg8000":
+        name = "sqlstate" if driver == "psycopg" else "pgcode"
+        setattr(original, name, state)
+    error = DBAPIError("INSERT", None, original)
+    assert gave_way(error) is is_repeated
+    assert is_of_values(error) is (state == "23505")

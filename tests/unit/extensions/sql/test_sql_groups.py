@@ -9,6 +9,7 @@ import pytest
 
 from headrace.core.errors import RowsRefusedError
 from headrace.extensions.sql.database import Database, TableName
+from headrace.extensions.sql.inserts import Merging
 from headrace.extensions.sql.target import SqlTarget, WriteMode
 from tests.unit.extensions.sql.sql_tables import Base, share, staged, wrap_commit
 
@@ -88,6 +89,45 @@ def test_rows_are_written_in_one_order_of_their_keys(base: Base, upserting: SqlS
     (written,) = target.as_one(rows)
 
     assert written.column("id").to_pylist() == [1, 2, 9]
+
+
+_MERGED: dict[str, Any] = {"key": ["id"], "merge": {"name": Merging.LAST}}
+
+
+def test_merged_results_take_all_locks_in_one_order_of_their_keys(
+    base: Base, upserting: SqlSink
+) -> None:
+    """The first part has each key once, in order; what it has more follows in the log's order."""
+    results = [
+        staged(upserting, [row(3, "a"), row(9, "b")]),
+        staged(upserting, [row(1, "c"), row(3, "d")]),
+        staged(upserting, [row(3, "e"), row(2, "f")]),
+    ]
+    rows = [each.rows for each in results if each.rows is not None]
+    target = SqlTarget(Database(base.url), TableName.of("t"), WriteMode.MERGE, **_MERGED)
+    target.load()
+
+    parts = [
+        list(zip(*part.select(["id", "name"]).to_pydict().values(), strict=True))
+        for part in target.as_one(rows)
+    ]
+
+    assert parts == [[(1, "c"), (2, "f"), (3, "a"), (9, "b")], [(3, "d")], [(3, "e")]]
+
+
+@pytest.mark.parametrize("key", [["b", "a"], ["a", "b"]])
+def test_rows_are_in_the_order_of_the_table_s_columns_however_the_key_is_written(
+    base: Base, sinks: Callable[..., SqlSink], key: list[str]
+) -> None:
+    """Two channels may name the columns of one key in different orders."""
+    base.run("CREATE TABLE u (b INTEGER, a INTEGER, UNIQUE (a, b))")
+    sink = sinks("u", mode=WriteMode.UPSERT, key=key)
+    sink.open()
+
+    rows = staged(sink, [{"a": 1, "b": 2}, {"a": 2, "b": 1}]).rows
+
+    assert rows is not None
+    assert rows.select(["b", "a"]).to_pylist() == [{"b": 1, "a": 2}, {"b": 2, "a": 1}]
 
 
 def test_results_of_different_columns_are_written_in_turn(base: Base, upserting: SqlSink) -> None:
