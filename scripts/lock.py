@@ -31,7 +31,8 @@ GROUPS = {
     # what the images have, with Spark and without
     "image": [
         "pyproject.toml",
-        *(f"--extra={name}" for name in ("delta", "keyed", "sketches", "spark", "sql", "tracing")),
+        *(f"--extra={name}" for name in ("delta", "keyed", "mysql", "sketches", "spark")),
+        *(f"--extra={name}" for name in ("sql", "tracing")),
     ],
     "slim": ["pyproject.toml", "--extra", "keyed"],
 }

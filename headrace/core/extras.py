@@ -31,6 +31,9 @@ class Extra(Enum):
     POSTGRESQL = ("sql", {"psycopg": "psycopg", "numpy": "numpy"})
     """Those whose URL takes this driver, to which rows are copied in columns."""
 
+    MYSQL = ("mysql", {"pymysql": "PyMySQL", "numpy": "numpy"})
+    """Those whose URL takes this driver of MariaDB and MySQL, to which rows go as text in bulk."""
+
     KEYED = ("keyed", {"rocksdict": "rocksdict", "numpy": "numpy"})
     """Processors of type keyed."""
 

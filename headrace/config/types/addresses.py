@@ -79,6 +79,9 @@ ZooKeeperServers = Annotated[
 ]
 
 
+#: The drivers that are taken where a URL names none, by the dialect.
+DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql", "mariadb": "pymysql"}
+
 _SCHEME = re.compile(r"(?P<dialect>[a-z][a-z0-9_]*)(\+[a-z0-9_]+)?://")
 _SQLITE_FILE = re.compile(r"sqlite(\+[a-z0-9_]+)?:///")
 
@@ -126,10 +129,11 @@ def scheme_of(url: SecretStr) -> str:
     return match["dialect"]
 
 
-def uses_psycopg(url: SecretStr) -> bool:
-    """Return whether the URL takes psycopg, our driver for PostgreSQL where it names no other."""
+def driver_of(url: SecretStr) -> str:
+    """Return the name of the driver that the URL takes: ours where it names none, or empty."""
     scheme, _, _ = url.get_secret_value().partition("://")
-    return scheme in {"postgresql", "postgresql+psycopg"}
+    dialect, _, driver = scheme.partition("+")
+    return driver or DRIVERS.get(dialect, "")
 
 
 DatabaseUrl = Annotated[SecretStr, _KIND, AfterValidator(_check_url)]

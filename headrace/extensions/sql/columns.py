@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
 from headrace.core.errors import RowsRefusedError
@@ -168,7 +169,7 @@ def is_exact(column: sa.types.TypeEngine[Any], values: pa.ChunkedArray, *, bound
         return (
             isinstance(column, sa.DateTime)
             and bool(getattr(column, "timezone", False)) is (kind.tz is not None)
-            and getattr(column, "precision", None) in {None, 6}
+            and _has_microseconds(column)
         )
     pairs = (
         (pa.types.is_integer, sa.Integer),
@@ -178,6 +179,15 @@ def is_exact(column: sa.types.TypeEngine[Any], values: pa.ChunkedArray, *, bound
     )
     return any(is_one(kind) and isinstance(column, own) for is_one, own in pairs)
 
+
+def _has_microseconds(column: sa.types.TypeEngine[Any]) -> bool:
+    if isinstance(column, mysql.DATETIME | mysql.TIMESTAMP):
+        return column.fsp == _MICROSECONDS
+    return getattr(column, "precision", None) in {None, _MICROSECONDS}
+
+
+#: The digits of a second's fraction.
+_MICROSECONDS = 6
 
 #: What SQLAlchemy takes for bytes: BINARY and VARBINARY are no LargeBinary.
 _BINARY_TYPES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)

@@ -17,6 +17,7 @@ from sqlalchemy.exc import (
     StatementError,
 )
 
+from headrace.config.types.addresses import DRIVERS
 from headrace.core.errors import ConfigError, StartError
 from headrace.extensions.sql.columns import (
     MYSQL_DIALECTS,
@@ -28,9 +29,13 @@ from headrace.extensions.sql.columns import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import TypeAlias
 
     import psycopg
     from sqlalchemy.engine import URL, Connection, Engine
+
+    #: What a statement may read.
+    Buffer: TypeAlias = bytes | memoryview
 
 #: Seconds one statement may take, waiting for locks included, and seconds a transaction may stand
 #: still before PostgreSQL or MariaDB ends it: a member that was stopped inside of one blocks none
@@ -77,7 +82,7 @@ _SIMPLE_QUERIES = frozenset({"psycopg", "psycopg2"})
 #: Times that psycopg executes a statement before it has a server prepare it, which is its default.
 _PREPARED_AFTER = 5
 
-#: The option of a statement that has what a COPY reads.
+#: The option of a statement that has what a COPY or a LOAD DATA reads.
 _COPIED = "headrace_copied"
 
 #: The SQL states of a transaction that gave way to another one, and can be made again: it could
@@ -173,6 +178,9 @@ class Database:
             sa.event.listen(engine, "do_execute_no_params", _copy)
         if self.is_mysql:
             sa.event.listen(engine, "connect", _settings_of_a_session(timeout), insert=True)
+        if self.loads:
+            sa.event.listen(engine, "do_connect", _connect_feeding)
+            sa.event.listen(engine, "do_execute_no_params", _feed)
         return engine
 
     @property
@@ -261,15 +269,18 @@ class Database:
         """Return whether :meth:`copy` can be used: with psycopg."""
         return self.dialect == "postgresql" and self._driver == "psycopg"
 
-    def copy(
-        self, connection: Connection, statement: str, data: Iterable[bytes | memoryview]
-    ) -> None:
-        """Execute a COPY FROM STDIN with what it reads, like any other statement. Blocks.
+    @property
+    def loads(self) -> bool:
+        """Return whether :meth:`copy` takes LOAD DATA: with PyMySQL."""
+        return self.is_mysql and self._driver == "pymysql"
 
-        What ``data`` raises ends the statement.
+    def copy(self, connection: Connection, statement: str, data: Iterable[Buffer]) -> int:
+        """Execute a COPY FROM STDIN, or a LOAD DATA LOCAL, with what it reads. Blocks.
+
+        Return how many rows the server took. What ``data`` raises ends the statement.
         """
         options = {"no_parameters": True, _COPIED: data}
-        connection.exec_driver_sql(statement, execution_options=options)
+        return connection.exec_driver_sql(statement, execution_options=options).rowcount
 
     def close(self) -> None:
         """Close the connections that are not in use."""
@@ -337,6 +348,23 @@ def _copy(cursor: psycopg.Cursor, statement: str, context: sa.ExecutionContext) 
     with cursor.copy(statement.encode()) as copy:
         for part in data:
             copy.write(part)
+    return True
+
+
+def _connect_feeding(_dialect: object, _record: object, arguments: Any, options: Any) -> Any:
+    """Return a connection whose statements may read data of this process."""
+    from headrace.extensions.sql.local_data import FeedingConnection  # noqa: PLC0415 - takes PyMySQL
+
+    return FeedingConnection(*arguments, **options)
+
+
+def _feed(cursor: Any, statement: str, context: sa.ExecutionContext) -> bool | None:
+    """Execute a statement that reads what its options have; return None for any other."""
+    data = context.execution_options.get(_COPIED)
+    if data is None:
+        return None
+    with cursor.connection.feeding(data):
+        cursor.execute(statement)
     return True
 
 
@@ -427,8 +455,8 @@ def _parsed(text: str, password: str | None) -> URL:
         raise ConfigError([problem]) from None
     if url.get_backend_name() == "sqlite" and (url.database or ":memory:") == ":memory:":
         raise ConfigError(["sqlite: without a file nothing lasts; write sqlite:////path/to/file"])
-    if url.drivername == "postgresql":  # SQLAlchemy 2.0 would take it for psycopg2, 2.1 does not
-        url = url.set(drivername="postgresql+psycopg")
+    if url.drivername in DRIVERS:  # what SQLAlchemy takes then differs with its version
+        url = url.set(drivername=f"{url.drivername}+{DRIVERS[url.drivername]}")
     return url if password is None else url.set(password=password)
 
 

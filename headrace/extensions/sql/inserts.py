@@ -6,9 +6,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from headrace.extensions.sql.columns import bound_type
+from headrace.extensions.sql.columns import MYSQL_DIALECTS, bound_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from sqlalchemy.sql.dml import Insert
 
-#: The dialects whose INSERT can be told what to do with a key that is there.
-UPSERTS: dict[str, Callable[[sa.TableClause], postgresql.Insert | sqlite.Insert]] = {
+#: The dialects whose INSERT can be told what to do with a key that is there, as they name it.
+_ON_CONFLICT: dict[str, Callable[[sa.TableClause], postgresql.Insert | sqlite.Insert]] = {
     "postgresql": postgresql.insert,
     "sqlite": sqlite.insert,
 }
+
+#: The dialects that upsert.
+UPSERTING = (*_ON_CONFLICT, *sorted(MYSQL_DIALECTS))
 
 
 class Merging(Enum):
@@ -93,14 +96,26 @@ class Inserts:
         table = sa.table(self.table.name, *columns, schema=self.table.schema)
         if not self.key:
             return sa.insert(table)
-        statement = UPSERTS[self.dialect](table)
-        names = [column.name for column in columns if column.name not in self.key]
-        if not names:
+        if self.dialect in MYSQL_DIALECTS:
+            return self._on_duplicate_key(mysql.insert(table))
+        statement = _ON_CONFLICT[self.dialect](table)
+        others = self._stored(table, statement.excluded)
+        if not others:
             return statement.on_conflict_do_nothing(index_elements=self.key)
-        others = {
-            name: self.merge.get(name, Merging.LAST).of(
-                table.c[name], statement.excluded[name], self.dialect
-            )
-            for name in names
-        }
         return statement.on_conflict_do_update(index_elements=self.key, set_=others)
+
+    def _on_duplicate_key(self, statement: mysql.Insert) -> Insert:
+        """Return the INSERT that has something to change for each key that is there: itself."""
+        table = statement.table
+        others = self._stored(table, statement.inserted) or {self.key[0]: table.c[self.key[0]]}
+        return statement.on_duplicate_key_update(others)
+
+    def _stored(
+        self, table: sa.FromClause, new: sa.sql.base.ReadOnlyColumnCollection[str, Any]
+    ) -> dict[str, sa.ColumnElement[Any]]:
+        """Return what each column beside the key gets where a row with the key is there."""
+        return {
+            name: self.merge.get(name, Merging.LAST).of(stored, new[name], self.dialect)
+            for name, stored in table.c.items()
+            if name not in self.key
+        }

@@ -12,9 +12,9 @@ from headrace.config.models.base import OnlyWith, Restarts
 from headrace.config.models.sink import SinkConfig
 from headrace.config.types.addresses import (
     DatabaseUrl,
+    driver_of,
     has_own_password,
     scheme_of,
-    uses_psycopg,
 )
 from headrace.config.types.scalars import Distinct, Flag, FreeText, OneOrMore, SqlTable
 from headrace.config.types.secrets import SecretValue
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from headrace.extensions.sql.sink import SqlSink
 
 #: The databases whose rows can be replaced by key.
-_UPSERTING = ("postgresql", "sqlite")
+_UPSERTING = ("postgresql", "sqlite", "mariadb", "mysql")
+
+#: What brings a driver.
+_DRIVERS = {"psycopg": Extra.POSTGRESQL, "pymysql": Extra.MYSQL}
 
 
 class SqlSinkConfig(SinkConfig):
@@ -138,8 +141,8 @@ class SqlSinkConfig(SinkConfig):
 
     @property
     def extras(self) -> tuple[tuple[Steps, Extra], ...]:
-        driver = ((("url",), Extra.POSTGRESQL),) if uses_psycopg(self.url) else ()
-        return ((("type",), Extra.SQL), *driver)
+        driver = _DRIVERS.get(driver_of(self.url))
+        return ((("type",), Extra.SQL), *(((("url",), driver),) if driver is not None else ()))
 
     @property
     def replayed(self) -> str:

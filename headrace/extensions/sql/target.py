@@ -23,7 +23,7 @@ from headrace.extensions.sql.columns import (
     samples,
 )
 from headrace.extensions.sql.database import TableName, brief, explained
-from headrace.extensions.sql.inserts import UPSERTS, Inserts, Merging
+from headrace.extensions.sql.inserts import UPSERTING, Inserts, Merging
 from headrace.extensions.sql.loaders import loader_for
 from headrace.sinks.origin import ORIGIN
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sqlalchemy.engine import Connection
+    from sqlalchemy.engine.interfaces import ReflectedIndex
 
     from headrace.extensions.sql.database import Database
     from headrace.extensions.sql.loaders import Loader
@@ -132,9 +133,9 @@ class SqlTarget:
         self.mode = mode
         self.has_key = mode is not WriteMode.APPEND
         self.place = f"{name} in {database.name}"
-        if self.has_key and database.dialect not in UPSERTS:
+        if self.has_key and database.dialect not in UPSERTING:
             raise ConfigError(
-                [f"{self.place}: mode {mode.value} takes {' or '.join(UPSERTS)}; use mode append"]
+                [f"{self.place}: mode {mode.value} takes {' or '.join(UPSERTING)}; use mode append"]
             )
         if self.has_key != bool(self._key):
             raise ConfigError([f"{self.place}: a key goes with mode upsert or merge alone"])
@@ -180,13 +181,40 @@ class SqlTarget:
             self._loader = loader_for(self._database, connection, self._inserts)
             self._require_immediate(connection)
             self._alike = self._compared_otherwise(connection)
-            if self.has_key and set(self._key) not in self._unique(connection):
-                raise StartError(
-                    f"{self.place}: no primary key or unique constraint is on exactly "
-                    f"{', '.join(self._key)}; create one, or name its columns in key"
-                )
+            if self.has_key:
+                self._check_key(self._unique(connection))
         self._check_origin()
         self._check_merge()
+
+    def _check_key(self, unique: Sequence[set[str | None]]) -> None:
+        """Raise if rows with one key would not be found by it, or others by another constraint."""
+        if set(self._key) not in unique:
+            raise StartError(
+                f"{self.place}: no primary key or unique constraint is on exactly "
+                f"{', '.join(self._key)}; create one, or name its columns in key"
+            )
+        if not self._database.is_mysql:
+            return
+        others = [
+            ", ".join(sorted(map(str, columns)))
+            for columns in unique
+            if not {*self._key} <= columns and not columns & self._counted
+        ]
+        if others:
+            raise StartError(
+                f"{self.place}: {self._database.dialect} would replace rows that are equal in "
+                f"{others[0]}, too, which are unique and not in key; use mode append, or drop that "
+                "constraint"
+            )
+
+    @property
+    def _counted(self) -> set[str]:
+        """Return the columns that MariaDB and MySQL number by themselves."""
+        return {
+            column.name
+            for column in self._loaded.c
+            if self._database.is_mysql and column.autoincrement is True
+        }
 
     def _check_merge(self) -> None:
         """Raise if a column has no sum, or is none of the table's."""
@@ -253,7 +281,10 @@ class SqlTarget:
         schema, name = self._found
         found = sa.inspect(connection)
         primary = found.get_pk_constraint(name, schema)["constrained_columns"]
-        keys: list[set[str | None]] = [{*primary}]
+        keys: list[set[str | None]] = [{*primary}] if primary else []
+        if self._database.is_mysql:  # constraints are indexes, and only those tell of prefixes
+            indexes = [each for each in found.get_indexes(name, schema) if each["unique"]]
+            return keys + [{*_whole_columns(each)} for each in indexes]
         keys += [{*each["column_names"]} for each in found.get_unique_constraints(name, schema)]
         keys += [
             {*index["column_names"]}
@@ -366,6 +397,11 @@ class SqlTarget:
             *self._merge,
         }
         problems += [f"column {n!r} is missing" for n in needed if n not in columns]
+        if self.has_key:
+            problems += [
+                f"column {n!r} counts rows by itself; leave it out of the result"
+                for n in {*columns} & self._counted - {*self._key}
+            ]
         if self._merge:
             unsaid = {*columns} & {*known.keys()} - {*self._key, *self._merge}
             problems += [f"column {n!r} is neither in key nor in merge" for n in unsaid]
@@ -497,6 +533,16 @@ class SqlTarget:
         """Insert or upsert the rows, in the connection's transaction."""
         assert self._loader is not None, "load comes first"
         self._loader.write(connection, rows)
+
+
+def _whole_columns(index: ReflectedIndex) -> list[str]:
+    """Return what an index of MariaDB or MySQL compares, with the length where it is a prefix."""
+    options = index.get("dialect_options", {})
+    lengths: Mapping[str, int] = next(
+        (found for name, found in options.items() if name.endswith("_length")), {}
+    )
+    names = [str(name) for name in index["column_names"]]
+    return [f"{name}({lengths[name]})" if name in lengths else name for name in names]
 
 
 def _twin(name: str, known: Sequence[str]) -> str:

@@ -92,10 +92,10 @@ def test_a_file_of_sqlite_starts_from_the_folder_of_the_configuration(
             "repeated: exists only with mode: upsert; write that, or leave the key out",
         ),
         (
-            "url: 'mysql://h/d', mode: merge, key: [k], merge: {n: sum}",
+            "url: 'mssql://h/d', mode: merge, key: [k], merge: {n: sum}",
             (
-                "mode: is merge, which takes postgresql or sqlite, and the url begins with mysql; "
-                "use mode: append"
+                "mode: is merge, which takes postgresql or sqlite or mariadb or mysql, and the url "
+                "begins with mssql; use mode: append"
             ),
         ),
         (
@@ -107,10 +107,10 @@ def test_a_file_of_sqlite_starts_from_the_folder_of_the_configuration(
             "key: is missing; mode: upsert takes the columns that make a row unique",
         ),
         (
-            "url: 'mysql://u:hunter2@h/d', mode: upsert, key: [k]",
+            "url: 'mssql://u:hunter2@h/d', mode: upsert, key: [k]",
             (
-                "mode: is upsert, which takes postgresql or sqlite, and the url begins with mysql; "
-                "use mode: append"
+                "mode: is upsert, which takes postgresql or sqlite or mariadb or mysql, and the "
+                "url begins with mssql; use mode: append"
             ),
         ),
         (

@@ -18,6 +18,7 @@ import prometheus_client.exposition
 import prometheus_client.metrics
 import prometheus_client.registry
 import pyarrow as pa
+import pymysql.connections
 import pyspark
 import pytest
 import uvicorn
@@ -177,7 +178,15 @@ def opentelemetry_parts() -> Parts:
     yield opentelemetry.exporter.otlp.proto.http._log_exporter, {"OTLPLogExporter"}
 
 
+def pymysql_parts() -> Parts:
+    """Yield what answers a server that reads local data."""
+    yield pymysql.connections.Connection, {"_read_packet", "_read_query_result", "write_packet"}
+    yield Code(pymysql.connections.Connection.__init__), {"_local_infile"}
+    yield pymysql.connections.MySQLResult, {"_read_load_local_packet", "_read_ok_packet"}
+
+
 BOUNDED = {
+    "PyMySQL": pymysql_parts,
     "confluent-kafka": confluent_kafka_parts,
     "kazoo": kazoo_parts,
     "opentelemetry-sdk": opentelemetry_parts,

@@ -32,8 +32,12 @@ def loader_for(database: Database, connection: Connection, inserts: Inserts) -> 
     What is in the table afterwards does not depend on the way. Blocks.
     """
     bound = BoundRows(inserts, database.longest_statement(connection))
-    if not database.copies:
-        return bound
-    from headrace.extensions.sql.loaders.copy import CopiedRows  # noqa: PLC0415 - takes psycopg
+    if database.copies:
+        from headrace.extensions.sql.loaders.copy import CopiedRows  # noqa: PLC0415 - takes psycopg
 
-    return CopiedRows.of(database, connection, inserts, bound) or bound
+        return CopiedRows.of(database, connection, inserts, bound) or bound
+    if database.loads:
+        from headrace.extensions.sql.loaders.load import LoadedRows  # noqa: PLC0415 - takes NumPy
+
+        return LoadedRows.of(database, connection, inserts, bound) or bound
+    return bound

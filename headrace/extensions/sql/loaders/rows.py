@@ -41,7 +41,7 @@ class BoundRows:
         self._longest_statement = longest_statement
 
     def write(self, connection: Connection, rows: pa.Table) -> None:
-        self._require_sendable(rows)
+        self.require_sendable(rows)
         statement = self._inserts.of_values(rows.schema)
         for chunk in self._chunks(rows):
             try:
@@ -54,7 +54,7 @@ class BoundRows:
                     f"{self._culprit(connection, rows.schema, chunk, error)}{brief(error)}"
                 ) from error
 
-    def _require_sendable(self, rows: pa.Table) -> None:
+    def require_sendable(self, rows: pa.Table) -> None:
         """Raise RowsRefusedError for a row that the server would end the connection for."""
         if self._longest_statement is None or not rows.num_rows:
             return

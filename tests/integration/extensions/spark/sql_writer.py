@@ -4,7 +4,8 @@
     python -m tests.integration.extensions.spark.sql_writer URL fight ROUNDS
     python -m tests.integration.extensions.spark.sql_writer URL steps
 
-With ``copied`` at the end rows go to PostgreSQL by COPY, however few they are.
+With ``copied`` at the end rows go to PostgreSQL by COPY, and to MariaDB by LOAD DATA, however few
+they are.
 
 Each micro-batch has one record of each of its partitions; each record becomes one row.
 """
@@ -23,7 +24,7 @@ import structlog
 
 from headrace.core.records import TopicPartition
 from headrace.extensions.sql.database import Database
-from headrace.extensions.sql.loaders import copy
+from headrace.extensions.sql.loaders import copy, load
 from headrace.extensions.sql.sink import SqlSink
 from headrace.sinks.contract import PartitionCommit
 from headrace.sinks.errors import CommitConflictError
@@ -174,7 +175,7 @@ def main(arguments: list[str]) -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     url, what, *others = arguments
     if others[-1:] == ["copied"]:
-        copy.FEWEST = 1
+        copy.FEWEST = load.FEWEST = 1
     match what:
         case "write":
             write_on(url, str(os.getpid()), int(others[0]))

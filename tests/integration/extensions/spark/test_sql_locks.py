@@ -19,6 +19,7 @@ from headrace.extensions.sql.inserts import Merging
 from headrace.extensions.sql.offsets import OffsetsTable
 from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import WriteMode
+from tests.integration.extensions.spark.test_sql_load import load_all
 from tests.integration.extensions.spark.test_sql_postgres import copy_all
 from tests.mariadb import mariadb_server, run
 from tests.postgres import postgres_server
@@ -71,12 +72,7 @@ _MODES: dict[str, dict[str, Any]] = {
     "merge": {"mode": WriteMode.MERGE, "key": ["id"], "merge": {"n": Merging.SUM}},
 }
 
-_UNDONE = [
-    (dialect, state, mode)
-    for dialect, state in _STATES
-    for mode in _MODES
-    if dialect == "postgresql" or mode == "append"
-]
+_UNDONE = [(dialect, state, mode) for dialect, state in _STATES for mode in _MODES]
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +202,7 @@ def test_what_the_server_undid_is_made_again_in_each_mode(
     """Rows and offsets are stored once, each repetition is a warning, and no row is blamed."""
     if copied:
         copy_all(monkeypatch)
+        load_all(monkeypatch)
     place = places(dialect)
     place.create("t")
     sink = place.sink(mode)

@@ -15,11 +15,10 @@ import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
 from headrace.core.clock import Deadline
-from headrace.core.errors import ConfigError, ResultMisfitError, RowsRefusedError, StartError
+from headrace.core.errors import ResultMisfitError, RowsRefusedError, StartError
 from headrace.core.records import TopicPartition
 from headrace.devstack.wait import wait_for
 from headrace.extensions.sql.sink import SqlSink
-from headrace.extensions.sql.target import WriteMode
 from headrace.sinks.contract import OffsetMove
 from headrace.sinks.errors import CommitConflictError
 from headrace.sinks.micro_batch import MicroBatch
@@ -66,16 +65,16 @@ def stage_and_commit(sink: SqlSink, rows: pa.Table, start: int = 0) -> None:
 class MariaDbPlace:
     """A database with a table."""
 
-    def __init__(self, url: str, *, origin: bool) -> None:
+    def __init__(self, url: str, *, origin: bool = False, **options: Any) -> None:
         self.url = url
         self.made: list[SqlSink] = []
-        self._origin = origin
+        self._options = {"origin": origin, **options}
         column = ", headrace_origin VARCHAR(64)" if origin else ""
         run(url, f"CREATE TABLE written (id BIGINT PRIMARY KEY, name TEXT{column})")
 
     def sink(self) -> Sink[Any]:
         """Return a sink on the table."""
-        self.made.append(SqlSink(self.url, "written", origin=self._origin))
+        self.made.append(SqlSink(self.url, "written", **self._options))
         return self.made[-1]
 
     def close(self) -> None:
@@ -95,7 +94,7 @@ class TestAppend(BatchCommitContract):
     @pytest.fixture
     def place(self, url: str) -> Iterator[SinkPlace]:
         """Return a table of a database of its own."""
-        with closing(MariaDbPlace(url, origin=False)) as place:
+        with closing(MariaDbPlace(url)) as place:
             yield place
 
 
@@ -231,17 +230,9 @@ def test_a_table_without_transactions_stops_the_start(url: str, engine: str, tab
         sink.open()
 
 
-def test_an_upsert_is_refused_before_anything_is_connected(url: str) -> None:
-    """The message says which databases have it."""
-    with pytest.raises(
-        ConfigError, match="mode upsert takes postgresql or sqlite; use mode append"
-    ):
-        SqlSink(url, "t", mode=WriteMode.UPSERT, key=["id"])
-
-
 # --- values ---------------------------------------------------------------------------------------
 
-_KINDS = [
+KINDS = [
     "BOOLEAN",
     "TINYINT",
     "SMALLINT",
@@ -282,8 +273,8 @@ _KINDS = [
 @pytest.mark.filterwarnings("ignore:Did not recognize type:sqlalchemy.exc.SAWarning")
 def test_each_value_in_each_column_is_stored_or_answered_for(url: str) -> None:
     """A refusal is a row's fault, or that of a type, which is told of each of its values."""
-    run(url, *(f"CREATE TABLE t{n} (v {kind})" for n, kind in enumerate(_KINDS)))
-    for number in range(len(_KINDS)):
+    run(url, *(f"CREATE TABLE t{n} (v {kind})" for n, kind in enumerate(KINDS)))
+    for number in range(len(KINDS)):
         with closing(SqlSink(url, f"t{number}")) as sink:
             sink.open()
             assert_answered_for(sink, f"t{number}")

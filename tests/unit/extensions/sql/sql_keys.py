@@ -61,11 +61,11 @@ def commit_all(sink: SqlSink, name: str, results: Results) -> list[dict[str, Any
 
 
 def upsert_one_by_one(
-    run: Callable[[str, Sequence[Any]], object], rows: list[dict[str, Any]], mark: str
+    run: Callable[[str, Sequence[Any]], object],
+    rows: list[dict[str, Any]],
+    mark: str,
+    update: str = "ON CONFLICT (k) DO UPDATE SET n = excluded.n",
 ) -> None:
     """Do the same, row by row and without the sink, in the table ``expected``."""
-    statement = (
-        f"INSERT INTO expected (k, n) VALUES ({mark}, {mark}) "
-        "ON CONFLICT (k) DO UPDATE SET n = excluded.n"
-    )
+    statement = f"INSERT INTO expected (k, n) VALUES ({mark}, {mark}) {update}"
     deque((run(statement, [row["k"], row["n"]]) for row in rows), maxlen=0)

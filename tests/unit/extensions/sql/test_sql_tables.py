@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import ConfigError, ResultMisfitError, RowsRefusedError, StartError
-from headrace.extensions.sql import inserts
+from headrace.extensions.sql import target
 from headrace.extensions.sql.database import Database
 from headrace.extensions.sql.loaders.rows import CHUNK
 from headrace.extensions.sql.sink import SqlSink
@@ -169,8 +169,8 @@ def test_a_url_that_cannot_be_used_is_refused_without_its_password(
 
 
 def test_a_database_without_upsert_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dialects other than those two only append."""
-    monkeypatch.delitem(inserts.UPSERTS, "sqlite")
+    """Other dialects only append."""
+    monkeypatch.setattr(target, "UPSERTING", ("postgresql",))
     with pytest.raises(ConfigError, match="mode upsert takes postgresql; use mode append"):
         SqlSink("sqlite:////tmp/x.db", "t", mode=WriteMode.UPSERT, key=["id"])
 
