@@ -246,6 +246,7 @@ channels:
       outputs:
         rows: {type: sql, url: "sqlite:///f", table: t}
         remote: {type: sql, url: "postgresql://u@h/d", table: t}
+        other: {type: sql, url: "mariadb://u@h/d", table: t}
         lines: {type: jsonl, path: f}
   idle:
     {enabled: false, topics: [c], group: c, processor: {type: spark, sql: SELECT 1}, sink: noop}
@@ -276,6 +277,8 @@ def test_missing_extras_are_named_with_their_command(
         "channels.divided.sink.outputs.rows.type": ["sql"],
         "channels.divided.sink.outputs.remote.type": ["sql"],
         "channels.divided.sink.outputs.remote.url": ["sql"],
+        "channels.divided.sink.outputs.other.type": ["sql"],
+        "channels.divided.sink.outputs.other.url": ["mysql"],
     }
     assert "takes pyspark and pandas, which are" in found["channels.reduced.processor.type"]
     assert found["channels.reduced.sink.type"].endswith(

@@ -189,3 +189,11 @@ def test_postgresql_is_reached_through_psycopg() -> None:
     assert (url.drivername, url.password) == ("postgresql+psycopg", "p@:/w")
     assert database.name == "postgresql://h:5/d"
     assert "p@:/w" not in repr(database.engine)
+
+
+@pytest.mark.parametrize("dialect", ["mariadb", "mysql"])
+def test_mariadb_and_mysql_are_reached_through_pymysql(dialect: str) -> None:
+    """The bare names mean PyMySQL, with which rows are loaded."""
+    database = Database(f"{dialect}://h/d")
+    assert database.url.drivername == f"{dialect}+pymysql"
+    assert database.loads
