@@ -77,7 +77,7 @@ def run_parts(
             # parts that answer each other go on until none has records
             worked = False
             for run, positions in zip(runs, read, strict=True):
-                worked = run_new(plan, run, positions, topics, sizes, found) or worked
+                worked = run_new(plan, run, positions, topics, sizes=sizes, found=found) or worked
         for run in runs:
             found += [run.written, sorted(run.rows().items()), run.counts]
     return found
@@ -88,6 +88,7 @@ def run_new(
     run: InMemoryPart,
     read: dict[str, int],
     topics: dict[str, list[TopicRecord]],
+    *,
     sizes: list[int],
     found: list[Any],
 ) -> bool:
