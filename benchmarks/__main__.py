@@ -25,6 +25,7 @@ NAMES = (
     "peers",
     "keyed",
     "streams",
+    "warm",
     "workflow",
     "scale",
     "startup",

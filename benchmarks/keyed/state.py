@@ -42,7 +42,7 @@ from headrace.kafka.topic_producer import TopicProducer
 from headrace.sinks.micro_batch import MicroBatch, OffsetRange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from benchmarks.rounds import Measured, Rounds
@@ -208,7 +208,7 @@ def restoring(servers: LocalStack, plan: StatePlan) -> dict[str, Any]:
     """
     figures: dict[str, Any] = {}
     for size, total in zip(plan.rows, plan.restored, strict=True):
-        stand = _Stand(servers, plan, size, total // size)
+        stand = Stand(servers, plan, size, total // size)
         try:
             figures[f"restore_mb_s_{size}b"] = stand.restore()
             say(f"restored rows of {size} bytes: {figures[f'restore_mb_s_{size}b']} MB/s")
@@ -222,7 +222,47 @@ def restoring(servers: LocalStack, plan: StatePlan) -> dict[str, Any]:
     return figures
 
 
-class _Stand:
+def fill_changelog(
+    servers: LocalStack, topic: str, partitions: int, states: Iterable[tuple[bytes, bytes]]
+) -> None:
+    """Create the changelog of a topic's group, which has its name, with these states by key.
+
+    They are said to be of no record yet. Blocks.
+    """
+    client = {"bootstrap.servers": servers.bootstrap_servers}
+    catalog = KafkaTopicCatalog(client, "bench")
+    try:
+        soon = Deadline.after(30)
+        open_changelog(catalog, topic, topic, soon)
+        cluster = catalog.cluster_id(soon)
+        topic_id = catalog.describe([topic], soon)[topic].topic_id
+    finally:
+        catalog.close()
+    transactions = ResultTransactions(client, topic, "bench")
+    places = [TopicPartition(topic, each) for each in range(partitions)]
+    transactions.commit(
+        [
+            CountedMove(
+                identity_of(cluster, topic, topic_id, place.partition),
+                place,
+                start=0,
+                next_offset=0,
+                transactional_id=None,
+                leader_epoch=None,
+                commits=0,
+                stream_time=None,
+            )
+            for place in places
+        ]
+    )
+    transactions.close()
+    deadline = Deadline.after(_FILL_TIMEOUT)
+    producer = TopicProducer({**client, **_CHANGELOG_PRODUCER}, changelog_name(topic, topic))
+    producer.send(states, deadline)
+    producer.flush(deadline)
+
+
+class Stand:
     """A channel whose changelog was there before its daemon."""
 
     def __init__(self, servers: LocalStack, plan: StatePlan, size: int, count: int) -> None:
@@ -234,7 +274,7 @@ class _Stand:
         for name in (self._topic, self._output):
             stack.create(servers, name, plan.partitions)
         self._client = {"bootstrap.servers": servers.bootstrap_servers}
-        self._fill()
+        fill_changelog(servers, self._topic, plan.partitions, rows(count, size))
         channel = {
             "topics": [self._topic],
             "group": self._topic,
@@ -249,41 +289,6 @@ class _Stand:
         }
         settings = Settings(stack.addresses(servers), {"bench": channel}, {}, {})
         self._daemon = Daemon(self._topic, servers.directory / "restoring", settings)
-
-    def _fill(self) -> None:
-        """Create the changelog, give each key a state, and say that it is of no record yet."""
-        catalog = KafkaTopicCatalog(self._client, "bench")
-        try:
-            soon = Deadline.after(30)
-            open_changelog(catalog, self._topic, self._topic, soon)
-            cluster = catalog.cluster_id(soon)
-            topic_id = catalog.describe([self._topic], soon)[self._topic].topic_id
-        finally:
-            catalog.close()
-        transactions = ResultTransactions(self._client, self._topic, "bench")
-        places = [TopicPartition(self._topic, each) for each in range(self._plan.partitions)]
-        transactions.commit(
-            [
-                CountedMove(
-                    identity_of(cluster, self._topic, topic_id, place.partition),
-                    place,
-                    start=0,
-                    next_offset=0,
-                    transactional_id=None,
-                    leader_epoch=None,
-                    commits=0,
-                    stream_time=None,
-                )
-                for place in places
-            ]
-        )
-        transactions.close()
-        deadline = Deadline.after(_FILL_TIMEOUT)
-        producer = TopicProducer(
-            {**self._client, **_CHANGELOG_PRODUCER}, changelog_name(self._topic, self._topic)
-        )
-        producer.send(rows(self._count, self._size), deadline)
-        producer.flush(deadline)
 
     def restore(self) -> float:
         """Start the daemon without a store, and return MB a second."""

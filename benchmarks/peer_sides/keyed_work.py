@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace.keyed import Output, batched
 
@@ -40,3 +40,13 @@ def touch(
     before = state or {"n": 0}
     total = before["n"] + len(facts)
     return {**before, "n": total}, [Output(total)], {}
+
+
+@batched
+def name_task(
+    key: str, state: dict[str, Any] | None, facts: Facts, now: int
+) -> tuple[dict[str, Any], list[Output], dict[str, Any]]:
+    """Say which task the last record names, and count."""
+    del key, now
+    last = cast("Event[str]", facts[-1])
+    return {"n": (state or {"n": 0})["n"] + 1}, [Output(last.value)], {}
