@@ -650,6 +650,12 @@ def test_reducers_groups_of_tables_and_sketches_are_exact_after_a_kill(
     send(sorted(clicks(300, 9, BEGIN + 40_000), key=lambda each: each[2]))
     # each partition has a later record at the end
     send([(url, 1, BEGIN + 100_000) for url in URLS])
+    # counts of so few names are what they have to be in between, too: this one is there at the end
+    test.pipe(users, {"name": "zoe"}, key="/last", time=BEGIN + 100_000)
+    site.broker.produce(
+        TopicPartition(users, 0),
+        FakeRecord(key_=b"/last", value_=b'{"name": "zoe"}', timestamp_=BEGIN + 100_000),
+    )
     second = site.daemon(document).start()
     wanted = sorted((each.value["url"], each.value["clicks"]) for each in test.read(quiet))
     ends = {
