@@ -556,7 +556,7 @@ def test_tasks_move_as_members_say_that_they_are_warm(group: Group) -> None:
     assert all(claim.previous and claim.previous.clean_end for claim in b.channel.held.values())
 
 
-def test_what_is_warm_stays_published_with_another_subscription(group: Group) -> None:
+def test_warm_tasks_stay_published_with_another_subscription(group: Group) -> None:
     """A change of what the member subscribes to does not say anything of its tasks."""
     warm = MemberInfo(frozenset({TOPIC}), together=True)
     a = group.join("a", warm)

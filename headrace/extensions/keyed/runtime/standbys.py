@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.extensions.keyed.errors import StateStoreError
-from headrace.extensions.keyed.standing import standbys_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace.extensions.keyed.runtime.current import CurrentChannel
     from headrace.extensions.keyed.runtime.held import HeldPartitions
     from headrace.extensions.keyed.runtime.restores import PartitionRestores
@@ -24,6 +26,23 @@ _PUBLISH_INTERVAL = 2.0
 
 #: Seconds between two looks for state that others have now.
 _CLEAN_INTERVAL = 5.0
+
+
+def standbys_of(task: int, members: Iterable[str], owner: str | None, count: int) -> list[str]:
+    """Return the ``count`` members other than its owner that keep a copy of a task's state.
+
+    Each task has an order of members of its own, by a hash, so that the copies of a member's tasks
+    are spread over the others. One that joins or leaves changes the order of no other two.
+    """
+    others = (member for member in members if member != owner)
+    ranked = sorted(others, key=lambda member: (_rank(task, member), member), reverse=True)
+    return ranked[: max(0, count)]
+
+
+def _rank(task: int, member: str) -> bytes:
+    # of a CRC, which is linear, the highest of several is often the same member's for half of all
+    # tasks
+    return blake2b(f"{task}\0{member}".encode(), digest_size=8).digest()
 
 
 def copied_tasks(group: GroupTasks, count: int) -> set[int]:
@@ -49,7 +68,7 @@ def coming_tasks(group: GroupTasks) -> list[int]:
 
 
 class Standbys:
-    """Decides which changelogs are followed beside those of the own partitions.
+    """Decides which changelogs of other members' partitions are followed.
 
     :meth:`note_group` is for any thread, all else for the processor's own.
     """

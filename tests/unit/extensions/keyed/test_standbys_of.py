@@ -1,11 +1,11 @@
-"""Which members stand by for a task."""
+"""Standbys of a task: the members that keep a copy of its state."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.extensions.keyed.standing import standbys_of
+from headrace.extensions.keyed.runtime.standbys import standbys_of
 
 MEMBERS = st.sets(st.text("abcdefgh-0123", min_size=1, max_size=6), min_size=1, max_size=8)
 TASKS = st.integers(0, 65_535)
