@@ -13,9 +13,10 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from headrace.extensions.sql.database import brief, gave_way
 from headrace.extensions.sql.loaders.copy_format import TEXT, encoding_of, stream
+from headrace.extensions.sql.loaders.rows import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy.engine import Connection
 
@@ -29,10 +30,6 @@ log = structlog.get_logger(__name__)
 #: Fewer rows are bound: a savepoint and a COPY, or a temporary table, would take longer.
 FEWEST = 50
 FEWEST_STAGED = 500
-
-#: What one COPY has, so that none takes as long as a statement may.
-_ROWS_AT_ONCE = 100_000
-_BYTES_AT_ONCE = 64 << 20
 
 #: Classes of what says nothing of the rows or of COPY: connections, transactions that failed,
 #: resources, operators, the system. Whatever else is refused may pass, or be told more plainly,
@@ -163,7 +160,7 @@ class CopiedRows:
         """Copy the rows into the table, or by way of a temporary one."""
         table = _quoted(self._inserts.table.schema, self._inserts.table.name)
         if not self._is_staged(encodings):
-            for chunk in _chunks(rows):
+            for chunk in parts_of(rows):
                 self._copy_into(connection, table, chunk, encodings)
             return
         stage = f"headrace_{uuid4().hex}"
@@ -172,7 +169,7 @@ class CopiedRows:
         statement = self._inserts.of_selected(
             rows.column_names, self._select(stage, rows.column_names, encodings)
         )
-        for number, chunk in enumerate(_chunks(rows)):
+        for number, chunk in enumerate(parts_of(rows)):
             if number:
                 self._execute(connection, f"TRUNCATE {staged}")
             self._copy_into(connection, staged, chunk, encodings)
@@ -219,14 +216,6 @@ class CopiedRows:
     @staticmethod
     def _execute(connection: Connection, statement: str) -> None:
         connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
-
-
-def _chunks(rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield the rows in parts that are small enough for one statement."""
-    each = max(1, rows.nbytes // max(1, rows.num_rows))
-    size = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // each))
-    for start in range(0, rows.num_rows, size):
-        yield rows.slice(start, size)
 
 
 def _is_refusal(error: SQLAlchemyError) -> bool:

@@ -15,6 +15,7 @@ from headrace.core.errors import RowsRefusedError
 from headrace.extensions.sql.columns import number_of
 from headrace.extensions.sql.database import brief, gave_way
 from headrace.extensions.sql.loaders.load_format import encoding_of, lines
+from headrace.extensions.sql.loaders.rows import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,10 +32,6 @@ log = structlog.get_logger(__name__)
 #: Fewer rows are bound: a savepoint, a count of warnings, or a temporary table, would take longer.
 FEWEST = 100
 FEWEST_STAGED = 500
-
-#: What one statement has, so that none takes as long as a statement may.
-_ROWS_AT_ONCE = 100_000
-_BYTES_AT_ONCE = 64 << 20
 
 #: What says nothing of the rows: a full disk or table, a statement that was ended, took too long or
 #: lost its connection, a server that stops.
@@ -56,13 +53,10 @@ class LoadedRows:
     all is undone and the rows are bound, so that one that is refused is found.
     """
 
-    def __init__(
-        self, database: Database, inserts: Inserts, bound: BoundRows, *, may_stage: bool
-    ) -> None:
+    def __init__(self, database: Database, inserts: Inserts, bound: BoundRows) -> None:
         self._database = database
         self._inserts = inserts
         self._bound = bound
-        self._may_stage = may_stage
 
     @classmethod
     def of(
@@ -76,7 +70,7 @@ class LoadedRows:
         names = {"schema": schema, "table": inserts.table.name}
         if not connection.execute(_LOADABLE, names).scalar_one_or_none():
             return None
-        loader = cls(database, inserts, bound, may_stage=True)
+        loader = cls(database, inserts, bound)
         if not inserts.key:
             return loader
         try:
@@ -120,11 +114,11 @@ class LoadedRows:
         """Load the rows into the table, or by way of a temporary one."""
         if not self._inserts.key:
             table = _quoted(self._inserts.table.schema, self._inserts.table.name)
-            for chunk in _chunks(rows):
+            for chunk in parts_of(rows):
                 self._load_into(connection, table, chunk, encodings)
             return
         names = rows.column_names
-        for chunk in _chunks(rows):
+        for chunk in parts_of(rows):
             with self._staged(connection, names) as stage:
                 self._load_into(connection, _quoted(stage), chunk, encodings)
                 columns: list[sa.ColumnClause[Any]] = [sa.column(name) for name in names]
@@ -183,14 +177,6 @@ class LoadedRows:
     @staticmethod
     def _execute(connection: Connection, statement: str) -> None:
         connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
-
-
-def _chunks(rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield the rows in parts that are small enough for one statement."""
-    each = max(1, rows.nbytes // max(1, rows.num_rows))
-    size = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // each))
-    for start in range(0, rows.num_rows, size):
-        yield rows.slice(start, size)
 
 
 def _is_refusal(error: SQLAlchemyError) -> bool:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 #: Rows that are Python objects at a time. From 1,000 on more make it no faster.
 CHUNK = 2000
 
+#: What one statement that loads rows has, so that none takes as long as a statement may.
+_ROWS_AT_ONCE = 100_000
+_BYTES_AT_ONCE = 64 << 20
+
 
 class BoundRows:
     """Puts rows into a table as parameters of an INSERT, and tells which column was refused.
@@ -103,3 +107,11 @@ class BoundRows:
             if any(is_beyond(column.type, row[field.name], dialect.name) for row in chunk):
                 return f"column {field.name!r}: "
         return ""
+
+
+def parts_of(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows in parts that are small enough for one statement."""
+    each = max(1, rows.nbytes // max(1, rows.num_rows))
+    size = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // each))
+    for start in range(0, rows.num_rows, size):
+        yield rows.slice(start, size)

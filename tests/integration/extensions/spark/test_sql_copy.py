@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from headrace.core.errors import ResultMisfitError, RowsRefusedError
 from headrace.extensions.sql.database import Database, TableName
-from headrace.extensions.sql.loaders import copy
+from headrace.extensions.sql.loaders import rows as loading_rows
 from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import SqlTarget, WriteMode
 from headrace.sinks.micro_batch import MicroBatch
@@ -273,7 +273,7 @@ def test_more_rows_than_one_copy_takes_are_all_written(
     monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     """Three statements, in one transaction, with and without a temporary table."""
-    monkeypatch.setattr(copy, "_ROWS_AT_ONCE", 400)
+    monkeypatch.setattr(loading_rows, "_ROWS_AT_ONCE", 400)
     copy_all(monkeypatch)
     run(url, "CREATE TABLE t (id BIGINT PRIMARY KEY, n INT)")
     with closing(SqlSink(url, "t", mode=WriteMode.UPSERT, key=["id"])) as sink:

@@ -16,6 +16,7 @@ from headrace.core.errors import ResultMisfitError, RowsRefusedError, StartError
 from headrace.core.records import TopicPartition
 from headrace.extensions.sql.database import Database, TableName
 from headrace.extensions.sql.loaders import load
+from headrace.extensions.sql.loaders import rows as loading_rows
 from headrace.extensions.sql.sink import SqlSink
 from headrace.extensions.sql.target import SqlTarget, WriteMode
 from headrace.sinks.contract import OffsetMove
@@ -267,7 +268,7 @@ def test_more_rows_than_one_statement_takes_are_all_written(
     monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     """Three statements of one transaction write all rows, and leave no temporary table."""
-    monkeypatch.setattr(load, "_ROWS_AT_ONCE", 400)
+    monkeypatch.setattr(loading_rows, "_ROWS_AT_ONCE", 400)
     made: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:

@@ -190,7 +190,7 @@ def test_several_tables_are_locked_in_one_order(places: Callable[[str], Place]) 
 
 @pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize(("dialect", "state", "mode"), _UNDONE)
-def test_what_the_server_undid_is_made_again_in_each_mode(
+def test_a_transaction_that_gave_way_is_made_again_in_each_mode(
     monkeypatch: pytest.MonkeyPatch,
     places: Callable[[str], Place],
     dialect: str,
