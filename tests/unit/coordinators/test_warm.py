@@ -114,7 +114,7 @@ def coming(goal: Mapping[TopicPartition, str], owners: Owners, name: str) -> fro
 def test_free_tasks_go_to_warm_members_within_their_shares_as_far_as_can_be(
     goal: list[str], warm: list[frozenset[int]]
 ) -> None:
-    """A task that somebody is warm for goes to such a member; beyond shares go the fewest."""
+    """A task that a member is warm for goes to such a one; beyond shares go the fewest."""
     members = {name: member(*some) for name, some in zip("abc", warm, strict=True)}
     found = numbers(settle_warm(tasks(dict(enumerate(goal))), members, {}, {}))
 

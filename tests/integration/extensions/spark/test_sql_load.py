@@ -383,7 +383,7 @@ def _naive(key: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def keys_url(server: MariaDbServer) -> str:
-    """A database of tables that each example makes anew."""
+    """A database of tables that each example creates again."""
     return server.new_database()
 
 

@@ -118,7 +118,7 @@ class Place:
             yield connection
 
     def wait_for_lock(self) -> None:
-        """Wait until somebody waits for a lock."""
+        """Wait until a transaction waits for a lock."""
         assert wait_for(lambda: run(self.url, _WAITING[self.dialect]), Deadline.after(30))
 
     def rows(self, table: str = "t") -> list[tuple[Any, ...]]:

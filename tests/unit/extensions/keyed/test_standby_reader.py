@@ -118,7 +118,7 @@ class Rig:
             "main",
             self.positions,
             self.store,
-            source=lambda: self.log,  # type: ignore[arg-type,return-value]  # as above
+            source=lambda: self.log,  # type: ignore[arg-type,return-value]
             clock=self.clock,
             is_busy=self.busy.__contains__,
             is_held=self.held.__contains__,
